@@ -1,5 +1,5 @@
-// Command client asks a running mesh how its policy would decide a call, and why. It uses only the published contracts,
-// like a program outside the project.
+// Command client asks a running mesh how its policy evaluates a call, and prints the decision and its reason. Like a
+// program outside the project, it uses only the published contracts.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command notes is a gRPC server whose methods are MCP tools behind the mesh. Any gRPC service can become
-// an MCP server this way: it needs the option on its methods, and reflection.
+// Command notes is a gRPC server whose methods are MCP tools of the mesh. Any gRPC service can become an MCP server in
+// this way if its methods have the option sluice.mcp.v1.tool and the server supports gRPC reflection.
 package main
 
 import (
@@ -40,7 +40,7 @@ func run(addr string) error {
 	}
 	server := grpc.NewServer()
 	notesv1.RegisterNotesServiceServer(server, new(notes))
-	reflection.Register(server) // the mesh uses reflection to find the tools
+	reflection.Register(server) // the mesh finds the tools by reflection
 	context.AfterFunc(ctx, server.GracefulStop)
 	fmt.Println("serves gRPC at", lis.Addr())
 	if err := server.Serve(lis); !errors.Is(err, grpc.ErrServerStopped) {
@@ -49,7 +49,6 @@ func run(addr string) error {
 	return nil
 }
 
-// notes stores notes in memory.
 type notes struct {
 	notesv1.UnimplementedNotesServiceServer
 

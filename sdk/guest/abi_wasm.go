@@ -6,11 +6,11 @@ import (
 	"unsafe"
 )
 
-// abiVersion is the version of the envelopes and of the functions that this package exports.
+// abiVersion is the version of the ABI: the envelopes and the functions that this package exports.
 const abiVersion = 1
 
-// incoming is the memory to which the host writes an envelope, and outgoing is the memory from which the host reads an
-// envelope. These variables prevent the garbage collector from freeing the memory.
+// The host writes an envelope to incoming, and reads an envelope from outgoing. These variables prevent the garbage
+// collector from freeing the memory.
 var incoming, outgoing []byte
 
 //go:wasmexport abi_version
@@ -28,7 +28,7 @@ func exportStep(_ unsafe.Pointer, bytes uint32) uint64 {
 	return uint64(uintptr(unsafe.Pointer(&outgoing[0])))<<32 | uint64(len(outgoing))
 }
 
-// step handles one envelope, and returns the answer. Both are JSON.
+// step handles one JSON envelope and returns the response, which is a JSON envelope too.
 func step(text []byte) []byte {
 	var e hostEnvelope
 	if err := json.Unmarshal(text, &e); err != nil {

@@ -2,16 +2,15 @@ package guest
 
 import "encoding/json"
 
-// The JSON envelopes of ABI 1. Each step gets one envelope and returns one envelope.
+// The JSON envelopes of ABI 1. In each step, the guest receives one envelope and returns one envelope.
 
-// hostEnvelope is an envelope from the host.
 type hostEnvelope struct {
 	Kind string `json:"kind"`
 	// Instructions, MaxTurns and Model belong to start.
 	Instructions string `json:"instructions"`
 	MaxTurns     int    `json:"max_turns"`
 	Model        string `json:"model"`
-	// Messages and Todos belong to start. They are set if the agent was migrated from another module to this guest.
+	// Messages and Todos belong to start. They are set only if the agent was migrated to this guest from another module.
 	Messages []Message `json:"messages"`
 	Todos    []Todo    `json:"todos"`
 	// Input belongs to prompt.
@@ -23,7 +22,6 @@ type hostEnvelope struct {
 	Reason string `json:"reason"`
 }
 
-// The kinds of received envelopes.
 const (
 	kindStart  = "start"
 	kindPrompt = "prompt"
@@ -88,7 +86,7 @@ type ToolInfo struct {
 	InputSchema json.RawMessage `json:"input_schema"`
 }
 
-// ModelAnswer is the answer of a model: a text, tool calls, or both.
+// ModelAnswer is the response of a model: content, tool calls, or both.
 type ModelAnswer struct {
 	Content string      `json:"content"`
 	Calls   []ModelCall `json:"calls"`
@@ -102,12 +100,12 @@ type ServerTool struct {
 	InputSchema json.RawMessage `json:"input_schema"`
 }
 
-// ToolAnswer is the result of a tool of an MCP server.
+// ToolAnswer is the result of a call to a tool of an MCP server.
 type ToolAnswer struct {
-	// Text contains the text parts of the result. IsError is true if the tool reports an error.
+	// Text is the text content of the result. IsError is true if the tool reports an error.
 	Text    string `json:"text"`
 	IsError bool   `json:"is_error"`
-	// Structured is the structured content of the result; empty if the result has no structured content.
+	// Structured is the structured content of the result. It is empty if the result has no structured content.
 	Structured json.RawMessage `json:"structured"`
 }
 
@@ -118,7 +116,7 @@ type Todo struct {
 	Status string `json:"status"`
 }
 
-// Error says why an effect was not carried out.
+// Error is the reason why the host did not carry out an effect.
 type Error struct {
 	// Code is a stable code, for example denied_by_rule.
 	Code    string `json:"code"`

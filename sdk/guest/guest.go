@@ -30,8 +30,8 @@ import (
 // maxEnvelope is the maximum size of an envelope's JSON without its sequence number, in bytes.
 const maxEnvelope = 1<<20 - 64
 
-// ErrCancelled is returned by all methods that request effects after the caller of the prompt has given up. The
-// [Handle] should then return soon.
+// ErrCancelled is returned by all methods that request effects after the caller has cancelled the prompt. The [Handle]
+// should then return without delay.
 var ErrCancelled = errors.New("the prompt was cancelled")
 
 // A Handle answers a prompt. The turn ends when the Handle returns. If the Handle returns an error, the caller of the
@@ -47,9 +47,9 @@ type Agent struct {
 	MaxTurns int
 	// Model is the agent's default model. It is empty if no model is configured.
 	Model string
-	// Conversation and Todos are set if the agent was migrated to this guest from another module (sluice agents migrate).
-	// They contain the previous messages of the user and the assistant, and the todo list. Otherwise both are empty. They
-	// do not change after the guest has started.
+	// Conversation and Todos are set if the agent was migrated to this guest from another module with sluice agents
+	// migrate. They contain the previous messages of the user and the assistant, and the todo list. Otherwise both are
+	// empty. They do not change after the guest has started.
 	Conversation []Message
 	Todos        []Todo
 
@@ -93,14 +93,13 @@ func (a *Agent) serve(handle Handle) {
 	}
 }
 
-// numbered adds the sequence number to an envelope.
 func (a *Agent) numbered(e guestEnvelope) guestEnvelope {
 	a.sequence++
 	e.Sequence = a.sequence
 	return e
 }
 
-// effect requests an effect and waits for the result. Unless into is nil, effect decodes the result into it.
+// effect requests an effect and waits for the result. If into is not nil, effect decodes the result into it.
 func (a *Agent) effect(e guestEnvelope, into any) error {
 	if a.cancelled {
 		return ErrCancelled
@@ -127,14 +126,14 @@ func (a *Agent) effect(e guestEnvelope, into any) error {
 	return nil
 }
 
-// Ask sends a conversation to a model and returns its answer. model is written as `provider:name`. If model is empty,
-// Ask asks the agent's default model. If the model was not asked or did not answer, the error is an [*Error].
+// Ask sends a conversation to a model and returns the response. model has the form `provider:name`. If model is empty,
+// Ask uses the agent's default model. If the model was not asked or did not respond, the error is an [*Error].
 func (a *Agent) Ask(model string, messages []Message, tools ...ToolInfo) (ModelAnswer, error) {
 	var answer ModelAnswer
 	return answer, a.effect(guestEnvelope{Kind: "model", Model: model, Messages: messages, Tools: tools}, &answer)
 }
 
-// Call calls a tool of a server. arguments is encoded as a JSON object. If the call was refused, or its outcome is
+// Call calls a tool of a server. arguments must encode to a JSON object. If the call was refused, or its outcome is
 // unknown, the error is an [*Error].
 func (a *Agent) Call(server, tool string, arguments any) (ToolAnswer, error) {
 	text, err := json.Marshal(arguments)
@@ -145,14 +144,14 @@ func (a *Agent) Call(server, tool string, arguments any) (ToolAnswer, error) {
 	return answer, a.effect(guestEnvelope{Kind: "tool", Server: server, Tool: tool, Arguments: text}, &answer)
 }
 
-// Tools returns the server tools that the agent's rights name and that policy lets the agent see.
+// Tools returns the server tools that the agent's rights include and that policy shows to the agent.
 func (a *Agent) Tools() ([]ServerTool, error) {
 	var all []ServerTool
 	return all, a.effect(guestEnvelope{Kind: "tools"}, &all)
 }
 
-// ReadFile returns at most limit lines of one of the agent's files, starting with line offset, which counts from 0. If
-// limit is 0, it returns all lines from offset on.
+// ReadFile returns at most limit lines of one of the agent's files, starting with line offset. The first line is line
+// 0. If limit is 0, ReadFile returns all lines from offset on.
 func (a *Agent) ReadFile(path string, offset, limit int) (string, error) {
 	var content string
 	return content, a.effect(guestEnvelope{Kind: "fs", Op: "read_file", Path: path, Offset: offset, Limit: limit}, &content)
@@ -163,8 +162,8 @@ func (a *Agent) WriteFile(path, content string) error {
 	return a.effect(guestEnvelope{Kind: "fs", Op: "write_file", Path: path, Content: content}, nil)
 }
 
-// EditFile replaces a text in one of the agent's files: it searches for the parameter from and inserts the parameter
-// to. If all is set, it replaces every occurrence. Otherwise the text must occur exactly once.
+// EditFile replaces the string from with the string to in one of the agent's files. If all is true, it replaces every
+// occurrence. Otherwise from must occur exactly once.
 func (a *Agent) EditFile(path, from, to string, all bool) error {
 	return a.effect(guestEnvelope{Kind: "fs", Op: "edit_file", Path: path, OldString: from, NewString: to, ReplaceAll: all}, nil)
 }
@@ -183,15 +182,15 @@ func (a *Agent) SetTodos(todos []Todo) error {
 	return a.effect(guestEnvelope{Kind: "todo", Todos: &todos}, nil)
 }
 
-// Emit sends a text to the caller of the prompt as progress.
+// Emit sends a progress message to the caller of the prompt.
 func (a *Agent) Emit(text string) error {
 	return a.effect(guestEnvelope{Kind: "emit", Text: text}, nil)
 }
 
-// Sleep waits for d. During the wait, the host may store the guest and restore it on another machine.
+// Sleep waits for d. Meanwhile the host may store the guest and restore it on another machine.
 func (a *Agent) Sleep(d time.Duration) error {
 	return a.effect(guestEnvelope{Kind: "sleep", Milliseconds: d.Milliseconds()}, nil)
 }
 
-// Done marks the agent's goal as reached. The agent accepts no prompts after this turn.
+// Done marks the agent's goal as reached. After this turn the agent accepts no more prompts.
 func (a *Agent) Done() { a.done = true }

@@ -31,27 +31,27 @@ import (
 )
 
 const (
-	// sweepInterval is how often the service makes the moves that are due.
+	// sweepInterval is the interval at which the service makes the moves that are due.
 	sweepInterval = time.Second
-	// retention is how long the store keeps an approval after its end. pruneInterval is how often older approvals are
-	// deleted.
+	// retention is the time for which the store keeps an approval after its end. pruneInterval is the interval at which
+	// the service deletes the approvals that are older.
 	retention     = 30 * 24 * time.Hour
 	pruneInterval = time.Hour
-	// healthTimeout limits a health check of the store. countTimeout limits counting the open approvals.
+	// healthTimeout limits a health check of the store. countTimeout limits the count of open approvals.
 	healthTimeout = time.Second
 	countTimeout  = 5 * time.Second
-	// ownersApproveWarning is the warning that New logs if owners may decide on the calls of their agents.
+	// ownersApproveWarning is the warning that New logs if owners may decide on their agents' calls.
 	ownersApproveWarning = config.OwnerMayApproveWarning
 )
 
 // Deps are the dependencies of a [Service]. Every field is required.
 type Deps struct {
-	// Tokens returns the principals that may still decide.
+	// Tokens contains the principals whose votes count.
 	Tokens *authn.Tokens
-	// Policy reports which revision is active, and Verifier checks the signatures of the policy service.
+	// Policy reports the active revision, and Verifier checks the signatures of the policy service.
 	Policy   policyv1.PolicyServiceClient
 	Verifier *signeddecision.Verifier
-	// Meter creates the metrics, and Tracer the spans.
+	// Meter creates the metrics, and Tracer creates the spans.
 	Meter  metric.Meter
 	Tracer trace.Tracer
 	Log    *slog.Logger
@@ -61,20 +61,19 @@ type Deps struct {
 type Service struct {
 	approvalv1.UnimplementedApprovalServiceServer
 
-	cfg    Config
-	tokens *authn.Tokens
-	// decisions checks the decisions that policy signed.
+	cfg       Config
+	tokens    *authn.Tokens
 	decisions *decisionVerifier
 	log       *slog.Logger
 	store     *store.Store
 	sender    *notice.Sender
-	dir       *datadir.Dir // nil for a store outside of the data folder
+	dir       *datadir.Dir // nil if the store is outside the data directory
 	metrics   *metrics
 	tracer    trace.Tracer
-	// readTurns allots processor time for reading calls, and drawTurns for drawing views. A call may have 4 MiB, so the
-	// requesters share the processor time fairly.
+	// readTurns allots processor time for parsing calls, and drawTurns allots it for rendering views. Because a call may
+	// have up to 4 MiB, the processor time is shared fairly between the requesters.
 	readTurns, drawTurns *fairqueue.Queue[string]
-	// gaugeRegistration is the registration of the metrics callback countOpen; nil until the store is open.
+	// gaugeRegistration is the registration of the metrics callback countOpen. It is nil until the store is open.
 	gaugeRegistration metric.Registration
 }
 
@@ -122,8 +121,8 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 	approvalv1.RegisterApprovalServiceServer(r, s)
 }
 
-// Run makes the moves that are due, deletes old approvals, sends notices and watches the active policy revision until
-// ctx ends.
+// Run makes the moves that are due, deletes old approvals, sends notices and watches the active policy revision. It
+// returns when ctx ends.
 func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { s.sweep(ctx); return nil })
@@ -157,7 +156,7 @@ func prune(ctx context.Context, tx *store.Tx) error {
 	if _, err := tx.Prune(ctx, tx.Now.Add(-retention)); err != nil {
 		return err
 	}
-	return tx.DeleteRequestCounts(ctx, tx.Now.Add(-config.MaxAskedWindow)) // the configured window may become longer
+	return tx.DeleteRequestCounts(ctx, tx.Now.Add(-config.MaxAskedWindow)) // the operator may later configure a longer window
 }
 
 // doNothing is the function of a transaction that only makes the moves that are due. Every transaction makes these
@@ -171,11 +170,11 @@ func (s *Service) Health(ctx context.Context) error {
 	return errors.Join(s.decisions.revisions.checkReady(), s.store.Look(ctx, doNothing))
 }
 
-// Close closes the store and the data folder.
+// Close closes the store and the data directory.
 func (s *Service) Close() error {
 	var errs []error
 	if s.gaugeRegistration != nil {
-		errs = append(errs, s.gaugeRegistration.Unregister()) // the last export must not read a closed store
+		errs = append(errs, s.gaugeRegistration.Unregister()) // otherwise the last export of the metrics would read a closed store
 	}
 	if s.store != nil {
 		errs = append(errs, s.store.Close())

@@ -49,8 +49,8 @@ func TestService_ImplementsEveryMethodForItsCallers(t *testing.T) {
 	s.CheckHealth(t, "approval")
 }
 
-// The caller claims an approved call once, and gets the call that the person approved. The same JSON in another
-// spelling counts as the same call.
+// The requester claims an approved call once, and receives the call that the person approved. A request with the same
+// JSON in another spelling counts as the same call.
 func TestClaimApproval_ClaimsAnApprovedCallOnce(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		asked := s.ask(t, `{"name":"refund","arguments":{"sum":12.50},"_meta":{"progressToken":7,"dev.sluice/run":"r"}}`)
@@ -120,8 +120,8 @@ func TestRequestApproval_RefusesADeniedCallDuringTheCoolDown(t *testing.T) {
 	})
 }
 
-// A denied call stays denied for the cool-down if only its _meta or its non-essential params change. Other arguments,
-// and the same call of another caller, open new approvals.
+// A person denies a call. During the cool-down, the call stays denied if only its _meta or its non-essential params
+// change. A call with other arguments, and the same call of another caller, open new approvals.
 func TestRequestApproval_RefusesADeniedCallWithOtherMeta(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		const first = `{"name":"refund","arguments":{"sum":12.50},"_meta":{"x":1}}`
@@ -214,7 +214,7 @@ func TestResolveOutcome_SettlesAnUnknownOutcome(t *testing.T) {
 	})
 }
 
-// Case A2. Of 200 concurrent claims of one approved call, one succeeds.
+// Case A2.
 func TestClaimApproval_OneOf200ConcurrentClaimsSucceeds(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		a := s.ask(t, params).GetApproval()
@@ -226,7 +226,7 @@ func TestClaimApproval_OneOf200ConcurrentClaimsSucceeds(t *testing.T) {
 			wg.Go(func() {
 				ctx, claim := onBehalfOf(t, bot()), claimRequest(a, fmt.Sprint("c", i))
 				resp, err := s.gateway().ClaimApproval(ctx, claim)
-				for status.Code(err) == codes.Unavailable && ctx.Err() == nil { // on a busy machine the store may be slow, and a claim is idempotent
+				for status.Code(err) == codes.Unavailable && ctx.Err() == nil { // the store may be slow on a busy machine; a claim is idempotent
 					resp, err = s.gateway().ClaimApproval(ctx, claim)
 				}
 				if err != nil {
@@ -244,8 +244,8 @@ func TestClaimApproval_OneOf200ConcurrentClaimsSucceeds(t *testing.T) {
 	})
 }
 
-// A service that is opened on the data folder of a closed service has that service's approvals. While a service is
-// open, a second service can't be opened on the same folder.
+// A service that opens the data directory of a closed service has the closed service's approvals. While a service is
+// open, a second service can't open the same directory.
 func TestService_HasItsApprovalsAfterARestart(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()
@@ -306,7 +306,8 @@ func TestNew_RefusesAnInvalidConfiguration(t *testing.T) {
 	}
 }
 
-// A call that policy denied at its claim can be requested again at once. Only a denial by a person has a cool-down.
+// If policy denies a call at its claim, the requester can ask for a new approval immediately. Only a denial by a person
+// has a cool-down.
 func TestRequestApproval_OpensAgainAfterADenialByPolicy(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		a := s.ask(t, params).GetApproval()

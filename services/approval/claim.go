@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// defaultLease is the length of a claim's lease if the request sets none.
+// defaultLease is the length of a claim's lease if the request does not set a length.
 const defaultLease = time.Minute
 
 // ClaimApproval implements approvalv1.ApprovalServiceServer.
@@ -53,7 +53,7 @@ func (s *Service) ClaimApproval(ctx context.Context, req *approvalv1.ClaimApprov
 
 // checkCallOf returns an error if the statement is not about the call of r.
 func checkCallOf(s *policyv1.DecisionStatement, r *lifecycle.Record) error {
-	if r.Ended() { // the params may be deleted, and an ended approval is not claimed
+	if r.Ended() { // the params may be deleted, and an ended approval can't be claimed
 		return nil
 	}
 	if len(r.Alike) == 0 { // an older version of the store did not write this digest
@@ -115,7 +115,7 @@ func approvingVotes(r, grant *lifecycle.Record) []*approvalv1.Vote {
 	})
 }
 
-// coveringGrant returns the record whose grant covers the call of r, or nil if no grant does.
+// coveringGrant returns the record whose grant covers the call of r, or nil if there is none.
 func coveringGrant(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*lifecycle.Record, error) {
 	switch by := r.Approval.GetGrantedBy(); {
 	case by != "":
@@ -136,8 +136,8 @@ func saveWithGrant(ctx context.Context, tx *store.Tx, r, grant *lifecycle.Record
 	return tx.Save(ctx, r)
 }
 
-// changeClaimed applies a change that a claim's holder requests. It saves the approval, and the grant that covers the
-// approval's call.
+// changeClaimed applies a change that the holder of a claim requests. It saves the approval, and also the record whose
+// grant covers the call.
 func (s *Service) changeClaimed(ctx context.Context, id string, change func(tx *store.Tx, r, grant *lifecycle.Record) error) (*approvalv1.Approval, error) {
 	var out *approvalv1.Approval
 	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {

@@ -12,26 +12,27 @@ import (
 
 // Config configures the approval service.
 type Config struct {
-	// Decide is how long people have to decide, and Execute how long an approved call may wait to run. Both apply to
-	// rules that set no time of their own, and must be positive.
+	// Decide is the time that people have to decide, and Execute is the time that an approved call may wait until it is
+	// sent. Both must be positive. They apply to rules that do not set their own times.
 	Decide, Execute time.Duration
-	// CoolDown is how long a denied call stays denied: 0 or more.
+	// CoolDown is the time for which a denied call stays denied. It must not be negative.
 	CoolDown time.Duration
-	// MaxPending is how many calls of one principal may wait for approval at the same time: 1 or more.
+	// MaxPending is the maximum number of calls of one principal that wait for approval at the same time. It must be at
+	// least 1.
 	MaxPending int
-	// MaxAsked is how often people may be asked about calls of one principal in any period of AskedWindow: 1 or more.
-	// AskedWindow must be at least 1 s and at most [config.MaxAskedWindow].
+	// MaxAsked is the maximum number of approvals that one principal may request within any period of AskedWindow. It must
+	// be at least 1. AskedWindow must be at least 1 s and at most [config.MaxAskedWindow].
 	MaxAsked    int
 	AskedWindow time.Duration
 	// OwnerMayApprove lets the owner of an agent decide on the agent's calls.
 	OwnerMayApprove bool
-	// Source is `sqlite`, or the URL of a PostgreSQL database. Data is the data folder, which contains the SQLite file.
+	// Source is `sqlite`, or the URL of a PostgreSQL database. Data is the data directory, which contains the SQLite file.
 	Source, Data string
 	// Notices are the channels that notify people of approvals.
 	Notices notice.Config
 }
 
-// DefaultConfig returns the default configuration, in which no channel is configured.
+// DefaultConfig returns the default configuration. It has no channels for notices.
 func DefaultConfig() Config {
 	return Config{
 		Decide: 15 * time.Minute, Execute: 5 * time.Minute, CoolDown: 10 * time.Minute,
@@ -39,7 +40,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// FromFile returns the configuration of the approval service from the configuration file.
+// FromFile reads the configuration of the approval service from the configuration file.
 func FromFile(f *config.File, env config.Env) (Config, error) {
 	source, err := f.Stores.Approval.Resolve(f, env)
 	if err != nil {

@@ -42,7 +42,7 @@ approvals:
     slack: {name: chat, tenant: default, app_token: "${env:APP}", bot_token: "${env:BOT}", channel: C01, people: {U01: ana}}
 `
 
-// FromFile reads each key of the file, resolves secrets, and fails if a variable of the environment is missing.
+// FromFile reads each key of the file and resolves secrets. If an environment variable is missing, FromFile fails.
 func TestFromFile_ReadsEveryKey(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "sluice.yaml")
@@ -84,7 +84,7 @@ func TestFromFile_ReadsEveryKey(t *testing.T) {
 	}
 }
 
-// New logs a warning about owner_may_approve if the setting is on, and only then.
+// New logs a warning only if owner_may_approve is on.
 func TestNew_WarnsIfOwnersMayApprove(t *testing.T) {
 	t.Parallel()
 	for _, may := range []bool{true, false} {

@@ -15,22 +15,23 @@ import (
 )
 
 const (
-	// maxAge is the maximum age of a decision, and maxAhead is how far the clock of the policy service may be ahead of the
-	// local clock.
+	// maxAge is the maximum age of a decision. maxAhead is the maximum time by which the policy service's clock may be
+	// ahead of the local clock.
 	maxAge   = 5 * time.Second
 	maxAhead = 2 * time.Second
-	// maxUsed is how many used decisions are remembered, each for maxAge+maxAhead. While that many are remembered, every
-	// decision is refused. The limit is higher than the number of decisions that a store can handle in that time.
+	// maxUsed is the maximum number of used decisions that are remembered. Each is remembered for maxAge+maxAhead. While
+	// maxUsed decisions are remembered, every decision is refused. The limit is higher than the number of decisions that a
+	// store can handle in that time.
 	maxUsed = 1 << 16
 )
 
-// decisionVerifier checks decisions that the policy service signed, and accepts each only once. It is safe for
+// decisionVerifier verifies decisions that the policy service signed. It accepts each decision once. It is safe for
 // concurrent use.
 type decisionVerifier struct {
 	verifier  *signeddecision.Verifier
 	revisions revisions
-	// started is when this service started. A decision from before the start is refused, because the service does not
-	// know whether it was used.
+	// started is the start time of this service. The service refuses a decision from before its start, because it does not
+	// know whether the decision was used.
 	started time.Time
 
 	mu   sync.Mutex
@@ -39,7 +40,7 @@ type decisionVerifier struct {
 	order []usedDecision
 }
 
-// usedDecision is a used decision: the digest of its statement, and when it was used.
+// usedDecision is the digest of a used decision's statement, and the time of its use.
 type usedDecision struct {
 	statement [sha256.Size]byte
 	at        time.Time
@@ -49,25 +50,24 @@ func newDecisionVerifier(policy policyv1.PolicyServiceClient, verifier *signedde
 	return &decisionVerifier{revisions: revisions{policy: policy}, verifier: verifier, started: time.Now(), used: make(map[[sha256.Size]byte]struct{})}
 }
 
-// decisionUse describes the request that contains a decision: a request for an approval, a vote at the agent or a
+// decisionUse describes the request that contains a decision: a request for an approval, a vote at the agent, or a
 // claim.
 type decisionUse struct {
 	// signed is the signed decision, and unsigned is the unsigned copy in the same request.
-	signed   *policyv1.SignedDecision
-	unsigned *policyv1.Decision
-	// principal is the principal that requests or claims the approval.
+	signed    *policyv1.SignedDecision
+	unsigned  *policyv1.Decision
 	principal *identityv1.Principal
-	// identity is the identity of the called server, and definition the digest of the called tool's definition.
+	// identity is the identity of the called server. definition is the digest of the called tool's definition.
 	identity   string
 	definition []byte
-	// approval is the approval's id in a claim or in a vote at the agent; empty for a new request. attempt is the
-	// attempt of a claim; 0 for other requests.
+	// approval is the approval's id in a claim or in a vote at the agent. It is empty in a request for an approval.
+	// attempt is the attempt of a claim, and 0 in other requests.
 	approval string
 	attempt  int32
 }
 
 // accept returns the statement that policy signed, and marks it as used. The caller must check with [checkCallDigest]
-// that the statement is about the call. Errors: [errDecisionRefused], [errDecisionStale], [errNoRevision] and
+// that the statement is about the call. The error is [errDecisionRefused], [errDecisionStale], [errNoRevision] or
 // [errTooManyUsed].
 func (v *decisionVerifier) accept(u decisionUse) (*policyv1.DecisionStatement, error) {
 	statement, err := v.verifier.Verify(u.signed)
@@ -84,7 +84,7 @@ func (v *decisionVerifier) accept(u decisionUse) (*policyv1.DecisionStatement, e
 	return statement, v.markUsed(u.signed.GetStatement(), now)
 }
 
-// mismatch returns the name of a field in which a statement differs from the request, or "" if they agree.
+// mismatch returns the name of a field in which a statement differs from the request, or "" if there is none.
 func (u *decisionUse) mismatch(s *policyv1.DecisionStatement) string {
 	switch {
 	case s.GetDecision() == nil || !proto.Equal(s.GetDecision(), u.unsigned):
@@ -102,8 +102,8 @@ func (u *decisionUse) mismatch(s *policyv1.DecisionStatement) string {
 	}
 }
 
-// checkFreshness returns errDecisionStale unless the statement is current: policy made it under the active revision, at
-// most maxAge ago, and after this service started.
+// checkFreshness returns errDecisionStale unless policy signed the statement under the active revision, at most maxAge
+// ago, and after this service started.
 func (v *decisionVerifier) checkFreshness(s *policyv1.DecisionStatement, now time.Time) error {
 	current, err := v.revisions.isCurrent(s.GetDecision().GetPolicyRevision(), s.GetActivation())
 	if err != nil {
@@ -121,7 +121,7 @@ func (v *decisionVerifier) checkFreshness(s *policyv1.DecisionStatement, now tim
 	}
 }
 
-// markUsed marks a statement as used. It returns [errDecisionStale] if the statement was used already, and
+// markUsed marks a statement as used. It returns [errDecisionStale] if the statement is already marked, and
 // [errTooManyUsed] if maxUsed statements are remembered.
 func (v *decisionVerifier) markUsed(statement []byte, now time.Time) error {
 	one := usedDecision{sha256.Sum256(statement), now}
@@ -142,8 +142,8 @@ func (v *decisionVerifier) markUsed(statement []byte, now time.Time) error {
 	return nil
 }
 
-// checkCallDigest returns [errDecisionRefused] unless the statement is about the call whose
-// [binding.DigestIgnoringDefinition] digest is alike.
+// checkCallDigest returns [errDecisionRefused] unless the statement is about the call with the digest alike. The digest
+// is a [binding.DigestIgnoringDefinition].
 func checkCallDigest(s *policyv1.DecisionStatement, alike []byte) error {
 	if len(alike) == 0 || !bytes.Equal(s.GetCallDigest(), alike) {
 		return fmt.Errorf("%w: it is about another call", errDecisionRefused)

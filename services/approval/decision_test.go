@@ -20,7 +20,8 @@ import (
 
 // forgery is one way in which a compromised gateway sends a decision that policy did not sign for the request.
 type forgery struct {
-	// changeStatement changes what policy signs, and tamper changes the signed decision that the gateway sends.
+	// changeStatement changes the statement before policy signs it. tamper changes the signed decision that the gateway
+	// sends.
 	changeStatement func(*policyv1.DecisionStatement)
 	tamper          func(*policyv1.SignedDecision)
 	// changeUnsigned changes the unsigned decision in the request.
@@ -42,14 +43,12 @@ func signsOther(f func(*policyv1.DecisionStatement)) forgery {
 	return wantRefused(forgery{changeStatement: f})
 }
 
-// forPrincipal returns a forgery with a signature for another principal.
 func forPrincipal(change func(*identityv1.Principal)) forgery {
 	who := bot()
 	change(who)
 	return signsOther(func(s *policyv1.DecisionStatement) { s.PrincipalDigest = signeddecision.PrincipalDigest(who) })
 }
 
-// forCall returns a forgery with a signature for another call.
 func forCall(change func(*policyv1.Call)) forgery {
 	call := bound(params).GetCall()
 	change(call)
@@ -64,7 +63,7 @@ func signedAgo(ago time.Duration) func(*policyv1.DecisionStatement) {
 	return func(s *policyv1.DecisionStatement) { s.Time = timestamppb.New(time.Now().Add(-ago)) }
 }
 
-// forgeries returns the forgeries that a request and a claim must both refuse, by name.
+// forgeries returns, by name, the forgeries that the service must refuse in a request for an approval and in a claim.
 func forgeries(t *testing.T) map[string]forgery {
 	t.Helper()
 	other := newFakePolicy(t)
@@ -124,8 +123,8 @@ func resign(t *testing.T, j *fakePolicy, s *policyv1.SignedDecision) {
 	proto.Merge(s, again)
 }
 
-// make returns the decision and the signed decision that a gateway sends. use sets the fields of the statement that
-// policy signs for the request.
+// make returns the decision and the signed decision that a gateway sends. use sets the fields of the statement for the
+// request before policy signs it.
 func (f *forgery) make(t *testing.T, s *fixture, use func(*policyv1.DecisionStatement)) (*policyv1.Decision, *policyv1.SignedDecision) {
 	t.Helper()
 	change := []func(*policyv1.DecisionStatement){use}
@@ -143,8 +142,8 @@ func (f *forgery) make(t *testing.T, s *fixture, use func(*policyv1.DecisionStat
 	return said, signed
 }
 
-// Case I5. The service accepts only a current decision that policy signed for this request, and accepts it once. The
-// unsigned decision in a gateway's request does not count.
+// Case I5. The service accepts only a current decision that policy signed for this request, and accepts it once. It
+// ignores the unsigned decision in a gateway's request.
 func TestDecisionVerifier_RefusesForgedDecisions(t *testing.T) {
 	t.Parallel()
 	s := serveOnDisk(t)
@@ -157,7 +156,7 @@ func TestDecisionVerifier_RefusesForgedDecisions(t *testing.T) {
 	all := forgeries(t)
 	for name, f := range all {
 		if name == "another effect" {
-			continue // a decision that requires no approval is refused earlier
+			continue // an earlier check refuses a decision that does not require approval
 		}
 		d, signed := f.make(t, s, asks)
 		if err := request(onBehalfOf(t, bot()), d, signed); err == nil {
@@ -204,8 +203,8 @@ func TestDecisionVerifier_RefusesForgedDecisions(t *testing.T) {
 	}
 }
 
-// Case I5. The service accepts decisions of the last revision that it saw, with any activation, and of later revisions.
-// It refuses decisions of earlier revisions.
+// Case I5. The service has received revision r2. It accepts decisions of r2 with any activation, and decisions of a
+// later revision. It refuses decisions of earlier revisions.
 func TestDecisionVerifier_RefusesDecisionsOfEarlierRevisions(t *testing.T) {
 	t.Parallel()
 	s := serveOnDisk(t)
@@ -228,7 +227,7 @@ func TestDecisionVerifier_RefusesDecisionsOfEarlierRevisions(t *testing.T) {
 	}
 }
 
-// Case I5. Until the service has seen an active revision, it refuses requests and reports that it is not healthy.
+// Case I5. Until the service has received an active revision, it refuses requests and reports that it is not healthy.
 func TestDecisionVerifier_RefusesDecisionsBeforeTheFirstRevision(t *testing.T) {
 	t.Parallel()
 	cfg, j := approvalConfig(t), newFakePolicy(t)

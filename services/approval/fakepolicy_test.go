@@ -28,7 +28,6 @@ type fakePolicy struct {
 	active   chan *policyv1.Revision
 }
 
-// active returns the revision that the fake policy service sends first.
 func active() *policyv1.Revision {
 	return &policyv1.Revision{Id: "r1", Activation: "b-r1", Active: true}
 }
@@ -42,13 +41,12 @@ func newFakePolicy(t *testing.T) *fakePolicy {
 	return &fakePolicy{signer: signer, verifier: verifier, active: make(chan *policyv1.Revision)}
 }
 
-// deps adds the dependencies on the policy service.
 func (j *fakePolicy) deps(d approval.Deps) approval.Deps {
 	d.Policy, d.Verifier = j, j.verifier
 	return d
 }
 
-// start makes a service watch the revisions, and returns when the service has the first revision.
+// start makes a service watch the revisions. It returns when the service has received the first revision.
 func (j *fakePolicy) start(t *testing.T, svc *approval.Service) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background()) //nolint:usetesting // it is cancelled in the clean-up
@@ -58,7 +56,7 @@ func (j *fakePolicy) start(t *testing.T, svc *approval.Service) {
 	j.activate(t, svc, active())
 }
 
-// activate sends a revision, and returns when the service has handled it.
+// activate sends a revision. It returns when the service has handled the revision.
 func (j *fakePolicy) activate(t *testing.T, svc *approval.Service, r *policyv1.Revision) {
 	t.Helper()
 	for range 2 { // when the service receives the second message, it has handled the first
@@ -94,7 +92,7 @@ func (s *revisionStream) Recv() (*policyv1.WatchRevisionResponse, error) {
 	}
 }
 
-// sign signs a decision on a call. The functions in change modify the statement before it is signed.
+// sign signs a decision about a call. The change functions modify the statement before it is signed.
 func (j *fakePolicy) sign(t *testing.T, who *identityv1.Principal, call *policyv1.Call, d *policyv1.Decision, change ...func(*policyv1.DecisionStatement)) *policyv1.SignedDecision {
 	t.Helper()
 	out, err := j.signStatement(who, call, d, change...)
@@ -105,7 +103,7 @@ func (j *fakePolicy) sign(t *testing.T, who *identityv1.Principal, call *policyv
 }
 
 func (j *fakePolicy) signStatement(who *identityv1.Principal, call *policyv1.Call, d *policyv1.Decision, change ...func(*policyv1.DecisionStatement)) (*policyv1.SignedDecision, error) {
-	digest, _ := binding.DigestIgnoringDefinition(who, call) // empty if the params can't be read
+	digest, _ := binding.DigestIgnoringDefinition(who, call) // empty if the params are invalid
 	s := &policyv1.DecisionStatement{
 		CallDigest: digest[:], PrincipalDigest: signeddecision.PrincipalDigest(who), DefinitionDigest: call.GetDefinitionDigest(),
 		Decision: proto.CloneOf(d), Activation: "c-later than all", Time: timestamppb.New(time.Now()),
@@ -116,7 +114,7 @@ func (j *fakePolicy) signStatement(who *identityv1.Principal, call *policyv1.Cal
 	return j.signer.Sign(s)
 }
 
-// signingClient is the client of a gateway that sends a decision which policy signed for the request.
+// signingClient is the client of a gateway. It adds to each request a decision that policy signed for the request.
 type signingClient struct {
 	approvalv1.ApprovalServiceClient
 

@@ -27,7 +27,6 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(sqlstoretest.Main(m)) }
 
-// fixture is a running service, with the tokens that it accepts.
 type fixture struct {
 	*rpctest.Server
 	svc    *approval.Service
@@ -35,7 +34,7 @@ type fixture struct {
 	meters sdkmetric.Reader
 	spans  *tracetest.SpanRecorder
 	policy *fakePolicy
-	calls  *sync.Map // the calls that approvals were requested for, by approval
+	calls  *sync.Map // the calls for which approvals were requested, by approval id
 }
 
 // forEachStore runs story twice in parallel: with a service on SQLite, and with a service on PostgreSQL. change may be
@@ -59,8 +58,8 @@ func forEachStore(t *testing.T, change func(*approval.Config), story func(t *tes
 	}
 }
 
-// people returns the tokens of rpctest, and also tokens of approvers in groups, of an approver with the subject of the
-// agent, and of an operator of another tenant.
+// people returns the tokens of rpctest, and tokens of approvers in groups, of an approver with the agent's subject, and
+// of an operator of another tenant.
 func people() []*identityv1.TokenRecord {
 	ana, ben := rpctest.Record("ana", "default", authv1.TokenRole_TOKEN_ROLE_APPROVER), rpctest.Record("ben", "default", authv1.TokenRole_TOKEN_ROLE_APPROVER)
 	ana.Token.Groups, ben.Token.Groups = []string{"finance"}, []string{"finance", "sales"}
@@ -79,7 +78,7 @@ func serve(t *testing.T, cfg approval.Config) *fixture {
 	return s
 }
 
-// serveWith serves a service that does not know an active policy revision.
+// serveWith serves a service that has not received an active policy revision.
 func serveWith(t *testing.T, cfg approval.Config, policy *fakePolicy) *fixture {
 	t.Helper()
 	tokens, err := authn.NewTokens(people())
@@ -97,7 +96,6 @@ func serveWith(t *testing.T, cfg approval.Config, policy *fakePolicy) *fixture {
 	}
 }
 
-// serveOnDisk serves a service with the default configuration, on SQLite.
 func serveOnDisk(t *testing.T) *fixture {
 	t.Helper()
 	return serve(t, approvalConfig(t))
@@ -110,7 +108,6 @@ func approvalConfig(t *testing.T) approval.Config {
 	return cfg
 }
 
-// count returns the number of approvals.
 func (s *fixture) count(t *testing.T) int {
 	t.Helper()
 	resp, err := s.person(t, "viewer").ListApprovals(timeoutContext(t), new(approvalv1.ListApprovalsRequest))
@@ -134,13 +131,12 @@ func newService(t *testing.T, cfg approval.Config, deps approval.Deps) *approval
 	return svc
 }
 
-// bot returns an agent that makes calls.
 func bot() *identityv1.Principal {
 	return &identityv1.Principal{Tenant: "default", Subject: "bot", Agent: "dev", Owner: "olga", Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
 }
 
 // gateway returns the client of a gateway, which makes requests on behalf of a principal. The fake policy service signs
-// the decision of each request.
+// the decision in each request.
 func (s *fixture) gateway() approvalv1.ApprovalServiceClient {
 	return signingClient{approvalv1.NewApprovalServiceClient(s.Gateway()), s}
 }
@@ -179,7 +175,7 @@ func bound(params string) *approvalv1.BoundCall {
 
 const params = `{"name":"refund","arguments":{"sum":12.50}}`
 
-// ask requests an approval for the agent bot. It fails the test if the request is refused.
+// ask requests an approval for the agent bot. If the request is refused, ask fails the test.
 func (s *fixture) ask(t *testing.T, text string, change ...func(*policyv1.Decision)) *approvalv1.Asked {
 	t.Helper()
 	resp, err := s.gateway().RequestApproval(onBehalfOf(t, bot()), &approvalv1.RequestApprovalRequest{Bound: bound(text), Decision: decision(change...), DecisionId: "d1"})
@@ -189,7 +185,7 @@ func (s *fixture) ask(t *testing.T, text string, change ...func(*policyv1.Decisi
 	return resp.GetAsked()
 }
 
-// view returns the first part of the view that a person sees.
+// view returns the first part of the view of an approval.
 func (s *fixture) view(t *testing.T, token, id string) *approvalv1.View {
 	t.Helper()
 	resp, err := s.person(t, token).GetApproval(timeoutContext(t), &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
@@ -199,7 +195,6 @@ func (s *fixture) view(t *testing.T, token, id string) *approvalv1.View {
 	return resp.GetView()
 }
 
-// vote casts a person's vote on the current view.
 func (s *fixture) vote(t *testing.T, token, id string, verdict approvalv1.Verdict) (*approvalv1.Approval, error) {
 	t.Helper()
 	resp, err := s.person(t, token).DecideApproval(timeoutContext(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: verdict, ViewDigest: s.view(t, "operator", id).GetDigest()})
@@ -224,7 +219,7 @@ func claimRequest(a *approvalv1.Approval, claim string, change ...func(*approval
 	return req
 }
 
-// wantError checks the gRPC code and the reason of an error.
+// wantError checks the gRPC code and the reason in an error.
 func wantError(t *testing.T, err error, code codes.Code, reason string) {
 	t.Helper()
 	if status.Code(err) != code || rpc.Reason(err) != reason {

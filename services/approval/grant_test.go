@@ -40,8 +40,8 @@ func TestGrant_CoversCallsUntilItIsUsedUp(t *testing.T) {
 	})
 }
 
-// A grant covers no call with other terms. The terms may change although the named rule did not, because another rule
-// that matches may require approval too.
+// A grant does not cover a call with other terms. The terms may change although the decision names the same rule,
+// because another matching rule may require approval too.
 func TestGrant_CoversNoCallWithOtherTerms(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		wide := func(d *policyv1.Decision) {
@@ -78,8 +78,8 @@ func grants(d *policyv1.Decision) {
 	d.Approval.Grant = &policyv1.Grant{Calls: 5, Within: durationpb.New(time.Hour), Scope: "s"}
 }
 
-// A grant covers calls of one caller, server and tool only. The server's identity and the tool's definition must not
-// change.
+// A grant covers only calls of the same caller, server and tool. The server's identity and the tool's definition must
+// not change.
 func TestGrant_CoversOnlyItsCallerServerAndTool(t *testing.T) {
 	forEachStore(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *fixture) {
 		first := s.askAs(t, bot(), `{"n":1}`, nil, grants)
@@ -109,7 +109,8 @@ func TestGrant_CoversOnlyItsCallerServerAndTool(t *testing.T) {
 	})
 }
 
-// A new grant covers the pending calls of the same caller and tool, the oldest first, up to its number of calls.
+// A person approves a call with a grant of 3 calls. The grant also covers the pending calls of the same caller and
+// tool, the oldest first, until its calls are used up.
 func TestGrant_CoversPendingCallsWhenGiven(t *testing.T) {
 	forEachStore(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *fixture) {
 		wide := func(d *policyv1.Decision) {
@@ -152,7 +153,7 @@ func TestGrant_CoversPendingCallsWhenGiven(t *testing.T) {
 	})
 }
 
-// A denial, or a vote that does not complete the quorum, covers no pending call.
+// A denial does not make a grant cover pending calls, nor does a vote that does not complete the quorum.
 func TestGrant_CoversNoCallBeforeTheQuorum(t *testing.T) {
 	forEachStore(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *fixture) {
 		two := func(d *policyv1.Decision) {
@@ -176,7 +177,6 @@ func TestGrant_CoversNoCallBeforeTheQuorum(t *testing.T) {
 	})
 }
 
-// current returns the current approval.
 func (s *fixture) current(t *testing.T, id string) *approvalv1.Approval {
 	t.Helper()
 	resp, err := s.person(t, "operator").GetApproval(t.Context(), &approvalv1.GetApprovalRequest{ApprovalId: id})

@@ -12,13 +12,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// large returns the params of a call of nearly 4 MiB whose view takes as long as possible to draw.
+// large returns the params of a call of nearly 4 MiB. Its view takes as long as possible to render, because each
+// character becomes an escape.
 func large(n int) string {
 	return fmt.Sprintf(`{"name":"refund","arguments":{"n":%d,"text":"%s"}}`, n, strings.Repeat("\u202e", 4<<20/3-100))
 }
 
-// Case X1. While people view calls of 4 MiB, requests of other callers are answered within the time that a gateway
-// waits.
+// Case X1. Four people repeatedly view calls of 4 MiB. Requests of another caller are answered within 2 s, the timeout
+// of the gateway.
 func TestRequestApproval_IsAnsweredWhileLargeViewsAreDrawn(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		s.completeCall(t, s.ask(t, params).GetApproval().GetId(), "c0", approvalv1.CallOutcome_CALL_OUTCOME_DONE)

@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// maxHistory is how many moves of an approval's history are read. maxHistoryBytes limits the total size of the moves
-	// in a response.
+	// maxHistory is the maximum number of moves that are read from an approval's history. maxHistoryBytes limits the total
+	// size of the moves in a response.
 	maxHistory      = 1000
 	maxHistoryBytes = 1 << 20
-	// pageSize is the number of approvals per page if the request sets none.
+	// pageSize is the number of approvals per page if the request does not set it.
 	pageSize = 100
-	// maxScan is how many approvals are read for one page, including approvals that the filter excludes.
+	// maxScan is the number of approvals, including those that the filter excludes, after which a page ends.
 	maxScan = 10_000
 )
 
@@ -49,15 +49,14 @@ func (s *Service) GetApproval(ctx context.Context, req *approvalv1.GetApprovalRe
 	return g.resp, nil
 }
 
-// approvalReader is one GetApproval request.
 type approvalReader struct {
 	caller *authn.Caller
 	req    *approvalv1.GetApprovalRequest
 	resp   *approvalv1.GetApprovalResponse
 }
 
-// readHead reads the approval, and for the first part of a view also the history. It does not read the call, which may
-// be large.
+// readHead reads the approval, and for the first part of a view also the history. It does not read the call, because
+// the call may be large.
 func (g *approvalReader) readHead(ctx context.Context, tx *store.Tx) error {
 	r, err := tx.GetHead(ctx, g.caller.Tenant(), g.req.GetApprovalId())
 	if err != nil {
@@ -95,12 +94,13 @@ func isAgent(caller *authn.Caller) bool {
 	return caller.Person == nil && caller.Principal.GetRole() == authv1.TokenRole_TOKEN_ROLE_AGENT
 }
 
-// paramsStored reports whether the params are still stored, so that a view can be drawn.
+// paramsStored reports whether the params are still stored. A view can be rendered only while they are stored.
 func paramsStored(r *lifecycle.Record) bool {
 	return !r.Ended() || r.Approval.GetParamsBytes() == int64(len(r.Call.GetCall().GetParamsJson()))
 }
 
-// readHistory reads the newest moves, up to maxHistory and maxHistoryBytes. The oldest of them is first.
+// readHistory reads the newest moves, oldest first. It returns at most maxHistory moves of at most maxHistoryBytes in
+// total.
 func readHistory(ctx context.Context, tx *store.Tx, r *lifecycle.Record) ([]*approvalv1.Move, error) {
 	moves, err := tx.History(ctx, r.Approval.GetId(), maxHistory)
 	if err != nil {
@@ -136,7 +136,6 @@ func (s *Service) ListApprovals(ctx context.Context, req *approvalv1.ListApprova
 	return resp, nil
 }
 
-// pageRequest is the request for one page.
 type pageRequest struct {
 	caller *authn.Caller
 	filter *approvalv1.ApprovalFilter
@@ -144,8 +143,8 @@ type pageRequest struct {
 	limit  int
 }
 
-// readPage reads a page. The store can't apply the filter's for_me, so readPage drops the other approvals after reading
-// them. The page may be shorter than requested.
+// readPage reads a page. The store can't apply the filter's for_me, so readPage applies it after reading. Therefore a
+// page may be shorter than requested.
 func (s *Service) readPage(ctx context.Context, tx *store.Tx, p pageRequest) (*approvalv1.ListApprovalsResponse, error) {
 	resp := new(approvalv1.ListApprovalsResponse)
 	at := p.before
@@ -173,8 +172,8 @@ func (s *Service) readPage(ctx context.Context, tx *store.Tx, p pageRequest) (*a
 	return resp, nil
 }
 
-// matchesForMe reports whether an approval meets the filter's for_me: the caller may decide on it, and has not voted on
-// it.
+// matchesForMe reports whether an approval matches the filter's for_me. With for_me, the caller must be able to decide
+// on the approval and must not have voted on it.
 func (s *Service) matchesForMe(caller *authn.Caller, f *approvalv1.ApprovalFilter, r *lifecycle.Record) bool {
 	if !f.GetForMe() {
 		return true
@@ -209,7 +208,7 @@ func storeFilter(caller *authn.Caller, f *approvalv1.ApprovalFilter) store.Filte
 	return out
 }
 
-// formatPageToken returns a token with the position where the page begins and a digest of the filter.
+// formatPageToken returns a token that contains the start of the page and a digest of the filter.
 func formatPageToken(f *approvalv1.ApprovalFilter, before int64) string {
 	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %s", before, filterDigest(f)))
 }

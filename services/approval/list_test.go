@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval"
 )
 
-// Case I4. A request for an approval of another caller gets the response for an approval that does not exist.
+// Case I4. A caller requests an approval of another caller. The response is the same as for an approval that does not
+// exist.
 func TestService_HidesApprovalsFromOtherCallers(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		a := s.ask(t, params).GetApproval()

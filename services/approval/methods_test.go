@@ -16,14 +16,13 @@ const (
 	readSecret = `{"uri":"` + secretURI + `"}`
 )
 
-// readResource makes the call read a resource.
 func readResource(uri string) func(*approvalv1.BoundCall) {
 	return func(c *approvalv1.BoundCall) {
 		c.Call.Method, c.Call.Name, c.Call.DefinitionDigest = "resources/read", uri, nil
 	}
 }
 
-// Case X9. A secret in the URI of a resource is shown in the arguments in the view, and nowhere else.
+// Case X9. The URI of a resource contains a secret. Only the arguments in the view show the secret.
 func TestListApprovals_HidesSecretsInURIs(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		a := s.askAs(t, bot(), readSecret, readResource(secretURI))
@@ -49,8 +48,8 @@ func TestListApprovals_HidesSecretsInURIs(t *testing.T) {
 	})
 }
 
-// Case A1. Calls with URIs that differ only in a secret need separate approvals. A change of the server cancels only
-// the approval with the same URI.
+// Case A1. Calls with URIs that differ only in a secret need separate approvals. If the server changes, a request
+// cancels only the approval with the same URI.
 func TestRequestApproval_BindsTheWholeURI(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		a := s.askAs(t, bot(), readSecret, readResource(secretURI))
@@ -72,7 +71,7 @@ func TestRequestApproval_BindsTheWholeURI(t *testing.T) {
 	})
 }
 
-// The view of a prompt is not compared with a call of a tool that has the same name.
+// A tool and a prompt have the same name. The view of a call to the prompt is not compared with a call to the tool.
 func TestView_ComparesOnlyCallsOfTheSameMethod(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		s.completeCall(t, s.ask(t, `{"n":1}`).GetApproval().GetId(), "c1", approvalv1.CallOutcome_CALL_OUTCOME_DONE)

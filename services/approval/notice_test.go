@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// secret is the key of a webhook: 34 bytes in base64.
+// secret is the signing key of a webhook: 34 bytes in base64.
 const secret = "whsec_YSBrZXkgb2YgdGhpcnR5LXR3byBieXRlcywgbm8gbGVzcw=="
 
 // run runs the service's background work until the test ends.
@@ -40,7 +40,7 @@ func (s *fixture) run(t *testing.T) {
 	})
 }
 
-// press presses a button and returns the answer for the user.
+// press presses a button and returns the answer to the user.
 func press(t *testing.T, fake *fakeslack.Server, user, action, value string) string {
 	t.Helper()
 	before := len(fake.Ephemerals())
@@ -49,8 +49,8 @@ func press(t *testing.T, fake *fakeslack.Server, user, action, value string) str
 	return fake.Ephemerals()[before].Text
 }
 
-// Case A3. A button in Slack votes as the subject to which the configuration maps the Slack user. The vote has the
-// rights of the subject's tokens, and counts for the view that the message showed.
+// Case A3. The configuration maps a Slack user to a subject. When the user presses a button, the vote has the subject
+// of the mapping and the rights of the subject's tokens. The vote counts for the view that the message showed.
 func TestSlackButton_VotesAsTheMappedSubject(t *testing.T) {
 	t.Parallel()
 	fake := fakeslack.Start(t)
@@ -104,7 +104,7 @@ func TestSlackButton_VotesAsTheMappedSubject(t *testing.T) {
 	eventually.Holds(t, "the message has lost its buttons", func() bool { return fake.Messages()[0].Button("approve") == "" })
 }
 
-// If a service closes before it has sent a notice, the next service on the same store sends the notice.
+// A service closes before it has sent a notice. The next service on the same store sends the notice.
 func TestNotice_IsSentAfterARestart(t *testing.T) {
 	t.Parallel()
 	told := make(chan string, 10)

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval"
 )
 
-// askAs requests an approval for a call that change modifies. It fails the test if the request is refused.
+// askAs requests an approval for a call that change modifies. If the request is refused, askAs fails the test.
 func (s *fixture) askAs(t *testing.T, who *identityv1.Principal, text string, change func(*approvalv1.BoundCall), terms ...func(*policyv1.Decision)) *approvalv1.Approval {
 	t.Helper()
 	call := bound(text)
@@ -26,7 +26,6 @@ func (s *fixture) askAs(t *testing.T, who *identityv1.Principal, text string, ch
 	return resp.GetAsked().GetApproval()
 }
 
-// get returns the current approval.
 func (s *fixture) get(t *testing.T, id string) *approvalv1.Approval {
 	t.Helper()
 	resp, err := s.person(t, "viewer").GetApproval(timeoutContext(t), &approvalv1.GetApprovalRequest{ApprovalId: id})
@@ -39,8 +38,8 @@ func (s *fixture) get(t *testing.T, id string) *approvalv1.Approval {
 func otherDefinition(c *approvalv1.BoundCall) { c.Call.DefinitionDigest = bytes.Repeat([]byte{2}, 32) }
 func otherServer(c *approvalv1.BoundCall)     { c.ServerIdentity = "http http://elsewhere/mcp" }
 
-// Case A4. A request for a call of a changed tool cancels the approval of the same call of the old tool. The spelling
-// of the JSON does not matter.
+// Case A4. A tool or its server changes, and the caller requests the same call again with another spelling of the JSON.
+// The request cancels the approval for the old tool.
 func TestRequestApproval_CancelsApprovalsOfAChangedTool(t *testing.T) {
 	const spelled = `{ "arguments":{"sum":125e-1}, "name":"refund" }`
 	for name, change := range map[string]func(*approvalv1.BoundCall){"its definition": otherDefinition, "its server": otherServer} {
@@ -66,7 +65,8 @@ func TestRequestApproval_CancelsApprovalsOfAChangedTool(t *testing.T) {
 	}
 }
 
-// Case A4. A changed tool cancels no approval of another call or another caller, and no grant.
+// Case A4. A tool changes, and the caller requests a call again. The request does not cancel approvals of other calls
+// or other callers, or grants.
 func TestRequestApproval_CancelsNoOtherApprovalWhenAToolChanges(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		other := bot()

@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// The service deletes approvals 30 days after their end.
 func TestRun_DeletesApprovals30DaysAfterTheirEnd(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()

@@ -65,7 +65,6 @@ func (s *Service) RequestApproval(ctx context.Context, req *approvalv1.RequestAp
 	return resp, nil
 }
 
-// approvalRequest handles one RequestApproval request.
 type approvalRequest struct {
 	service   *Service
 	principal *identityv1.Principal
@@ -74,7 +73,6 @@ type approvalRequest struct {
 	canConfirm bool
 }
 
-// recordSelfVote records the vote of the person at the agent.
 func (a *approvalRequest) recordSelfVote(ctx context.Context, word *approvalv1.SelfVote) (*approvalv1.RequestApprovalResponse, error) {
 	ctx, span := a.service.tracer.Start(ctx, voteSpan)
 	defer span.End()
@@ -89,7 +87,6 @@ func (a *approvalRequest) recordSelfVote(ctx context.Context, word *approvalv1.S
 	return resp, nil
 }
 
-// inTransaction runs do in a transaction and returns its response.
 func (a *approvalRequest) inTransaction(ctx context.Context, do func(context.Context, *store.Tx) (*approvalv1.RequestApprovalResponse, error)) (resp *approvalv1.RequestApprovalResponse, err error) {
 	err = a.service.store.Do(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		resp, err = do(ctx, tx)
@@ -98,8 +95,8 @@ func (a *approvalRequest) inTransaction(ctx context.Context, do func(context.Con
 	return resp, err
 }
 
-// bindCall reads the call and sets its digests. The call may be large, so bindCall waits for processor time of the
-// caller.
+// bindCall parses the call and sets its digests. Because the call may be large, bindCall waits for the caller's share
+// of processor time.
 func (a *approvalRequest) bindCall(ctx context.Context, call *approvalv1.BoundCall) error {
 	end, err := a.service.readTurns.Acquire(ctx, string(store.PrincipalDigest(a.principal)))
 	if err != nil {
@@ -121,14 +118,14 @@ func (a *approvalRequest) bindCall(ctx context.Context, call *approvalv1.BoundCa
 	return nil
 }
 
-// allowsSelfVote reports whether the terms allow the vote of the person at the agent in the request. It returns true if
-// the request has no vote.
+// allowsSelfVote reports whether the terms allow the request's vote of the person at the agent. It returns true if the
+// request has no vote.
 func allowsSelfVote(req *approvalv1.RequestApprovalRequest) bool {
 	terms := req.GetDecision().GetApproval()
 	return req.GetSelfVote() == nil || terms.GetSelfConfirm() && terms.GetQuorum() == 1
 }
 
-// attachOrOpen returns the existing approval of the call, or opens a new one in tx.
+// attachOrOpen returns the existing approval of the call, or opens a new one.
 func (a *approvalRequest) attachOrOpen(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
 	newest, err := tx.Newest(ctx, a.principal.GetTenant(), a.question.Digest)
 	if errors.Is(err, store.ErrNotFound) {
@@ -148,8 +145,8 @@ func (a *approvalRequest) attachOrOpen(ctx context.Context, tx *store.Tx) (*appr
 	return a.openUnlessDenied(ctx, tx)
 }
 
-// openUnlessDenied opens an approval, unless a person denied the same request a short time ago. A call that differs
-// from the denied call only in `_meta` or in non-essential params is the same request.
+// openUnlessDenied opens an approval, unless a person denied the same request and the cool-down has not ended. A call
+// that differs from the denied call only in `_meta` or in non-essential params is the same request.
 func (a *approvalRequest) openUnlessDenied(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
 	was, err := tx.Denied(ctx, a.principal.GetTenant(), a.question.Digest, a.question.Bare)
 	if err != nil {
@@ -163,8 +160,8 @@ func (a *approvalRequest) openUnlessDenied(ctx context.Context, tx *store.Tx) (*
 	}), nil
 }
 
-// attach updates the existing approval of the call to the current decision of policy. It asks approvers again if the
-// terms changed. The response says whether the person at the agent can be asked.
+// attach updates the existing approval of the call to policy's current decision. It asks approvers again if the terms
+// have changed. The response reports whether the person at the agent can be asked.
 func (a *approvalRequest) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*approvalv1.RequestApprovalResponse, error) {
 	askedAgain := r.UpdateDecision(a.question.Decision, a.service.defaultTimes(), tx.Now)
 	if !askedAgain && !a.mayConfirm(r) {
@@ -174,7 +171,7 @@ func (a *approvalRequest) attach(ctx context.Context, tx *store.Tx, r *lifecycle
 	switch {
 	case err != nil:
 		return nil, err
-	case full != nil && askedAgain: // the approval keeps its old terms; they can't be used, because policy decides again at the claim
+	case full != nil && askedAgain: // the approval keeps its old terms, but policy evaluates the call again at the claim
 		return refusalResponse(full), nil
 	case full != nil: // only approvers are asked
 		return askedResponse(r, false), nil
@@ -192,7 +189,6 @@ func (a *approvalRequest) mayConfirm(r *lifecycle.Record) bool {
 	return a.canConfirm && r.Approval.GetState() == pending && terms.GetSelfConfirm() && terms.GetQuorum() == 1
 }
 
-// withConfirm sets in the response whether the person at the agent can be asked.
 func (a *approvalRequest) withConfirm(resp *approvalv1.RequestApprovalResponse, r *lifecycle.Record) *approvalv1.RequestApprovalResponse {
 	resp.GetAsked().Confirm = a.mayConfirm(r)
 	return resp
@@ -219,7 +215,7 @@ func (a *approvalRequest) saveSelfVote(ctx context.Context, tx *store.Tx, word *
 	return askedResponse(r, false), nil
 }
 
-// open opens an approval, unless the principal has too many pending approvals or asked too often.
+// open opens an approval, unless the principal has reached the limit of pending approvals or of approval requests.
 func (a *approvalRequest) open(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
 	if err := a.cancelOutdated(ctx, tx); err != nil {
 		return nil, err
@@ -243,7 +239,7 @@ func (a *approvalRequest) open(ctx context.Context, tx *store.Tx) (*approvalv1.R
 }
 
 // cancelOutdated cancels the pending and approved approvals of the same call with another definition of the tool or
-// another server, because those calls can't run any more.
+// another server, because those calls can no longer run.
 func (a *approvalRequest) cancelOutdated(ctx context.Context, tx *store.Tx) error {
 	waiting, err := tx.OtherDefinitions(ctx, a.principal, a.question.Call, a.question.Alike)
 	if err != nil {
@@ -262,7 +258,6 @@ func (a *approvalRequest) cancelOutdated(ctx context.Context, tx *store.Tx) erro
 	return nil
 }
 
-// coverByGrant approves the call if a grant covers it.
 func (a *approvalRequest) coverByGrant(ctx context.Context, tx *store.Tx, r *lifecycle.Record) error {
 	if a.question.Decision.GetApproval().GetGrant() == nil {
 		return nil
@@ -280,7 +275,7 @@ func (a *approvalRequest) coverByGrant(ctx context.Context, tx *store.Tx, r *lif
 	return nil
 }
 
-// checkLimits returns a refusal if the caller, a principal in its chain or a person whom they work for has reached the
+// checkLimits returns a refusal if the caller, a principal in its chain, or a person for whom they work has reached the
 // limit of pending approvals or of approval requests. Otherwise it returns nil.
 func (a *approvalRequest) checkLimits(ctx context.Context, tx *store.Tx) (*approvalv1.Refusal, error) {
 	for _, account := range store.Accounts(a.principal) {
@@ -299,14 +294,13 @@ func (a *approvalRequest) checkLimits(ctx context.Context, tx *store.Tx) (*appro
 	return a.service.checkRequestRate(ctx, tx, a.principal)
 }
 
-// tooManyPending returns the message of a refusal. The message says whose calls are pending, and what the caller can
-// do.
+// tooManyPending returns the message of a refusal: whose calls are pending, and what the caller can do.
 func tooManyPending(full *quota.FullError) string {
 	return full.Error() + " (approvals.max_pending). Call sluice_approval_wait, which returns when one of them is decided, or wait until people have decided, and then make this call again."
 }
 
-// checkRequestRate returns a refusal if the caller, a principal in its chain or a person whom they work for has reached
-// the limit of approval requests. Otherwise it returns nil.
+// checkRequestRate returns a refusal if the caller, a principal in its chain, or a person for whom they work has
+// reached the limit of approval requests. Otherwise it returns nil.
 func (s *Service) checkRequestRate(ctx context.Context, tx *store.Tx, who *identityv1.Principal) (*approvalv1.Refusal, error) {
 	left, err := tx.RetryAfter(ctx, who, s.cfg.MaxAsked, s.cfg.AskedWindow)
 	if err != nil || left == 0 {
@@ -341,7 +335,7 @@ func refusalResponse(r *approvalv1.Refusal) *approvalv1.RequestApprovalResponse 
 	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Refusal{Refusal: r}}
 }
 
-// roundUpToMillis rounds a duration up to whole milliseconds, so that a caller that waits for exactly that duration
+// roundUpToMillis rounds a duration up to whole milliseconds, so that a caller that waits for exactly this duration
 // does not retry too early.
 func roundUpToMillis(d time.Duration) *durationpb.Duration {
 	return durationpb.New((d + time.Millisecond - 1).Truncate(time.Millisecond))

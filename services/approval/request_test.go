@@ -27,8 +27,8 @@ func TestRequestApproval_ReturnsThePendingApproval(t *testing.T) {
 	})
 }
 
-// A request for an idempotent call with an unknown outcome returns the same approval until the time to execute ends. A
-// later request opens a new approval.
+// The outcome of an idempotent call is unknown. Until the time to execute ends, a request for the call returns the same
+// approval. A later request opens a new approval.
 func TestRequestApproval_OpensAgainAfterTheTimeToExecute(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		idempotent := func(d *policyv1.Decision) { d.Idempotent = true }
@@ -50,8 +50,8 @@ func TestRequestApproval_OpensAgainAfterTheTimeToExecute(t *testing.T) {
 	})
 }
 
-// The limit of pending calls counts for one principal, which is one tenant, subject and agent. Sessions share the
-// limit.
+// The limit of pending calls applies to one principal, which is one tenant, subject and agent. The sessions of a
+// principal share the limit.
 func TestRequestApproval_CountsPendingCallsByPrincipal(t *testing.T) {
 	forEachStore(t, func(c *approval.Config) { c.MaxPending = 1 }, func(t *testing.T, s *fixture) {
 		s.ask(t, params)

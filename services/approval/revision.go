@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/grpcstream"
 )
 
-// watchSilence is how long the stream of the policy service may be silent before the stream is reopened. The policy
-// service sends a message at least every 500 ms.
+// watchSilence is the maximum time between two messages from the policy service before the stream is reopened. The
+// policy service sends a message at least every 500 ms.
 const watchSilence = 2 * time.Second
 
 // revisions stores the active policy revision that was received last. It is safe for concurrent use.
@@ -20,10 +20,10 @@ type revisions struct {
 	policy policyv1.PolicyServiceClient
 
 	mu   sync.Mutex
-	last *policyv1.Revision // nil until a revision was received
+	last *policyv1.Revision // nil until a revision is received
 }
 
-// checkReady returns errNoRevision if no active revision is known yet.
+// checkReady returns errNoRevision if no active revision has been received.
 func (r *revisions) checkReady() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -33,8 +33,8 @@ func (r *revisions) checkReady() error {
 	return nil
 }
 
-// isCurrent reports whether a decision's revision is the last revision that was received, or a later revision. A later
-// revision is possible because the policy service may use a revision before it has sent that revision.
+// isCurrent reports whether a decision's revision is the last received revision or a later one. A decision may have a
+// later revision, because the policy service may use a revision before it sends that revision to watchers.
 func (r *revisions) isCurrent(id, activation string) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -45,7 +45,7 @@ func (r *revisions) isCurrent(id, activation string) (bool, error) {
 }
 
 // watch follows the active revision until ctx ends. While the policy service is unavailable, the last revision stays in
-// effect. That is safe, because an unavailable policy service makes no decisions, and its earlier decisions soon exceed
+// effect. That is safe: an unavailable policy service makes no decisions, and its earlier decisions are refused after
 // maxAge.
 func (r *revisions) watch(ctx context.Context) {
 	stream := grpcstream.Stream[policyv1.WatchRevisionResponse]{
@@ -61,7 +61,8 @@ func (r *revisions) watch(ctx context.Context) {
 	stream.Run(ctx)
 }
 
-// setActive stores the active revision. It ignores a revision without an identifier, which means that none is active.
+// setActive stores the active revision. An active revision without an id means that no revision is active, and
+// setActive ignores it.
 func (r *revisions) setActive(active *policyv1.Revision) {
 	if active.GetId() == "" {
 		return

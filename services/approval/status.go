@@ -69,8 +69,8 @@ var statuses = []struct {
 	{lifecycle.ErrEnded, codes.FailedPrecondition, "APPROVAL_ENDED"},
 }
 
-// toStatus returns the gRPC status for an error of this service. It returns an error unchanged if statuses has no entry
-// for it.
+// toStatus returns the gRPC status for an error of this service. If statuses has no entry for the error, toStatus
+// returns the error unchanged.
 func toStatus(err error) error {
 	if err == nil {
 		return nil
@@ -79,7 +79,7 @@ func toStatus(err error) error {
 		if !errors.Is(err, s.err) {
 			continue
 		}
-		if s.code == codes.Unavailable { // the wrapped error names internals
+		if s.code == codes.Unavailable { // the wrapped error contains internal details
 			err = s.err
 		}
 		return &rpc.Error{Code: s.code, Reason: s.reason, Err: err}

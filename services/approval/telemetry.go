@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// Attribute keys. docs/telemetry.md lists all their values. No value contains text that a caller or a person wrote.
+// Attribute keys. docs/telemetry.md lists all their values. No value contains a string that a caller or a person wrote.
 const (
 	stateKey   = attribute.Key("sluice.approval.state")
 	outcomeKey = attribute.Key("sluice.approval.outcome")
@@ -31,7 +31,6 @@ const (
 
 const voteSpan = "approval vote"
 
-// Short names of the states.
 const (
 	pending   = approvalv1.ApprovalState_APPROVAL_STATE_PENDING
 	approved  = approvalv1.ApprovalState_APPROVAL_STATE_APPROVED
@@ -51,7 +50,8 @@ type metrics struct {
 	unknown   metric.Int64Counter
 	givenUp   metric.Int64Counter
 
-	// outcomes, states and phases are the attributes for each state. They are created once, because that is expensive.
+	// outcomes, states and phases contain the attributes for each state. They are created once because creating them is
+	// expensive.
 	outcomes, states map[approvalv1.ApprovalState]metric.MeasurementOption
 	phases           map[approvalv1.ApprovalState]metric.MeasurementOption
 }
@@ -70,8 +70,8 @@ func newMetrics(ctx context.Context, meter metric.Meter) (*metrics, error) {
 		metric.WithUnit("{approval}"), metric.WithDescription("Approvals in the store that have not ended"))
 	m.duration, errs[1] = meter.Float64Histogram("sluice.approval.decision.duration",
 		metric.WithUnit("s"), metric.WithDescription("Time from when people were asked to their decision, or to the end without a decision"),
-		// The buckets range from people who decide within seconds to people who return the next day. The default time to
-		// decide is 15 min.
+		// The buckets cover people who decide within seconds and people who return the next day. The default time to decide
+		// is 15 min.
 		metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400))
 	m.decisions, errs[2] = meter.Int64Counter("sluice.approval.decisions",
 		metric.WithUnit("{decision}"), metric.WithDescription("How approval requests to people ended"))
@@ -88,7 +88,7 @@ func newMetrics(ctx context.Context, meter metric.Meter) (*metrics, error) {
 	return m, nil
 }
 
-// stateAttributes returns one attribute for each state, with the name of the state as its value.
+// stateAttributes returns one attribute for each state. Its value is the name of the state.
 func stateAttributes(key attribute.Key, states ...approvalv1.ApprovalState) map[approvalv1.ApprovalState]metric.MeasurementOption {
 	out := make(map[approvalv1.ApprovalState]metric.MeasurementOption, len(states))
 	for _, s := range states {
@@ -97,7 +97,7 @@ func stateAttributes(key attribute.Key, states ...approvalv1.ApprovalState) map[
 	return out
 }
 
-// addZeros adds zero to every counter, so that a query for the increase of a counter includes the first event.
+// addZeros adds zero to every counter. Otherwise a query for the increase of a counter would miss the first event.
 func (m *metrics) addZeros(ctx context.Context) {
 	for _, outcome := range m.outcomes {
 		m.decisions.Add(ctx, 0, outcome)
@@ -110,7 +110,7 @@ func (m *metrics) addZeros(ctx context.Context) {
 }
 
 // describeVote describes a vote that was cast, and links its span to the trace of the approval request. The span
-// contains no text that people wrote.
+// contains no string that a person wrote.
 func describeVote(span trace.Span, verdict approvalv1.Verdict, a *approvalv1.Approval) {
 	if !span.IsRecording() {
 		return
@@ -119,7 +119,7 @@ func describeVote(span trace.Span, verdict approvalv1.Verdict, a *approvalv1.App
 	telemetry.Link(span, a.GetTraceParent())
 }
 
-// describeFailedVote describes a vote that failed with err. Its error.type is the reason in the gRPC status of err.
+// describeFailedVote describes a vote that failed with err. error.type is the reason in the gRPC status of err.
 func describeFailedVote(span trace.Span, verdict approvalv1.Verdict, err error) {
 	if !span.IsRecording() {
 		return
@@ -129,14 +129,12 @@ func describeFailedVote(span trace.Span, verdict approvalv1.Verdict, err error) 
 	span.SetStatus(codes.Error, reason)
 }
 
-// observeOpen reports the number of open approvals by state.
 func (m *metrics) observeOpen(o metric.Observer, counts map[approvalv1.ApprovalState]int64) {
 	for state, of := range m.states {
 		o.ObserveInt64(m.open, counts[state], of)
 	}
 }
 
-// countChanges counts the changes of a committed transaction.
 func (m *metrics) countChanges(ctx context.Context, c store.Changes) {
 	for _, s := range c.Transitions {
 		if outcome, ok := m.outcomes[s.To]; ok && s.From == pending && !s.Granted {

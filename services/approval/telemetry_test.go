@@ -81,15 +81,15 @@ func (s *fixture) claim(t *testing.T, text, name string, change ...func(*approva
 	return resp
 }
 
-// Each approval counts as one decision, however many votes it needs. Later changes by policy or by a claim don't count
-// as decisions.
+// Each approval counts as one decision, with any number of votes. Later changes by policy or by a claim do not count as
+// decisions.
 func TestMetrics_CountEachApprovalOnce(t *testing.T) {
 	forEachStore(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *fixture) {
 		two := func(d *policyv1.Decision) { d.Approval.Quorum = 2 }
 		id := s.ask(t, `{"arguments":{"n":1}}`, two).GetApproval().GetId()
 		s.approve(t, "ana", id)
 		s.approve(t, "ben", id)
-		s.approve(t, "ben", id) // once more, without effect
+		s.approve(t, "ben", id) // a repeated vote has no effect
 		if _, err := s.vote(t, "ana", s.ask(t, `{"arguments":{"n":2}}`).GetApproval().GetId(), no); err != nil {
 			t.Fatal(err)
 		}
@@ -99,7 +99,7 @@ func TestMetrics_CountEachApprovalOnce(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			func(a *approvalv1.Approval) { // approved, and denied by policy after that
+			func(a *approvalv1.Approval) { // approved, and later denied by policy
 				s.approve(t, "ana", a.GetId())
 				s.claim(t, `{"arguments":{"m":1}}`, "denied", func(r *approvalv1.ClaimApprovalRequest) {
 					r.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE}
@@ -119,7 +119,7 @@ func TestMetrics_CountEachApprovalOnce(t *testing.T) {
 				s.approve(t, "ana", a.GetId())
 				s.claim(t, `{"arguments":{"m":3}}`, "running")
 			},
-			func(*approvalv1.Approval) {}, // still waiting
+			func(*approvalv1.Approval) {}, // still pending
 		} {
 			end(s.ask(t, fmt.Sprintf(`{"arguments":{"m":%d}}`, n)).GetApproval())
 		}
@@ -133,7 +133,6 @@ func TestMetrics_CountEachApprovalOnce(t *testing.T) {
 	})
 }
 
-// A call that a grant covers is not counted as a decision.
 func TestMetrics_CountNoDecisionForACoveredCall(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		granting := func(d *policyv1.Decision) {
@@ -151,8 +150,8 @@ func TestMetrics_CountNoDecisionForACoveredCall(t *testing.T) {
 	})
 }
 
-// Approvals that expire before the decision and approvals that expire before the claim are counted separately, even
-// while no request is made.
+// Two approvals expire while no request arrives. The approval that expired before the decision and the approval that
+// expired before the claim are counted separately.
 func TestMetrics_CountExpiriesByPhase(t *testing.T) {
 	forEachStore(t, func(c *approval.Config) { c.Execute = 10 * time.Millisecond }, func(t *testing.T, s *fixture) {
 		s.approve(t, "ana", s.ask(t, `{"n":1}`).GetApproval().GetId())
@@ -169,7 +168,6 @@ func TestMetrics_CountExpiriesByPhase(t *testing.T) {
 	})
 }
 
-// editDatabase changes the SQLite file of a running service.
 func editDatabase(t *testing.T, cfg approval.Config, statement string) {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(cfg.Data, "approval", "approvals.db")+"?_pragma=busy_timeout(5000)")
@@ -182,7 +180,6 @@ func editDatabase(t *testing.T, cfg approval.Config, statement string) {
 	}
 }
 
-// A notice that is not accepted for a day is given up and counted.
 func TestMetrics_CountNoticesThatAreGivenUp(t *testing.T) {
 	t.Parallel()
 	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusGone) }))
@@ -197,7 +194,7 @@ func TestMetrics_CountNoticesThatAreGivenUp(t *testing.T) {
 	eventually.Holds(t, "the notice is given up", func() bool { return s.counts(t)["sluice.approval.notices.given_up{}"] == 1 })
 }
 
-// If the store can't be read, or the service has closed, the other metrics are still exported.
+// If the store can't be read, or if the service has closed, the other metrics are still exported.
 func TestMetrics_AreExportedWithoutTheStore(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()

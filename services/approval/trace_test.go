@@ -9,7 +9,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 )
 
-// votes returns the attributes of the spans of votes, in the order in which the spans ended.
+// votes returns the attributes of the votes' spans, in the order in which the spans ended.
 func (s *fixture) votes(t *testing.T) (out []map[string]string) {
 	t.Helper()
 	for _, span := range s.spans.Ended() {
@@ -25,8 +25,8 @@ func (s *fixture) votes(t *testing.T) (out []map[string]string) {
 	return out
 }
 
-// Each vote has a span on every channel. The span has the verdict and either the new state or the error, and no text
-// that a person wrote.
+// On every channel, each vote has a span. The span has the verdict and either the new state or the error. It contains
+// no string that a person wrote.
 func TestTrace_HasASpanForEachVote(t *testing.T) {
 	t.Parallel()
 	s := serveOnDisk(t)

@@ -11,21 +11,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/view"
 )
 
-// maxDraws is how often the view is drawn for one vote. The view is drawn again if the approval changes between drawing
-// and voting.
+// maxDraws is the maximum number of times that the view is rendered for one vote. The view is rendered again if the
+// approval changes before the vote is stored.
 const maxDraws = 4
 
-// drawnView is a view, together with the state from which the view was drawn.
+// drawnView is a view and the state from which it was rendered.
 type drawnView struct {
 	*view.View
 
-	// version is the version of the approval, and unsettled the result of [store.Tx.Unsettled].
+	// version is the version of the approval. unsettled is the result of [store.Tx.Unsettled].
 	version   int64
 	unsettled string
 }
 
-// drawView draws the view of the approval that read returns. It returns nil if read returns nil. Drawing the view of a
-// large call takes long. drawView therefore draws after the transaction and charges the processor time to the
+// drawView renders the view of the approval that read returns, or returns nil if read returns nil. Rendering the view
+// of a large call is slow. Therefore drawView renders outside of the transaction and charges the processor time to the
 // requester, so that other requesters don't wait.
 func (s *Service) drawView(ctx context.Context, asker *identityv1.Principal, read func(context.Context, *store.Tx) (*lifecycle.Record, error)) (*drawnView, error) {
 	end, err := s.drawTurns.Acquire(ctx, string(store.PrincipalDigest(asker)))
@@ -55,8 +55,8 @@ func (s *Service) drawView(ctx context.Context, asker *identityv1.Principal, rea
 	return &drawnView{View: drawn, version: r.Approval.GetVersion(), unsettled: facts.Unsettled}, nil
 }
 
-// viewForVote draws the view whose digest a vote to approve must name. It returns nil if the vote is a denial or the
-// approval is not pending.
+// viewForVote renders the view whose digest a vote to approve must contain. It returns nil if the vote is a denial or
+// the approval is not pending.
 func (s *Service) viewForVote(ctx context.Context, tenant, id string, verdict approvalv1.Verdict) (*drawnView, error) {
 	if verdict != approvalv1.Verdict_VERDICT_APPROVE {
 		return nil, nil //nolint:nilnil // a denial needs no view
@@ -74,7 +74,8 @@ func (s *Service) viewForVote(ctx context.Context, tenant, id string, verdict ap
 	})
 }
 
-// isCurrent reports whether the view of r, drawn now, would have the same digest. It returns false for a nil receiver.
+// isCurrent reports whether the view of r would still have the same digest if it were rendered now. It returns false
+// for a nil receiver.
 func (s *drawnView) isCurrent(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (bool, error) {
 	if s == nil || s.version != r.Approval.GetVersion() {
 		return false, nil
@@ -83,8 +84,8 @@ func (s *drawnView) isCurrent(ctx context.Context, tx *store.Tx, r *lifecycle.Re
 	return unsettled == s.unsettled, err
 }
 
-// viewForNotice draws the view for a notice that asks approvers. asked is the approval at the time when the notice was
-// written. viewForNotice returns nil if that approval no longer waits for the same decision.
+// viewForNotice renders the view for a notice that asks approvers. asked is the approval at the time when the notice
+// was written. viewForNotice returns nil if the approval no longer waits for the same decision.
 func (s *Service) viewForNotice(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error) {
 	drawn, err := s.drawView(ctx, asked.GetRequester(), func(ctx context.Context, tx *store.Tx) (*lifecycle.Record, error) {
 		r, err := tx.GetAnyTenant(ctx, asked.GetId())

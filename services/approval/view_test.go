@@ -10,7 +10,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// completeCall approves, claims and completes a call with an outcome.
+// completeCall approves and claims a call, and completes it with an outcome.
 func (s *fixture) completeCall(t *testing.T, id, claim string, outcome approvalv1.CallOutcome, change ...func(*policyv1.Decision)) {
 	t.Helper()
 	s.approve(t, "ana", id)
@@ -23,8 +23,8 @@ func (s *fixture) completeCall(t *testing.T, id, claim string, outcome approvalv
 	}
 }
 
-// A vote on a view still counts if another call of the tool has run since, which changes only the comparison in the
-// view.
+// A person sees a view, and then another call to the tool runs. That changes only the comparison in the view, so the
+// person's vote still counts.
 func TestDecideApproval_AcceptsAViewWithAnOlderComparison(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		one, two := s.ask(t, `{"n":1}`).GetApproval().GetId(), s.ask(t, `{"n":2}`).GetApproval().GetId()
@@ -40,7 +40,7 @@ func TestDecideApproval_AcceptsAViewWithAnOlderComparison(t *testing.T) {
 	})
 }
 
-// The view of a call warns of an equal call with an unknown outcome, until an operator has resolved the outcome.
+// A call has an unknown outcome. The view of an equal call warns of this until an operator has resolved the outcome.
 func TestView_WarnsOfAnEqualCallWithUnknownOutcome(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		lost, other := s.ask(t, params).GetApproval().GetId(), s.ask(t, `{"n":1}`).GetApproval().GetId()
@@ -65,7 +65,7 @@ func TestView_WarnsOfAnEqualCallWithUnknownOutcome(t *testing.T) {
 }
 
 // A view compares its call with the newest other call that ran or may have run. The view of an ended approval compares
-// the call only with calls that were requested earlier.
+// its call only with calls that were requested earlier.
 func TestView_ComparesWithTheNewestCallThatMayHaveRun(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		var asked []string

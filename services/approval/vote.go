@@ -29,8 +29,8 @@ func (s *Service) DecideApproval(ctx context.Context, req *approvalv1.DecideAppr
 	return &approvalv1.DecideApprovalResponse{Approval: out.Approval, Vote: out.VoteOf(person)}, nil
 }
 
-// voteFromSlack casts the vote of a person who pressed a button in Slack, and returns a sentence about the result for
-// the person. The person's tokens determine what the person may do, as they do for a vote by token.
+// voteFromSlack casts the vote of a person who pressed a button in Slack. It returns a sentence that tells the person
+// the result. The rights of the person's tokens apply, as they do for a vote by token.
 func (s *Service) voteFromSlack(ctx context.Context, p notice.Press) string {
 	const nothing = "Nothing was decided: "
 	voters, err := s.tokens.PrincipalsOf(p.Tenant, p.Subject)
@@ -56,9 +56,9 @@ func (s *Service) voteFromSlack(ctx context.Context, p notice.Press) string {
 	return "Your vote counts: the call is " + lifecycle.StateName(a.GetState()) + "."
 }
 
-// castVote casts a ballot. voters are the principals of the person's tokens, at least one; the vote is cast as the
-// first principal that may decide on the approval. If no principal may decide, castVote returns the error for
-// voters[0].
+// castVote casts a ballot. voters are the principals of the person's tokens, and at least one is required. The vote is
+// cast as the first principal that may decide on the approval. If no principal may decide, castVote returns the error
+// for voters[0].
 func (s *Service) castVote(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot) (*lifecycle.Record, error) {
 	ctx, span := s.tracer.Start(ctx, voteSpan)
 	defer span.End()
@@ -71,8 +71,8 @@ func (s *Service) castVote(ctx context.Context, id string, voters []*identityv1.
 	return out, nil
 }
 
-// castOnCurrentView casts a ballot on the current view. If the approval changes between drawing and voting,
-// castOnCurrentView draws the view again, up to maxDraws times in all.
+// castOnCurrentView casts a ballot on the current view. If the approval changes before the vote is stored, it renders
+// the view again. It renders the view at most maxDraws times.
 func (s *Service) castOnCurrentView(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot) (*lifecycle.Record, error) {
 	ballot.OwnersMayDecide, ballot.CoolDown = s.cfg.OwnerMayApprove, s.cfg.CoolDown
 	for range maxDraws {
@@ -88,7 +88,7 @@ func (s *Service) castOnCurrentView(ctx context.Context, id string, voters []*id
 	return nil, lifecycle.ErrViewChanged
 }
 
-// castOnView casts a ballot on the view that was drawn. It returns nil if the view has changed since it was drawn.
+// castOnView casts a ballot on a rendered view. It returns nil if the view has changed since it was rendered.
 func (s *Service) castOnView(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot, shown *drawnView) (*lifecycle.Record, error) {
 	var out *lifecycle.Record
 	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -156,8 +156,8 @@ func hasDecidingRole(p *identityv1.Principal) bool {
 	return p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR || p.GetRole() == authv1.TokenRole_TOKEN_ROLE_APPROVER
 }
 
-// isVisible reports whether a caller may see an approval of the caller's tenant. An agent may see only the approvals
-// that the agent requested. Every other caller may see all approvals.
+// isVisible reports whether a caller may see an approval of its tenant. An agent may see only the approvals that it
+// requested. Every other caller may see all approvals.
 func isVisible(caller *authn.Caller, r *lifecycle.Record) bool {
 	p := caller.Principal
 	if caller.Person != nil || p.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT {
@@ -166,7 +166,6 @@ func isVisible(caller *authn.Caller, r *lifecycle.Record) bool {
 	return bytes.Equal(store.RequesterDigest(p), store.RequesterDigest(r.Approval.GetRequester()))
 }
 
-// actorSubject returns the subject that the history records as the actor of a move.
 func actorSubject(caller *authn.Caller) string {
 	if caller.Person != nil {
 		return caller.Person.GetSubject()
@@ -175,17 +174,17 @@ func actorSubject(caller *authn.Caller) string {
 }
 
 // voteChecker checks whether the voters of a record may still decide. If the service does not know the current tokens,
-// err is set and the results are not valid.
+// err is set and the results are invalid.
 type voteChecker struct {
 	tokens *authn.Tokens
 	record *lifecycle.Record
-	// owners are the current owners of the claiming caller and of the principals in its chain. They may differ from the
-	// owners in the record, because two tokens of one subject may name different owners.
+	// owners contains the current owners of the claiming caller and of the principals in its chain. They may differ from
+	// the owners in the record, because two tokens of one subject may name different owners.
 	owners []string
 	err    error
 }
 
-// agentOwners returns the owners of a caller and of the principals in its chain, or nil if owners may decide.
+// agentOwners returns the owners of a caller and of the principals in its chain. If owners may decide, it returns nil.
 func (s *Service) agentOwners(p *identityv1.Principal) (out []string) {
 	if s.cfg.OwnerMayApprove {
 		return nil
@@ -196,7 +195,7 @@ func (s *Service) agentOwners(p *identityv1.Principal) (out []string) {
 	return out
 }
 
-// voidReason returns why a vote no longer counts, or "" if it counts.
+// voidReason returns the reason why a vote no longer counts, or "" if it counts.
 func (s *voteChecker) voidReason(vote *approvalv1.Vote) string {
 	if slices.Contains(s.owners, vote.GetSubject()) {
 		return "the voter owns the agent that makes the call"

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// Case A3. A vote is refused if the voter made the call, is in no group of the terms, is of another tenant, or did not
-// see the current view.
+// Case A3. A vote is refused if the voter made the call, is in none of the groups in the terms, has another tenant, or
+// did not see the current view.
 func TestDecideApproval_RefusesAVoterWhoMayNotDecide(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		finance := func(d *policyv1.Decision) { d.Approval.Quorum, d.Approval.Approvers = 2, []string{"finance"} }
@@ -66,7 +66,6 @@ func TestDecideApproval_LetsOwnersDecideIfConfigured(t *testing.T) {
 	}
 }
 
-// DecideApproval returns the first vote if the same vote is cast again.
 func TestDecideApproval_ReturnsTheFirstVoteWhenRepeated(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		id := s.ask(t, params, func(d *policyv1.Decision) { d.Approval.Quorum = 2 }).GetApproval().GetId()
@@ -143,7 +142,7 @@ func TestClaimApproval_ChecksThatVotersMayStillDecide(t *testing.T) {
 	}
 }
 
-// A claim is refused while the service does not know the current tokens, and the approval does not change.
+// While the service does not know the current tokens, it refuses claims, and the approval does not change.
 func TestClaimApproval_FailsWhileTokensAreUnknown(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()
@@ -161,11 +160,11 @@ func TestClaimApproval_FailsWhileTokensAreUnknown(t *testing.T) {
 	}
 }
 
-// Case A3. Two tokens of one subject may name different owners. The vote of the claiming token's owner does not count,
-// even if another token requested the approval.
+// Case A3. Two tokens of one subject name different owners. The vote of the claiming token's owner does not count, even
+// if the other token requested the approval.
 func TestClaimApproval_IgnoresTheVoteOfTheClaimersOwner(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
-		id := s.ask(t, params).GetApproval().GetId() // by bot, whose owner is olga
+		id := s.ask(t, params).GetApproval().GetId() // requested by bot, whose owner is olga
 		s.approve(t, "ana", id)
 		hers := bot()
 		hers.Owner = "ana"

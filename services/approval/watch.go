@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	// pollInterval is how often a watch checks for moves that other processes made.
+	// pollInterval is the interval at which a watch checks for moves by other processes.
 	pollInterval = 500 * time.Millisecond
-	// heartbeatInterval is how long a watch may be silent before it sends an empty message. The message may be late by up
-	// to pollInterval.
+	// heartbeatInterval is the time after which a watch without other messages sends an empty message. The empty message
+	// may be up to pollInterval late.
 	heartbeatInterval = 8 * time.Second
-	// batchSize is how many approvals are read in one transaction.
+	// batchSize is the maximum number of approvals that are read in one transaction.
 	batchSize = 100
 )
 
@@ -45,10 +45,10 @@ type watch struct {
 	req    *approvalv1.WatchApprovalsRequest
 	stream grpc.ServerStreamingServer[approvalv1.WatchApprovalsResponse]
 	filter store.Filter
-	// lastMove is the number of the newest move that was sent. lastSent is when the last message was sent.
+	// lastMove is the number of the newest move that was sent. lastSent is the time of the last message.
 	lastMove int64
 	lastSent time.Time
-	// lastApproval is the approval that was sent last; nil until an approval was sent.
+	// lastApproval is the approval that was sent last. It is nil until one is sent.
 	lastApproval *approvalv1.Approval
 }
 
@@ -56,7 +56,7 @@ func (w *watch) run(ctx context.Context) error {
 	if err := w.sendCurrent(ctx); err != nil {
 		return err
 	}
-	w.filter.States = nil // the states of the filter apply only to the approvals that are sent first
+	w.filter.States = nil // the states in the filter apply only to the approvals that are sent first
 	for {
 		moved := w.store.Moved()
 		over, err := w.catchUp(ctx)
@@ -80,7 +80,8 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// sendCurrent sends the current approvals, or, if the request has a cursor, finds the position from which to resume.
+// sendCurrent sends the current approvals. If the request has a cursor, sendCurrent instead finds the position from
+// which to resume.
 func (w *watch) sendCurrent(ctx context.Context) error {
 	if w.req.GetCursor() != "" {
 		at, err := w.parseCursor(w.req.GetCursor())
@@ -116,8 +117,8 @@ func (w *watch) sendCurrent(ctx context.Context) error {
 }
 
 // currentApprovals reads the approvals that are sent first, in the order in which they were opened. A watch of one
-// approval gets that approval in any state. Every other watch gets the approvals in the filter's states, or, if the
-// filter names no state, all approvals that have not ended.
+// approval receives that approval in any state. Every other watch receives the approvals in the filter's states. If the
+// filter has no states, it receives all approvals that have not ended.
 func (w *watch) currentApprovals(ctx context.Context, tx *store.Tx) ([]*lifecycle.Record, error) {
 	f := w.filter
 	if f.ID == "" && len(f.States) == 0 {
@@ -149,7 +150,7 @@ var openStates = []approvalv1.ApprovalState{
 }
 
 // catchUp sends the approvals that moved since w.lastMove, and reports whether the watch is over. The watch of one
-// approval is over when that approval has ended.
+// approval is over when the approval has ended.
 func (w *watch) catchUp(ctx context.Context) (bool, error) {
 	for {
 		var found []store.Listed
@@ -177,8 +178,8 @@ func (w *watch) catchUp(ctx context.Context) (bool, error) {
 	}
 }
 
-// hasEnded reports whether the watched approval has ended and the client knows that: the end was sent in this stream,
-// or before the request's cursor.
+// hasEnded reports whether the watched approval has ended and the client knows this. The client knows it if the end was
+// sent in this stream or before the request's cursor.
 func (w *watch) hasEnded(ctx context.Context) (over bool, err error) {
 	if w.lastApproval != nil {
 		return w.lastApproval.GetEnded() != nil, nil
@@ -206,7 +207,8 @@ func (w *watch) send(a *approvalv1.Approval, synced bool) error {
 	return w.stream.Send(resp)
 }
 
-// cursor returns the position at which a client can resume this watch: w.lastMove and the digest of the watch.
+// cursor returns the position at which a client can resume this watch. It consists of w.lastMove and the digest of the
+// watch.
 func (w *watch) cursor() string { return fmt.Sprintf("%d.%s", w.lastMove, w.digest()) }
 
 func (w *watch) parseCursor(cursor string) (int64, error) {
@@ -218,16 +220,15 @@ func (w *watch) parseCursor(cursor string) (int64, error) {
 	return at, nil
 }
 
-// digest returns a digest of the tenant, the approval and the filter. A cursor contains this digest, so that the cursor
-// works only for the same watch.
+// digest returns a digest of the tenant, the approval and the filter. A cursor contains the digest, so that it is valid
+// only for the same watch.
 func (w *watch) digest() string {
 	sum := sha256.Sum256([]byte(w.caller.Tenant() + "\x00" + w.req.GetApprovalId() + "\x00" + filterDigest(w.req.GetFilter())))
 	return hex.EncodeToString(sum[:8])
 }
 
-// filterDigest returns a digest of the filter.
 func filterDigest(f *approvalv1.ApprovalFilter) string {
-	raw, _ := proto.MarshalOptions{Deterministic: true}.Marshal(f) // a valid message never fails
+	raw, _ := proto.MarshalOptions{Deterministic: true}.Marshal(f) // Marshal does not fail for a valid message
 	sum := sha256.Sum256(raw)
 	return hex.EncodeToString(sum[:8])
 }

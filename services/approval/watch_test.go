@@ -30,7 +30,6 @@ func (s *fixture) watch(t *testing.T, token string, req *approvalv1.WatchApprova
 	return w
 }
 
-// next reads the next message.
 func next(t *testing.T, w stream) *approvalv1.WatchApprovalsResponse {
 	t.Helper()
 	m, err := w.Recv()
@@ -101,7 +100,8 @@ func TestWatchApprovals_EndsWhenTheApprovalEnds(t *testing.T) {
 	})
 }
 
-// A renewed lease is stored, but is not a move: no watch sends it, and the version stays.
+// A gateway renews the lease of a claim. The renewal is stored but is not a move: watches do not receive it, and the
+// version does not change.
 func TestWatchApprovals_SendsNoRenewedLease(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		a := s.ask(t, params).GetApproval()
@@ -122,7 +122,7 @@ func TestWatchApprovals_SendsNoRenewedLease(t *testing.T) {
 		if m := next(t, w); m.GetApproval().GetId() != other.GetId() {
 			t.Errorf("after the renewal the watch sends %v", m)
 		}
-		<-time.After(1100 * time.Millisecond) // the length of the first lease
+		<-time.After(1100 * time.Millisecond) // the first lease is over after 1 s
 		now := s.get(t, a.GetId())
 		if now.GetState() != claimed || !now.GetClaim().GetLeaseExpires().AsTime().Equal(renewed.GetLeaseExpires().AsTime()) || now.GetVersion() != 3 {
 			t.Errorf("renewed: %v", now)
@@ -162,7 +162,6 @@ func TestWatchApprovals_EndsWhenTheTokenIsRevoked(t *testing.T) {
 	})
 }
 
-// A watch at one replica sends the moves that another replica made in the same store.
 func TestWatchApprovals_SendsMovesOfAnotherReplica(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// MaxForeign is the share of the machine's CPU time, 0 to 1, that other programs may use during a measurement.
+	// MaxForeign is the share of the machine's CPU time, from 0 to 1, that other programs may use during a measurement.
 	MaxForeign = 0.10
-	// maxRepeats is how often a measurement is repeated at most. It is repeated if it fails, or if other programs use
-	// more than MaxForeign.
+	// maxRepeats is the maximum number of times that a measurement is repeated. It is repeated if it fails, or if other
+	// programs use more than MaxForeign.
 	maxRepeats = 3
 	// warmUpFraction is the length of the warm-up before a measurement, as a fraction of the measurement's length.
 	warmUpFraction = 0.15
@@ -23,22 +23,22 @@ const (
 
 // Config configures a run.
 type Config struct {
-	// Rounds is how often every cell is measured, at least 1.
+	// Rounds is the number of times that every cell is measured. It must be at least 1.
 	Rounds int
 	// Duration is the length of one measurement, without its warm-up. It must be positive.
 	Duration time.Duration
-	// Callers are the numbers of concurrent callers, each at least 1. Every cell is measured with each number.
+	// Callers are the numbers of concurrent callers with which every cell is measured. Each must be at least 1.
 	Callers []int
-	// Cells names the cells to measure in addition to the floor; empty means all.
+	// Cells names the cells to measure in addition to the floor. If it is empty, all cells are measured.
 	Cells []string
-	// Bin is the folder with the mesh's programs.
+	// Bin is the directory with the mesh's programs.
 	Bin string
-	// Base is the folder with the programs of another commit, the base commit. Every cell of the mesh is also measured
+	// Base is the directory with the programs of another commit, the base commit. Every cell of the mesh is also measured
 	// with these programs. If Base is empty, there is no comparison.
 	Base string
-	// Peers is the folder with the programs of other gateways.
+	// Peers is the directory with the programs of other gateways.
 	Peers string
-	// Self is the path of the benchmark's own program, which serves as the echo server, the floor and the lean gateway.
+	// Self is the path of the benchmark's own program. It runs as the echo server, the floor and the lean gateway.
 	Self string
 }
 
@@ -86,8 +86,8 @@ type runner struct {
 	results        Results
 }
 
-// Run measures every cell and writes its progress to progress. A measurement with a wrong response is repeated. If the
-// measurement never succeeds, the results list it under Failures. If Run returns an error, for example because ctx
+// Run measures every cell and writes its progress to progress. A measurement with a wrong response is repeated. If all
+// repetitions fail, the results list the measurement under Failures. If Run returns an error, for example because ctx
 // ended, it also returns the results so far.
 func Run(ctx context.Context, cfg Config, progress io.Writer) (results Results, err error) {
 	if err := cfg.Validate(); err != nil {
@@ -119,7 +119,6 @@ func Run(ctx context.Context, cfg Config, progress io.Writer) (results Results, 
 	return r.results, nil
 }
 
-// round measures every cell once with each number of callers.
 func (r *runner) round(ctx context.Context, cells []Cell, round int) error {
 	for _, n := range r.cfg.Callers {
 		for i := range cells {
@@ -186,7 +185,7 @@ func (r *runner) measure(ctx context.Context, cell Cell, n int) (Sample, error) 
 	return best, nil
 }
 
-// callersOf returns n callers of a cell. It opens missing sessions. Every round uses the same callers.
+// callersOf returns n callers of a cell and opens missing sessions. Every round uses the same callers.
 func (r *runner) callersOf(ctx context.Context, cell Cell, to endpoint, n int) ([]*caller, error) {
 	for have := len(r.callers[cell.Name]); have < n; have++ {
 		sessions, err := r.sessionsFor(ctx, cell, to, have)
@@ -198,8 +197,8 @@ func (r *runner) callersOf(ctx context.Context, cell Cell, to endpoint, n int) (
 	return r.callers[cell.Name][:n], nil
 }
 
-// sessionsFor returns the sessions of a caller. By default, a caller has one session. If the cell has allPrincipals
-// set, all callers share the sessions of all principals.
+// sessionsFor returns the sessions of a caller. A caller has one session, but if the cell has allPrincipals set, all
+// callers share the sessions of all principals.
 func (r *runner) sessionsFor(ctx context.Context, cell Cell, to endpoint, number int) (_ chan *callerSession, err error) {
 	if !cell.allPrincipals {
 		number %= len(r.sites.tokens)
@@ -211,7 +210,7 @@ func (r *runner) sessionsFor(ctx context.Context, cell Cell, to endpoint, number
 	return r.sharedSessions[cell.Name], err
 }
 
-// measureOnce warms a site up and then makes one measurement.
+// measureOnce warms a site up and makes one measurement.
 func (r *runner) measureOnce(ctx context.Context, callers []*caller, at *site) (Sample, error) {
 	warm := time.Duration(warmUpFraction * float64(r.cfg.Duration))
 	if err := connect(ctx, callers, warm+r.cfg.Duration); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/bench"
 )
 
-// smallConfig returns a configuration that needs no program of the mesh.
+// smallConfig returns a configuration that does not need the mesh's programs.
 func smallConfig(t *testing.T) bench.Config {
 	t.Helper()
 	self, err := os.Executable()

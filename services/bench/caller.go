@@ -16,27 +16,25 @@ import (
 
 const (
 	protocolVersion = "2025-11-25"
-	// echoText is the argument of every call.
-	echoText = "hello"
+	echoText        = "hello"
 	// firstID is the JSON-RPC id of a session's first call. It is so large that all ids have the same number of digits.
 	firstID = 1_000_000_000
 	// maxAnswer is the maximum size of a response's body, in bytes.
 	maxAnswer = 64 << 10
 )
 
-// endpoint is an MCP endpoint.
 type endpoint struct {
-	// addr is the host and port of the URL, and path is its path.
+	// addr is the host and port of the endpoint's URL, and path is the URL's path.
 	addr, path string
 }
 
-// caller makes one call after the other over one connection. It writes and reads HTTP without net/http, so that it uses
-// little of the machine's CPU time.
+// caller makes one call after the other over one connection. It implements HTTP without net/http in order to use less
+// CPU time.
 type caller struct {
 	addr string
-	// mark is a text that every correct response contains.
+	// mark is a string that every correct response contains.
 	mark []byte
-	// sessions are the sessions in which the caller makes calls, in turn. Callers may share the channel.
+	// sessions contains the sessions in which the caller makes calls, in turn. Callers may share the channel.
 	sessions chan *callerSession
 
 	conn net.Conn
@@ -44,21 +42,19 @@ type caller struct {
 	body []byte
 }
 
-// callerSession is the session of one principal. Only one caller uses a session at a time.
 type callerSession struct {
-	// request is a whole HTTP request. The JSON-RPC id begins at idOffset.
+	// request is a complete HTTP request. The JSON-RPC id in its body begins at idOffset.
 	request  []byte
 	idOffset int
-	// next is the id of the next call.
-	next int64
+	next     int64
 }
 
-// newCaller returns a caller without a connection. mark is a text that every correct response contains.
+// newCaller returns a caller without a connection. mark is a string that every correct response contains.
 func newCaller(to endpoint, sessions chan *callerSession, mark string) *caller {
 	return &caller{addr: to.addr, mark: []byte(mark), sessions: sessions}
 }
 
-// openSessions opens a session for each token, and returns the sessions. All calls in the sessions are calls of tool.
+// openSessions opens a session for each token. In these sessions, callers call only the given tool.
 func openSessions(ctx context.Context, to endpoint, tokens []string, tool string) (chan *callerSession, error) {
 	sessions := make(chan *callerSession, len(tokens))
 	for _, token := range tokens {
@@ -101,7 +97,7 @@ func (c *caller) close() {
 	}
 }
 
-// call makes one call, and checks that the response has the call's id and contains the mark.
+// call makes one call and checks that the response has the id of the call and contains the mark.
 func (c *caller) call() error {
 	s := <-c.sessions
 	defer func() { c.sessions <- s }()
@@ -155,7 +151,6 @@ func (c *caller) readResponse() error {
 	return nil
 }
 
-// openSession initializes a session and returns its id.
 func openSession(ctx context.Context, to endpoint, token string) (string, error) {
 	const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"` + protocolVersion +
 		`","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}`

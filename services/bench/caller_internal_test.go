@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// newTestCaller returns a caller that is connected to a server with handler h.
+// newTestCaller returns a caller that is connected to a server with the handler h.
 func newTestCaller(t *testing.T, h http.Handler, tool, mark string) *caller {
 	t.Helper()
 	server := httptest.NewServer(h)

@@ -13,29 +13,28 @@ const Floor = "proxy"
 type Cell struct {
 	// Name identifies the cell on the command line.
 	Name string
-	// Title describes the cell on the page.
+	// Title describes the cell in the report.
 	Title string
-	// Targets are the minimum ratios to the floor, by the number of callers; may be nil.
+	// Targets contains the minimum ratios to the floor, by the number of callers. It may be nil.
 	Targets map[int]float64
 
-	// site is the name of the site that serves the cell. base is true if the site runs the programs of the base commit.
+	// site is the name of the site that serves the cell. If base is true, the site runs the programs of the base commit.
 	site string
 	base bool
-	// tool is the tool to call.
 	tool string
-	// allPrincipals is true if the callers make calls for each principal in turn.
+	// If allPrincipals is true, the callers make calls for each principal in turn.
 	allPrincipals bool
-	// mark is a text that every correct response contains, and no other response.
+	// mark is a string that every correct response contains, and no other response.
 	mark string
 }
 
-// Marks of the responses: the text of the echo server, and the code of a denied call.
+// Marks of the responses: the content from the echo server, and the code of a denied call.
 const (
 	markEchoed = `"text":"echo: ` + echoText + `"`
 	markDenied = `denied_by_rule`
 )
 
-// Tools of the echo server. The echo server treats all tools alike, but the policy does not.
+// Tools of the echo server. The echo server treats all tools in the same way, but the policy does not.
 const (
 	toolAllowed = "echo"
 	toolLimited = "echo_limited"
@@ -77,7 +76,8 @@ func Cells() []Cell {
 		Cell{Name: siteVMCP, Title: "ToolHive, `vmcp`: many servers, no policy", site: siteVMCP, tool: peerTool, mark: markEchoed})
 }
 
-// selectCells returns the named cells and the floor, in the order of the report. Without names it returns all cells.
+// selectCells returns the named cells and the floor, in the order of the report. If names is empty, it returns all
+// cells.
 func selectCells(names []string) ([]Cell, error) {
 	all := Cells()
 	known := make([]string, len(all))

@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// clockTick is the unit of CPU times in /proc (USER_HZ), which is 1/100 s on all architectures of Linux that Go
-// supports.
+// clockTick is the unit of CPU times in /proc (USER_HZ). It is 1/100 s on all Linux architectures that Go supports.
 const clockTick = 10 * time.Millisecond
 
 // processCPU returns the user and system time that a process has used.
@@ -23,8 +22,8 @@ func processCPU(pid int) (time.Duration, error) {
 }
 
 func parseProcess(text string) (time.Duration, error) {
-	// The name of the process is in parentheses and may contain any character, so the search for its end is from the
-	// right.
+	// The name of the process is in parentheses and may contain any character, so its end is the last parenthesis of the
+	// line.
 	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
 	const user, system = 11, 12 // fields 14 and 15 of the whole line
 	if len(fields) <= system {
@@ -33,8 +32,8 @@ func parseProcess(text string) (time.Duration, error) {
 	return ticks(fields[user], fields[system])
 }
 
-// machineCPU returns the time that all CPUs together were busy. It includes the time that the hypervisor gave to other
-// virtual machines.
+// machineCPU returns the busy time of all CPUs together. It includes the time that the hypervisor gave to other virtual
+// machines.
 func machineCPU() (time.Duration, error) {
 	raw, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -75,7 +74,6 @@ type meter struct {
 	broken  bool
 }
 
-// startMeter starts measuring the named processes.
 func startMeter(names []string, pids []int) *meter {
 	m := &meter{names: names, pids: pids, started: time.Now()}
 	m.begin, m.machine, m.broken = m.read()
@@ -97,7 +95,7 @@ func (m *meter) read() (used []time.Duration, machine time.Duration, broken bool
 	return used, machine, false
 }
 
-// stop returns the CPU time of each process, and the share of the machine's CPU time, 0 to 1, that other processes
+// stop returns the CPU time of each process, and the share of the machine's CPU time, from 0 to 1, that other processes
 // used.
 func (m *meter) stop() ([]ProcessCPU, float64) {
 	used, machine, broken := m.read()

@@ -24,7 +24,7 @@ type message struct {
 	} `json:"params"`
 }
 
-// NewEcho returns a minimal MCP server. It opens sessions, and answers every tool call with the text in the call's
+// NewEcho returns a minimal MCP server. It opens sessions, and its response to every tool call contains the call's text
 // argument. It is safe for concurrent use.
 func NewEcho() http.Handler {
 	var sessions atomic.Int64
@@ -60,6 +60,6 @@ func answerTo(m message) []byte {
 		return append(out, `,"result":{"tools":[{"name":"`+toolAllowed+`"},{"name":"`+toolLimited+`"},{"name":"`+toolDenied+`"},{"name":"say"}]}}`...)
 	}
 	out = append(out, `,"result":{"content":[{"type":"text","text":"echo: `...)
-	out = append(out, m.Params.Arguments.Text...) // the text is echoText, which needs no escapes
+	out = append(out, m.Params.Arguments.Text...) // echoText needs no escapes
 	return append(out, `"}],"isError":false}}`...)
 }

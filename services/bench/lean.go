@@ -11,11 +11,10 @@ import (
 	"sync"
 )
 
-// forwardedHeaders lists the request headers that lean forwards.
 var forwardedHeaders = []string{"Authorization", "Content-Type", "Accept", "Mcp-Session-Id", "Mcp-Protocol-Version"}
 
 // lean is a minimal gateway with net/http. It reads each request and each response completely, as every gateway that
-// decides on messages must. Unlike such a gateway, lean makes no decisions and records nothing.
+// checks messages must. Unlike such a gateway, lean makes no decisions and records nothing.
 type lean struct {
 	addr string
 	idle sync.Pool // of *leanConn
@@ -45,7 +44,7 @@ func (l *lean) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		conn = &leanConn{Conn: opened, in: bufio.NewReader(opened)}
 	}
 	if err := conn.exchange(w, r); err != nil {
-		_ = conn.Close() // the response has the error of exchange
+		_ = conn.Close() // the response already contains the error
 		http.Error(w, err.Error(), http.StatusBadGateway)
 		return
 	}

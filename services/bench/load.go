@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// callGrace is how long calls may take after the end of a measurement.
+// callGrace is the time that calls may take after the end of a measurement.
 const callGrace = 10 * time.Second
 
 // connect opens a new connection for every caller, with a deadline of d plus callGrace from now.
@@ -28,8 +28,8 @@ func disconnect(callers []*caller) {
 	}
 }
 
-// drive lets every caller make calls without a pause for the duration d. It returns the latency of each call and the
-// total elapsed time. It returns an error if a response is wrong or ctx ends.
+// drive makes every caller repeat calls for the duration d. It returns the latency of each call and the total elapsed
+// time. It returns an error if a response is wrong or ctx ends.
 func drive(ctx context.Context, callers []*caller, d time.Duration) ([]time.Duration, time.Duration, error) {
 	stop := context.AfterFunc(ctx, func() { disconnect(callers) })
 	defer stop()
@@ -48,7 +48,6 @@ func drive(ctx context.Context, callers []*caller, d time.Duration) ([]time.Dura
 	return slices.Concat(taken...), time.Since(begin), nil
 }
 
-// repeat makes calls until end and returns the latency of each call.
 func (c *caller) repeat(end time.Time) ([]time.Duration, error) {
 	var taken []time.Duration
 	for now := time.Now(); now.Before(end); {

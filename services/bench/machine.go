@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// About says where, when and how a run was made.
+// About describes the machine, the time and the configuration of a run.
 type About struct {
-	// CPU is the model of the processor, and Cores the number of its cores.
+	// CPU is the model of the processor. Cores is the number of its cores.
 	CPU   string
 	Cores int
-	// Platform is the operating system and architecture, and Go the version of Go.
+	// Platform is the operating system and the architecture. Go is the version of Go.
 	Platform, Go string
-	// Commit is the commit that was measured, and Date when the run began.
+	// Commit is the measured commit. Date is the start time of the run.
 	Commit string
 	Date   time.Time
-	// Base is the base commit; empty if there is none.
+	// Base is the base commit. It is empty if there is none.
 	Base string
 	// Command is the command line that repeats the run.
 	Command string
-	// Rounds and Duration are as in [Config].
+	// Rounds and Duration have the same meaning as in [Config].
 	Rounds   int
 	Duration time.Duration
 }
@@ -56,7 +56,7 @@ func cpuModel() string {
 	return "unknown"
 }
 
-// commit returns the commit of the Git checkout that contains a folder. If files have changed, it appends ", with
+// commit returns the commit of the Git checkout that contains a directory. If files have changed, it appends ", with
 // changes".
 func commit(ctx context.Context, dir string) string {
 	out, err := exec.CommandContext(ctx, "git", "-C", dir, "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=, with changes").Output()

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/bench"
 )
 
-// TestMain lets the test program serve as a server of the benchmark if its first argument names one.
+// TestMain runs the test program as a server of the benchmark if its first argument names a server.
 func TestMain(m *testing.M) {
 	if len(os.Args) < 3 || os.Args[1] != "echo" && os.Args[1] != "proxy" && os.Args[1] != "lean" {
 		os.Exit(m.Run())

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// memoryInUse returns how many bytes of heap and stacks this process uses after a garbage collection.
+// memoryInUse returns the number of bytes of heap and stacks that this process uses after a garbage collection.
 func memoryInUse() int64 {
 	runtime.GC()
 	runtime.GC() // the second run frees memory whose finalizers the first run started
@@ -22,10 +22,10 @@ func memoryInUse() int64 {
 	return int64(now.HeapAlloc + now.StackInuse)
 }
 
-// BenchmarkIdleSession measures the memory of an idle session. The command below opens 4,000 sessions, two for each
-// principal.
+// BenchmarkIdleSession measures the memory of an idle session. This command opens 4,000 sessions, two for each
+// principal:
 //
-// go test ./bench -run '^$' -bench IdleSession -benchtime 4000x
+//	go test ./bench -run '^$' -bench IdleSession -benchtime 4000x
 func BenchmarkIdleSession(b *testing.B) {
 	s := newTestSites(b)
 	path, err := s.writeMesh(s.dir, meshFile{MCP: "127.0.0.1:0", GRPC: "127.0.0.1:0", Data: "data"})
@@ -33,7 +33,7 @@ func BenchmarkIdleSession(b *testing.B) {
 		b.Fatal(err)
 	}
 	at := s.meshAt(startMesh(b, path))
-	for _, token := range s.tokens { // the first session of a principal uses more memory, and does not count
+	for _, token := range s.tokens { // the first session of a principal uses more memory, so it is not counted
 		if _, err := openSession(b.Context(), at, token); err != nil {
 			b.Fatal(err)
 		}
@@ -48,10 +48,10 @@ func BenchmarkIdleSession(b *testing.B) {
 	b.ReportMetric(float64(memoryInUse()-before)/float64(b.N), "B/session")
 }
 
-// BenchmarkCallInFlight measures the memory of a call whose server does not answer, without the memory of its client
-// and its server in this process.
+// BenchmarkCallInFlight measures the mesh's memory for a call to which the server does not respond. It subtracts the
+// memory of the client and the server, which run in the same process.
 //
-// go test ./bench -run '^$' -bench CallInFlight -benchtime 1x
+//	go test ./bench -run '^$' -bench CallInFlight -benchtime 1x
 func BenchmarkCallInFlight(b *testing.B) {
 	const calls = 200
 	s := newTestSites(b)

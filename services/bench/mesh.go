@@ -11,15 +11,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// serverName is the name of the echo server in the mesh.
 const serverName = "echo"
 
 // principals is the number of principals. In the cell with denied calls, the callers make calls for each principal in
-// turn. For each principal, the gateway records at most 1,000 refusals a minute one by one (up to 1 MiB at once, and 60
-// KiB a minute), and it delays a principal that is refused more often.
+// turn. For each principal, the gateway records at most 1,000 refusals a minute individually (up to 1 MiB at once, and
+// 60 KiB a minute). It delays a principal that is refused more often.
 const principals = 2000
 
-// newTokens returns a token for each principal.
 func newTokens() []string {
 	tokens := make([]string, principals)
 	for i := range tokens {
@@ -28,27 +26,26 @@ func newTokens() []string {
 	return tokens
 }
 
-// policyRules is the number of rules of the policy.
 const policyRules = 100
 
 //go:embed mesh.yaml.tmpl
 var meshTemplate string
 
-// meshFile is the data for the template of a configuration. If Certs is empty, all roles run in one process.
+// meshFile contains the data for the template of a configuration. If Certs is empty, all roles run in one process.
 type meshFile struct {
 	MCP, GRPC, Data string
 	Certs           string
-	// Roles are the addresses of roles in separate processes, by name.
+	// Roles contains the addresses of roles in separate processes, by name.
 	Roles map[string]string
-	// Asked is true if the gateway caches no decisions, so that policy decides on every call.
+	// Asked is true if the gateway does not cache decisions, so that policy evaluates every call.
 	Asked bool
 
-	// writeMesh sets these fields, which are equal in all configurations.
+	// writeMesh sets these fields. They are the same in all configurations of a run.
 	Tokens                 []string
 	Upstream, OTLP, Server string
 }
 
-// writeMesh writes a configuration and its policy to dir, and returns its path.
+// writeMesh writes a configuration and its policy to dir, and returns the path of the configuration.
 func (s *sites) writeMesh(dir string, mesh meshFile) (string, error) {
 	mesh.Tokens, mesh.Server = s.tokens, serverName
 	mesh.Upstream, mesh.OTLP = "http://"+s.echo.at.addr+s.echo.at.path, s.sink.url()
@@ -68,7 +65,7 @@ func (s *sites) writeMesh(dir string, mesh meshFile) (string, error) {
 }
 
 // policyText returns a policy with policyRules rules: rules for the tools that are called, patterns that match these
-// tools for other callers only, and rules for tools that are never called.
+// tools only for other callers, and rules for tools that are never called.
 func policyText() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "version: 1\nname: bench\nserver: %s\ndefault: deny\ntools:\n", serverName)

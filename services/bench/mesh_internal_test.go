@@ -27,7 +27,8 @@ func TestPolicyText_HasTheRules(t *testing.T) {
 	}
 }
 
-// A mesh in this process, with the benchmark's configuration, answers the calls of every cell of `sluice up` correctly.
+// The test runs a mesh with the benchmark's configuration in this process. The mesh responds correctly to the calls of
+// every cell of `sluice up`.
 func TestMesh_AnswersEveryCell(t *testing.T) {
 	t.Parallel()
 	s := newTestSites(t)
@@ -74,7 +75,7 @@ func TestWriteMesh_ConfiguresSeparateRoles(t *testing.T) {
 	}
 }
 
-// newTestSites returns sites with a folder of the test. Only the echo server and the receiver of spans run.
+// newTestSites returns sites with a temporary directory. Only the echo server and the receiver of spans run.
 func newTestSites(t testing.TB) *sites {
 	t.Helper()
 	drain, err := startSink(t.Context())

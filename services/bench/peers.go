@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// Sites of other gateways. Both gateways are part of ToolHive: thv proxy is the gateway for one server, and vmcp is the
+// Sites of other gateways. Both gateways are part of ToolHive. thv proxy is the gateway for one server, and vmcp is the
 // gateway for many servers.
 const (
 	siteThv  = "thv"
@@ -19,10 +19,9 @@ const (
 // peerTool is the name of the tool behind the gateway for many servers.
 const peerTool = serverName + "_" + toolAllowed
 
-// peers are the programs of other gateways.
 var peers = []string{siteThv, siteVMCP}
 
-// vmcpFile is the configuration of vmcp. Its only server is the echo server, and it has no authentication.
+// vmcpFile is the configuration of vmcp. The echo server is its only server. It has no authentication.
 const vmcpFile = `name: bench
 groupRef: bench
 incomingAuth: {type: anonymous}
@@ -47,7 +46,7 @@ func (s *sites) startVMCP(ctx context.Context, to *site) error {
 	})
 }
 
-// startPeer starts another gateway. The environment makes it write its files to the site's folder and use no
+// startPeer starts another gateway. Its environment makes it write its files to the site's directory and use no
 // containers.
 func (s *sites) startPeer(ctx context.Context, to *site, name string, args func(port string) []string) error {
 	addrs, err := freeAddrs(ctx, 1)

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// readyTimeout limits a program's start. readyPoll is the interval between checks of its readiness.
+	// readyTimeout limits the start of a program. readyPoll is the interval between checks of its readiness.
 	readyTimeout = 20 * time.Second
 	readyPoll    = 20 * time.Millisecond
-	// stopTimeout is how long a program may take to stop before it is killed.
+	// stopTimeout is the time after which a program that does not stop is killed.
 	stopTimeout = 5 * time.Second
-	// maxLog is how many bytes of a log an error quotes.
+	// maxLog is the maximum number of bytes of a log that an error quotes.
 	maxLog = 4 << 10
 )
 
@@ -29,7 +29,7 @@ type process struct {
 	done chan struct{}
 }
 
-// startProcess starts a program of a site. The program's output is written to a file in the site's folder.
+// startProcess starts a program of a site. The program's output is written to a file in the site's directory.
 func startProcess(of *site, name, program string, args ...string) (*process, error) {
 	out, err := os.Create(filepath.Join(of.dir, name+".log"))
 	if err != nil {
@@ -43,14 +43,14 @@ func startProcess(of *site, name, program string, args ...string) (*process, err
 	}
 	go func() {
 		defer close(p.done)
-		_ = p.cmd.Wait() // ready reports a process that has ended by itself
+		_ = p.cmd.Wait() // ready reports a process that has exited
 	}()
 	return p, nil
 }
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// ready waits until a GET request to url gets status 200. It returns an error if the process ends, or if it is not
+// ready waits until a GET request to url returns status 200. It returns an error if the process ends, or if it is not
 // ready after readyTimeout.
 func (p *process) ready(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
@@ -93,9 +93,8 @@ func (p *process) tail() []byte {
 	return raw[max(0, len(raw)-maxLog):]
 }
 
-// close stops the process and waits for its end.
 func (p *process) close() {
-	_ = p.cmd.Process.Signal(os.Interrupt) // the process may have ended by itself
+	_ = p.cmd.Process.Signal(os.Interrupt) // the process may have exited
 	select {
 	case <-p.done:
 	case <-time.After(stopTimeout):
@@ -104,7 +103,7 @@ func (p *process) close() {
 	}
 }
 
-// freeAddrs returns n different addresses on loopback that no process listens on. Another process may use these
+// freeAddrs returns n different addresses on loopback on which no process listens. Another process may use these
 // addresses later.
 func freeAddrs(ctx context.Context, n int) ([]string, error) {
 	var addrs []string

@@ -9,7 +9,6 @@ import (
 	"time"
 )
 
-// preface explains how to read the tables.
 const preface = `# Benchmarks
 
 Each case is a small ` + "`tools/call`" + ` to an echo server. Callers reuse their connection and session, and make calls
@@ -26,7 +25,7 @@ The leanest gateway shows the cost of a gateway without the mesh's work: it read
 makes no decisions. Other gateways run with their defaults: without tokens, policy or journal.
 `
 
-// Report renders results as a Markdown page. It leaves out cells that were not measured.
+// Report renders results as a Markdown page. It omits cells that were not measured.
 func Report(r *Results, about About) []byte {
 	var out bytes.Buffer
 	out.WriteString(preface)
@@ -66,7 +65,7 @@ func foreignLoad(r *Results) string {
 	return fmt.Sprintf("had more than %.0f %% of the CPUs in %d of %d measurements, also when repeated: **the numbers are only rough**", 100*MaxForeign, disturbed, all)
 }
 
-// writeRatios writes the main table: ratios and their targets.
+// writeRatios writes the main table, which contains the ratios and their targets.
 func writeRatios(out *bytes.Buffer, r *Results) {
 	counts := r.callers()
 	out.WriteString("\n## Calls per second, as a ratio to the floor\n\nThe median over the rounds (least–most); below it the target.\n\n| case |")
@@ -83,7 +82,7 @@ func writeRatios(out *bytes.Buffer, r *Results) {
 	}
 }
 
-// writeChanges writes the comparison of the mesh with the base commit, if the run has one.
+// writeChanges writes the comparison of the mesh with the base commit, if the run includes one.
 func writeChanges(out *bytes.Buffer, r *Results) {
 	cells := slices.DeleteFunc(r.cells(), func(c Cell) bool { return !c.base })
 	if len(cells) == 0 {
@@ -116,7 +115,6 @@ func ratio(s Spread, target float64) string {
 	return fmt.Sprintf("%s<br>≥ %.2f %s", text, target, verdict)
 }
 
-// writeAbsolute writes the calls per second and the latency of each cell.
 func writeAbsolute(out *bytes.Buffer, r *Results) {
 	out.WriteString("\n## Calls per second and latency\n\nMedians over the rounds.\n\n| case | callers | calls/s | p50 | p99 |\n|---|--:|--:|--:|--:|\n")
 	for _, c := range r.cells() {
@@ -132,7 +130,7 @@ func writeAbsolute(out *bytes.Buffer, r *Results) {
 	}
 }
 
-// writeCPU writes the CPU time of each process for 1000 calls.
+// writeCPU writes the CPU time of each process per 1000 calls.
 func writeCPU(out *bytes.Buffer, r *Results) {
 	out.WriteString("\n## CPU seconds per 1000 calls, by process\n\nMedians over the rounds. `load` is the generator, `echo` the server behind everything.\n\n| case | callers | all | of which |\n|---|--:|--:|---|\n")
 	for _, c := range r.cells() {
@@ -153,7 +151,6 @@ func writeCPU(out *bytes.Buffer, r *Results) {
 	}
 }
 
-// writeFailures writes which measurements failed, and why.
 func writeFailures(out *bytes.Buffer, r *Results) {
 	if len(r.Failures) == 0 {
 		return
@@ -171,7 +168,7 @@ func (r *Results) cells() []Cell {
 	})
 }
 
-// callers returns the numbers of callers that have samples, ascending.
+// callers returns the numbers of callers that have samples, in ascending order.
 func (r *Results) callers() []int {
 	var counts []int
 	for _, s := range r.Samples {
@@ -188,7 +185,6 @@ func callers(n int) string {
 	return strconv.Itoa(n) + " callers"
 }
 
-// latency formats a number of nanoseconds in µs or ms.
 func latency(ns float64) string {
 	if d := time.Duration(ns); d >= 10*time.Millisecond {
 		return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))

@@ -84,7 +84,7 @@ func TestReport_NamesUnreliableResults(t *testing.T) {
 	t.Parallel()
 	r := measuredResults()
 	r.Samples[3].Foreign = 0.4
-	r.Samples = r.Samples[:7] // interrupted in the second round
+	r.Samples = r.Samples[:7] // the run was interrupted in the second round
 	r.Failures = []string{"apart with 256 callers in round 1: refused:\nthe rest of it"}
 	got := string(bench.Report(r, aboutMachine()))
 	for _, want := range []string{

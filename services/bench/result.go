@@ -12,33 +12,33 @@ type ProcessCPU struct {
 
 // Sample is one measurement of one cell.
 type Sample struct {
-	// Cell is the cell's name.
 	Cell string
 	// Callers is the number of callers, each with one connection.
 	Callers int
 	// Round counts from 0.
 	Round int
-	// Calls is how many calls got a response within Elapsed.
+	// Calls is the number of calls that received a response within Elapsed.
 	Calls   int
 	Elapsed time.Duration
 	// P50 and P99 are percentiles of the calls' latency.
 	P50, P99 time.Duration
 	// CPU contains the CPU time of each process of the cell. It is empty if the system does not report CPU times.
 	CPU []ProcessCPU
-	// Foreign is the share of the machine's CPU time, 0 to 1, that programs other than the benchmark's processes used.
+	// Foreign is the share of the machine's CPU time, from 0 to 1, that other programs than the benchmark's processes
+	// used.
 	Foreign float64
-	// Repeats is how often the measurement was repeated.
+	// Repeats is the number of times that the measurement was repeated.
 	Repeats int
 }
 
 // Rate returns the number of calls per second.
 func (s Sample) Rate() float64 { return float64(s.Calls) / s.Elapsed.Seconds() }
 
-// Results are the results of a run. An interrupted run has the samples that were complete.
+// Results are the results of a run. If the run was interrupted, they contain only complete samples.
 type Results struct {
-	// Samples are in the order in which they were taken.
+	// Samples are in the order in which they were measured.
 	Samples []Sample
-	// Failures say what could not be measured, and why.
+	// Failures describes the measurements that failed and the reasons.
 	Failures []string
 }
 
@@ -58,8 +58,8 @@ func (r *Results) Ratio(cell string, callers int) Spread {
 	return r.Against(cell, Floor, callers, Sample.Rate)
 }
 
-// Against compares two cells in each round. It calls number for the sample of each cell with the given number of
-// callers, and summarizes the ratios of the value for cell to the value for other.
+// Against compares two cells in each round, with the given number of callers. number returns a value for a sample.
+// Against summarizes the ratios of the value for cell to the value for other.
 func (r *Results) Against(cell, other string, callers int, number func(Sample) float64) Spread {
 	others := make(map[int]float64)
 	for _, s := range r.of(other, callers) {
@@ -74,7 +74,7 @@ func (r *Results) Against(cell, other string, callers int, number func(Sample) f
 	return Summarize(ratios)
 }
 
-// Over summarizes number over the samples of a cell with the given number of callers.
+// Over summarizes the values that number returns for the samples of a cell with the given number of callers.
 func (r *Results) Over(cell string, callers int, number func(Sample) float64) Spread {
 	var values []float64
 	for _, s := range r.of(cell, callers) {
@@ -103,7 +103,7 @@ func (r *Results) PerCall(cell string, callers int) []ProcessCPU {
 	return out
 }
 
-// Disturbed returns how many samples have a Foreign above [MaxForeign], and how many samples there are.
+// Disturbed returns the number of samples whose Foreign is above [MaxForeign], and the number of all samples.
 func (r *Results) Disturbed() (disturbed, all int) {
 	for _, s := range r.Samples {
 		if s.Foreign > MaxForeign {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/bench"
 )
 
-// newSample returns a sample of a cell that answered a number of calls in a second.
+// newSample returns a sample of a cell with a number of calls in one second.
 func newSample(cell string, callers, round, calls int) bench.Sample {
 	return bench.Sample{Cell: cell, Callers: callers, Round: round, Calls: calls, Elapsed: time.Second}
 }

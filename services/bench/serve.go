@@ -10,9 +10,8 @@ import (
 )
 
 const (
-	// headerTimeout limits the time to read the head of a request.
 	headerTimeout = 10 * time.Second
-	// healthPath is the path that answers status 200 when a server serves.
+	// healthPath is the path that returns status 200 while a server serves.
 	healthPath = "/healthz"
 )
 
@@ -26,7 +25,7 @@ func Serve(ctx context.Context, addr string, h http.Handler) error {
 	mux.Handle("/", h)
 	mux.HandleFunc("GET "+healthPath, func(http.ResponseWriter, *http.Request) {})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // requests in flight are cut off
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // requests in flight are aborted
 	defer stop()
 	if err := server.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve: %w", err)

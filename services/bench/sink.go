@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// sink is a server that receives spans over OTLP and drops them without decoding, so that receiving costs little.
+// sink is a server that receives spans over OTLP and drops them without decoding them, in order to use little CPU time.
 type sink struct {
 	server *grpc.Server
 	lis    net.Listener
@@ -20,16 +20,15 @@ func startSink(ctx context.Context) (*sink, error) {
 		return nil, fmt.Errorf("listen for spans: %w", err)
 	}
 	s := &sink{lis: lis, server: grpc.NewServer(grpc.ForceServerCodec(discardCodec{}), grpc.UnknownServiceHandler(discardCall))}
-	go func() { _ = s.server.Serve(lis) }() // close ends it
+	go func() { _ = s.server.Serve(lis) }() // Serve returns after close
 	return s, nil
 }
 
-// url returns the address for spans.
 func (s *sink) url() string { return "http://" + s.lis.Addr().String() }
 
 func (s *sink) close() { s.server.Stop() }
 
-// discardCall is the handler of every gRPC method. It receives one message and answers with an empty message.
+// discardCall handles every gRPC method. It receives one message and responds with an empty message.
 func discardCall(_ any, stream grpc.ServerStream) error {
 	if err := stream.RecvMsg(nil); err != nil {
 		return err

@@ -17,13 +17,13 @@ const (
 	siteLean  = "lean"
 	siteUp    = "up"
 	siteApart = "apart"
-	// askedSuffix is the suffix of sites whose gateway caches no decisions.
+	// askedSuffix is the suffix of sites whose gateway does not cache decisions.
 	askedSuffix = "-asked"
 )
 
-// roles are the separate roles in the order of their start. The gateway is last, because it is ready only when all
-// others serve. The package does not import this list, because `make bench-diff` builds this package with the code of
-// earlier commits.
+// roles lists the roles in the order in which they start. The gateway is last, because it is ready only when all others
+// serve. The package does not import this list, because `make bench-diff` builds this package with the code of earlier
+// commits.
 var roles = []string{"policy", "ratelimit", "approval", "wasmagent", "gateway"}
 
 // programs returns the mesh's programs that the sites of cells start.
@@ -40,17 +40,16 @@ func programs(cells []Cell) []string {
 // site is a group of processes that serves cells.
 type site struct {
 	at endpoint
-	// dir is the folder of the site's files, and bin the folder of its programs.
+	// dir is the directory of the site's files. bin is the directory of its programs.
 	dir, bin string
-	// env is the environment of the site's programs; nil means the environment of this process.
+	// env is the environment of the site's programs. If it is nil, they have the environment of this process.
 	env []string
-	// asked is true if the gateway caches no decisions, so that policy decides on every call.
+	// asked is true if the gateway does not cache decisions, so that policy evaluates every call.
 	asked bool
-	// own lists the site's processes, without the echo server.
+	// own contains the site's processes without the echo server.
 	own []*process
 }
 
-// sites starts sites and stops them.
 type sites struct {
 	cfg    Config
 	dir    string
@@ -75,7 +74,7 @@ func openSites(ctx context.Context, cfg Config, dir string) (*sites, error) {
 	return s, nil
 }
 
-// get returns a site, and starts it if necessary. If base is true, the site runs the programs of the base commit, with
+// get returns a site and starts it if necessary. If base is true, the site runs the programs of the base commit, with
 // which the run compares.
 func (s *sites) get(ctx context.Context, kind string, base bool) (*site, error) {
 	id, bin := kind, s.cfg.Bin
@@ -89,7 +88,7 @@ func (s *sites) get(ctx context.Context, kind string, base bool) (*site, error) 
 		siteEcho: s.startEcho, siteProxy: s.startProxy, siteLean: s.startLean, siteUp: s.startUp, siteApart: s.startSeparateRoles, siteThv: s.startThv, siteVMCP: s.startVMCP,
 	}[strings.TrimSuffix(kind, askedSuffix)]
 	made := &site{dir: filepath.Join(s.dir, id), bin: bin, asked: strings.HasSuffix(kind, askedSuffix)}
-	s.byID[id] = made // also if the start fails, so that close stops the processes that run
+	s.byID[id] = made // a site that failed to start is stored too, so that close stops its processes
 	if err := os.Mkdir(made.dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -99,7 +98,7 @@ func (s *sites) get(ctx context.Context, kind string, base bool) (*site, error) 
 	return made, nil
 }
 
-// processes returns the processes that a call to the site goes through, including the load and the echo server.
+// processes returns the processes through which a call to the site passes, including the load and the echo server.
 func (s *sites) processes(of *site) (names []string, pids []int) {
 	names, pids = []string{"load"}, []int{os.Getpid()}
 	all := of.own
@@ -124,7 +123,6 @@ func (s *sites) startLean(ctx context.Context, to *site) error {
 	return s.startSelf(ctx, to, "lean", s.echo.at.addr)
 }
 
-// startSelf starts this program as a server.
 func (s *sites) startSelf(ctx context.Context, to *site, role string, args ...string) error {
 	addrs, err := freeAddrs(ctx, 1)
 	if err != nil {
@@ -138,7 +136,6 @@ func (s *sites) startSelf(ctx context.Context, to *site, role string, args ...st
 	return p.ready(ctx, "http://"+addrs[0]+healthPath)
 }
 
-// startUp starts the mesh in one process.
 func (s *sites) startUp(ctx context.Context, to *site) error {
 	addrs, err := freeAddrs(ctx, 2)
 	if err != nil {
@@ -156,7 +153,6 @@ func (s *sites) startUp(ctx context.Context, to *site) error {
 	return p.ready(ctx, "http://"+addrs[0]+"/readyz")
 }
 
-// startSeparateRoles starts the roles in separate processes with mTLS.
 func (s *sites) startSeparateRoles(ctx context.Context, to *site) error {
 	addrs, err := freeAddrs(ctx, 2+len(roles))
 	if err != nil {
@@ -198,7 +194,6 @@ func (s *sites) meshAt(addr string) endpoint {
 	return endpoint{addr: addr, path: "/mcp/" + serverName}
 }
 
-// close stops all processes.
 func (s *sites) close() {
 	for _, of := range s.byID {
 		for _, p := range of.own {

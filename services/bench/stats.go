@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Spread summarizes one number over the rounds. The zero value means that nothing was measured.
+// Spread summarizes one value over the rounds. The zero value means that nothing was measured.
 type Spread struct {
-	// Median, Min and Max are over the rounds.
+	// Median, Min and Max are the median, minimum and maximum over the rounds.
 	Median, Min, Max float64
-	// Rounds is the number of rounds; 0 means that nothing was measured.
+	// Rounds is the number of rounds. It is 0 if nothing was measured.
 	Rounds int
 }
 
@@ -28,8 +28,8 @@ func Summarize(values []float64) Spread {
 	return Spread{Median: middle, Min: sorted[0], Max: sorted[n-1], Rounds: n}
 }
 
-// Percentile returns the q-quantile of sorted values by the nearest-rank method; q is 0 to 1. It returns 0 if sorted is
-// empty.
+// Percentile returns the q-quantile of sorted values by the nearest-rank method. q is from 0 to 1. Percentile returns 0
+// if sorted is empty.
 func Percentile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0

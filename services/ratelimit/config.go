@@ -8,11 +8,11 @@ import (
 
 // Config configures the rate limit service.
 type Config struct {
-	// MaxBuckets is the largest number of buckets in use at the same time. It is at least 1. Reservations that need more
-	// buckets are refused. One principal may create at most a 20th of them.
+	// MaxBuckets is the maximum number of buckets in use at the same time. It must be at least 1. Reservations that need
+	// more buckets are refused. One principal may create at most a 20th of them.
 	MaxBuckets int
-	// MaxReservations is the largest number of reservations that exist at the same time. It is at least 1. More
-	// reservations are refused.
+	// MaxReservations is the maximum number of reservations at the same time. It must be at least 1. Further reservations
+	// are refused.
 	MaxReservations int
 }
 
@@ -23,7 +23,7 @@ func DefaultConfig() Config { return Config{MaxBuckets: 1_000_000, MaxReservatio
 // no keys for this service.
 func FromFile(*config.File) Config { return DefaultConfig() }
 
-// Validate returns an error if the configuration is not valid.
+// Validate returns an error if the configuration is invalid.
 func (c *Config) Validate() error {
 	if c.MaxBuckets < 1 || c.MaxReservations < 1 {
 		return errors.New("ratelimit: MaxBuckets and MaxReservations must be at least 1")

@@ -26,7 +26,7 @@ func build(t *testing.T, cfg ratelimit.Config, log io.Writer) *ratelimit.Service
 	return svc
 }
 
-// A testServer is a running service with a client for a gateway.
+// A testServer is a running service with the client of a gateway.
 type testServer struct {
 	ratelimitv1.RateLimitServiceClient
 	*rpctest.Server
@@ -44,7 +44,6 @@ func serve(t *testing.T, cfg ratelimit.Config, log io.Writer) *testServer {
 	return &testServer{RateLimitServiceClient: ratelimitv1.NewRateLimitServiceClient(s.Gateway()), Server: s}
 }
 
-// serveDefault runs a service with the default configuration.
 func serveDefault(t *testing.T) *testServer {
 	t.Helper()
 	return serve(t, ratelimit.DefaultConfig(), io.Discard)
@@ -57,7 +56,6 @@ type caller struct {
 	ctx context.Context
 }
 
-// person returns the caller that has a token.
 func (l *testServer) person(t *testing.T, token string) *caller {
 	t.Helper()
 	return &caller{RateLimitServiceClient: ratelimitv1.NewRateLimitServiceClient(l.Person(t, token)), t: t, ctx: t.Context()}
@@ -75,7 +73,7 @@ func inTenant(t *testing.T, tenant string) context.Context {
 	return authn.OnBehalfOf(t.Context(), rpctest.Principal(tenant, "ana"))
 }
 
-// limit returns a limit per minute. most is the number of units.
+// limit returns a limit of most units per minute.
 func limit(bucket, most string) *ratelimitv1.Limit {
 	return &ratelimitv1.Limit{
 		Bucket: bucket, Kind: ratelimitv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW, Max: most, Window: durationpb.New(time.Minute), Cost: "1",
@@ -86,7 +84,7 @@ func request(key string, limits ...*ratelimitv1.Limit) *ratelimitv1.ReserveLimit
 	return &ratelimitv1.ReserveLimitsRequest{IdempotencyKey: key, Limits: limits}
 }
 
-// granted reserves limits, and fails the test unless the result is a grant.
+// granted reserves limits, and fails the test unless they are granted.
 func (a *caller) granted(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Lease {
 	a.t.Helper()
 	resp, err := a.ReserveLimits(a.ctx, req)
@@ -96,7 +94,7 @@ func (a *caller) granted(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Lea
 	return resp.GetLease()
 }
 
-// refused reserves limits, and fails the test unless the result is a refusal.
+// refused reserves limits, and fails the test unless they are refused.
 func (a *caller) refused(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Refusal {
 	a.t.Helper()
 	resp, err := a.ReserveLimits(a.ctx, req)
@@ -124,8 +122,8 @@ func settlement(reservation string, outcome ratelimitv1.Settlement, amounts ...*
 	return &ratelimitv1.SettleLeaseRequest{Target: &ratelimitv1.SettleLeaseRequest_LeaseId{LeaseId: reservation}, Settlement: outcome, Amounts: amounts}
 }
 
-// settle settles a reservation and reports whether this call ended it. If this call ended it, settle also checks how
-// the reservation ended.
+// settle settles a reservation and reports whether this call ended it. If this call ended it, settle also checks the
+// outcome in the response.
 func (l *testServer) settle(t *testing.T, reservation string, outcome ratelimitv1.Settlement) bool {
 	t.Helper()
 	resp, err := l.SettleLease(t.Context(), settlement(reservation, outcome))

@@ -24,7 +24,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
 )
 
-// defaultLifetime is how long a reservation lasts if the request sets no lifetime.
+// defaultLifetime is the lifetime of a reservation if the request does not set one.
 const defaultLifetime = 5 * time.Minute
 
 var (
@@ -216,7 +216,8 @@ func remaining(limits []*ratelimitv1.Limit, left []int64) []*ratelimitv1.Remaini
 	return out
 }
 
-// toStatus converts an error of this service to one with a gRPC code and a reason. It returns other errors unchanged.
+// toStatus returns an error with the gRPC code and the reason for an error of this service. It returns other errors
+// unchanged.
 func toStatus(err error) error {
 	switch {
 	case errors.Is(err, errUnsupported):

@@ -215,7 +215,7 @@ func TestReserveLimits_KeysAndBucketsBelongToATenant(t *testing.T) {
 	if own.GetId() == foreign.GetId() {
 		t.Error("two tenants share a reservation")
 	}
-	// The names of tenants and buckets are separated, so that the next two requests do not share a bucket.
+	// Tenant names are separated from keys and bucket names, so the next two requests do not share a bucket.
 	l.inTenant(t, "a").granted(request("b/k", limit("c/x", "1")))
 	l.inTenant(t, "a-b").granted(request("k", limit("x", "1")))
 	l.inTenant(t, "acme").refused(request("k2", limit("a", "1")))

@@ -8,13 +8,13 @@ import (
 	"github.com/sluice-mesh/sluice/sdk/guest"
 )
 
-// maxSummaryText is the maximum length of each text in the summary of a turn, in bytes.
+// maxSummaryText is the maximum length of each string that shorten returns, in bytes, without its mark.
 const maxSummaryText = 1 << 10
 
-// endFailedTurn completes the conversation after a failed turn. Calls that were made stay in the conversation with
-// their results, so that the model does not repeat them. If the provider may have rejected the conversation itself, the
-// turn is replaced with a short summary of its calls. A prompt without calls is dropped, because the provider might
-// reject it each time.
+// endFailedTurn completes the conversation after a failed turn. The calls of the turn stay in the conversation with
+// their results, so that the model does not repeat them. If the provider may have rejected the conversation itself,
+// endFailedTurn replaces the turn with a short summary of its calls. It drops a prompt without calls, because the
+// provider might reject that prompt each time.
 func (t *conversation) endFailedTurn(err error) {
 	first := len(t.messages) - 1
 	for first >= 0 && t.messages[first].Role != "user" {
@@ -37,9 +37,9 @@ func (t *conversation) endFailedTurn(err error) {
 	t.messages = append(t.messages[:first:first], append(turn, guest.Message{Role: "assistant", Content: note})...)
 }
 
-// missingResults returns results for the calls of a turn that were requested but not made, because providers reject a
-// call without a result. Calls are made in order, so the missing results belong to the last calls of the newest message
-// with calls.
+// missingResults returns results for the calls that a turn requested but did not make, because providers reject a call
+// without a result. Calls are made in order, so the missing results belong to the last calls of the newest message with
+// calls.
 func missingResults(turn []guest.Message) (out []guest.Message) {
 	at := len(turn) - 1
 	for turn[at].Role == "tool" {
@@ -51,7 +51,7 @@ func missingResults(turn []guest.Message) (out []guest.Message) {
 	return out
 }
 
-// mayBeRejected reports whether the conversation itself may be the reason why the model did not answer.
+// mayBeRejected reports whether the provider may have rejected the conversation itself.
 func mayBeRejected(err error) bool {
 	var failure *guest.Error
 	if !errors.As(err, &failure) {
@@ -64,7 +64,6 @@ func mayBeRejected(err error) bool {
 	return false
 }
 
-// summary returns a text that lists the calls of a turn with their results.
 func summary(turn []guest.Message) string {
 	var lines []string
 	var calls []guest.ModelCall
@@ -78,7 +77,7 @@ func summary(turn []guest.Message) string {
 	return strings.Join(lines, "\n")
 }
 
-// shorten shortens a text to maxSummaryText bytes. It marks the text if it had to be shortened.
+// shorten truncates a string to maxSummaryText bytes and marks it as truncated.
 func shorten(text string) string {
 	if len(text) <= maxSummaryText {
 		return text

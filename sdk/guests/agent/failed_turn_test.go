@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/sdk/guest"
 )
 
-// failedTurn returns a conversation with an earlier turn and a current turn. In the current turn, the model has
-// requested two calls, and the first call was made.
+// failedTurn returns a conversation with an earlier turn and the current turn. In the current turn, the model has
+// requested two calls, and the guest has made the first one.
 func failedTurn() conversation {
 	return conversation{messages: []guest.Message{
 		{Role: "user", Content: "before"}, {Role: "assistant", Content: "done"},

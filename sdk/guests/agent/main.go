@@ -1,6 +1,6 @@
-// Command agent is a guest that is controlled by a model. It sends the conversation to its model, makes the tool calls
-// that the model requests, and sends the results to the model. It repeats this until the model answers without calls.
-// The model can use the tools of servers, and built-in tools for the agent's files and todos.
+// Command agent is a guest that a model controls. It sends the conversation to its model, makes the tool calls that the
+// model requests, and sends the results to the model. It repeats this until the model responds without calls. The model
+// can use the tools of servers, and built-in tools for the agent's files and todos.
 package main
 
 import (
@@ -13,15 +13,16 @@ import (
 )
 
 const (
-	// maxQuestions is the maximum number of questions to the model in one turn.
+	// maxQuestions is the maximum number of requests to the model in one turn.
 	maxQuestions = 64
-	// maxConversation is the maximum size of the conversation that the model gets, in bytes. If the conversation is
-	// longer, its oldest messages are dropped.
+	// maxConversation is the maximum size of the conversation that is sent to the model, in bytes. If the conversation is
+	// larger, its oldest messages are dropped.
 	maxConversation = 256 << 10
-	// maxToolResult is the maximum size of a tool result that the model gets, in bytes. A longer result is truncated.
+	// maxToolResult is the maximum size of a tool result that is sent to the model, in bytes. A larger result is
+	// truncated.
 	maxToolResult = 32 << 10
-	// maxTools is the maximum number of tools that the model gets. maxDescription and maxSchema are the maximum sizes of
-	// the description and of the input schema of each tool, in bytes.
+	// maxTools is the maximum number of tools that the model can use. maxDescription and maxSchema are the maximum sizes
+	// of each tool's description and input schema, in bytes.
 	maxTools       = 128
 	maxDescription = 4096
 	maxSchema      = 64 << 10
@@ -55,7 +56,7 @@ func (t *conversation) run(a *guest.Agent, prompt string) (string, error) {
 	return answer, err
 }
 
-// askUntilAnswered asks the model and makes the calls that it requests, until the model answers without calls.
+// askUntilAnswered asks the model and makes the calls that the model requests, until the model responds without calls.
 func (t *conversation) askUntilAnswered(a *guest.Agent, tools []tool, infos []guest.ToolInfo, prompt string) (string, error) {
 	t.messages = append(t.messages, guest.Message{Role: "user", Content: prompt})
 	for range maxQuestions {
@@ -100,8 +101,8 @@ func (t *conversation) requestMessages(a *guest.Agent) []guest.Message {
 	return append([]guest.Message{{Role: "system", Content: a.Instructions}}, t.messages...)
 }
 
-// trim shortens a conversation that is too long. It drops the oldest prompts, each together with all messages up to the
-// next prompt. It never drops the newest prompt.
+// trim drops the oldest prompts of a conversation that is too long, each with all messages up to the next prompt. It
+// never drops the newest prompt.
 func (t *conversation) trim() {
 	for {
 		size, next := 0, 0
@@ -121,13 +122,12 @@ func (t *conversation) trim() {
 	}
 }
 
-// tool is a tool that the model may call. It is a tool of a server, or a built-in tool if server is empty.
+// tool is a tool that the model may call. If server is empty, it is a built-in tool.
 type tool struct {
 	guest.ToolInfo
 	server, name string
 }
 
-// tools returns the tools that the model may call.
 func (t *conversation) tools(a *guest.Agent) ([]tool, error) {
 	var out []tool
 	for _, builtin := range builtinTools {
@@ -135,7 +135,7 @@ func (t *conversation) tools(a *guest.Agent) ([]tool, error) {
 	}
 	list, err := a.Tools()
 	var refused *guest.Error
-	if err != nil && !errors.As(err, &refused) { // a refused list is no error: the built-in tools still work
+	if err != nil && !errors.As(err, &refused) { // if the list is refused, the model still has the built-in tools
 		return nil, err
 	}
 	taken := map[string]bool{}
@@ -155,7 +155,7 @@ func (t *conversation) tools(a *guest.Agent) ([]tool, error) {
 	return out, nil
 }
 
-// uniqueName returns a name for a tool that models accept and that no other tool has.
+// uniqueName returns a name for the tool that models accept and that no other tool has.
 func uniqueName(taken map[string]bool, name string) string {
 	clean := strings.Map(func(r rune) rune {
 		if r == '_' || r == '-' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
@@ -172,7 +172,6 @@ func uniqueName(taken map[string]bool, name string) string {
 	return out
 }
 
-// builtinTools lists the built-in tools of every agent.
 var builtinTools = []guest.ToolInfo{
 	{Name: "read_file", Description: "Read one of your files.", InputSchema: json.RawMessage(`{"type":"object","required":["path"],"properties":{"path":{"type":"string"},"offset":{"type":"integer","description":"the first line to read, from 0"},"limit":{"type":"integer","description":"the number of lines to read; 0 means all"}}}`)},
 	{Name: "write_file", Description: "Write one of your files.", InputSchema: json.RawMessage(`{"type":"object","required":["path","content"],"properties":{"path":{"type":"string"},"content":{"type":"string"}}}`)},
@@ -181,7 +180,7 @@ var builtinTools = []guest.ToolInfo{
 	{Name: "write_todos", Description: "Replace your todo list.", InputSchema: json.RawMessage(`{"type":"object","required":["todos"],"properties":{"todos":{"type":"array","items":{"type":"object","required":["content","status"],"properties":{"content":{"type":"string"},"status":{"type":"string","enum":["pending","in_progress","completed"]}}}}}}`)},
 }
 
-// builtinArguments has the arguments of all built-in tools.
+// builtinArguments contains the arguments of all built-in tools.
 type builtinArguments struct {
 	Path       string       `json:"path"`
 	Offset     int          `json:"offset"`
@@ -193,7 +192,7 @@ type builtinArguments struct {
 	Todos      []guest.Todo `json:"todos"`
 }
 
-// callTool makes a call and returns the text for the model.
+// callTool makes a call and returns the tool message for the model.
 func callTool(a *guest.Agent, tools []tool, call guest.ModelCall) (string, error) {
 	for _, candidate := range tools {
 		switch {
@@ -211,7 +210,6 @@ func callTool(a *guest.Agent, tools []tool, call guest.ModelCall) (string, error
 	return "", fmt.Errorf("there is no tool %q", call.Name)
 }
 
-// callBuiltin makes a call of a built-in tool.
 func callBuiltin(a *guest.Agent, call guest.ModelCall) (string, error) {
 	var in builtinArguments
 	if err := json.Unmarshal(call.Arguments, &in); err != nil {

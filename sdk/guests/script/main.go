@@ -1,18 +1,18 @@
 // Command script is a guest without a model, for trials and tests. Each line of its prompt is a command:
 //
-//	emit TEXT              send a text to the caller of the prompt
+//	emit TEXT              send a progress message to the caller of the prompt
 //	write PATH TEXT        write a file
 //	append PATH TEXT       add a line to a file
 //	read PATH              add a file to the answer
-//	edit PATH OLD => NEW   replace OLD by NEW
+//	edit PATH OLD => NEW   replace OLD with NEW
 //	list                   add the paths of all files to the answer
-//	todo STATUS TEXT       add a todo, or set the status of the todo with this text
-//	tool SERVER NAME JSON  call a tool, and add its text to the answer
-//	ask TEXT               ask the agent's model, and add its answer
+//	todo STATUS TEXT       add a todo, or set the status of the todo with this TEXT
+//	tool SERVER NAME JSON  call a tool, and add its text content to the answer
+//	ask TEXT               ask the agent's model, and add its response to the answer
 //	sleep DURATION         wait
-//	say TEXT               add a text to the answer
-//	done                   take no prompts after this one
-//	fail TEXT              end the turn with a failure
+//	say TEXT               add TEXT to the answer
+//	done                   accept no prompts after this one
+//	fail TEXT              fail the turn with the message TEXT
 //
 // Empty lines, and lines that begin with #, are ignored. If a command fails, its error is added to the answer, and the
 // script continues with the next line. If the line begins with `must`, the error ends the turn instead.
@@ -32,7 +32,7 @@ func init() { guest.Serve(new(script).run) }
 
 func main() {}
 
-// script is the state that lasts from prompt to prompt.
+// script is the state that the guest keeps between prompts.
 type script struct{ todos []guest.Todo }
 
 func (s *script) run(a *guest.Agent, prompt string) (string, error) {

@@ -1,5 +1,5 @@
-// Command callpath counts the code that a reader must read to follow one allowed call over HTTP through the gateway:
-// the functions that run, by file. To find out which functions run, it builds command call with -cover and runs it.
+// Command callpath counts the code that a reader must read to follow one allowed call over HTTP through the gateway. It
+// lists the functions that run, by file. To find these functions, it builds command call with -cover and runs it.
 package main
 
 import (
@@ -26,25 +26,24 @@ import (
 
 const (
 	module = "github.com/sluice-mesh/sluice/services/"
-	// gateway is the folder in the module whose code is counted.
+	// gateway is the directory in the module whose code is counted.
 	gateway = "gateway"
-	// caller is the package of the program that makes the call. Its coverage is measured too, because Go writes coverage
-	// only if the main package is covered.
+	// caller is the package of the program that makes the call. The package must be covered too, because a Go program
+	// writes coverage data only if its main package is covered.
 	caller = "bench/callpath/call"
-	// short is the maximum number of lines of a short function.
-	short = 7
+	short  = 7
 )
 
-// leafPackages are the packages whose functions a reader understands by their names. These packages don't handle calls
-// but, for example, parse messages. Their functions are counted separately.
+// leafPackages contains the packages whose functions a reader understands by their names. These packages do not handle
+// calls. They parse messages, for example. Their functions are counted separately.
 var leafPackages = map[string]bool{
 	"gateway/internal/jsonrpc": true, "gateway/internal/mcp": true, "gateway/internal/meters": true, "gateway/internal/refusal": true,
 	"gateway/internal/limits": true, "gateway/internal/spans": true, "gateway/internal/bodyreader": true, "internal/redact": true, "gateway/internal/httpclient": true,
 	"gateway/internal/visibility": true,
 }
 
-// callPackages are the packages that handle a call. The command counts the methods in these packages that assign to
-// fields of their receivers.
+// callPackages contains the packages that handle a call. The command counts their methods that assign to fields of
+// their receivers.
 var callPackages = map[string]bool{
 	"gateway/internal/mcpserver": true, "gateway/internal/protocol": true, "gateway/internal/protocol/v2025": true,
 	"gateway/internal/protocol/v2026": true, "gateway/internal/protocol/allservers": true, "gateway/internal/dispatch": true,
@@ -114,7 +113,7 @@ func coverProfiles(ctx context.Context) (map[string]*cover.Profile, error) {
 	}
 	defer os.RemoveAll(dir)
 	program, profile := filepath.Join(dir, "call"), filepath.Join(dir, "profile")
-	counters, atEnd := filepath.Join(dir, "counters"), filepath.Join(dir, "end") // when the program ends, it also writes the coverage of the shutdown
+	counters, atEnd := filepath.Join(dir, "counters"), filepath.Join(dir, "end") // at its end, the program also writes the coverage of its shutdown
 	if err := errors.Join(os.Mkdir(counters, 0o700), os.Mkdir(atEnd, 0o700)); err != nil {
 		return nil, err
 	}
@@ -140,7 +139,6 @@ func coverProfiles(ctx context.Context) (map[string]*cover.Profile, error) {
 	return out, nil
 }
 
-// function is a function of the gateway.
 type function struct {
 	file, name string
 	first      token.Position
@@ -149,18 +147,18 @@ type function struct {
 
 func (f *function) lines() int { return f.last.Line - f.first.Line + 1 }
 
-// wasRun reports whether at least a part of a function ran, according to the profile of its file.
+// wasRun reports whether some of a function ran, according to the profile of its file.
 func wasRun(f *function, p *cover.Profile) bool {
 	return p != nil && slices.ContainsFunc(p.Blocks, func(b cover.ProfileBlock) bool {
 		return b.Count > 0 && b.StartLine >= f.first.Line && b.EndLine <= f.last.Line
 	})
 }
 
-// source describes the Go code in a folder, without tests.
+// source describes the Go code in a directory, without tests.
 type source struct {
 	files, lines int
 	functions    []*function
-	// changing are the methods of the packages in callPackages that assign to fields of their receivers.
+	// changing contains the methods in callPackages that assign to fields of their receivers.
 	changing []*function
 }
 
@@ -261,7 +259,7 @@ func isReceiver(e ast.Expr, self string) bool {
 	}
 }
 
-// byFile yields the files of functions in their order, with the functions of each file.
+// byFile yields the files of functions in order, each with its functions.
 func byFile(functions []*function) func(func(string, []*function) bool) {
 	grouped := make(map[string][]*function)
 	for _, f := range functions {
@@ -292,7 +290,7 @@ func lines(functions []*function) (n int) {
 	return n
 }
 
-// packages returns the names of the packages that functions are in.
+// packages returns the names of the packages that contain functions.
 func packages(functions []*function) string {
 	seen := make(map[string]bool)
 	for _, f := range functions {

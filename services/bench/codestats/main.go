@@ -1,6 +1,6 @@
-// Command codestats prints measurements of the code and of the documents, with the goal for each: the sizes of
-// functions and files, the number of private functions with one caller, the packages without tests, and the numbers of
-// words and of long lines in documents.
+// Command codestats prints measurements of the code and of the documents with their goals: the sizes of functions and
+// files, the number of private functions with one caller, the packages without tests, the number of words in documents,
+// and the number of long lines in them.
 package main
 
 import (
@@ -33,7 +33,7 @@ func main() {
 	}
 }
 
-// run measures the project in the folder top and prints the measurements.
+// run measures the project in the directory top and prints the measurements.
 func run(top string, out io.Writer) error {
 	code, err := measureCode(top)
 	if err != nil {
@@ -83,10 +83,10 @@ func countOver(sizes []int, most int) string {
 // code contains the measurements of Go code that is neither generated nor a test.
 type code struct {
 	functions, files []int
-	// private is the number of private functions and methods. once is how many of them are used only once in their
+	// private is the number of private functions and methods. once is the number of them that are used only once in their
 	// package.
 	private, once int
-	// untested are the packages with code but without a test file.
+	// untested contains the packages with code but without a test file.
 	untested []string
 }
 
@@ -150,7 +150,7 @@ func (c *code) count(fset *token.FileSet, files []*ast.File) {
 	}
 	for _, name := range private {
 		c.private++
-		if named[name] == 2 { // the declaration and one use
+		if named[name] == 2 { // one declaration and one use
 			c.once++
 		}
 	}

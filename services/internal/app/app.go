@@ -1,5 +1,5 @@
-// Package app contains what every program of the mesh does in addition to its service: flags, configuration, logs,
-// telemetry, signals and exit codes. It is the only package that reads the environment.
+// Package app contains the parts of the mesh's programs that all services need: flags, configuration, logs, telemetry,
+// signals and exit codes. It is the only package that reads the environment.
 package app
 
 import (
@@ -22,22 +22,22 @@ import (
 // version is set by the linker for releases: -X …/app.version=v1.2.3.
 var version string //nolint:gochecknoglobals // the linker can set only package variables
 
-// Process contains what a role's program passes to the constructor of its service: configuration, log and telemetry.
+// Process contains the values that a role's program passes to the constructor of its service: configuration, log and
+// telemetry.
 type Process struct {
 	// File is the configuration of all roles.
 	File *config.File
-	// Env looks up environment variables, for secrets.
+	// Env looks up environment variables for secrets.
 	Env config.Env
-	// Log is the process's log.
 	Log *slog.Logger
-	// Telemetry makes traces and metrics.
+	// Telemetry creates traces and metrics.
 	Telemetry *telemetry.Telemetry
 	// Version is the version of this build.
 	Version string
 }
 
-// Version returns the version that the linker set. If the linker set none, it returns `devel-` and the first 12 digits
-// of the VCS revision. Without a VCS revision it returns the module version.
+// Version returns the version that the linker set. If the linker did not set it, Version returns `devel-` and the first
+// 12 digits of the VCS revision. If there is no VCS revision, it returns the module version.
 func Version() string {
 	if version != "" {
 		return version
@@ -68,8 +68,8 @@ func Signals() (context.Context, context.CancelFunc) {
 	return ctx, stop
 }
 
-// NewLog returns a structured log that writes the records of at least the given level to w, as text if text is true,
-// otherwise as JSON. Control characters in the records are escaped, so they have no effect on a terminal.
+// NewLog returns a structured log that writes records of at least the given level to w. The format is text if text is
+// true, and JSON otherwise. Control characters in the records are escaped, so they have no effect on a terminal.
 func NewLog(w io.Writer, service string, text bool, level slog.Level) *slog.Logger {
 	w = safetext.NewWriter(w)
 	opts := &slog.HandlerOptions{Level: level}
@@ -80,7 +80,6 @@ func NewLog(w io.Writer, service string, text bool, level slog.Level) *slog.Logg
 	return slog.New(h).With("service", service)
 }
 
-// options are the flags of a role's program.
 type options struct {
 	config  string
 	level   string

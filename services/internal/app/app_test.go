@@ -25,11 +25,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// programEnv is an environment variable that makes the test binary run as the program of a role. Its value selects how
-// the role's service behaves.
+// programEnv is an environment variable that makes the test binary run as the program of a role. Its value selects the
+// behavior of the role's service.
 const programEnv = "APP_TEST_AS_PROGRAM"
 
-// waitTimeout is how long a test waits.
 const waitTimeout = 20 * time.Second
 
 func TestMain(m *testing.M) {
@@ -48,8 +47,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// service is a role's service without RPCs. It prints when it runs and when it is closed, and fails if the test
-// requests that.
+// service is a role's service without RPCs. It prints a line when it runs and when it is closed. If the test requests
+// it, the service fails.
 type service struct{ what string }
 
 func (service) Register(grpc.ServiceRegistrar) {}
@@ -75,7 +74,6 @@ func (service) Close() error {
 	return nil
 }
 
-// program is a running or ended program of a role.
 type program struct {
 	*exec.Cmd
 	out  syncBuffer

@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/app"
 )
 
-// Cases X7, S2. In text logs and in JSON logs, quoted text can neither control a terminal nor begin a line.
+// Cases X7, S2. A value in a log record contains control characters and a line break. In text logs and JSON logs, it
+// can neither control a terminal nor begin a line.
 func TestNewLog_EscapesControlCharacters(t *testing.T) {
 	t.Parallel()
 	for _, text := range []bool{true, false} {

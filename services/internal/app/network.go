@@ -25,9 +25,9 @@ import (
 )
 
 const (
-	// probeTimeout is how long a probe waits for a response.
+	// probeTimeout is the maximum time that a probe waits for a response.
 	probeTimeout = 3 * time.Second
-	// maxReason is how many bytes of an error response a probe reads.
+	// maxReason is the maximum number of bytes of an error response that a probe reads.
 	maxReason = 1 << 10
 )
 
@@ -66,13 +66,12 @@ func (n *network) renew() {
 	}
 }
 
-// present returns the role's current certificate and CA.
 func (n *network) present() (*tls.Certificate, *x509.CertPool) {
 	keys := n.keys.Current()
 	return &keys.Cert, keys.Pool
 }
 
-// dial returns the connection to a role. All callers share one connection for each role.
+// dial returns the connection to a role. All callers share one connection to each role.
 func (n *network) dial(to authv1.Role) (grpc.ClientConnInterface, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -97,8 +96,8 @@ func (n *network) close() error {
 	return errors.Join(errs...)
 }
 
-// probeTarget returns the address at which this machine reaches a service that listens at addr. That is addr itself,
-// or localhost if the service listens on all addresses.
+// probeTarget returns the address at which this machine reaches a service that listens at addr. If the service listens
+// on all addresses, the host is localhost.
 func probeTarget(addr string) (string, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -110,8 +109,7 @@ func probeTarget(addr string) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// probe checks whether the role's service on this machine is serving. For the gateway it also checks whether MCP is
-// ready.
+// probe checks whether the role's service on this machine serves. For the gateway it also checks whether MCP is ready.
 func (n *network) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -161,7 +159,7 @@ func (n *network) probeMCP(ctx context.Context) error {
 	}
 	defer resp.Body.Close() //nolint:errcheck // only the response matters
 	if resp.StatusCode != http.StatusOK {
-		why, _ := io.ReadAll(io.LimitReader(resp.Body, maxReason)) // a part of the text is enough
+		why, _ := io.ReadAll(io.LimitReader(resp.Body, maxReason)) // the beginning of the response is enough
 		return fmt.Errorf("probe MCP: %s: %s", resp.Status, strings.TrimSpace(string(why)))
 	}
 	return nil

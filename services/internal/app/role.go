@@ -22,27 +22,27 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// Mesh contains the dependencies of a role's service.
 type Mesh struct {
 	Process
-	// Tokens identifies people. The policy role's service fills Tokens, and other roles receive updates from the policy
+	// Tokens identifies people. The policy role's service fills Tokens. The other roles receive updates from the policy
 	// role.
 	Tokens *authn.Tokens
 	// Conn returns a connection to a role.
 	Conn func(authv1.Role) (grpc.ClientConnInterface, error)
-	// Signer signs decisions with the key of the role's certificate. Only the policy role's signatures are accepted.
+	// Signer signs decisions with the key of the role's certificate. The other roles accept only the policy role's
+	// signatures.
 	Signer *signeddecision.Signer
 	// Verifier verifies the policy role's signatures.
 	Verifier *signeddecision.Verifier
-	// Embedded names the configured servers that this process serves itself.
+	// Embedded contains the names of the configured servers that this process itself serves.
 	Embedded []string
-	// Launcher starts this program again as a launcher of MCP servers over stdio.
+	// Launcher starts this program again as a launcher of stdio MCP servers.
 	Launcher sandbox.Launcher
 }
 
 // A Runner is a service that does work in addition to serving RPCs.
 type Runner interface {
-	// Run runs until ctx ends, and returns early only with an error.
+	// Run runs until ctx ends. It returns early only with an error.
 	Run(ctx context.Context) error
 }
 
@@ -112,8 +112,8 @@ func serveRole(ctx context.Context, net *network, build Build) (err error) {
 	return serve(ctx, net, mesh, svc)
 }
 
-// serve serves a role's service, calls its Run and updates the tokens. It returns when ctx ends or one of the three
-// fails.
+// serve serves a role's service, calls its Run method and updates the tokens. It returns when ctx ends or one of the
+// three fails.
 func serve(ctx context.Context, at *network, mesh Mesh, svc rpc.Service) error {
 	server, err := rpc.NewServer(
 		rpc.ServerConfig{TLS: rpc.ServerTLS(at.present), Reflection: true},

@@ -16,13 +16,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// drainTimeout is how long calls may continue to use a replaced connection. After that, clients must reopen their
+// drainTimeout is the time for which calls may still use a replaced connection. After that, clients must reopen their
 // streams.
 const drainTimeout = 30 * time.Second
 
-// roleConn is the connection to a role, made with this role's current certificate. The connection is replaced when that
-// certificate changes, and when the other role's certificate expires. Principals are signed with the key of the
-// connection that carries them. A roleConn is safe for concurrent use.
+// roleConn is the connection to a role. It uses this role's current certificate. It is replaced when that certificate
+// changes, and when the other role's certificate expires. Principals are signed with the key of the connection that
+// transmits them. A roleConn is safe for concurrent use.
 type roleConn struct {
 	target string
 	to     authv1.Role
@@ -34,13 +34,14 @@ type roleConn struct {
 	mu       sync.Mutex
 	conn     *rpc.Conn
 	draining map[*rpc.Conn]*time.Timer
-	// renewal replaces the connection at renewAt, when the first certificate of the other role's processes expires.
+	// renewal replaces the connection at renewAt. That is the earliest expiry of the certificates of the other role's
+	// processes.
 	renewal *time.Timer
 	renewAt time.Time
 	closed  bool
 }
 
-// open makes the first connection.
+// open opens the first connection.
 func (l *roleConn) open() error {
 	conn, err := l.dial()
 	if err != nil {
@@ -73,8 +74,8 @@ func (l *roleConn) dial() (*rpc.Conn, error) {
 	return rpc.Dial(l.target, l.to, cfg, deps)
 }
 
-// renewBy schedules the replacement of the connection for the time end, when the server's certificate expires. The
-// server must present a valid certificate on the new connection.
+// renewBy schedules the replacement of the connection for end, which is the expiry of the server's certificate. On the
+// new connection, the server must present a valid certificate.
 func (l *roleConn) renewBy(end time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,7 +96,7 @@ func (l *roleConn) stopRenewal() {
 // renew replaces the current connection and closes the old one after drainTimeout.
 func (l *roleConn) renew() {
 	l.mu.Lock()
-	l.stopRenewal() // the next connection schedules its own
+	l.stopRenewal() // the next connection schedules its own renewal
 	l.mu.Unlock()
 	next, err := l.dial()
 	if err != nil {
@@ -105,7 +106,7 @@ func (l *roleConn) renew() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		_ = next.Close() // no call has used next
+		_ = next.Close() // no call uses next
 		return
 	}
 	last := l.conn

@@ -13,20 +13,21 @@ import (
 // minProcs is the minimum GOMAXPROCS during long work, even on a machine with fewer processors.
 const minProcs = 4
 
-// spareHeap is the size in bytes of an allocation that is never used. The garbage collector counts it as part of the
-// heap, so it collects less often. Its pages are never touched, so they take no memory.
+// spareHeap is the size of an allocation that is never used, in bytes. The garbage collector counts it as part of the
+// heap and therefore runs less often. Its pages are never accessed, so they use no memory.
 const spareHeap = 32 << 20
 
-// Tune sets GOMAXPROCS, the memory limit and the garbage collector. It does not override what the operator sets with
-// GOMAXPROCS, GOMEMLIMIT, AUTOMEMLIMIT or GOGC.
+// Tune sets GOMAXPROCS, the memory limit and the garbage collector. It does not override the operator's GOMAXPROCS,
+// GOMEMLIMIT, AUTOMEMLIMIT or GOGC.
 //
 // On a machine with few processors, Tune raises GOMAXPROCS during long work, so that the operating system shares the
 // processors between the goroutines. Go itself preempts long work only after 10 ms
-// (docs/decisions/0020-cooperative-scheduling.md). Tune does not raise GOMAXPROCS if a container limits processor time:
-// a higher value would use up the time early, and the kernel would throttle the process until the next period.
+// (docs/decisions/0020-cooperative-scheduling.md). If a container limits processor time, Tune does not raise
+// GOMAXPROCS: a higher value would use up the time early, and the kernel would throttle the process until the next
+// period.
 //
-// If a container limits memory, Tune sets the Go memory limit to nine tenths of the container's limit. A small heap is
-// collected less often (docs/decisions/0030-performance.md).
+// If a container limits memory, Tune sets the Go memory limit to nine tenths of the container's limit. The garbage
+// collector collects a small heap less often (docs/decisions/0030-performance.md).
 func Tune() {
 	_, isSet := Env("GOMAXPROCS")
 	if now := runtime.GOMAXPROCS(0); !isSet && now == runtime.NumCPU() && now < minProcs {
@@ -34,7 +35,7 @@ func Tune() {
 	}
 	limit, err := memlimit.Set()
 	if err != nil {
-		limit = math.MaxInt64 // no limit can be read, so none applies
+		limit = math.MaxInt64 // without a readable limit, there is no limit
 	}
 	if _, isSet := Env("GOGC"); isSet {
 		return
@@ -42,7 +43,7 @@ func Tune() {
 	spare = make([]byte, min(spareHeap, limit/8))
 	runtime.KeepAlive(spare)
 	if _, isSet := Env("GOMEMLIMIT"); !isSet && limit < math.MaxInt64 {
-		debug.SetMemoryLimit(limit + int64(len(spare))) // Go counts the spare heap, although it takes no memory
+		debug.SetMemoryLimit(limit + int64(len(spare))) // Go counts the spare heap, although it uses no memory
 	}
 }
 

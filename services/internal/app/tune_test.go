@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// TestTune starts the test binary again with each case's GOMAXPROCS, and checks the value during long work.
+// TestTune runs the test binary with each case's GOMAXPROCS, and checks GOMAXPROCS during long work.
 func TestTune(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TUNED") != "" {
@@ -44,13 +44,13 @@ func TestTune(t *testing.T) {
 	}
 }
 
-// This test starts the test binary again, which makes 24 MiB of garbage. The small heap must not be collected, unless
+// The test runs the test binary again, which allocates 24 MiB of garbage. The small heap must not be collected, unless
 // the operator has configured that.
 func TestTune_CollectsSmallHeapLessOften(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TUNED") != "" {
 		app.Tune()
-		runtime.GC() // ends the collection that the spare heap has started
+		runtime.GC() // end the collection that the spare heap has started
 		var was, is runtime.MemStats
 		runtime.ReadMemStats(&was)
 		for range 24 << 10 {

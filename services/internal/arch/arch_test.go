@@ -1,5 +1,5 @@
 // Package arch_test checks the import rules and other conventions of the project. It parses the source files instead of
-// asking `go list`, because the go command would cache a pass and miss an import that is added later.
+// running `go list`, because the go command would cache a pass and miss an import that is added later.
 package arch_test
 
 import (
@@ -15,10 +15,10 @@ import (
 
 const module = "github.com/sluice-mesh/sluice/services/"
 
-// root is the folder of the services module.
+// root is the directory of the services module.
 const root = "../.."
 
-// testFolders lists the folders that test the mesh from outside. Tests of every service may use the helpers in e2e.
+// testFolders lists the directories that test the mesh from outside. Tests of every service may use the helpers in e2e.
 var testFolders = map[string]bool{"e2e": true, "bench": true}
 
 func TestImports_ServicesDoNotImportEachOther(t *testing.T) {
@@ -65,7 +65,8 @@ func TestImports_DecisionCodeDoesNotUseEncodingJSON(t *testing.T) {
 	})
 }
 
-// decisionPackages lists the packages that decide. Their functions depend only on their arguments.
+// decisionPackages lists the packages that make decisions. The results of their functions must depend only on their
+// arguments.
 var decisionPackages = []string{"policy/internal/engine/", "ratelimit/internal/window/"}
 
 func TestImports_DecisionPackagesDoNoIO(t *testing.T) {
@@ -97,7 +98,7 @@ func TestImports_InternalPackagesKnowNoService(t *testing.T) {
 	})
 }
 
-// eachImport calls f for every import of every Go file, with the file's path relative to the module.
+// eachImport calls f for every import of every Go file. file is the path of the file relative to the module.
 func eachImport(t *testing.T, f func(file, imp string)) {
 	t.Helper()
 	eachFile(t, parser.ImportsOnly, func(file string, parsed *ast.File) {
@@ -111,7 +112,7 @@ func eachImport(t *testing.T, f func(file, imp string)) {
 	})
 }
 
-// eachFile calls f for every Go file, with the file's path relative to the module.
+// eachFile calls f for every Go file. file is the path of the file relative to the module.
 func eachFile(t *testing.T, mode parser.Mode, f func(file string, parsed *ast.File)) {
 	t.Helper()
 	seen := 0

@@ -15,21 +15,21 @@ import (
 
 var update = flag.Bool("update", false, "write the generated parts of pages in docs")
 
-// casesPage is the document that lists the attacks that are tested, and the files of the tests of each attack.
+// casesPage is the document that lists the tested attacks. For each attack it lists the files that contain its tests.
 const casesPage = "../../../docs/security-cases.md"
 
 var (
-	// caseInName is a case's id in the name of a test, as in TestP1DuplicateNames.
+	// caseInName matches the id of a case in the name of a test, as in TestP1DuplicateNames.
 	caseInName = regexp.MustCompile(`^Test[A-Za-z]*?([PHITARNUSX][0-9]{1,2})(?:[A-Z]|$)`)
-	// caseInText is the id before the name of a subtest, as in "T3: a hidden tool".
+	// caseInText matches the id before the name of a subtest, as in "T3: a hidden tool".
 	caseInText = regexp.MustCompile(`^([PHITARNUSX][0-9]{1,2})[: ]`)
 	// casesInComment matches the ids in a comment of a test, as in "Case X3." and "Cases A1, A2.".
 	casesInComment = regexp.MustCompile(`\bCases? ([PHITARNUSX][0-9]{1,2}(?:, [PHITARNUSX][0-9]{1,2})*)\.`)
-	// caseSection is a section of the page: its id, and the lines of its tests.
+	// caseSection matches a section of the page: its id, and the lines that list its tests.
 	caseSection = regexp.MustCompile(`(?m)^### ([A-Z][0-9]+) .*\n(?:.+\n)*?(Tests:.*(?:\n(?:\* |  ).*)*)$`)
 )
 
-// TestSecurityCases compares the page of security cases with the tests that name a case: each case must have a section,
+// TestSecurityCases compares the page of security cases with the tests that name a case. Each case must have a section,
 // and each section must list the files of all tests of its case.
 func TestSecurityCases(t *testing.T) {
 	t.Parallel()
@@ -65,7 +65,7 @@ func TestSecurityCases(t *testing.T) {
 	}
 }
 
-// testList returns a sentence that lists files of tests, in lines of at most 120 characters.
+// testList returns a sentence that lists the files of tests, in lines of at most 120 characters.
 func testList(files []string) string {
 	line := "Tests:"
 	var out strings.Builder
@@ -109,8 +109,7 @@ func casesInTests(t *testing.T) map[string][]string {
 	return found
 }
 
-// isTestFunction reports whether a function is a test or a test helper, which is a function with a parameter of type
-// *testing.T.
+// isTestFunction reports whether a function has a parameter of type *testing.T, which makes it a test or a test helper.
 func isTestFunction(f *ast.FuncDecl) bool {
 	for _, param := range f.Type.Params.List {
 		if star, ok := param.Type.(*ast.StarExpr); ok {
@@ -122,7 +121,7 @@ func isTestFunction(f *ast.FuncDecl) bool {
 	return false
 }
 
-// casesOf returns the ids of the cases that a function names: in its comments, in its name, or in a string.
+// casesOf returns the ids of the cases that a function names in its comments, in its name, or in a string.
 func casesOf(f *ast.FuncDecl, comments []*ast.CommentGroup) map[string]bool {
 	ids := make(map[string]bool)
 	if m := caseInName.FindStringSubmatch(f.Name.Name); m != nil {

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// TestConfigurationPage writes configurationPage from configurationText, in which {{keys "servers.NAME."}} is
-	// replaced by a table.
+	// TestConfigurationPage writes configurationPage from configurationText. It replaces {{keys "servers.NAME."}} with a
+	// table.
 	configurationPage = "../../../docs/configuration.md"
 	configurationText = "testdata/configuration.md.tmpl"
 )
@@ -42,8 +42,8 @@ approvals:
 // configurationKey is a row of a table: the path of the key, its type and default, and its meaning.
 type configurationKey struct{ path, kind, meaning string }
 
-// TestConfigurationPage compares docs/configuration.md with the code. The tables show the comments, types and defaults
-// of the configuration's fields, and every key is in one table. Run it with -update after a change.
+// TestConfigurationPage compares docs/configuration.md with the code. The tables must contain the comments, types and
+// defaults of the configuration's fields, and every key must be in one table. Run the test with -update after a change.
 func TestConfigurationPage(t *testing.T) {
 	t.Parallel()
 	var rows []configurationKey
@@ -56,7 +56,6 @@ func TestConfigurationPage(t *testing.T) {
 	samePage(t, configurationPage, page, "TestConfigurationPage")
 }
 
-// TestConfigurationPage_ExamplesLoad loads each YAML example of the pages on configuration.
 func TestConfigurationPage_ExamplesLoad(t *testing.T) {
 	t.Parallel()
 	for _, page := range []string{configurationPage, "../../../docs/servers.md"} {
@@ -76,7 +75,7 @@ func TestConfigurationPage_ExamplesLoad(t *testing.T) {
 	}
 }
 
-// samePage compares a page with what a test generated for it, or writes the page with -update.
+// samePage compares a page with the page that a test generated. With -update, it writes the page instead.
 func samePage(t *testing.T, file string, want []byte, test string) {
 	t.Helper()
 	if *update {
@@ -95,7 +94,7 @@ func samePage(t *testing.T, file string, want []byte, test string) {
 
 func noEnv(string) (string, bool) { return "", false }
 
-// sampleConfiguration returns the defaults with one entry in each map and list whose entries have several keys.
+// sampleConfiguration returns the defaults. Each map and each list whose entries have several keys has one entry.
 func sampleConfiguration(t *testing.T) config.File {
 	t.Helper()
 	text := strings.ReplaceAll(configurationSample, "HASH", strings.Repeat("0", 64))
@@ -160,7 +159,7 @@ func (w configurationWalk) walk(part reflect.Value, prefix string) {
 	}
 }
 
-// entryOf returns the part of a value that has keys, and the placeholder for its name in a path.
+// entryOf returns the entry of a value that has keys, and the placeholder for the entry's name in a path.
 func entryOf(value reflect.Value) (reflect.Value, string) {
 	switch {
 	case value.Kind() == reflect.Pointer:
@@ -173,7 +172,7 @@ func entryOf(value reflect.Value) (reflect.Value, string) {
 	return value, ""
 }
 
-// zeroMeans matches the sentence of a comment that says which default the zero value of a key selects.
+// zeroMeans matches the sentence of a comment that states the default that the zero value of a key selects.
 var zeroMeans = regexp.MustCompile(`(?:;|[.]) (?:0|Empty) means ([^.]+)[.]`)
 
 // row returns the row of a field. The field's comment begins with the field's name, and ends with "Required." if the
@@ -205,7 +204,7 @@ func (w configurationWalk) row(of, name, key string, value reflect.Value) config
 	return configurationKey{key, kind, strings.ToUpper(meaning[:1]) + meaning[1:]}
 }
 
-// kindOf returns the name of a value's type on the page, and the value as YAML. For an empty text, list or map the
+// kindOf returns the name of a value's type on the page, and the value as YAML. For an empty string, list or map, the
 // second result is empty.
 func kindOf(value reflect.Value) (kind, standard string) {
 	if value.Kind() == reflect.Pointer && value.Elem().Kind() != reflect.Struct {
@@ -237,7 +236,7 @@ func kindOf(value reflect.Value) (kind, standard string) {
 	}
 }
 
-// durationText returns a duration without its zero parts: 1m, not 1m0s.
+// durationText formats a duration without its zero units: 1m, not 1m0s.
 func durationText(d time.Duration) string {
 	text := d.String()
 	if d > 0 {
@@ -246,8 +245,8 @@ func durationText(d time.Duration) string {
 	return text
 }
 
-// configurationTables executes the template of the page. {{keys "a" "b."}} becomes a table with the key a, or all keys
-// below it, and with all keys below b. In the rows of b the prefix "b." is left out.
+// configurationTables executes the template of the page. {{keys "a" "b."}} becomes a table with the key a or all keys
+// below it, and with all keys below b. The rows of b omit the prefix "b.".
 func configurationTables(rows []configurationKey) ([]byte, error) {
 	text, err := os.ReadFile(configurationText)
 	if err != nil {
@@ -295,7 +294,7 @@ func tableParts(text []byte) (parts []string) {
 	return parts
 }
 
-// partOf returns the longest part that a key belongs to, or an empty string if the key belongs to no part.
+// partOf returns the longest part to which a key belongs, or an empty string if there is none.
 func partOf(key string, parts []string) (found string) {
 	for _, part := range parts {
 		within := key == part || strings.HasPrefix(key, strings.TrimSuffix(part, ".")+".") || strings.HasPrefix(key, part+"[")

@@ -19,26 +19,25 @@ import (
 
 var shrink = flag.Bool("shrink", false, "write the smaller counts of words to testdata/language.txt")
 
-// avoided matches words that make a text hard to read: pronouns without a noun, and old forms. Write "callers",
-// "clients", "servers", "operators" and "approvers" for people and programs, and "again", "recently" and "otherwise"
-// for the rest.
+// avoided matches words that make a sentence hard to read: pronouns without a noun, and old forms. Write "callers",
+// "clients", "servers", "operators" and "approvers" for people and programs. Write "again", "recently" and "otherwise"
+// for the other words.
 var avoided = regexp.MustCompile(`(?i)\b(?:nobody|somebody|whoever|anew|of late|com(?:e|es|ing) by|came by|at hand|` +
 	`(?:is|are|was|were) told|tells whether|is none|are none|beside)\b`)
 
-// plain matches the avoided words in a form that is easy to read, as in "nil if there is none".
+// plain matches avoided words in a form that is easy to read, as in "nil if there is none".
 var plain = regexp.MustCompile(`(?i)\bthere (?:is|are) none\b`)
 
-// countAvoided returns the number of avoided words in a text.
 func countAvoided(text string) int {
 	return len(avoided.FindAllString(text, -1)) - len(plain.FindAllString(text, -1))
 }
 
-// exceptions is the file that lists the number of avoided words that each file may have. A file that it does not list
-// may have none. The numbers only decrease.
+// exceptions is the file that lists the number of avoided words that each file may have. A file that is not listed may
+// not have any. The numbers may only decrease.
 const exceptions = "testdata/language.txt"
 
 // TestLanguage_AvoidedWordsOnlyGetFewer counts the avoided words in the comments and strings of Go files, in .proto
-// files and in documents. Run it with -shrink after words were removed.
+// files and in documents. After avoided words were removed, run the test with -shrink.
 func TestLanguage_AvoidedWordsOnlyGetFewer(t *testing.T) {
 	t.Parallel()
 	may := readExceptions(t)
@@ -66,7 +65,7 @@ func TestLanguage_AvoidedWordsOnlyGetFewer(t *testing.T) {
 	}
 }
 
-// repositoryRoot is the root folder of the repository.
+// repositoryRoot is the root directory of the repository.
 var repositoryRoot = filepath.Join(root, "..")
 
 // textFiles returns the paths of all Go files, .proto files and documents of the repository.
@@ -94,7 +93,7 @@ func textFiles(t *testing.T) (files []string) {
 	return files
 }
 
-// countAvoidedIn returns the number of avoided words in a file. In a Go file only comments and strings count.
+// countAvoidedIn returns the number of avoided words in a file. In a Go file it counts only comments and strings.
 func countAvoidedIn(t *testing.T, file string) (n int) {
 	t.Helper()
 	if filepath.Ext(file) != ".go" {
@@ -120,7 +119,7 @@ func countAvoidedIn(t *testing.T, file string) (n int) {
 	return n
 }
 
-// readExceptions returns the allowed numbers by file. Each line of the list has a number and a path.
+// readExceptions returns the allowed numbers by file. Each line of the list consists of a number and a path.
 func readExceptions(t *testing.T) map[string]int {
 	t.Helper()
 	raw, err := os.ReadFile(exceptions)
@@ -139,7 +138,7 @@ func readExceptions(t *testing.T) map[string]int {
 	return may
 }
 
-// writeExceptions writes the list, sorted by descending number.
+// writeExceptions writes the list in descending order of the numbers.
 func writeExceptions(t *testing.T, have map[string]int) {
 	t.Helper()
 	var lines []string
@@ -152,8 +151,8 @@ func writeExceptions(t *testing.T, have map[string]int) {
 	}
 }
 
-// TestLanguage_LinesOfDocumentsFit checks that the lines of documents have at most 120 characters, except in tables and
-// code.
+// TestLanguage_LinesOfDocumentsFit checks that the lines of documents, except in tables and code, have at most 120
+// characters.
 func TestLanguage_LinesOfDocumentsFit(t *testing.T) {
 	t.Parallel()
 	for _, file := range textFiles(t) {

@@ -6,29 +6,29 @@ import (
 	"testing"
 )
 
-// gatewayLayers are the packages of gateway/internal from the lowest layer to the highest. A package imports packages
-// of lower layers only. A folder also covers the packages below it, unless they are listed separately.
+// gatewayLayers contains the packages of gateway/internal from the lowest layer to the highest. A package may import
+// only packages of lower layers. A directory also covers the packages below it that are not listed separately.
 var gatewayLayers = [][]string{
 	{"broadcast", "httpclient", "limits", "lru", "mcp", "mcpschema", "npx", "programs", "toolreport/toolreporttest"}, // values and limits
-	{"jsonrpc", "meters", "refusal"},                                             // messages, and how they are refused
+	{"jsonrpc", "meters", "refusal"},                                             // messages and refusals
 	{"aggregate", "bodyreader", "httpserver", "question", "spans", "toolreport"}, // built on messages
 	{"upstream"}, // connections to servers
-	{"paramheaders", "session", "upstream/grpctools", "upstream/stdio", "upstream/streamable", "upstream/upstreamtest"}, // transports, and sessions of clients
-	{"discovery"},                        // what each server lists
-	{"servers", "visibility"},            // the configured servers, and what callers see of them
-	{"decisioncache", "tasks"},           // reused decisions, and calls that wait
+	{"paramheaders", "session", "upstream/grpctools", "upstream/stdio", "upstream/streamable", "upstream/upstreamtest"}, // transports, and sessions with clients
+	{"discovery"},                        // the features that each server lists
+	{"servers", "visibility"},            // the configured servers, and the features that callers may see
+	{"decisioncache", "tasks"},           // cached decisions, and calls that wait
 	{"attempt"},                          // one attempt at a call
-	{"approvals"},                        // people's decisions
+	{"approvals"},                        // decisions by people
 	{"pipeline"},                         // decide, approve, reserve, record, forward
 	{"dispatch"},                         // requests to one server
-	{"protocol", "sse"},                  // messages of callers
-	{"protocol/allservers"},              // the URL of all servers
+	{"protocol", "sse"},                  // messages from callers
+	{"protocol/allservers"},              // the URL for all servers
 	{"protocol/v2025", "protocol/v2026"}, // the families of MCP revisions
 	{"mcpserver"},                        // endpoints
 }
 
-// gatewayLayer returns the layer of a package below gateway/internal, and the entry of gatewayLayers for it; -1 if it
-// has none.
+// gatewayLayer returns the layer of a package below gateway/internal and its entry in gatewayLayers. If there is none,
+// it returns -1.
 func gatewayLayer(pkg string) (layer int, entry string) {
 	for {
 		for i, layer := range gatewayLayers {

@@ -12,7 +12,7 @@ import (
 )
 
 // TestSequential_PackagesStartNoGoroutines checks the packages in the variable SEQUENTIAL of the Makefile. Their tests
-// run without the race detector, so these packages must have no goroutine, no channel, and no lock or atomic value.
+// run without the race detector, so these packages may not use goroutines, channels, locks or atomic values.
 func TestSequential_PackagesStartNoGoroutines(t *testing.T) {
 	t.Parallel()
 	makefile, err := os.ReadFile(filepath.Join(root, "..", "Makefile"))
@@ -42,8 +42,8 @@ func TestSequential_PackagesStartNoGoroutines(t *testing.T) {
 	}
 }
 
-// findConcurrency returns a description of the first construct in a file that can cause a data race, or an empty
-// string. A value that [sync.OnceValues] makes cannot cause a data race.
+// findConcurrency returns a description of the first construct in a file that can cause a data race, or an empty string
+// if there is none. A value from [sync.OnceValues] cannot cause a data race.
 func findConcurrency(file *ast.File) (why string) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {

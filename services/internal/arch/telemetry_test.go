@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry/telemetrytest"
 )
 
-// TestTelemetry_AttributesAreDocumented checks that each attribute of the project is named only in files called
-// telemetry.go, and that docs/telemetry.md lists exactly these attributes.
+// TestTelemetry_AttributesAreDocumented checks that only files called telemetry.go name an attribute of the project,
+// and that docs/telemetry.md lists exactly these attributes.
 func TestTelemetry_AttributesAreDocumented(t *testing.T) {
 	t.Parallel()
 	documented := make(map[string]bool)
@@ -42,7 +42,7 @@ func TestTelemetry_AttributesAreDocumented(t *testing.T) {
 	}
 }
 
-// attributeName returns the attribute's name if the call is a call of package attribute with a literal name.
+// attributeName returns the name of the attribute if call calls package attribute with a literal name.
 func attributeName(call *ast.CallExpr) (string, bool) {
 	of, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok || len(call.Args) == 0 {
@@ -60,8 +60,8 @@ func attributeName(call *ast.CallExpr) (string, bool) {
 // instruments matches the names of the OpenTelemetry methods that create an instrument.
 var instruments = regexp.MustCompile(`^(Int64|Float64)(Observable)?(Counter|UpDownCounter|Gauge|Histogram)$`)
 
-// TestTelemetry_InstrumentsAreMadeInOnePlace checks that instruments are created only in files called telemetry.go, and
-// that each one has a name, a unit and a description.
+// TestTelemetry_InstrumentsAreMadeInOnePlace checks that only files called telemetry.go create instruments, and that
+// each instrument has a name, a unit and a description.
 func TestTelemetry_InstrumentsAreMadeInOnePlace(t *testing.T) {
 	t.Parallel()
 	eachCall(t, func(file string, call *ast.CallExpr) {

@@ -10,16 +10,16 @@ import (
 const (
 	upstream = "gateway/internal/upstream"
 	// forwards is the only file that builds an upstream request from a client's request. replies is the only file that
-	// sends a client's response to a request of the server.
+	// sends a client's response to a request from the server.
 	forwards = "gateway/internal/pipeline/forward.go"
 	replies  = "gateway/internal/dispatch/server_requests.go"
 )
 
-// reachingNames maps a package to its names that could reach a server. The value lists the files, by the start of their
-// paths, that may use the name in addition to tests and to the package itself.
+// reachingNames maps a package to those of its names that could reach a server. The value lists the files that may use
+// the name, by the beginning of their paths. Tests and the package itself may always use it.
 var reachingNames = map[string]map[string][]string{
 	module + upstream: {
-		"Transport": {"gateway/gateway.go"}, // configures how each server is reached
+		"Transport": {"gateway/gateway.go"}, // configures the connection to each server
 		"Conn":      nil,
 		"Request{":  {forwards},
 	},
@@ -33,7 +33,7 @@ var reachingNames = map[string]map[string][]string{
 }
 
 // TestUpstream_IsReachedOnlyThroughItsPackage checks that all traffic to a server goes through a session of package
-// upstream, and that a client's request is sent only through the pipeline.
+// upstream, and that only the pipeline sends a client's request.
 func TestUpstream_IsReachedOnlyThroughItsPackage(t *testing.T) {
 	t.Parallel()
 	eachImport(t, func(file, imp string) {
@@ -75,7 +75,7 @@ func TestUpstream_IsReachedOnlyThroughItsPackage(t *testing.T) {
 	}
 }
 
-// checkSelector reports an error if a file must not use a name. If the file may use the name, checkSelector marks the
+// checkSelector reports an error if a file may not use a name. If the file may use the name, checkSelector marks the
 // file in said.
 func checkSelector(t *testing.T, file string, names map[string]string, expr ast.Expr, suffix string, said map[string]bool) {
 	t.Helper()
@@ -101,7 +101,7 @@ func checkSelector(t *testing.T, file string, names map[string]string, expr ast.
 	t.Errorf("%s must not use %s.%s%s: it reaches a server without package upstream", file, pkg.Name, selector.Sel.Name, suffix)
 }
 
-// importNames returns the import paths of a file by the names under which the file uses them.
+// importNames returns the import paths of a file by the names that the file uses for them.
 func importNames(parsed *ast.File) map[string]string {
 	out := make(map[string]string)
 	for _, spec := range parsed.Imports {

@@ -32,7 +32,6 @@ func TestNames_TheGatewayRefusesAndPolicyDenies(t *testing.T) {
 	}
 }
 
-// declaredNames returns the names of the functions, methods and types that a file declares.
 func declaredNames(parsed *ast.File) (names []string) {
 	for _, decl := range parsed.Decls {
 		switch d := decl.(type) {

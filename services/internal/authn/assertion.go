@@ -20,38 +20,39 @@ import (
 const (
 	// PrincipalKey is the metadata key of a signed principal.
 	PrincipalKey = "sluice-principal"
-	// assertionLife is how long a signed principal is valid.
+	// assertionLife is the time for which a signed principal is valid.
 	assertionLife = 60 * time.Second
-	// assertionReuse is how long a signed principal is reused. Whenever it is sent, at least half of its lifetime remains.
+	// assertionReuse is the time for which a signed principal is reused. Whenever it is sent, at least half of its
+	// lifetime remains.
 	assertionReuse = 30 * time.Second
-	// clockSkew is the accepted difference between the clocks of two machines.
+	// clockSkew is the maximum accepted difference between the clocks of two machines.
 	clockSkew = 5 * time.Second
-	// cacheSize is how many assertions each signer and each verifier caches.
+	// cacheSize is the maximum number of assertions that each signer and each verifier caches.
 	cacheSize = 8192
 )
 
-// ErrAssertion is wrapped by every refusal of a signed principal.
+// ErrAssertion is wrapped by every error that refuses a signed principal.
 var ErrAssertion = errors.New("the signed principal is not valid")
 
 // claims is the content of a signed principal, which is a JWT (RFC 7519). Its private claim contains the principal's
-// protobuf encoding, so that all verifiers parse the same principal.
+// protobuf encoding, so that all verifiers decode the same principal.
 type claims struct {
 	jwt.RegisteredClaims
 	// Principal is the base64url encoding of a sluice.identity.v1.Principal.
 	Principal string `json:"principal"`
 }
 
-// Signer signs principals for one role. It is safe for concurrent use.
+// Signer signs principals on behalf of one role. It is safe for concurrent use.
 type Signer struct {
 	issuer string
 	key    ed25519.PrivateKey
-	// signed caches assertions, by the principal's encoding followed by the audience.
+	// signed caches assertions. The key is the principal's encoding followed by the audience.
 	signed *cache[string, string]
-	// encodings are reusable buffers. Most lookups find an assertion in the cache and need no copy of the encoding.
+	// encodings contains reusable buffers. Most lookups find the assertion in the cache and do not copy the encoding.
 	encodings sync.Pool
 }
 
-// NewSigner returns a signer for the role that holds key. [Signs] must be true for the role.
+// NewSigner returns a signer for a role and its private key. [Signs] must be true for the role.
 func NewSigner(role authv1.Role, key ed25519.PrivateKey) (*Signer, error) {
 	if !Signs(role) {
 		return nil, fmt.Errorf("authn: role %s signs no principals", RoleName(role))
@@ -62,8 +63,8 @@ func NewSigner(role authv1.Role, key ed25519.PrivateKey) (*Signer, error) {
 	return &Signer{issuer: RoleURI(role), key: key, signed: newCache[string, string](cacheSize)}, nil
 }
 
-// Sign returns p as a signed assertion for the audience. It may return an assertion that it made less than 30 s ago
-// for the same principal and audience. A nil principal and an audience that is not a role are errors.
+// Sign returns a signed assertion of p for the audience. It may return an assertion that it signed less than 30 s ago
+// for the same principal and audience. It returns an error if p is nil or the audience is not a role.
 func (s *Signer) Sign(p *identityv1.Principal, audience authv1.Role) (string, error) {
 	if p == nil || roleNames[audience] == "" {
 		return "", fmt.Errorf("sign for %s: a principal and a role as audience are required", RoleName(audience))
@@ -107,15 +108,14 @@ type Verifier struct {
 	cache    *cache[assertionKey, *identityv1.Principal]
 }
 
-// assertionKey identifies a verified assertion by its text, its signer and its audience.
 type assertionKey struct {
 	text             string
 	key              [ed25519.PublicKeySize]byte
 	signer, audience authv1.Role
 }
 
-// NewVerifier returns a verifier. validate checks the constraints that sluice.identity.v1.Principal states, so that
-// an empty principal is refused. It is required.
+// NewVerifier returns a verifier. validate checks the constraints of sluice.identity.v1.Principal, so that an empty
+// principal is refused. It is required.
 func NewVerifier(validate func(proto.Message) error) (*Verifier, error) {
 	if validate == nil {
 		return nil, errors.New("authn: a verifier needs the contract's constraints")
@@ -123,8 +123,8 @@ func NewVerifier(validate func(proto.Message) error) (*Verifier, error) {
 	return &Verifier{validate: validate, cache: newCache[assertionKey, *identityv1.Principal](cacheSize)}, nil
 }
 
-// Verify returns the principal in the assertion text, which must be signed by signer for the given audience. signer is
-// the peer at the other end of the connection. The result is shared and must not be modified. Every refusal wraps
+// Verify returns the principal in the assertion text. The peer signer, at the other end of the connection, must have
+// signed the assertion for the given audience. The result is shared and must not be modified. Every error wraps
 // [ErrAssertion].
 func (v *Verifier) Verify(text string, signer Peer, audience authv1.Role) (*identityv1.Principal, error) {
 	now := time.Now()
@@ -177,13 +177,14 @@ func (v *Verifier) verify(text string, signer Peer, audience authv1.Role) (*iden
 	return p, c.ExpiresAt.Time, checkMaySign(signer.Role, p)
 }
 
-// principalChecks lists the roles that act on behalf of others, each with a check of the principals that it may sign.
+// principalChecks contains the roles that act on behalf of others. The value checks the principals that the role may
+// sign.
 var principalChecks = map[authv1.Role]func(*identityv1.Principal) error{
-	authv1.Role_ROLE_GATEWAY:   func(*identityv1.Principal) error { return nil }, // every principal, because the gateway authenticates them
+	authv1.Role_ROLE_GATEWAY:   func(*identityv1.Principal) error { return nil }, // the gateway authenticates all principals
 	authv1.Role_ROLE_WASMAGENT: checkOwnAgent,
 }
 
-// Signs reports whether a role acts on behalf of others and so signs principals.
+// Signs reports whether a role acts on behalf of others and therefore signs principals.
 func Signs(role authv1.Role) bool { return principalChecks[role] != nil }
 
 // checkMaySign returns an error unless the role may sign the principal.

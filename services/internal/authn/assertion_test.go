@@ -27,7 +27,7 @@ const (
 	wasmagent = authv1.Role_ROLE_WASMAGENT
 )
 
-// newKey makes the key of one process of the mesh.
+// newKey creates the key of one process of the mesh.
 func newKey(t testing.TB, role authv1.Role) (ed25519.PrivateKey, authn.Peer) {
 	t.Helper()
 	pub, key, err := ed25519.GenerateKey(nil)
@@ -54,7 +54,7 @@ func ana() *identityv1.Principal {
 	}
 }
 
-// anasAgent returns an agent that belongs to ana. wasmagent may sign this principal.
+// anasAgent returns an agent that belongs to ana. The role wasmagent may sign this principal.
 func anasAgent() *identityv1.Principal {
 	return &identityv1.Principal{
 		Tenant: "default", Subject: "agent:default/a1", Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Chain: []*identityv1.Principal{ana()},
@@ -89,21 +89,21 @@ func TestVerifier_ReturnsSignedPrincipal(t *testing.T) {
 	}
 }
 
-// forgery is an assertion in which each part can be wrong. The zero value of a part selects the correct value.
+// forgery is an assertion in which each part can be wrong. If a part has its zero value, the part is correct.
 type forgery struct {
 	method    jwt.SigningMethod
 	key       any
 	issuer    string
 	audience  jwt.ClaimStrings
-	issued    time.Duration // from now
+	issued    time.Duration // relative to the current time
 	life      time.Duration
 	noIssued  bool
 	noExpires bool
 	principal *identityv1.Principal
-	raw       string // instead of the principal's encoding
+	raw       string // replaces the principal's encoding
 }
 
-// assertionClaims repeats the claims that the contract states, so that the test does not depend on the tested code.
+// assertionClaims repeats the claims of the contract, so that the test does not depend on the tested code.
 type assertionClaims struct {
 	jwt.RegisteredClaims
 	Principal string `json:"principal"`
@@ -151,7 +151,7 @@ func (f forgery) text(t *testing.T, key ed25519.PrivateKey) string {
 	return text
 }
 
-// Case I1. An assertion with any wrong part is refused.
+// Case I1. An assertion is refused if one of its parts is wrong.
 func TestVerifier_RefusesWrongAssertions(t *testing.T) {
 	t.Parallel()
 	other, _ := newKey(t, gateway)
@@ -203,8 +203,8 @@ func TestVerifier_RefusesWrongAssertions(t *testing.T) {
 	}
 }
 
-// Case I1. The signer must be the role at the other end of the connection, and that role must be one that signs
-// principals.
+// Case I1. An assertion is refused unless the role at the other end of the connection signed it. That role must be one
+// that signs principals.
 func TestVerifier_RefusesAssertionsOfOtherPeers(t *testing.T) {
 	t.Parallel()
 	key, peer := newKey(t, gateway)
@@ -212,7 +212,7 @@ func TestVerifier_RefusesAssertionsOfOtherPeers(t *testing.T) {
 	_, other := newKey(t, gateway)
 	verifier := newVerifier(t)
 	if _, err := verifier.Verify(text, peer, policy); err != nil {
-		t.Fatal(err) // verifier has now cached the assertion, which must not help other signers
+		t.Fatal(err) // the verifier has now cached the assertion; other signers must still be refused
 	}
 	for name, from := range map[string]authn.Peer{
 		"another gateway":           other,
@@ -238,7 +238,8 @@ func TestVerifier_RefusesAssertionsOfOtherPeers(t *testing.T) {
 	}
 }
 
-// Case I1. wasmagent signs only for its own agents, with their creator in the chain or a person as their owner.
+// Case I1. The role wasmagent may sign only its own agents. Their creator must be in the chain, or a person must be
+// their owner.
 func TestVerifier_AcceptsOnlyOwnAgentsFromWasmagent(t *testing.T) {
 	t.Parallel()
 	key, peer := newKey(t, wasmagent)
@@ -355,7 +356,7 @@ func TestNewSigner_AcceptsOnlyGatewayAndWasmagent(t *testing.T) {
 	}
 }
 
-// FuzzVerify checks that only signed texts are accepted, and that no text makes Verify panic.
+// FuzzVerify checks that Verify accepts only signed assertions, and that it never panics.
 func FuzzVerify(f *testing.F) {
 	key, peer := newKey(f, gateway)
 	signer, err := authn.NewSigner(gateway, key)

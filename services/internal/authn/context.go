@@ -9,15 +9,15 @@ import (
 
 // Caller is the verified caller of an RPC. Exactly one of Role and Person is set.
 type Caller struct {
-	// Role is the calling role of the mesh; unspecified for a person.
+	// Role is the calling role of the mesh. It is unspecified if the caller is a person.
 	Role authv1.Role
-	// Person is the principal of the presented token; nil for a role.
+	// Person is the principal of the presented token, or nil if the caller is a role.
 	Person *identityv1.Principal
-	// Principal is the principal on whose behalf a role calls; nil if it calls for itself.
+	// Principal is the principal on whose behalf a role calls, or nil if the role calls for itself.
 	Principal *identityv1.Principal
 }
 
-// Tenant returns the tenant whose data the caller may see; empty for a role that calls for itself.
+// Tenant returns the tenant whose data the caller may see. It is empty if a role calls for itself.
 func (c *Caller) Tenant() string {
 	if c.Person != nil {
 		return c.Person.GetTenant()
@@ -30,23 +30,25 @@ type (
 	onBehalfOfKey struct{}
 )
 
-// WithCaller returns a context that contains the caller, for the server's handlers.
+// WithCaller returns a context with the caller for the server's handlers.
 func WithCaller(ctx context.Context, c *Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-// CallerOf returns the caller that the interceptors verified, or nil. Every handler must refuse a nil caller.
+// CallerOf returns the caller that the interceptors verified, or nil if there is none. Every handler must refuse a nil
+// caller.
 func CallerOf(ctx context.Context) *Caller {
 	c, _ := ctx.Value(callerKey{}).(*Caller)
 	return c
 }
 
-// OnBehalfOf returns a context whose outgoing calls carry p in an assertion for the called role.
+// OnBehalfOf returns a context for outgoing calls on behalf of p. Each call transmits p in an assertion for the called
+// role.
 func OnBehalfOf(ctx context.Context, p *identityv1.Principal) context.Context {
 	return context.WithValue(ctx, onBehalfOfKey{}, p)
 }
 
-// PrincipalOf returns the principal that [OnBehalfOf] set, or nil.
+// PrincipalOf returns the principal that [OnBehalfOf] set, or nil if there is none.
 func PrincipalOf(ctx context.Context) *identityv1.Principal {
 	p, _ := ctx.Value(onBehalfOfKey{}).(*identityv1.Principal)
 	return p

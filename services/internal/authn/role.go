@@ -1,5 +1,6 @@
-// Package authn authenticates callers. A role is authenticated by its certificate or pipe, a person by a bearer
-// token, and the principal on whose behalf a role calls by a signed assertion.
+// Package authn authenticates callers. A role is authenticated by its certificate or by the pipe that it uses. A person
+// is authenticated by a bearer token. The principal on whose behalf a role calls is authenticated by a signed
+// assertion.
 package authn
 
 import (
@@ -27,22 +28,21 @@ var roleNames = map[authv1.Role]string{
 }
 
 // Roles returns the roles that this build serves. Each role comes after the roles that it needs, so the gateway is
-// the last.
+// last.
 func Roles() []authv1.Role {
 	return []authv1.Role{
 		authv1.Role_ROLE_POLICY, authv1.Role_ROLE_RATELIMIT, authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT, authv1.Role_ROLE_GATEWAY,
 	}
 }
 
-// Peer is the process of the mesh at the other end of a connection. The zero value has no role.
+// Peer is the mesh process at the other end of a connection. The zero value has no role.
 type Peer struct {
-	// Role is the role of the process.
 	Role authv1.Role
 	// Key is the public key of the process's certificate. It verifies the assertions that the process signs.
 	Key ed25519.PublicKey
 }
 
-// RoleName returns a role's name, for example "gateway"; "unknown" for a value that is not a role.
+// RoleName returns the name of a role, for example "gateway". It returns "unknown" if the value is not a role.
 func RoleName(r authv1.Role) string {
 	if name, ok := roleNames[r]; ok {
 		return name
@@ -60,11 +60,11 @@ func ParseRole(name string) (authv1.Role, error) {
 	return authv1.Role_ROLE_UNSPECIFIED, fmt.Errorf("%q is not a role of the mesh", name)
 }
 
-// RoleURI returns the URI SAN for a role in a certificate, a SPIFFE ID such as "spiffe://sluice/gateway".
+// RoleURI returns the URI SAN for a role in a certificate. It is a SPIFFE ID such as "spiffe://sluice/gateway".
 func RoleURI(r authv1.Role) string { return trustDomain + RoleName(r) }
 
-// PeerOf reads the peer from a certificate whose chain has been verified. The certificate must name exactly one role
-// and contain an Ed25519 key.
+// PeerOf returns the peer that a certificate names. The caller must have verified the certificate's chain. The
+// certificate must name exactly one role and contain an Ed25519 key.
 func PeerOf(cert *x509.Certificate) (Peer, error) {
 	var names []string
 	for _, uri := range cert.URIs {

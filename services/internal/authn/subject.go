@@ -7,7 +7,7 @@ import (
 )
 
 // PrincipalsOf returns the principals of a subject's valid tokens, one for each token. The results are shared and must
-// not be modified. Errors: [ErrTokensStale].
+// not be modified. If the set of tokens is stale, PrincipalsOf returns [ErrTokensStale].
 func (t *Tokens) PrincipalsOf(tenant, subject string) ([]*identityv1.Principal, error) {
 	set, now := t.set.Load(), time.Now()
 	confirmedAt := t.confirmedAt.Load()

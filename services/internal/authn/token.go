@@ -16,28 +16,28 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// Errors of [Tokens.Lookup]. Compare with errors.Is.
+// Errors of [Tokens.Lookup]. Use errors.Is to compare them.
 var (
-	// ErrTokenUnknown means that no valid token has that text.
+	// ErrTokenUnknown means that no valid token has this secret.
 	ErrTokenUnknown = errors.New("no valid token has this text")
-	// ErrTokensStale means that the policy role has not confirmed the set of tokens for too long, so this process can't
-	// know which tokens are valid.
+	// ErrTokensStale means that the policy role has not confirmed the set of tokens recently enough. Therefore this
+	// process can't know which tokens are valid.
 	ErrTokensStale = errors.New("it is unknown which tokens are valid: the policy role is unavailable")
 )
 
-// minSecret is the minimum length of a token's text, in bytes.
+// minSecret is the minimum length of a token's secret, in bytes.
 const minSecret = 32
 
 const (
 	// maxTokenAge is the maximum age of the last confirmation of a watched set of tokens.
 	maxTokenAge = time.Second
-	// sourceTimeout is how long the source of the tokens may be silent before it counts as unavailable. Until then
-	// the source counts as busy, and callers wait for it.
+	// sourceTimeout is the time without a confirmation after which the source of the tokens counts as unavailable. Until
+	// then the source counts as busy, and callers wait for it.
 	sourceTimeout = 2 * time.Second
 )
 
-// sampleSecrets are texts from this project's documents, and texts that are easy to guess. They are not accepted as
-// tokens.
+// sampleSecrets contains secrets from this project's documents and secrets that are easy to guess. They are not
+// accepted as tokens.
 var sampleSecrets = map[string]bool{
 	"change-me-change-me-change-me-change-me":    true,
 	"replace-with-at-least-32-random-characters": true,
@@ -45,7 +45,7 @@ var sampleSecrets = map[string]bool{
 	"00000000000000000000000000000000":           true,
 }
 
-// CheckSecret returns an error if a token's text is too short or publicly known.
+// CheckSecret returns an error if a token's secret is too short or publicly known.
 func CheckSecret(secret string) error {
 	switch {
 	case len(secret) < minSecret:
@@ -57,7 +57,7 @@ func CheckSecret(secret string) error {
 	}
 }
 
-// isSample reports whether a hash is the hash of a sample or of the empty text.
+// isSample reports whether a hash is the hash of a sample secret or of the empty string.
 func isSample(hash [sha256.Size]byte) bool {
 	for sample := range sampleSecrets {
 		if HashSecret(sample) == hash {
@@ -76,25 +76,25 @@ func allSame(s string) bool {
 	return true
 }
 
-// NewSecret returns a random token text of 43 characters.
+// NewSecret returns a random secret of 43 characters for a token.
 func NewSecret() string {
 	raw := make([]byte, 32)
 	rand.Read(raw) // never fails: it ends the program instead
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
-// HashSecret returns the SHA-256 digest of the text. Tokens are stored only in this form.
+// HashSecret returns the SHA-256 digest of a token's secret. Tokens are stored only in this form.
 func HashSecret(secret string) [sha256.Size]byte { return sha256.Sum256([]byte(secret)) }
 
 // Tokens is the set of valid tokens. The zero value contains no set and is stale. It is safe for concurrent use.
 type Tokens struct {
 	set atomic.Pointer[tokenSet]
-	// confirmedAt is when the source last confirmed the set. It is nil if this process is the source, which needs no
-	// confirmation.
+	// confirmedAt is the time at which the source last confirmed the set. It is nil if this process is the source, because
+	// then no confirmation is needed.
 	confirmedAt atomic.Pointer[time.Time]
 
 	mu sync.Mutex
-	// confirmed is closed at the next confirmation of the set; nil if no caller waits for that.
+	// confirmed is closed at the next confirmation of the set. It is nil if no caller waits for a confirmation.
 	confirmed chan struct{}
 }
 
@@ -103,14 +103,14 @@ type tokenSet struct {
 	expiry map[[sha256.Size]byte]time.Time
 }
 
-// NewTokens returns Tokens whose source is this process, so they are never stale.
+// NewTokens returns Tokens whose source is this process. They are never stale.
 func NewTokens(records []*identityv1.TokenRecord) (*Tokens, error) {
 	t := new(Tokens)
 	return t, t.Replace(records)
 }
 
-// Replace replaces the set of tokens. After an error, for example for the hash of a publicly known text, the old set
-// stays.
+// Replace replaces the set of tokens. If it returns an error, for example because a hash belongs to a publicly known
+// secret, the old set stays.
 func (t *Tokens) Replace(records []*identityv1.TokenRecord) error {
 	set := &tokenSet{
 		byHash: make(map[[sha256.Size]byte]*identityv1.Principal, len(records)),
@@ -136,8 +136,8 @@ func (t *Tokens) Replace(records []*identityv1.TokenRecord) error {
 	return nil
 }
 
-// Confirm records that the source of the tokens has just confirmed the set. The set becomes stale if 1 s passes without
-// another confirmation.
+// Confirm records that the source of the tokens confirms the set now. The set becomes stale 1 s after the last
+// confirmation.
 func (t *Tokens) Confirm() {
 	t.confirmedAt.Store(new(time.Now()))
 	t.mu.Lock()
@@ -148,12 +148,12 @@ func (t *Tokens) Confirm() {
 	}
 }
 
-// HasSet reports whether a set was ever received. Until then no token is accepted.
+// HasSet reports whether a set was received. Until then no token is accepted.
 func (t *Tokens) HasSet() bool { return t.set.Load() != nil }
 
-// Lookup returns the principal of a token's text. The result is shared and must not be modified. Errors:
-// [ErrTokenUnknown] and [ErrTokensStale]. With ErrTokensStale, Lookup also returns the principal in the last confirmed
-// set, if the set contains the token.
+// Lookup returns the principal of the token with this secret. The result is shared and must not be modified. The error
+// is [ErrTokenUnknown] or [ErrTokensStale]. With ErrTokensStale, Lookup also returns the token's principal in the last
+// confirmed set, or nil if the set does not contain the token.
 func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 	set := t.set.Load()
 	if set == nil {
@@ -177,9 +177,9 @@ func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 	}
 }
 
-// Await is like [Tokens.Lookup] for a caller that can wait. While the set is stale and its source does not yet count
-// as unavailable, Await waits for a confirmation, at most until ctx ends. It does not wait for a token that the set
-// does not contain, so an unauthenticated caller can't make a process wait.
+// Await is like [Tokens.Lookup], but waits for a confirmation while the set is stale. It waits until ctx ends or the
+// source counts as unavailable. It does not wait for a token that the set does not contain, so an unauthenticated
+// caller can't make a process wait.
 func (t *Tokens) Await(ctx context.Context, secret string) (*identityv1.Principal, error) {
 	for {
 		confirmed := t.nextConfirmation()
@@ -203,7 +203,6 @@ func (t *Tokens) Await(ctx context.Context, secret string) (*identityv1.Principa
 	}
 }
 
-// nextConfirmation returns a channel that is closed at the next confirmation of the set.
 func (t *Tokens) nextConfirmation() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()

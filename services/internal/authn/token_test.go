@@ -20,7 +20,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// record returns the record of a token with the given text.
 func record(name, secret string, edit ...func(*identityv1.Token)) *identityv1.TokenRecord {
 	hash := authn.HashSecret(secret)
 	token := &identityv1.Token{Name: name, Tenant: "default", Subject: name, Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
@@ -63,7 +62,7 @@ func TestLookup(t *testing.T) {
 func TestTokens_ZeroValueIsStale(t *testing.T) {
 	t.Parallel()
 	var tokens authn.Tokens
-	tokens.Confirm() // a confirmation without a set changes nothing
+	tokens.Confirm() // a confirmation without a set has no effect
 	if p, err := tokens.Lookup(anasToken); p != nil || !errors.Is(err, authn.ErrTokensStale) {
 		t.Errorf("got %v, %v", p, err)
 	}
@@ -203,7 +202,6 @@ func TestCheckSecret(t *testing.T) {
 // tokenLiteral matches a token in a document.
 var tokenLiteral = regexp.MustCompile(`\btoken: *"?([^\s"',}]+)`)
 
-// A token that is printed in this project's documents is not accepted.
 func TestCheckSecret_RefusesTokensInDocuments(t *testing.T) {
 	t.Parallel()
 	root, seen := filepath.Join("..", "..", ".."), 0

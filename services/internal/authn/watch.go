@@ -11,16 +11,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/grpcstream"
 )
 
-// errNoSet means that the first message of a stream of tokens contains no set.
 var errNoSet = errors.New("the first message of the stream contains no set of tokens")
 
-// WatchTokens updates tokens from the policy role until ctx ends. The set becomes stale while the role is
-// unavailable.
+// WatchTokens updates tokens from the policy role until ctx ends. The set becomes stale while the role is unavailable.
 func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tokens *Tokens, log *slog.Logger) error {
 	known, lost := false, false
 	stream := grpcstream.Stream[identityv1.WatchTokensResponse]{
 		Open: func(ctx context.Context) (grpc.ServerStreamingClient[identityv1.WatchTokensResponse], error) {
-			known = false // a message without a set confirms only the set that the same stream has sent
+			known = false // a message without a set confirms only the set from the same stream
 			return from.WatchTokens(ctx, &identityv1.WatchTokensRequest{})
 		},
 		Handle: func(resp *identityv1.WatchTokensResponse) error {

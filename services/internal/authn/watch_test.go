@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// source is a policy role that the test controls. Each call of WatchTokens gets the next stream of messages; the last
-// stream is reused.
+// source is a policy role that the test controls. Each call to WatchTokens receives the next stream of messages. The
+// last stream is reused.
 type source struct {
 	identityv1.IdentityServiceClient
 	mu      sync.Mutex
@@ -54,7 +54,7 @@ func (s *stream) Recv() (*identityv1.WatchTokensResponse, error) {
 	}
 }
 
-// watch runs WatchTokens over the streams in a synctest bubble and stops it when the test ends.
+// watch runs WatchTokens with the streams in a synctest bubble, and stops it when the test ends.
 func watch(t *testing.T, streams ...chan *identityv1.WatchTokensResponse) (*authn.Tokens, *strings.Builder) {
 	t.Helper()
 	tokens, out := new(authn.Tokens), new(strings.Builder)
@@ -77,7 +77,7 @@ func set(records ...*identityv1.TokenRecord) *identityv1.WatchTokensResponse {
 
 func beat() *identityv1.WatchTokensResponse { return &identityv1.WatchTokensResponse{} }
 
-// subjectOf returns the subject of the token, or "" if the token is refused.
+// subjectOf returns the subject of the token with this secret, or "" if the token is refused.
 func subjectOf(tokens *authn.Tokens, secret string) string {
 	p, err := tokens.Lookup(secret)
 	if err != nil {
@@ -121,7 +121,7 @@ func TestWatchTokens_SetIsStaleWhenSourceIsSilent(t *testing.T) {
 		if subjectOf(tokens, anasToken) != "" {
 			t.Error("a token counts though its source has been silent for more than 1 s")
 		}
-		next <- set(record("ana", anasToken)) // the silent stream was given up
+		next <- set(record("ana", anasToken)) // the watch has closed the silent stream
 		synctest.Wait()
 		if subjectOf(tokens, anasToken) != "ana" {
 			t.Error("the source is available again, but the token is not accepted")
@@ -132,8 +132,8 @@ func TestWatchTokens_SetIsStaleWhenSourceIsSilent(t *testing.T) {
 	})
 }
 
-// A message without a set confirms only the set that the same stream has sent. Before the stream's first set, it must
-// not confirm the set of an earlier stream.
+// A message without a set confirms only the set from the same stream. Before the first set of a stream, it must not
+// confirm the set from an earlier stream.
 func TestWatchTokens_BeatConfirmsOnlyItsOwnStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestWatchTokens_RetriesWhenSourceIsAbsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tokens, out := watch(t)
 		time.Sleep(time.Minute)
-		synctest.Wait() // the next watch may begin at this very instant
+		synctest.Wait() // the next watch may begin at this instant
 		if subjectOf(tokens, anasToken) != "" {
 			t.Error("a token is known without a source")
 		}
@@ -179,7 +179,7 @@ func TestWatchTokens_RetriesWhenSourceIsAbsent(t *testing.T) {
 	})
 }
 
-// timeAwait returns how long Await took and whether the token was accepted.
+// timeAwait returns the duration of a call to Await, and whether Await accepted the token.
 func timeAwait(ctx context.Context, tokens *authn.Tokens, secret string) (time.Duration, bool) {
 	began := time.Now()
 	_, err := tokens.Await(ctx, secret)

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// digest returns the digest of the second example in binding.proto, after change has been applied to it.
+// digest returns the digest of the second example in binding.proto, after change has modified the example.
 func digest(t *testing.T, change func(*identityv1.Principal, *approvalv1.BoundCall)) string {
 	t.Helper()
 	p := &identityv1.Principal{
@@ -36,7 +36,6 @@ func digest(t *testing.T, change func(*identityv1.Principal, *approvalv1.BoundCa
 	return hex.EncodeToString(d[:])
 }
 
-// The digests are those in binding.proto.
 func TestBind_MatchesDigestsInContract(t *testing.T) {
 	t.Parallel()
 	d, params, err := binding.Bind(
@@ -51,8 +50,8 @@ func TestBind_MatchesDigestsInContract(t *testing.T) {
 	}
 }
 
-// Case A1. A call that differs from the approved one needs another approval. Members that differ between repetitions
-// of a call make no difference.
+// Case A1. If a call differs from the approved call, its digest differs. Members that differ between repetitions of a
+// call do not change the digest.
 func TestBind_DigestChangesWithCall(t *testing.T) {
 	t.Parallel()
 	same := digest(t, nil)
@@ -133,8 +132,8 @@ func TestBind_StripsParams(t *testing.T) {
 	}
 }
 
-// Cases A1, I4. If the value of a numbering key is more than a number or a short string, it is part of the
-// approved call. It is stored, so approvers see it.
+// Cases A1, I4. If the value of a numbering key is not just a number or a short string, it is part of the approved
+// call. It is stored, so approvers see it.
 func TestBind_CoversNumberingKeysWithOtherContent(t *testing.T) {
 	t.Parallel()
 	same, long := digest(t, nil), strings.Repeat("a", 129)
@@ -157,7 +156,7 @@ func TestBind_CoversNumberingKeysWithOtherContent(t *testing.T) {
 	}
 }
 
-// Binding a stored call again does not change it.
+// FuzzBind checks that binding a stored call again does not change it.
 func FuzzBind(f *testing.F) {
 	for _, text := range []string{"", "{}", `{"a":[1.50,"\u00e9",{"b":null}]}`, `{"_meta":{"progressToken":1}}`, `{"a":1e-400}`} {
 		f.Add(text)
@@ -174,8 +173,8 @@ func FuzzBind(f *testing.F) {
 	})
 }
 
-// Calls that request the same thing have the same digest, whatever other members they have. Calls that request other
-// things have other digests.
+// Calls that differ only in members that are not essential have the same digest. Calls that differ in an essential
+// member have different digests.
 func TestEssentialDigest(t *testing.T) {
 	t.Parallel()
 	bare := func(method, params string) string {

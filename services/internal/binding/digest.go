@@ -17,14 +17,14 @@ const format = "sluice-approval-1"
 // defaultMethod is the method of a call whose method is empty.
 const defaultMethod = "tools/call"
 
-// Digest identifies a call and its caller. Calls with the same digest share an approval; calls with different digests
-// never do. The zero value belongs to no call.
+// Digest identifies a call and its caller. Two calls share an approval if and only if their digests are equal. The zero
+// value belongs to no call.
 type Digest [sha256.Size]byte
 
-// Bind returns the digest of a call by p, and the call's params in the form in which they are stored and sent. In this
-// form, the members that differ between repetitions of a call are missing, and all other text is unchanged. Bind does
-// not modify its arguments. It returns an error if the params are not a JSON object, contain a repeated key, or contain
-// invalid text.
+// Bind returns the digest of a call by p, and the call's params in the form in which they are stored and sent. This
+// form omits the members that differ between repetitions of a call. All other bytes are unchanged. Bind does not modify
+// its arguments. It returns an error if the params are not a JSON object, contain a repeated key, or contain invalid
+// strings.
 func Bind(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, string, error) {
 	params, err := strip(call.GetCall().GetParamsJson())
 	if err != nil {
@@ -52,9 +52,9 @@ func DigestIgnoringDefinition(p *identityv1.Principal, call *policyv1.Call) (Dig
 	return digest, err
 }
 
-// EssentialDigest is like [Bind], but covers only the essential part of the params. For a call of a tool or a prompt
-// that is the arguments, for a resource its URI, and for any other method the params without `_meta`. The params must
-// be the result of Bind.
+// EssentialDigest is like [Bind], but covers only the essential part of the params. For a call to a tool or a prompt,
+// that is the arguments. For a resource, it is the URI. For any other method, it is the params without `_meta`. The
+// params must be the result of Bind.
 func EssentialDigest(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, error) {
 	params, err := keepEssential(methodOf(call), call.GetCall().GetParamsJson())
 	if err != nil {

@@ -1,3 +1,3 @@
-// Package binding computes what an approval is bound to: the stored text of a call, and a digest of the call and its
-// caller. Both are defined in sluice/approval/v1/binding.proto.
+// Package binding computes the values to which an approval is bound: the stored params of a call, and a digest of the
+// call and its caller. sluice/approval/v1/binding.proto defines both.
 package binding

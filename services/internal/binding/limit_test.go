@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// The key is the one in binding.proto.
 func TestLimitKey_MatchesContract(t *testing.T) {
 	t.Parallel()
 	got := binding.LimitKey(&approvalv1.Approval{Id: "a-1", Attempt: 2}, []*ratelimitv1.Limit{

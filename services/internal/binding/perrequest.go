@@ -7,8 +7,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxNumbering is the maximum length, in bytes, of a string or number that may differ between repetitions of a call.
-// The escapes of a string are resolved before it is measured.
+// maxNumbering is the maximum length of a string or number that may differ between repetitions of a call, in bytes. The
+// length of a string does not include its escapes and quotes.
 const maxNumbering = 128
 
 // numberingKeys lists the keys of `_meta` with which the protocol and known clients number or tag each request.
@@ -17,9 +17,9 @@ var numberingKeys = []string{
 	"claudecode/toolUseId", "vscode.conversationId", "vscode.requestId",
 }
 
-// IsPerRequest reports whether a member of `_meta` belongs to a single request and not to the approved call. The member
-// is given by its key and its raw value. It is sent to the server unchanged, except that the gateway itself writes
-// the trace context and clientCapabilities.
+// IsPerRequest reports whether a member of `_meta` belongs to a single request and not to the approved call. key and
+// value are the member's key and raw value. The gateway sends such a member to the server unchanged, except for the
+// trace context and clientCapabilities, which the gateway itself writes.
 //
 // If the value has more content than the key implies, the member is part of the approved call. A server could act on
 // that content, so approvers must see it.
@@ -36,7 +36,6 @@ func IsPerRequest(key string, value []byte) bool {
 	}
 }
 
-// isNumbering reports whether a value is a number or a short string.
 func isNumbering(value jsontext.Value) bool {
 	switch value.Kind() { //nolint:exhaustive // values of other kinds don't number requests
 	case '"':

@@ -31,12 +31,13 @@ func strip(params string) (string, error) {
 	})
 }
 
-// essentialKey maps a method to the key of the params that says what is requested, in addition to the name.
+// essentialKey maps a method to the key of the essential member of its params. Together with the name, this member
+// determines what is requested.
 var essentialKey = map[string]string{defaultMethod: "arguments", "prompts/get": "arguments", "resources/read": "uri"}
 
-// keepEssential removes from the params of a method every member that a caller can change without requesting something
-// else. For a known method these are all members except the essential one; for other methods it is `_meta`. The params
-// must be a result of [strip].
+// keepEssential removes from the params of a method every member that does not change what is requested. For a known
+// method it keeps only the essential member. For other methods it removes only `_meta`. The params must be a result of
+// [strip].
 func keepEssential(method, params string) (string, error) {
 	if params == "" {
 		return "", nil
@@ -50,7 +51,7 @@ func keepEssential(method, params string) (string, error) {
 }
 
 // editMembers calls keep for each member of an object. keep returns the member's new value and reports whether the
-// member stays. The text between members that stay is unchanged.
+// member stays. The bytes between the members that stay are unchanged.
 func editMembers(object string, keep func(key, value string) (string, bool, error)) (string, error) {
 	dec := jsontext.NewDecoder(bytes.NewBufferString(object))
 	if dec.PeekKind() != '{' {

@@ -1,4 +1,4 @@
-// Package canonicaljson writes JSON in a canonical form: equal values have equal texts.
+// Package canonicaljson writes JSON in a canonical form: equal values have the same bytes.
 package canonicaljson
 
 import (
@@ -17,16 +17,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// MaxNumber is the maximum length of a number's text, in bytes. It bounds the time for exact arithmetic, which grows
-// faster than the length of the numbers.
+// MaxNumber is the maximum length of a number, in bytes. It limits the time for exact arithmetic, which grows faster
+// than the length of the numbers.
 const MaxNumber = 64
 
 // Object returns the canonical form of a JSON object. Equal values have equal canonical forms. The form has no white
-// space. Keys are in the order of their UTF-8 bytes. Strings are compared by value, without normalisation, and
-// numbers by exact decimal value.
+// space. Keys are in the order of their UTF-8 bytes. Strings are compared by value, without normalization, and numbers
+// by exact decimal value.
 //
-// An empty text means an object without members. Object returns an error for a repeated key, a number of more than
-// [MaxNumber] bytes, invalid text, and anything after the object. The time grows with the length of the text, and does
+// The empty string means an object without members. Object returns an error for a repeated key, a number of more than
+// [MaxNumber] bytes, invalid JSON, and content after the object. The time grows with the length of the input and does
 // not depend on the depth of nesting.
 func Object(text string) (string, error) {
 	if text == "" {
@@ -51,17 +51,15 @@ type writer struct {
 	dec *jsontext.Decoder
 	// out is the canonical form, except for the order of members.
 	out []byte
-	// openMembers contains the members read so far of objects that are not complete yet.
+	// openMembers contains the members of incomplete objects.
 	openMembers []member
 	// unordered contains the objects whose members are not in canonical order.
 	unordered []object
 	work      gosched.Work
 }
 
-// A span is a range of bytes in [writer.out].
 type span struct{ start, end int }
 
-// A member is a key and a value of an object, without commas.
 type member struct {
 	key string
 	span
@@ -70,11 +68,9 @@ type member struct {
 // An object is a JSON object whose members are not in canonical order.
 type object struct {
 	span
-	// members lists the object's members in canonical order.
 	members []span
 }
 
-// value reads the next value and appends its canonical form to out.
 func (w *writer) value() error {
 	w.work.Step()
 	switch w.dec.PeekKind() { //nolint:exhaustive // other kinds are scalars, or errors that ReadValue returns
@@ -170,7 +166,7 @@ func (w *writer) recordUnordered(at span, members []member) {
 	w.unordered = append(w.unordered, o)
 }
 
-// ordered returns the text with all members in canonical order.
+// ordered returns the canonical form with all members in canonical order.
 func (w *writer) ordered() string {
 	slices.SortFunc(w.unordered, func(a, b object) int { return cmp.Compare(a.start, b.start) })
 	var out strings.Builder
@@ -179,8 +175,8 @@ func (w *writer) ordered() string {
 	return out.String()
 }
 
-// writeOrdered writes the range part of out, with members in canonical order. The slice unordered lists outer objects
-// before inner ones, so the search finds the outermost object that begins in the range.
+// writeOrdered writes a part of out with its members in canonical order. The slice unordered lists outer objects before
+// inner ones, so the search finds the outermost object that begins in the part.
 func (w *writer) writeOrdered(out *strings.Builder, part span) {
 	for part.start < part.end {
 		i, _ := slices.BinarySearchFunc(w.unordered, part.start, func(o object, start int) int { return cmp.Compare(o.start, start) })
@@ -200,12 +196,12 @@ func (w *writer) writeOrdered(out *strings.Builder, part span) {
 	}
 }
 
-// shortEscapes lists the characters whose escape is a single letter.
+// shortEscapes contains the characters whose escape is a single letter.
 var shortEscapes = map[byte]string{'"': `\"`, '\\': `\\`, '\b': `\b`, '\f': `\f`, '\n': `\n`, '\r': `\r`, '\t': `\t`}
 
 // appendQuoted appends the canonical form of a JSON string, and also returns the string's value.
 func appendQuoted(out []byte, raw jsontext.Value) (appended []byte, value string, err error) {
-	if bytes.IndexByte(raw, '\\') < 0 { // without escapes the string is canonical already
+	if bytes.IndexByte(raw, '\\') < 0 { // a string without escapes is already canonical
 		return append(out, raw...), string(raw[1 : len(raw)-1]), nil
 	}
 	text, err := jsontext.AppendUnquote(nil, raw)
@@ -255,7 +251,7 @@ func appendNumber(out []byte, raw jsontext.Value) ([]byte, error) {
 	return appendSum(out, exponent, len(digits)-len(significant)-len(fraction))
 }
 
-// appendSum appends the sum of the exponent, which is decimal text, and n.
+// appendSum appends the sum of the exponent, in decimal digits, and n.
 func appendSum(out, exponent []byte, n int) ([]byte, error) {
 	const small = 18 // int64 holds the sum of an exponent of 18 characters and a small n
 	if len(exponent) <= small {

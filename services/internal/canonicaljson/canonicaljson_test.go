@@ -24,7 +24,7 @@ func TestObject(t *testing.T) {
 		`{"a":1e99999999999999999999}`:                     `{"a":1e99999999999999999999}`,
 		`{"b":1,"\u0061":true,"é":null,"z":false}`:         `{"a":true,"b":1e0,"z":false,"é":null}`,
 		`{"a":"\u0000\u001f\u007f\u2028\"\\\b\f\n\r\t\/"}`: "{\"a\":\"\\u0000\\u001f\u007f\u2028\\\"\\\\\\b\\f\\n\\r\\t/\"}",
-		`{"\uffff":1,"\ud83d\ude00":2}`:                    "{\"\uffff\":1e0,\"\U0001f600\":2e0}", // the order of UTF-8, which differs from UTF-16's
+		`{"\uffff":1,"\ud83d\ude00":2}`:                    "{\"\uffff\":1e0,\"\U0001f600\":2e0}", // the order of UTF-8, which differs from the order of UTF-16
 	} {
 		if got, err := canonicaljson.Object(text); err != nil || got != want {
 			t.Errorf("%s is %s, %v; want %s", text, got, err, want)
@@ -37,7 +37,7 @@ func TestObject(t *testing.T) {
 	}
 }
 
-// Two numbers are equal if their exact values are equal.
+// Two numbers have the same form if and only if their exact values are equal.
 func TestObject_ComparesNumbersExactly(t *testing.T) {
 	t.Parallel()
 	number := rapid.StringMatching(`-?(0|[1-9][0-9]{0,5})(\.[0-9]{1,4})?([eE][+-]?[0-9]{1,2})?`)
@@ -57,7 +57,7 @@ func TestObject_ComparesNumbersExactly(t *testing.T) {
 	})
 }
 
-// Case X1. The cost of exact arithmetic grows with the square of a number's length, so the length is bounded.
+// Case X1. The cost of exact arithmetic grows with the square of a number's length, so the length is limited.
 func TestObject_RefusesLongNumbers(t *testing.T) {
 	t.Parallel()
 	for name, number := range map[string]string{
@@ -80,7 +80,7 @@ func TestObject_RefusesLongNumbers(t *testing.T) {
 	}
 }
 
-// Case X1. The test is not parallel, because it counts the allocations of all goroutines.
+// Case X1. The test is not parallel because it counts the allocations of all goroutines.
 func TestObject_AllocationsDoNotGrowWithDepth(t *testing.T) {
 	const depth, size = 500, 4 << 20
 	for name, text := range map[string]string{
@@ -98,7 +98,6 @@ func TestObject_AllocationsDoNotGrowWithDepth(t *testing.T) {
 	}
 }
 
-// Members are in canonical order at every level.
 func TestObject_OrdersMembersAtEveryLevel(t *testing.T) {
 	t.Parallel()
 	var value func(*rapid.T, int) string
@@ -152,7 +151,7 @@ func inOrder(value any) string {
 	}
 }
 
-// BenchmarkObject measures texts that are the most expensive for their length.
+// BenchmarkObject measures the inputs that are the most expensive for their length.
 func BenchmarkObject(b *testing.B) {
 	const size = 1 << 20
 	for name, text := range map[string]string{
@@ -178,7 +177,7 @@ func BenchmarkObject(b *testing.B) {
 // longNumber matches numbers in results of Object that exceed MaxNumber.
 var longNumber = regexp.MustCompile(`[-0-9e]{65}`)
 
-// Object accepts its own results and returns them unchanged, except for numbers that have become too long.
+// FuzzObject checks that Object returns its own results unchanged, except for numbers that have become too long.
 func FuzzObject(f *testing.F) {
 	for _, text := range []string{"", "{}", `{"a":[1.50,"\u00e9",{"b":null}]}`, `{"a":1e-400}`, `{"b":{"b":[{"d":1,"c":{}}],"a":2},"a":[]}`} {
 		f.Add(text)

@@ -8,11 +8,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// hashChunk is how many bytes are hashed before the goroutine yields to other work.
+// hashChunk is the number of bytes that are hashed before the goroutine yields to other work.
 const hashChunk = 64 << 10
 
 // Sum returns the SHA-256 digest of the fields in an unambiguous encoding. Each field is encoded as its length, in 8
-// bytes, big-endian, followed by its bytes (sluice/approval/v1/binding.proto).
+// bytes, big-endian, followed by its bytes. See sluice/approval/v1/binding.proto.
 func Sum(fields ...string) [sha256.Size]byte {
 	size := 0
 	for _, field := range fields {
@@ -26,7 +26,7 @@ func Sum(fields ...string) [sha256.Size]byte {
 	return Hash(all)
 }
 
-// Hash returns the SHA-256 digest of a text. The text may be large, because Hash yields to other work between parts.
+// Hash returns the SHA-256 digest of text. The text may be large, because Hash yields to other work between chunks.
 func Hash(text []byte) [sha256.Size]byte {
 	var work gosched.Work
 	hash := sha256.New()

@@ -4,83 +4,86 @@ import "time"
 
 // Agents configures the mesh's own agents.
 type Agents struct {
-	// Workers is the number of processes that run agents, started when needed: 1 to 64. A process has 768 MiB, or more
-	// if `turns.places` is above 18.
+	// Workers is the maximum number of processes that run agents: 1 to 64. They start when they are needed. A process has
+	// 768 MiB, or more if `turns.places` is above 18.
 	Workers int `yaml:"workers"`
-	// Turns bounds the turns of agents, for each worker. A turn that waits for a model, a tool or people takes no
+	// Turns limits the turns of agents, for each worker. A turn that waits for a model, a tool or people does not use a
 	// place.
 	Turns Places `yaml:"turns"`
-	// Questions bounds requests to models, for all workers together.
+	// Questions limits the requests to models, for all workers together.
 	Questions Questions `yaml:"questions"`
-	// Guests are modules that agents may run, in addition to those that are shipped, by name: 1 to 64 lower-case
-	// letters, digits or `-`.
+	// Guests are modules that agents may run in addition to the built-in ones, by name: 1 to 64 lower-case letters, digits
+	// or `-`.
 	Guests map[string]Guest `yaml:"guests"`
-	// AcceptKeys lists public keys (Ed25519, 64 hexadecimal digits) of other installations whose agents may be
+	// AcceptKeys lists public keys (Ed25519, 64 hexadecimal digits) of other installations from which agents may be
 	// imported.
 	AcceptKeys []string `yaml:"accept_keys"`
-	// Model is the model of agents that name none, as `PROVIDER:MODEL`. Empty gives them none.
+	// Model is the model of agents that do not name one, as `PROVIDER:MODEL`. If it is empty, such agents have no model.
 	Model string `yaml:"model"`
 	// Providers are providers of models, by name: 1 to 32 lower-case letters, digits or `-`. `script` is built in.
 	Providers map[string]Provider `yaml:"providers"`
-	// PersonDay bounds what all agents of one person may use of models in a day (UTC).
+	// PersonDay limits the use of models by all agents of one person in a day (UTC).
 	PersonDay PersonDay `yaml:"person_day"`
 }
 
-// Places bounds the turns of one worker. Zero values mean the defaults that the comments name.
+// Places limits the turns of one worker. The zero value of a field selects its default, which its comment states.
 type Places struct {
-	// Places is how many turns a worker runs at a time: 1 to 64; 0 means `18`.
+	// Places is the maximum number of turns that a worker runs at a time: 1 to 64; 0 means `18`.
 	Places int `yaml:"places"`
-	// PersonPlaces is how many of these turns may belong to one person: at most `places`; 0 means `6`.
+	// PersonPlaces is the maximum number of these turns that belong to one person: at most `places`; 0 means `6`.
 	PersonPlaces int `yaml:"person_places"`
-	// Queue is how many turns may wait for a place: 1 to 10,000; 0 means `256`. Further turns are refused.
+	// Queue is the maximum number of turns that wait for a place: 1 to 10,000; 0 means `256`. Further turns are refused.
 	Queue int `yaml:"queue"`
-	// PersonQueue is how many waiting turns may belong to one person: at most `queue`; 0 means `32`.
+	// PersonQueue is the maximum number of waiting turns that belong to one person: at most `queue`; 0 means `32`.
 	PersonQueue int `yaml:"person_queue"`
-	// Wait is how long a turn may wait for a place: at most 1 h; 0 means `5m`.
+	// Wait is the maximum time that a turn waits for a place: at most 1 h; 0 means `5m`.
 	Wait time.Duration `yaml:"wait"`
 }
 
-// Questions bounds requests to models, for all workers together. Zero values mean the defaults that the comments name.
+// Questions limits the requests to models, for all workers together. The zero value of a field selects its default,
+// which its comment states.
 type Questions struct {
-	// Places is how many requests run at a time: 1 to 1,024; 0 means `32`.
+	// Places is the maximum number of requests that run at a time: 1 to 1,024; 0 means `32`.
 	Places int `yaml:"places"`
-	// PersonPlaces is how many of these requests may belong to one person: at most `places`; 0 means `8`.
+	// PersonPlaces is the maximum number of these requests that belong to one person: at most `places`; 0 means `8`.
 	PersonPlaces int `yaml:"person_places"`
-	// Queue is how many requests may wait for a place: 1 to 10,000; 0 means `256`.
+	// Queue is the maximum number of requests that wait for a place: 1 to 10,000; 0 means `256`.
 	Queue int `yaml:"queue"`
-	// PersonQueue is how many waiting requests may belong to one person: at most `queue`; 0 means `64`.
+	// PersonQueue is the maximum number of waiting requests that belong to one person: at most `queue`; 0 means `64`.
 	PersonQueue int `yaml:"person_queue"`
-	// Wait is how long a request may wait for a place: at most 1 h; 0 means `5m`.
+	// Wait is the maximum time that a request waits for a place: at most 1 h; 0 means `5m`.
 	Wait time.Duration `yaml:"wait"`
-	// Timeout bounds a request with its retries: at most 1 h; 0 means `10m`.
+	// Timeout is the maximum duration of a request with its retries: at most 1 h; 0 means `10m`.
 	Timeout time.Duration `yaml:"timeout"`
-	// FirstByte is how long a provider may take to begin its answer: at most 1 h; 0 means `2m`.
+	// FirstByte is the maximum time until a provider begins its response: at most 1 h; 0 means `2m`.
 	FirstByte time.Duration `yaml:"first_byte"`
 }
 
-// PersonDay bounds what all agents of one person may use of models in a day (UTC).
+// PersonDay limits the use of models by all agents of one person in a day (UTC).
 type PersonDay struct {
-	// Cost is an amount of US dollars in quotes, such as `"10.50"`, for models that have prices. Empty means `"10"`.
+	// Cost is the maximum cost in US dollars, in quotes, such as `"10.50"`. It applies to models that have prices. Empty
+	// means `"10"`.
 	Cost string `yaml:"cost"`
-	// Tokens is the number of tokens of requests and answers, of all models except `script`; 0 means `10000000`.
+	// Tokens is the maximum number of tokens in requests and responses, for all models except `script`; 0 means
+	// `10000000`.
 	Tokens int64 `yaml:"tokens"`
 }
 
 // Provider is a provider of models.
 type Provider struct {
-	// Kind is `anthropic`, or `openai` for every server of OpenAI's chat completions. Required.
+	// Kind is `anthropic`, or `openai` for every server with OpenAI's chat completions API. Required.
 	Kind string `yaml:"kind"`
-	// URL is an https address, or http on this machine. Empty means the provider's address.
+	// URL is an https address, or an http address on this machine. Empty means the provider's address.
 	URL string `yaml:"url"`
 	// Key is the provider's API key. It may be empty.
 	Key Secret `yaml:"key"`
-	// MaxTokens bounds the tokens of an answer: at most 200,000; 0 means `8192`.
+	// MaxTokens is the maximum number of tokens in a response: at most 200,000; 0 means `8192`.
 	MaxTokens int `yaml:"max_tokens"`
-	// Tries is how many times a request is sent at most, if the provider refuses it before the answer begins: 1 to 20;
-	// 0 means `5`.
+	// Tries is the maximum number of times that a request is sent if the provider refuses it before its response begins: 1
+	// to 20; 0 means `5`.
 	Tries int `yaml:"tries"`
-	// Backoff is the wait before the second try, if the provider does not name one: at most 1 m; 0 means `1s`. The wait
-	// doubles with each further try, up to 30 s.
+	// Backoff is the pause before the second try if the provider does not specify a pause: at most 1 m; 0 means `1s`. The
+	// pause doubles with each further try, up to 30 s.
 	Backoff time.Duration `yaml:"backoff"`
 	// Prices are the prices of models, by the name of the model.
 	Prices map[string]Price `yaml:"prices"`
@@ -90,7 +93,7 @@ type Provider struct {
 type Price struct {
 	// Input is the price of a million tokens of requests, in US dollars and in quotes, such as `"1.25"`. Required.
 	Input string `yaml:"input"`
-	// Output is the price of a million tokens of answers, in the same form. Required.
+	// Output is the price of a million tokens of responses, in the same form. Required.
 	Output string `yaml:"output"`
 }
 
@@ -98,7 +101,7 @@ type Price struct {
 type Guest struct {
 	// Module is the module's file. Required.
 	Module string `yaml:"module"`
-	// SHA256 is the hash of the file, 64 hexadecimal digits. Another file does not run. Required.
+	// SHA256 is the hash of the file, 64 hexadecimal digits. A file with another hash does not run. Required.
 	SHA256 string `yaml:"sha256"`
 }
 

@@ -1,5 +1,5 @@
-// Package config reads the YAML file that all programs of the mesh share. It is strict: an unknown key, and a key that
-// this version does not act on, is an error with its position and a suggestion.
+// Package config reads the YAML file that all programs of the mesh share. It is strict: an unknown key is an error, and
+// so is a key that this version does not support. The error contains the key's position and a suggestion.
 package config
 
 import (
@@ -9,67 +9,68 @@ import (
 	"time"
 )
 
-// File is the whole configuration. Each service uses its part. Relative paths are relative to the file; see
+// File is the whole configuration. Each service uses its part. Relative paths are relative to the file. See
 // [File.Path].
 //
-// The comments of this type's fields, and of the types that it contains, are the tables of docs/configuration.md. Keys
-// in them are in backticks, and a default that the code of this package does not set is named as well.
+// The tables in docs/configuration.md contain the comments of this type's fields and of the types that it contains. The
+// comments have keys in backticks. If the code of this package does not set a default, the comment states it.
 type File struct {
-	// Listen is the address where clients reach MCP. Other than on loopback, it needs `listen_tls` or `behind_proxy`.
+	// Listen is the address at which clients reach MCP. An address other than loopback needs `listen_tls` or
+	// `behind_proxy`.
 	Listen string `yaml:"listen"`
-	// ListenTLS is the certificate of `listen`. Empty serves MCP without TLS.
+	// ListenTLS is the certificate of `listen`. If it is empty, MCP is served without TLS.
 	ListenTLS ListenTLS `yaml:"listen_tls"`
-	// BehindProxy lists addresses, or networks such as `10.0.0.0/8`, of proxies that speak TLS in front of `listen`.
-	// Their `X-Forwarded-For` and `Forwarded` headers are believed.
+	// BehindProxy lists addresses, or networks such as `10.0.0.0/8`, of proxies that terminate TLS in front of `listen`.
+	// The gateway trusts their `X-Forwarded-For` and `Forwarded` headers.
 	BehindProxy []string `yaml:"behind_proxy"`
-	// GRPC is the gRPC address of all services when they share one process.
+	// GRPC is the gRPC address of all services if they share one process.
 	GRPC string `yaml:"grpc"`
-	// Data is the folder for state. `sluice up` locks the folder, and the gateway locks a folder inside it.
+	// Data is the data directory. `sluice up` locks this directory, and the gateway locks a directory inside it.
 	Data string `yaml:"data"`
-	// Hosts lists Host names that `listen` accepts in addition to loopback names: lower case, without ports.
+	// Hosts lists host names that `listen` accepts in addition to loopback names: lower case, without ports.
 	Hosts []string `yaml:"hosts"`
-	// Origins lists origins, such as `https://app.example.com`, whose pages may use the mesh from a browser.
-	// Patterns are not supported. Origins on loopback and requests without Origin are always accepted.
+	// Origins lists origins, such as `https://app.example.com`, whose pages may use the mesh from a browser. Patterns are
+	// not supported. Origins on loopback and requests without Origin are always accepted.
 	Origins []string `yaml:"origins"`
-	// Auth lists who may call.
+	// Auth lists the tokens of callers.
 	Auth Auth `yaml:"auth"`
-	// Groups are lists of subjects of the tenant `default`, by group: names of 1 to 128 bytes. They add to the groups
-	// of tokens; a principal may have 256.
+	// Groups are lists of subjects of the tenant `default`, by group: names of 1 to 128 bytes. They add to the groups of
+	// tokens. A principal may have at most 256 groups.
 	Groups map[string][]string `yaml:"groups"`
-	// TLS is the mutual TLS between roles in separate processes.
+	// TLS configures mutual TLS between roles in separate processes.
 	TLS TLS `yaml:"tls"`
 	// Roles are the addresses of roles in separate processes, by role. If one is set, `sluice up` refuses the file.
 	Roles map[string]Role `yaml:"roles"`
-	// Stores name the databases of the roles.
+	// Stores configures the databases of the roles.
 	Stores Stores `yaml:"stores"`
-	// Approvals configures calls that wait for people.
+	// Approvals configures calls that need a person's approval.
 	Approvals Approvals `yaml:"approvals"`
 	// Decisions configures the cache of policy decisions.
 	Decisions Decisions `yaml:"decisions"`
 	// Journal configures the gateway's journal.
 	Journal Journal `yaml:"journal"`
-	// Session configures sessions of the protocol revisions that have them.
+	// Session configures sessions of the MCP revisions that have them.
 	Session Session `yaml:"session"`
 	// Servers are the MCP servers behind the gateway, by name: 1 to 32 lower-case letters, digits or `-`.
 	Servers map[string]Server `yaml:"servers"`
 	// Agents configures the mesh's own agents.
 	Agents Agents `yaml:"agents"`
-	// Policies lists files and folders with policy documents.
+	// Policies lists files and directories with policy documents.
 	Policies []string `yaml:"policies"`
 	// Telemetry configures tracing.
 	Telemetry Telemetry `yaml:"telemetry"`
 	// Log configures the logs of all programs.
 	Log Log `yaml:"log"`
 
-	// path is the file that was read; empty for the defaults.
+	// path is the path of the file. It is empty if no file was read.
 	path string
 	// separateRoles is true if the file sets addresses of roles.
 	separateRoles bool
 }
 
-// Auth lists who may call.
+// Auth lists the tokens of callers.
 type Auth struct {
-	// Tokens are bearer tokens. They are valid as long as the file lists them.
+	// Tokens are bearer tokens. A token is valid as long as the file lists it.
 	Tokens []Token `yaml:"tokens"`
 }
 
@@ -77,15 +78,15 @@ type Auth struct {
 type Token struct {
 	// Name is unique among all tokens: 1 to 128 letters, digits, `_`, `.`, `@` or `-`. Required.
 	Name string `yaml:"name"`
-	// Token is the text, at least 32 characters, and not one that a document shows. Set this or `sha256`.
+	// Token is the secret, at least 32 characters. A secret from the documents is refused. Set this or `sha256`.
 	Token Secret `yaml:"token"`
-	// SHA256 is the hash of the text: 64 hexadecimal digits.
+	// SHA256 is the hash of the secret: 64 hexadecimal digits.
 	SHA256 Secret `yaml:"sha256"`
 	// Tenant is the tenant of the subject: 1 to 64 lower-case letters, digits or `-`.
 	Tenant string `yaml:"tenant"`
 	// Subject is the holder of the token, at most 256 bytes.
 	Subject string `yaml:"subject"`
-	// Owner is the subject of the person that an agent works for, at most 256 bytes.
+	// Owner is the subject of the person for whom an agent works, at most 256 bytes.
 	Owner string `yaml:"owner"`
 	// Agent is the name of the agent that uses the token, at most 128 bytes.
 	Agent string `yaml:"agent"`
@@ -95,7 +96,7 @@ type Token struct {
 	Role string `yaml:"role"`
 }
 
-// ListenTLS is a certificate that clients trust, and its key. Either both files are set or neither.
+// ListenTLS is a certificate that clients trust, and its key. Both files must be set, or neither.
 type ListenTLS struct {
 	// Cert is a PEM file with a certificate that clients trust, and its chain. Set `key` as well.
 	Cert string `yaml:"cert"`
@@ -103,53 +104,54 @@ type ListenTLS struct {
 	Key string `yaml:"key"`
 }
 
-// TLS is the mutual TLS between roles in separate processes.
+// TLS configures mutual TLS between roles in separate processes.
 type TLS struct {
-	// Dir is a folder with `ca.pem`, `ROLE.pem` and `ROLE-key.pem`, as `sluice certs` makes it.
+	// Dir is a directory with `ca.pem`, `ROLE.pem` and `ROLE-key.pem`. `sluice certs` creates it.
 	Dir string `yaml:"dir"`
 }
 
-// Role has the addresses of a role that runs in a separate process.
+// Role contains the addresses of a role that runs in a separate process.
 type Role struct {
-	// Listen is the address where the role serves gRPC.
+	// Listen is the address on which the role serves gRPC.
 	Listen string `yaml:"listen"`
-	// Addr is the address where other roles reach the role.
+	// Addr is the address at which other roles reach the role.
 	Addr string `yaml:"addr"`
 }
 
 // Decisions configures the cache of policy decisions.
 type Decisions struct {
-	// Keep caches a decision for similar calls until something changes on which the decision depends. With `false`, the
-	// policy role decides every call.
+	// Keep caches a decision for similar calls until a value changes on which the decision depends. With `false`, the
+	// policy role evaluates every call.
 	Keep bool `yaml:"keep"`
 }
 
 // Journal configures the gateway's journal.
 type Journal struct {
-	// Sync is `never` or `always`. With `never` records survive a killed process, with `always` a loss of power. The
-	// intent of an approved call is always synced.
+	// Sync is `never` or `always`. With `never`, records survive the end of the process. With `always`, they also survive
+	// a loss of power. The intent of an approved call is always synced.
 	Sync string `yaml:"sync"`
-	// CallsMiB is the size of the records of calls in MiB: 64 to 1,048,576.
+	// CallsMiB is the maximum total size of the records of calls, in MiB: 64 to 1,048,576.
 	CallsMiB int `yaml:"calls_mib"`
-	// Share is the part of `calls_mib` that the calls of one principal may use: above 0, at most 1.
+	// Share is the fraction of `calls_mib` that the calls of one principal may use: above 0, at most 1.
 	Share float64 `yaml:"share"`
 }
 
-// Session configures sessions of the protocol revisions that have them.
+// Session configures sessions of the MCP revisions that have them.
 type Session struct {
-	// Idle is how long a session lives without a request: 1 s to 30 days.
+	// Idle is the time without a request after which a session ends: 1 s to 30 days.
 	Idle time.Duration `yaml:"idle"`
-	// MaxPerPrincipal is how many open sessions a principal may have: 1 to 100,000.
+	// MaxPerPrincipal is the maximum number of open sessions of a principal: 1 to 100,000.
 	MaxPerPrincipal int `yaml:"max_per_principal"`
-	// Cap bounds what a principal may use over all its sessions, as a multiple of a session's limit: 1 to 10,000.
+	// Cap is the limit of a principal for all its sessions together, as a multiple of the limit of one session: 1 to
+	// 10,000.
 	Cap int `yaml:"cap"`
 }
 
 // Telemetry configures tracing.
 type Telemetry struct {
-	// OTLP is the collector, for example `http://localhost:4317`. Empty exports nothing.
+	// OTLP is the address of the collector, for example `http://localhost:4317`. If it is empty, traces are not exported.
 	OTLP string `yaml:"otlp"`
-	// Sample is the part of traces that are sampled: 0 to 1.
+	// Sample is the fraction of traces that are sampled: 0 to 1.
 	Sample float64 `yaml:"sample"`
 	// TrustParent continues a client's trace instead of linking to it.
 	TrustParent bool `yaml:"trust_parent"`
@@ -157,25 +159,24 @@ type Telemetry struct {
 
 // Log configures the logs of all programs.
 type Log struct {
-	// Level is the lowest level that is logged: `debug`, `info`, `warn` or `error`. `--log-level` replaces it.
+	// Level is the lowest level that is logged: `debug`, `info`, `warn` or `error`. `--log-level` overrides it.
 	Level string `yaml:"level"`
 }
 
-// Stores name the databases of the roles.
+// Stores configures the databases of the roles.
 type Stores struct {
-	// Policy is the database of the tool catalog: `sqlite`, in the data folder, or the URL of a PostgreSQL database.
+	// Policy is the database of the tool catalog: `sqlite`, in the data directory, or the URL of a PostgreSQL database.
 	Policy Secret `yaml:"policy"`
-	// Approval is the database of approvals, like `policy`.
+	// Approval is the database of approvals, in the same form as `policy`.
 	Approval Secret `yaml:"approval"`
-	// Agents is the database of agents and their journals, like `policy`.
+	// Agents is the database of agents and their journals, in the same form as `policy`.
 	Agents Secret `yaml:"agents"`
-	// AgentStates is where the states of agents are: a bucket such as `s3://NAME?region=REGION`, with `endpoint=URL`
-	// and `use_path_style=true` for other object stores than AWS, or a folder that processes share and that exists,
-	// `file:///PATH`. Empty means a folder in the data folder.
+	// AgentStates is the storage of the agents' states. It is a bucket such as `s3://NAME?region=REGION`, with
+	// `endpoint=URL` and `use_path_style=true` for object stores other than AWS, or an existing directory that all
+	// processes share, `file:///PATH`. Empty means a directory in the data directory.
 	AgentStates Secret `yaml:"agent_states"`
 }
 
-// logLevels maps the names of levels to the levels.
 var logLevels = map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
 
 // ParseLogLevel returns the level with the given name.
@@ -190,8 +191,8 @@ func ParseLogLevel(name string) (slog.Level, error) {
 // LogLevel returns the lowest level that is logged.
 func (f *File) LogLevel() slog.Level { return logLevels[f.Log.Level] }
 
-// Default returns the configuration that applies without a file. [Load] and [Parse] also set the defaults of entries
-// in maps and lists.
+// Default returns the configuration that applies without a file. [Load] and [Parse] also set the defaults of entries in
+// maps and lists.
 func Default() File {
 	return File{
 		Listen:    "127.0.0.1:8080",
@@ -208,7 +209,6 @@ func Default() File {
 	}
 }
 
-// defaultRoles returns the default addresses of roles in separate processes.
 func defaultRoles() map[string]Role {
 	return map[string]Role{
 		"policy":    {Listen: ":9001", Addr: "policy:9001"},
@@ -230,7 +230,8 @@ func (f *File) MCPScheme() string {
 	return "http"
 }
 
-// Path resolves p relative to the folder of the file. It returns p if p is absolute or empty, or if no file was read.
+// Path resolves p relative to the directory of the file. It returns p if p is absolute or empty, or if no file was
+// read.
 func (f *File) Path(p string) string {
 	if p == "" || filepath.IsAbs(p) || f.path == "" {
 		return p
@@ -238,10 +239,10 @@ func (f *File) Path(p string) string {
 	return filepath.Join(filepath.Dir(f.path), p)
 }
 
-// Name returns the path of the file that was read; empty for the defaults.
+// Name returns the path of the file that was read. It is empty if no file was read.
 func (f *File) Name() string { return f.path }
 
-// SetData sets the data folder to dir. dir is relative to the working folder of the process.
+// SetData sets the data directory to dir. dir is relative to the working directory of the process.
 func (f *File) SetData(dir string) {
 	if abs, err := filepath.Abs(dir); err == nil {
 		dir = abs

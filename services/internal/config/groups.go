@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// homeTenant is the tenant of the installation; `groups` lists subjects of this tenant.
+	// homeTenant is the tenant of the installation. The key `groups` lists subjects of this tenant.
 	homeTenant = "default"
 	// maxGroups is the maximum number of groups of a principal.
 	maxGroups = 256
@@ -20,12 +20,12 @@ const (
 	maxGroupName = 128
 )
 
-// OwnerMayApproveWarning is the warning that is shown if [Approvals.OwnerMayApprove] is set.
+// OwnerMayApproveWarning is the warning to show if [Approvals.OwnerMayApprove] is set.
 const OwnerMayApproveWarning = "approvals.owner_may_approve is true: the owner of an agent may approve its calls, so no second person need see them"
 
-// GroupsOf returns the groups of a token: its own groups, and the groups in `groups` that contain its subject. `groups`
-// lists subjects of the home tenant, so a token of another tenant has only its own groups, even if its subject has the
-// same name.
+// GroupsOf returns the groups of a token: its own groups, and the groups in the key `groups` that contain its subject.
+// The key lists subjects of the home tenant, so a token of another tenant has only its own groups, even if its subject
+// has the same name.
 func (f *File) GroupsOf(t Token) []string {
 	groups := slices.Clone(t.Groups)
 	if t.Tenant != homeTenant {
@@ -39,7 +39,7 @@ func (f *File) GroupsOf(t Token) []string {
 	return groups
 }
 
-// Warnings returns the warnings that an operator should see about the configuration.
+// Warnings returns the warnings about the configuration that an operator should see.
 func (f *File) Warnings() []string {
 	if f.Approvals.OwnerMayApprove {
 		return []string{OwnerMayApproveWarning}

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// A subject of another tenant is another principal, so it is in none of the `groups`, even if its name is listed.
+// The key `groups` lists a subject. A token of another tenant with the same subject name is not in these groups.
 func TestGroupsOf_AppliesOnlyToHomeTenant(t *testing.T) {
 	t.Parallel()
 	f, err := config.Load(write(t, `

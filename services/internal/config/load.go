@@ -15,22 +15,23 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// defaultTimeout bounds a call to a server whose entry sets no timeout.
+// defaultTimeout is the timeout of a call to a server whose entry does not set a timeout.
 const defaultTimeout = 60 * time.Second
 
-// progressFactor and maxProgress bound a call whose server reports progress, unless the server's entry sets
-// max_timeout. The call may take progressFactor times its timeout, but at most maxProgress.
+// If the entry of a server does not set max_timeout, a call whose server reports progress may take progressFactor times
+// its timeout, but at most maxProgress.
 const (
 	progressFactor = 10
 	maxProgress    = time.Hour
 )
 
-// AgentTimeout bounds a call to the mesh's own agents if the server's entry sets no timeout. It is longer than other
-// timeouts, because agents may call models and sleep.
+// AgentTimeout is the timeout of a call to the mesh's own agents if the server's entry does not set a timeout. It is
+// longer than other timeouts, because agents may call models and sleep.
 const AgentTimeout = 15 * time.Minute
 
-// Load reads the file at path over the defaults, then the environment's SLUICE_… variables over the file, and
-// validates the result. If path is empty, it reads no file. The error contains every problem, each with its position.
+// Load returns the configuration in the file at path, with defaults for missing keys, and validates it. The
+// environment's SLUICE_… variables override the file. If path is empty, Load reads no file. The error contains every
+// problem with its position.
 func Load(path string, env Env) (*File, error) {
 	if path == "" {
 		f := Default()
@@ -64,7 +65,6 @@ func Parse(path string, raw []byte, env Env) (*File, error) {
 	return f.applyEnv(source, env)
 }
 
-// applyEnv applies the environment to the file and validates the result.
 func (f *File) applyEnv(source *strictyaml.Source, env Env) (*File, error) {
 	set, err := f.override(env)
 	if err != nil {
@@ -80,8 +80,8 @@ func (f *File) applyEnv(source *strictyaml.Source, env Env) (*File, error) {
 // variables maps the path of a key to the environment variable that has set the key.
 type variables map[string]string
 
-// locate adds the position to each problem: the variable that set the key, otherwise the line of the file, if there is
-// a file.
+// locate adds a position to each problem: the variable that set the key, or otherwise the line of the file. If there is
+// no file, the problem stays unchanged.
 func (v variables) locate(problems []Problem, source *strictyaml.Source) error {
 	errs := make([]error, len(problems))
 	for i, p := range problems {
@@ -97,7 +97,6 @@ func (v variables) locate(problems []Problem, source *strictyaml.Source) error {
 	return errors.Join(errs...)
 }
 
-// setDefaults sets the defaults of entries in maps and lists.
 func (f *File) setDefaults() {
 	f.separateRoles = len(f.Roles) > 0
 	if f.Roles == nil {
@@ -137,8 +136,8 @@ func (f *File) setDefaults() {
 	}
 }
 
-// override sets every scalar key whose variable is set. The variable's name is SLUICE_ and the key's path in upper
-// case, joined by underscores, for example SLUICE_TELEMETRY_SAMPLE.
+// override sets every scalar key whose variable is set. The name of the variable is SLUICE_ followed by the key's path
+// in upper case, joined by underscores. An example is SLUICE_TELEMETRY_SAMPLE.
 func (f *File) override(env Env) (variables, error) {
 	set := make(variables)
 	return set, set.override(reflect.ValueOf(f).Elem(), "", env)
@@ -164,7 +163,7 @@ func (v variables) override(part reflect.Value, path string, env Env) error {
 			continue
 		}
 		if !isScalar(field) {
-			continue // only the file sets these keys; cluster software sets variables with these names for other purposes
+			continue // only the file sets these keys; cluster software uses variables with these names for other purposes
 		}
 		if err := setScalar(field, text); err != nil {
 			return fmt.Errorf("the environment variable %s: %w", name, err)

@@ -14,10 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// noEnv is an environment without variables.
 func noEnv(string) (string, bool) { return "", false }
 
-// env returns an environment with these variables.
 func env(vars map[string]string) config.Env {
 	return func(name string) (string, bool) {
 		value, ok := vars[name]
@@ -201,7 +199,6 @@ func TestLoad_VariablesOverrideFile(t *testing.T) {
 	}
 }
 
-// Each scalar key of the file has an environment variable.
 func TestLoad_EveryScalarKeyHasVariable(t *testing.T) {
 	t.Parallel()
 	var walk func(part reflect.Type, path string)

@@ -1,12 +1,12 @@
 package config
 
-// Notify configures the channels that report approvals. The zero value has none.
+// Notify configures the channels that notify people of approvals. The zero value has no channels.
 type Notify struct {
 	// Webhooks are addresses that receive signed requests.
 	Webhooks []Webhook `yaml:"webhooks"`
 	// Mail sends mails to people.
 	Mail *Mail `yaml:"mail"`
-	// Slack asks people in a channel of Slack.
+	// Slack asks people in a Slack channel.
 	Slack *Slack `yaml:"slack"`
 }
 
@@ -16,16 +16,16 @@ type Webhook struct {
 	Name string `yaml:"name"`
 	// Tenant limits the channel to one tenant. Empty means all.
 	Tenant string `yaml:"tenant"`
-	// After makes the channel an escalation: it is notified only of approvals that are still pending after this part of
-	// the time to decide, below 1. `0` notifies at once.
+	// After makes the channel an escalation. It is notified only of approvals that are still pending after this fraction
+	// of the time to decide, below 1. With `0`, the channel is notified immediately.
 	After float64 `yaml:"after"`
-	// URL receives the requests: https, or http on this machine. Required.
+	// URL is the address that receives the requests: https, or http on this machine. Required.
 	URL string `yaml:"url"`
-	// Secret signs the requests: `whsec_` and 24 to 64 bytes in base64. Required.
+	// Secret is the key that signs the requests: `whsec_` and 24 to 64 bytes in base64. Required.
 	Secret Secret `yaml:"secret"`
 }
 
-// Mail is the server that sends mails, and the lists of people who receive them.
+// Mail configures the server that sends mails, and the lists of people who receive them.
 type Mail struct {
 	// Server is the mail server as `HOST:PORT`. Required.
 	Server string `yaml:"server"`
@@ -33,7 +33,7 @@ type Mail struct {
 	TLS string `yaml:"tls"`
 	// CA is a PEM file of certificates to trust. Empty means the system's certificates.
 	CA string `yaml:"ca"`
-	// User is the account that sends. Set `password` as well, or neither.
+	// User is the sender's account. Set `password` as well, or neither.
 	User string `yaml:"user"`
 	// Password is the account's password.
 	Password Secret `yaml:"password"`
@@ -43,7 +43,6 @@ type Mail struct {
 	Lists []MailList `yaml:"lists"`
 }
 
-// MailList is a list of people who receive mails.
 type MailList struct {
 	// Name identifies the channel, as for a webhook. Required.
 	Name string `yaml:"name"`
@@ -55,7 +54,7 @@ type MailList struct {
 	To []string `yaml:"to"`
 }
 
-// Slack is a channel in which people are asked, by Socket Mode.
+// Slack configures a channel in Slack. Sluice asks people in this channel by Socket Mode.
 type Slack struct {
 	// Name identifies the channel, as for a webhook. Required.
 	Name string `yaml:"name"`
@@ -67,6 +66,6 @@ type Slack struct {
 	BotToken Secret `yaml:"bot_token"`
 	// Channel is the id of the channel in Slack. Required.
 	Channel string `yaml:"channel"`
-	// People are the subjects of users, by the users' ids in Slack.
+	// People are the subjects of Slack users, by the users' ids in Slack.
 	People map[string]string `yaml:"people"`
 }

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// SecretPaths returns the absolute paths of files and folders that only the mesh may read, except for its data folder.
-// These are the configuration file, the mesh's certificates, and the files that its secrets refer to. A path need not
-// exist.
+// SecretPaths returns the absolute paths of files and directories that only the mesh may read, except for its data
+// directory. They are the configuration file, the keys of the mesh's certificates, and the files to which its secrets
+// refer. A path need not exist.
 func (f *File) SecretPaths() []string {
 	paths := []string{f.path, f.TLS.Dir, f.ListenTLS.Key}
 	for _, secret := range secretsIn(reflect.ValueOf(f).Elem()) {
@@ -21,7 +21,7 @@ func (f *File) SecretPaths() []string {
 	return f.absolutePaths(paths)
 }
 
-// PolicyPaths returns the absolute paths of the files and folders of the policies.
+// PolicyPaths returns the absolute paths of the files and directories with policies.
 func (f *File) PolicyPaths() []string { return f.absolutePaths(f.Policies) }
 
 // absolutePaths returns the paths as clean absolute paths, without duplicates or empty paths.

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// The result contains all files of the mesh that the configuration names.
+// SecretPaths returns all files in the configuration that only the mesh may read.
 func TestSecretPaths_ContainAllSecretFiles(t *testing.T) {
 	t.Parallel()
 	path := write(t, `

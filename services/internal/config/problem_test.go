@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// load loads a text and returns the problems, one per line, without the file's folder.
+// load loads a configuration and returns the problems, one per line, without the file's directory.
 func load(t *testing.T, text string) []string {
 	t.Helper()
 	path := write(t, text)
@@ -22,7 +22,7 @@ func load(t *testing.T, text string) []string {
 	return strings.Split(strings.ReplaceAll(err.Error(), path, "sluice.yaml"), "\n")
 }
 
-// Each key refuses these values. The message has the position and, if there is one, a suggestion.
+// Load refuses these values. Each message has the position and, if there is one, a suggestion.
 func TestLoad_ReportsProblemOfEachKey(t *testing.T) {
 	t.Parallel()
 	token := func(fields string) string { return "auth: {tokens: [{name: a, token: x, role: agent" + fields + "}]}" }
@@ -193,7 +193,7 @@ func numbers(n int) string {
 	return strings.Join(list, ", ")
 }
 
-// A key of another version is refused by name, whatever its value.
+// A file sets keys of another version to several values. Load refuses each key and names it in the message.
 func TestLoad_RefusesUnsupportedKeysByName(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -210,7 +210,6 @@ func TestLoad_RefusesUnsupportedKeysByName(t *testing.T) {
 	}
 }
 
-// Keys that a message suggests exist.
 func TestLoad_SuggestsOnlyExistingKeys(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"ratelimt: {}", "auth: {odic: []}"} {
@@ -242,7 +241,7 @@ func TestLoad_RefusesUnknownKeys(t *testing.T) {
 	}
 }
 
-// Each key refuses a value of another kind, with the position.
+// Load refuses a value of the wrong kind for each key, and reports its position.
 func TestLoad_RefusesValuesOfAnotherKind(t *testing.T) {
 	t.Parallel()
 	for path, kind := range keys(reflect.TypeFor[config.File](), "") {
@@ -260,7 +259,8 @@ func TestLoad_RefusesValuesOfAnotherKind(t *testing.T) {
 	}
 }
 
-// keys returns every key below a type by its path. In the path, the items of lists are [], and those of maps are *.
+// keys returns the kind of every key below a type, by the key's path. In the path, the items of lists are [], and those
+// of maps are *.
 func keys(of reflect.Type, path string) map[string]reflect.Kind {
 	out := make(map[string]reflect.Kind)
 	switch of.Kind() {
@@ -285,7 +285,8 @@ func keys(of reflect.Type, path string) map[string]reflect.Kind {
 	return out
 }
 
-// nestValue writes a value at a path. It also returns the path as messages write it.
+// nestValue returns a document in which the key at path has the value. It also returns the path in the form that
+// messages use.
 func nestValue(path, value string) (text, named string) {
 	steps := strings.Split(strings.ReplaceAll(strings.TrimPrefix(path, "."), "[]", ".[]"), ".")
 	for _, step := range steps {
@@ -312,7 +313,6 @@ func nestValue(path, value string) (text, named string) {
 	return text, strings.TrimPrefix(named, ".")
 }
 
-// All problems are reported together.
 func TestLoad_ReportsAllProblemsTogether(t *testing.T) {
 	t.Parallel()
 	got := load(t, "listen: x\ngrpc: y\nsession: {cap: 0}\nservers: {s: {}}\n")

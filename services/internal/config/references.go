@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// unresolvedReference matches a reference in a value in which references are not replaced. It does not match a
-// shell's `${name}` and `${env:-default}`.
+// unresolvedReference matches a reference in a value in which references are not replaced. It does not match a shell's
+// `${name}` and `${env:-default}`.
 var unresolvedReference = regexp.MustCompile(`\$\{(?:env|file|plain):[A-Za-z_./~][^}]*\}`)
 
-// refuseReference refuses a reference in a value that is used verbatim, and reports whether there is none. The advice
-// says what to write instead; REF in it is replaced by the reference.
+// refuseReference refuses a reference in a value that is used verbatim, and returns true if there is none. The advice
+// describes what to write instead. REF in the advice is replaced with the reference.
 func (p *problems) refuseReference(path, text, advice string) bool {
 	ref := unresolvedReference.FindString(text)
 	if ref != "" {
@@ -30,14 +30,14 @@ var gatewayHeaders = []string{
 	"proxy-connection", "te", "traceparent", "trailer", "transfer-encoding", "upgrade",
 }
 
-// misleadingHeaders lists headers that would make requests or responses unusable, each with the reason.
+// misleadingHeaders contains headers that would make requests or responses unusable, each with the reason.
 var misleadingHeaders = map[string]string{
 	"accept-encoding":     "would have the server compress its answers, which the gateway does not read; take it out",
 	"content-encoding":    "would say of requests that they are compressed, which they are not; take it out",
 	"proxy-authorization": "is for a proxy, and would be sent to the server; write the credentials into the address of http.proxy",
 }
 
-// checkHeaders refuses headers that would not be sent, and names that are listed twice.
+// checkHeaders refuses headers that would not be sent, and duplicate names.
 func (p *problems) checkHeaders(path string, headers map[string]Secret) {
 	seen := make(map[string]bool)
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
@@ -72,8 +72,8 @@ func (s *HTTPServer) checkTransport(p *problems, path string) {
 	}
 }
 
-// checkProxy refuses a value that is not a proxy, unless the value contains references, which are resolved later. The
-// message contains no credentials.
+// checkProxy refuses a value that is not a proxy. It accepts a value with references, because they are resolved later.
+// The message contains no credentials.
 func (s *HTTPServer) checkProxy(p *problems, path string) {
 	if s.Proxy == "" || s.Proxy == ProxyEnv || len(referencePattern.FindString(string(s.Proxy))) > 0 {
 		return
@@ -84,7 +84,7 @@ func (s *HTTPServer) checkProxy(p *problems, path string) {
 	}
 }
 
-// refuseReferences refuses references in a program's arguments, folder and sandbox. Only its environment may contain
+// refuseReferences refuses references in a program's arguments, directory and sandbox. Only its environment may contain
 // references.
 func (s *StdioServer) refuseReferences(p *problems, path string) {
 	for i, arg := range s.Command {

@@ -9,19 +9,18 @@ import (
 	"strings"
 )
 
-// referencePattern matches `${env:NAME}`, `${file:PATH}` or `${plain:NAME}` anywhere in a value. It also matches text
-// that only begins like a reference. That text is refused: if it were used verbatim, a typo would result in a secret
-// that is easy to guess.
+// referencePattern matches `${env:NAME}`, `${file:PATH}` or `${plain:NAME}` anywhere in a value. It also matches a
+// string that only begins like a reference. Such a string is refused: if it were used verbatim, a typo would result in
+// a secret that is easy to guess.
 var referencePattern = regexp.MustCompile(`\$\{(?:([^}:]*):([^}]*)\}|)`)
 
-// Secret is a value that may contain references and must not be shown. Only the role that needs the secret resolves
-// it.
+// Secret is a value that may contain references and must not be shown. Only the role that needs the secret resolves it.
 type Secret string
 
-// hiddenText replaces a secret in text that is shown.
+// hiddenText replaces a secret in output.
 const hiddenText = "[hidden]"
 
-// String returns "[hiddenText]", or "" for an empty secret.
+// String returns "[hidden]", or "" for an empty secret.
 func (s Secret) String() string {
 	if s == "" {
 		return ""
@@ -29,7 +28,7 @@ func (s Secret) String() string {
 	return hiddenText
 }
 
-// GoString returns the same text as String.
+// GoString returns the same string as String.
 func (s Secret) GoString() string { return s.String() }
 
 // LogValue implements [slog.LogValuer]. It hides the secret.
@@ -38,12 +37,12 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 // MarshalText hides the secret in JSON and other encodings.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Env looks up environment variables. Only package app passes the environment of the process.
+// Env looks up environment variables. Only package app reads the environment of the process.
 type Env func(name string) (string, bool)
 
-// Resolve returns the secret with its references replaced. `${env:NAME}` becomes the value of the variable,
-// `${file:PATH}` the content of the file without newlines at its end, and `${plain:NAME}` the value of a variable
-// that is not secret. The error names every reference that can't be replaced.
+// Resolve returns the secret with its references replaced. `${env:NAME}` is replaced with the value of the variable,
+// `${file:PATH}` with the content of the file without trailing newlines, and `${plain:NAME}` with the value of a
+// variable that is not secret. The error names every reference that can't be replaced.
 func (s Secret) Resolve(f *File, env Env) (string, error) {
 	var broken []error
 	out := referencePattern.ReplaceAllStringFunc(string(s), func(ref string) string {
@@ -60,8 +59,8 @@ func (s Secret) Resolve(f *File, env Env) (string, error) {
 	return out, nil
 }
 
-// References returns the references to secrets in the value, each as a Secret. The text around the references is not
-// secret, and neither are the values of `${plain:NAME}`.
+// References returns the references to secrets in the value, each as a Secret. The rest of the value is not secret, and
+// neither are the values of `${plain:NAME}`.
 func (s Secret) References() []Secret {
 	var refs []Secret
 	for _, ref := range referencePattern.FindAllStringSubmatch(string(s), -1) {

@@ -79,7 +79,7 @@ func TestSecret_ResolvesReferences(t *testing.T) {
 	}
 }
 
-// Case S1. A secret is never shown, in any format.
+// Case S1. A configuration contains a secret. No format shows it.
 func TestSecret_IsHiddenInEveryFormat(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-9c1d"
@@ -119,7 +119,7 @@ servers:
 	}
 }
 
-// Case S1. Errors about an invalid file don't show secrets either.
+// Case S1. A configuration with a secret is invalid. The error does not show the secret.
 func TestLoad_ErrorsDoNotShowSecrets(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-9c1d"

@@ -2,7 +2,7 @@ package config
 
 import "time"
 
-// Server is an MCP server behind the gateway. Exactly one of HTTP, Stdio and GRPC is set.
+// Server is an MCP server behind the gateway. Exactly one of HTTP, Stdio and GRPC must be set.
 type Server struct {
 	// HTTP connects to a server over Streamable HTTP, or over HTTP+SSE. Set exactly one of `http`, `stdio` and `grpc`.
 	HTTP *HTTPServer `yaml:"http"`
@@ -10,24 +10,24 @@ type Server struct {
 	Stdio *StdioServer `yaml:"stdio"`
 	// GRPC connects to a gRPC server whose methods are tools.
 	GRPC *GRPCServer `yaml:"grpc"`
-	// Unwrap is `claude-flow` for a server that hides its tools' errors in results that report success. Empty for other
-	// servers.
+	// Unwrap is `claude-flow` for a server that hides its tools' errors in results that report success. It is empty for
+	// other servers.
 	Unwrap string `yaml:"unwrap"`
-	// Timeout bounds a call: 1 ms to 24 h. The default for the mesh's own agents is `15m`, but `60s` when `sluice up`
-	// runs without `servers`.
+	// Timeout is the maximum duration of a call: 1 ms to 24 h. The default for the mesh's own agents is `15m`, but `60s`
+	// when `sluice up` runs without `servers`.
 	Timeout time.Duration `yaml:"timeout"`
-	// MaxTimeout bounds a call whose server reports progress, which starts `timeout` again: `timeout` to 24 h. The
-	// default is ten times `timeout`, but at most 1 h, and at least `timeout`.
+	// MaxTimeout is the maximum duration of a call whose server reports progress: `timeout` to 24 h. Each progress message
+	// restarts `timeout`. The default is ten times `timeout`, but at most 1 h, and at least `timeout`.
 	MaxTimeout time.Duration `yaml:"max_timeout"`
-	// Pin is how definitions of tools are pinned: `first_use`, `review` or `off`. Empty means `first_use`, or `off`
+	// Pin is the mode of pinning the tools' definitions: `first_use`, `review` or `off`. Empty means `first_use`, or `off`
 	// for the mesh's own agents.
 	Pin string `yaml:"pin"`
-	// Trusted accepts annotations with which the server declares a tool to be harmless.
+	// Trusted accepts annotations with which the server declares a tool harmless.
 	Trusted bool `yaml:"trusted"`
 }
 
-// PinMode returns how the definitions of the server's tools are pinned. By default the tools of the mesh's own agents
-// are not pinned, because the mesh ships their definitions.
+// PinMode returns the mode of pinning the definitions of the server's tools. By default, the tools of the mesh's own
+// agents are not pinned, because their definitions are part of the mesh.
 func (s Server) PinMode() string {
 	switch {
 	case s.Pin != "":
@@ -39,93 +39,98 @@ func (s Server) PinMode() string {
 	}
 }
 
-// HTTPServer is a server over Streamable HTTP, or over HTTP+SSE.
+// HTTPServer configures a server over Streamable HTTP, or over HTTP+SSE.
 type HTTPServer struct {
 	// URL is the address of the MCP endpoint. References are refused. Required.
 	URL string `yaml:"url"`
 	// Headers are sent with every request.
 	Headers map[string]Secret `yaml:"headers"`
-	// Proxy is the http or https URL of a proxy for an https server, or `env` for HTTPS_PROXY and NO_PROXY of the
-	// gateway's environment. Empty uses none.
+	// Proxy is the http or https URL of a proxy for an https server, or `env` for HTTPS_PROXY and NO_PROXY in the
+	// gateway's environment. If it is empty, no proxy is used.
 	Proxy Secret `yaml:"proxy"`
-	// CA is a PEM file of certificates to trust in place of the system's, also for an https proxy. The gateway reads it
+	// CA is a PEM file of certificates to trust instead of the system's, also for an https proxy. The gateway reads it
 	// when it starts.
 	CA string `yaml:"ca"`
 }
 
-// ProxyEnv is the value of [HTTPServer.Proxy] that means the proxy of the gateway's environment.
+// ProxyEnv is the value of [HTTPServer.Proxy] that selects the proxy in the gateway's environment.
 const ProxyEnv = "env"
 
-// GRPCServer is a gRPC server. Its methods whose contract has the option (sluice.mcp.v1.tool) are tools.
+// GRPCServer configures a gRPC server. Its methods with the option (sluice.mcp.v1.tool) are tools.
 type GRPCServer struct {
-	// Target is `HOST:PORT`, or `wasmagent` for the mesh's own service of agents, which takes no other key. Required.
+	// Target is `HOST:PORT`, or `wasmagent` for the mesh's own service of agents. With `wasmagent`, no other key may be
+	// set. Required.
 	Target string `yaml:"target"`
-	// CA is a PEM file of certificates to trust in place of the system's.
+	// CA is a PEM file of certificates to trust instead of the system's.
 	CA string `yaml:"ca"`
-	// Plaintext connects without TLS. Not with `ca`.
+	// Plaintext connects without TLS. It can't be combined with `ca`.
 	Plaintext bool `yaml:"plaintext"`
-	// Headers are sent with every call as metadata. Names are in lower case and don't begin with `grpc-`.
+	// Headers are sent as metadata with every call. Names are in lower case and don't begin with `grpc-`.
 	Headers map[string]Secret `yaml:"headers"`
 }
 
-// IsAgentService reports whether target, the target of a gRPC server, names a service of the mesh itself.
+// IsAgentService reports whether target, the target of a gRPC server, is the mesh's own service of agents.
 func IsAgentService(target string) bool { return target == "wasmagent" }
 
 // defaultProcesses is the default of [StdioServer.Processes].
 const defaultProcesses = 256
 
-// StdioServer is a program that speaks MCP on its standard input and output.
+// StdioServer configures a program that implements MCP on its standard input and output.
 type StdioServer struct {
 	// Command is the program and its arguments, as a list, without a shell. References are refused. Required.
 	Command []string `yaml:"command"`
-	// Env is the environment, in addition to PATH and HOME. Nothing else is inherited.
+	// Env is the environment, in addition to PATH and HOME. No other variables are inherited.
 	Env map[string]Secret `yaml:"env"`
 	// Per is `principal`, for a process for each principal, or `shared`, for one process for all.
 	Per string `yaml:"per"`
-	// Dir is the working folder: a path, or `private` for a separate folder for each process, which is also its HOME.
+	// Dir is the working directory: a path, or `private` for a separate directory for each process, which is also its
+	// HOME.
 	Dir string `yaml:"dir"`
-	// Remove lists files, relative to a private folder, to remove before a process starts, such as a lock that a killed
-	// process left.
+	// Remove lists files to remove before a process starts, such as a lock file of a killed process. The paths are
+	// relative to a private directory.
 	Remove []string `yaml:"remove"`
-	// Recycle is the number of tool calls after which a process is replaced: at most 1,000,000. 0 never replaces it.
+	// Recycle is the number of tool calls after which a process is replaced: at most 1,000,000. With 0, processes are not
+	// replaced.
 	Recycle int `yaml:"recycle"`
-	// Processes is how many processes all principals may have together: 1 to 10,000. One principal, with all agents
-	// that it made, may have a quarter of them, and all principals of one person half.
+	// Processes is the maximum number of processes of all principals together: 1 to 10,000. One principal, with all agents
+	// that it created, may have a quarter of them. All principals of one person may have half of them.
 	Processes int `yaml:"processes"`
-	// Start is how long a process may take to answer `initialize`: 1 s to 30 m. `0s` means 60 s and longer, up to 10 m,
-	// while the process writes to standard error at least every 30 s.
+	// Start is the maximum time until a process responds to `initialize`: 1 s to 30 m. With `0s`, the limit is 60 s, and
+	// up to 10 m while the process writes to standard error at least every 30 s.
 	Start time.Duration `yaml:"start"`
-	// Install is `once` or `each_start`: who installs the package of a server that npx or `npm exec` starts.
+	// Install is `once` or `each_start`. With `once`, the gateway installs the package of a server that npx or `npm exec`
+	// starts. With `each_start`, npx or npm installs it at each start.
 	Install string `yaml:"install"`
-	// Sandbox hides from the program what belongs to the mesh.
+	// Sandbox configures the sandbox that hides the mesh's files from the program.
 	Sandbox StdioSandbox `yaml:"sandbox"`
-	// Limits bound a process together with all that it starts.
+	// Limits are the limits of a process together with all processes that it starts.
 	Limits StdioLimits `yaml:"limits"`
 }
 
-// StdioLimits bound a process of a server together with all that it starts.
+// StdioLimits contains the limits of a server's process together with all processes that it starts.
 type StdioLimits struct {
-	// Tasks is the number of processes and threads at a time: 32 to 100,000.
+	// Tasks is the maximum number of processes and threads at a time: 32 to 100,000.
 	Tasks int `yaml:"tasks"`
-	// Memory is the memory of all its processes, in MiB or GiB: at least `16MiB`.
+	// Memory is the maximum memory of all its processes, in MiB or GiB: at least `16MiB`.
 	Memory Size `yaml:"memory"`
-	// Disk is the size of the private folder, in MiB or GiB: at least `16MiB`. It counts the blocks of files, at least
-	// 4 KiB for each file and folder, and open files without a name. A `dir` has no limit.
+	// Disk is the maximum size of the private directory, in MiB or GiB: at least `16MiB`. It includes the blocks of files,
+	// at least 4 KiB for each file and directory, and open files without a name. A `dir` has no limit.
 	Disk Size `yaml:"disk"`
 }
 
-// StdioSandbox configures what a program can't reach.
+// StdioSandbox configures the sandbox of a program.
 type StdioSandbox struct {
-	// Mode is `auto`, which enforces as much as the system can: by namespaces, otherwise by Landlock, otherwise
-	// nothing; `required`, with which the gateway does not start unless everything is enforced; or `off`.
+	// Mode is `auto`, `required` or `off`. `auto` enforces as much as the system supports: by namespaces, otherwise by
+	// Landlock, otherwise nothing. With `required`, the gateway does not start unless everything is enforced.
 	Mode string `yaml:"mode"`
-	// Read lists hidden files and folders that the program may read: policy documents, sockets, and folders of other
-	// servers below `DATA/gateway/servers`.
+	// Read lists hidden files and directories that the program may read: policy documents, sockets, and directories of
+	// other servers below `DATA/gateway/servers`.
 	Read []string `yaml:"read"`
-	// Write lists the same for reading and writing. It also opens read-only files and folders, with all that they hold
-	// except what is hidden, for a server that writes where its program is. The program is then writable.
+	// Write lists hidden files and directories that the program may read and write. It also makes read-only files and
+	// directories writable, with their content except for hidden files. This is for a server that writes next to its own
+	// program. That program is then writable too.
 	Write []string `yaml:"write"`
-	// Network gives the program the network. `false` leaves only a separate loopback. Landlock can restrict only TCP,
-	// and the status says so.
+	// Network gives the program access to the network. With `false`, the program has only a separate loopback. Landlock
+	// can restrict only TCP, and the status reports that.
 	Network *bool `yaml:"network"`
 }

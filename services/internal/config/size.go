@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// These are the defaults of the fields of [StdioLimits].
+// Defaults of the fields of [StdioLimits].
 const (
 	defaultTasks  = 512
 	defaultMemory = 2 * gib
@@ -19,7 +19,7 @@ const (
 	gib Size = 1 << 30
 )
 
-// Size is a number of bytes. Its text has a unit, MiB or GiB.
+// Size is a number of bytes. It is written with a unit, MiB or GiB.
 type Size int64
 
 // UnmarshalText parses a size such as "512MiB" or "2GiB".

@@ -2,8 +2,8 @@ package config
 
 import "fmt"
 
-// unsupportedKeys lists keys of other versions, each with what to do instead. They are refused by name, because
-// accepting and ignoring a setting would be misleading.
+// unsupportedKeys contains keys of other versions, each with advice. They are refused by name, because accepting and
+// ignoring a setting would be misleading.
 var unsupportedKeys = map[string]string{
 	"wasmagent": "take it out: agents are not offered",
 	"ratelimit": "take it out: limits are kept in memory",

@@ -33,9 +33,9 @@ func isRandom(value string) bool {
 	return upper && lower && digit
 }
 
-// URLSecrets returns the credentials in a URL. These are its password, or its user if it has no password, and the
-// values of query parameters that look random or whose names suggest a credential. Each is returned as written and as
-// decoded. If the URL can't be parsed, URLSecrets returns nil.
+// URLSecrets returns the credentials in a URL. They are its password, or its user if it has no password, and the values
+// of query parameters that look random or whose names suggest a credential. Each credential is returned in its encoded
+// and its decoded form. If the URL can't be parsed, URLSecrets returns nil.
 func URLSecrets(text string) []string {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -63,8 +63,8 @@ func URLSecrets(text string) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// ShownURL returns a URL for messages. It leaves out the user, the query and the fragment, because each may contain a
-// credential. The text need not be a valid URL.
+// ShownURL returns a URL for messages. It omits the user, the query and the fragment, because each may contain a
+// credential. The argument need not be a valid URL.
 func ShownURL(text string) string {
 	text, _, _ = strings.Cut(text, "#")
 	text, _, hasQuery := strings.Cut(text, "?")

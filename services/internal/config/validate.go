@@ -15,17 +15,16 @@ import (
 	"time"
 )
 
-// maxHold is the maximum time for which a call is held open.
 const maxHold = 10 * time.Minute
 
 // maxClientName is the maximum length of a pattern for client names, in bytes. The gateway ignores longer client names.
 const maxClientName = 128
 
-// maxDuration is the maximum for durations that have no other maximum.
+// maxDuration is the maximum of durations that have no other maximum.
 const maxDuration = 30 * 24 * time.Hour
 
-// serverName matches a server's name. The name has no underscore, because an aggregated tool name is split at its
-// first `__`.
+// serverName matches a server's name. The name may not contain underscores, because an aggregated tool name is split at
+// its first `__`.
 var serverName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 
 // tokenName and tenantName match the names that sluice.identity.v1.Token allows.
@@ -34,23 +33,21 @@ var (
 	tenantName = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 )
 
-// guestName matches a guest's name, and digestText a SHA-256 digest.
 var (
 	guestName  = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
 	digestText = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
 
-// shippedGuests are names that a configured guest can't have: the names of shipped guests, and a reserved name.
+// shippedGuests contains names that a configured guest can't have: the names of built-in guests, and a reserved name.
 var shippedGuests = []string{"agent", "echo", "script"}
 
-// hostName matches a host name in a request.
 var hostName = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?$`)
 
-// A Problem is one problem of a configuration.
+// A Problem is one problem in a configuration.
 type Problem struct { //nolint:errname // an item of a list of errors
-	// Path is the key, for example "servers.demo.http.url".
+	// Path is the path of the key, for example "servers.demo.http.url".
 	Path string
-	// Text says what is wrong and what to do.
+	// Text describes the problem and its solution.
 	Text string
 }
 
@@ -137,13 +134,13 @@ func (f *File) problems() []Problem {
 	return p.found
 }
 
-// providerName matches a provider's name, and price an amount of dollars.
+// providerName matches a provider's name. price matches an amount of dollars.
 var (
 	providerName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 	price        = regexp.MustCompile(`^[0-9]{1,6}([.][0-9]{1,9})?$`)
 )
 
-// check refuses a provider that can't be called, and a provider that could be called only without encryption.
+// check refuses a provider that can't be called, or that could be called only without encryption.
 func (m Provider) check(p *problems, at, name string) {
 	if !providerName.MatchString(name) || name == "script" {
 		p.addf(at, "%q is not a name of a provider: write 1 to 32 lower-case letters, digits or -; script is built in", name)
@@ -174,8 +171,8 @@ func (m Provider) check(p *problems, at, name string) {
 	}
 }
 
-// checkListen refuses an MCP listener without TLS on an address other than loopback, because tokens could be read on
-// the network.
+// checkListen refuses to serve MCP without TLS on an address other than loopback, because tokens could be read on the
+// network.
 func (f *File) checkListen(p *problems) {
 	if (f.ListenTLS.Cert == "") != (f.ListenTLS.Key == "") {
 		p.addf("listen_tls", "set both cert and key, or neither")
@@ -228,7 +225,7 @@ func (p *problems) checkBetween(path string, d, least, most time.Duration) {
 	}
 }
 
-// checkHold checks how long calls are held open. 0 means that a call gets a ticket at once.
+// checkHold checks the time for which calls are held open. If it is 0, a call receives a ticket immediately.
 func (p *problems) checkHold(path string, d time.Duration) {
 	if d != 0 {
 		p.checkBetween(path, d, time.Second, maxHold)
@@ -259,8 +256,8 @@ func (f *File) checkAuth(p *problems) {
 	}
 }
 
-// check checks a token against the constraints of sluice.identity.v1.Principal. A principal that breaks them would be
-// refused on every call.
+// check checks a token against the constraints of sluice.identity.v1.Principal. If its principal violated them, every
+// call of the principal would be refused.
 func (t Token) check(p *problems, path string) {
 	for _, field := range []struct {
 		key, value string
@@ -417,7 +414,6 @@ func (s GRPCServer) check(p *problems, path string) {
 	}
 }
 
-// metadataKey matches a key of gRPC metadata.
 var metadataKey = regexp.MustCompile(`^[0-9a-z_.-]{1,128}$`)
 
 func (s StdioServer) check(p *problems, path string) {

@@ -23,36 +23,35 @@ type Conn struct {
 	// identifyTimer closes the connection after Limits.IdentifyTimeout. It is nil if element is nil.
 	identifyTimer *time.Timer
 
-	// The listener's lock guards the fields from element to closed.
+	// The listener's mutex guards the fields from element to closed.
 
-	// element is the connection's element in the list of unauthenticated connections; nil if it is not in the list.
+	// element is the connection's element in the list of unauthenticated connections, or nil if it is not in the list.
 	element *list.Element
-	// caller is the identified caller; empty if no caller was identified.
+	// caller is the identified caller. It is empty until a caller is identified.
 	caller string
-	// proxied is true for a connection of a trusted proxy.
+	// proxied is true if the connection is from a trusted proxy.
 	proxied bool
 	closed  bool
 
-	// identified is true after a caller was identified and counted.
 	identified atomic.Bool
 
 	// work yields the processor between reads from an unauthenticated client.
 	work gosched.Work
 
-	// sentData is true if the client is known to have sent something.
+	// sentData is true if the client is known to have sent data.
 	sentData atomic.Bool
 	// writeMu is locked while a write waits for the client to read.
 	writeMu sync.Mutex
 }
 
 // Identify sets the caller of the connection and reports whether the caller may have one more connection. Only the
-// first caller of a connection is counted; for later callers Identify returns true. For an empty caller Identify
-// returns false.
+// first caller of a connection is counted. For later callers, Identify returns true. For an empty caller, it returns
+// false.
 func (c *Conn) Identify(caller string) bool {
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
 	if c.element == nil || caller == "" {
-		return caller != "" && !c.closed // a caller was identified before, or the connection is a trusted proxy's
+		return caller != "" && !c.closed // a caller is already identified, or the connection is from a trusted proxy
 	}
 	if c.listener.perCaller[caller] >= c.listener.limits.MaxPerCaller {
 		return false
@@ -64,7 +63,7 @@ func (c *Conn) Identify(caller string) bool {
 	return true
 }
 
-// IsIdentified reports whether a caller was identified. In that case Identify need not be called again.
+// IsIdentified reports whether a caller was identified. If so, Identify need not be called again.
 func (c *Conn) IsIdentified() bool { return c.identified.Load() }
 
 // NetConn returns the underlying connection, like [crypto/tls.Conn.NetConn].
@@ -80,8 +79,8 @@ func (c *Conn) expire() {
 	}
 }
 
-// hasSentData reports whether the client has sent anything, including data that the server has not read yet. If there
-// are many new connections, the server may take long to read from each.
+// hasSentData reports whether the client has sent data, including data that the server has not read yet. If there are
+// many new connections, the server may read late from each of them.
 func (c *Conn) hasSentData() bool {
 	if !c.sentData.Load() && hasUnreadData(c.Conn) {
 		c.sentData.Store(true)
@@ -99,7 +98,7 @@ func (c *Conn) Close() error {
 }
 
 // Read implements [net.Conn]. If Limits.WriteTimeout is set, Read waits while a write waits for the client to read.
-// Otherwise a client that sends requests and reads no responses would use up memory.
+// Otherwise a client that sends requests and does not read the responses would use up memory.
 func (c *Conn) Read(p []byte) (int, error) {
 	if c.listener.limits.WriteTimeout > 0 {
 		c.writeMu.Lock()

@@ -1,10 +1,10 @@
-// Package connlimit bounds the connections of a listener before clients are authenticated. It bounds the
-// unauthenticated connections in total and per address, and closes a connection on which no caller is identified in
-// time.
+// Package connlimit limits the connections of a listener before clients are authenticated. It limits the number of
+// unauthenticated connections in total and per address. It closes a connection on which no caller is identified before
+// a timeout.
 //
-// If there are too many unauthenticated connections, the listener closes the oldest connection that has sent nothing,
-// or the oldest of all if each has sent something. Identified callers have separate quotas, which unauthenticated
-// clients can't use up.
+// If there are too many unauthenticated connections, the listener closes the oldest connection on which the client has
+// sent no data. If all clients have sent data, it closes the oldest connection. Identified callers have separate
+// quotas, which unauthenticated clients can't use up.
 package connlimit
 
 import (
@@ -18,26 +18,26 @@ import (
 	"time"
 )
 
-// Limits bound the connections of one listener. All fields except WriteTimeout, IsTrusted and MaxProxied are required.
+// Limits contains the limits of one listener. All fields except WriteTimeout, IsTrusted and MaxProxied are required.
 type Limits struct {
-	// MaxUnauthenticated is the maximum number of unauthenticated connections. MaxPerAddress is their maximum number
-	// for one address.
+	// MaxUnauthenticated is the maximum number of unauthenticated connections. MaxPerAddress is their maximum number for
+	// one address.
 	MaxUnauthenticated, MaxPerAddress int
 	// MaxPerCaller is the maximum number of connections of one identified caller.
 	MaxPerCaller int
 	// IdentifyTimeout is the maximum time until a caller is identified on a connection.
 	IdentifyTimeout time.Duration
-	// WriteTimeout is how long the client may take to read one write. Until then nothing is read from the client.
-	// Zero means no limit, and reading does not wait for writes.
+	// WriteTimeout is the maximum time that the client may take to read the data of one write. Until then, the server
+	// reads nothing from the client. If WriteTimeout is zero, there is no limit, and reads do not wait for writes.
 	WriteTimeout time.Duration
-	// IsTrusted reports whether connections from an address, for example a proxy's, carry requests of many clients. Nil
-	// trusts no address.
+	// IsTrusted reports whether connections from an address, for example a proxy's, transmit requests of many clients. If
+	// it is nil, no address is trusted.
 	IsTrusted func(netip.Addr) bool
 	// MaxProxied is the maximum number of connections from all trusted addresses. No other limit applies to them.
 	MaxProxied int
 }
 
-// A Listener accepts bounded connections. It is safe for concurrent use.
+// A Listener accepts connections up to its limits. It is safe for concurrent use.
 type Listener struct {
 	net.Listener
 	limits Limits
@@ -50,7 +50,7 @@ type Listener struct {
 	perAddress map[netip.Prefix]int
 	// perCaller is the number of connections per identified caller.
 	perCaller map[string]int
-	// proxied is the number of connections of trusted proxies.
+	// proxied is the number of connections from trusted proxies.
 	proxied int
 	// closedCount is the number of connections that were closed to make room for others since the last log message.
 	closedCount int
@@ -61,8 +61,8 @@ type Listener struct {
 // logInterval is the minimum interval between log messages about closed connections.
 const logInterval = time.Minute
 
-// Listen returns a listener that bounds the connections of lis. If it closes connections to make room for others, it
-// logs that at most once a minute.
+// Listen returns a listener that limits the connections of lis. At most once a minute, it logs the connections that it
+// closed to make room for others.
 func Listen(lis net.Listener, limits Limits, log *slog.Logger) (*Listener, error) {
 	if lis == nil || log == nil || limits.MaxUnauthenticated <= 0 || limits.MaxPerAddress <= 0 || limits.MaxPerCaller <= 0 || limits.IdentifyTimeout <= 0 ||
 		limits.IsTrusted != nil && limits.MaxProxied <= 0 {
@@ -71,7 +71,7 @@ func Listen(lis net.Listener, limits Limits, log *slog.Logger) (*Listener, error
 	return &Listener{Listener: lis, limits: limits, log: log, unauthenticated: list.New(), perAddress: make(map[netip.Prefix]int), perCaller: make(map[string]int)}, nil
 }
 
-// Accept implements [net.Listener]. Its connections are of type *[Conn].
+// Accept implements [net.Listener]. The connections have the type *[Conn].
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		inner, err := l.Listener.Accept()
@@ -96,7 +96,7 @@ func (l *Listener) admit(inner net.Conn) *Conn {
 		return c
 	}
 	if least, turned := l.countUnauthenticated(c); least != nil {
-		_ = least.Close() // the client gets no message
+		_ = least.Close() // the client receives no message
 		if turned > 0 {
 			l.log.WarnContext(context.Background(), "unauthenticated connections were closed to make space for others", "count", turned, "newest", addr.String(), "address", l.Addr().String())
 		}
@@ -104,7 +104,7 @@ func (l *Listener) admit(inner net.Conn) *Conn {
 	return c
 }
 
-// countProxied counts a connection of a trusted proxy. It returns false if there are too many.
+// countProxied counts a connection from a trusted proxy. It returns false if there are too many.
 func (l *Listener) countProxied(c *Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,7 +117,7 @@ func (l *Listener) countProxied(c *Conn) bool {
 }
 
 // countUnauthenticated counts an unauthenticated connection. It returns the connection that must be closed to make
-// room, or nil, and the number of closed connections to log now.
+// room, or nil if there is none. It also returns the number of closed connections to log now.
 func (l *Listener) countUnauthenticated(c *Conn) (least *Conn, turned int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -137,7 +137,8 @@ func (l *Listener) countUnauthenticated(c *Conn) (least *Conn, turned int) {
 	return least, turned
 }
 
-// countClosed counts a closed connection. It returns the number of closed connections to log now; 0 for no message.
+// countClosed counts a closed connection. It returns the number of closed connections to log now, or 0 to log no
+// message.
 func (l *Listener) countClosed(now time.Time) (say int) {
 	l.closedCount++
 	if now.Sub(l.loggedAt) < logInterval {
@@ -147,9 +148,9 @@ func (l *Listener) countClosed(now time.Time) (say int) {
 	return say
 }
 
-// oldestOf returns the connection of an address that is closed first: the oldest one that has sent nothing, otherwise
-// the oldest one. A client that has begun its handshake therefore keeps its connection, regardless of the number of
-// silent connections.
+// oldestOf returns the connection of an address that is closed first. It is the oldest connection without data from the
+// client, or otherwise the oldest one. Therefore a client that has begun its handshake keeps its connection, regardless
+// of the number of silent connections.
 func (l *Listener) oldestOf(from netip.Prefix) (oldest *Conn) {
 	for e := l.unauthenticated.Front(); e != nil; e = e.Next() {
 		switch c := e.Value.(*Conn); { //nolint:forcetypeassert // the list contains only *Conn
@@ -163,8 +164,8 @@ func (l *Listener) oldestOf(from netip.Prefix) (oldest *Conn) {
 	return oldest
 }
 
-// fullestAddress returns the address with the most unauthenticated connections. Addresses with few connections
-// therefore keep theirs.
+// fullestAddress returns the address with the most unauthenticated connections. Therefore addresses with few
+// connections keep them.
 func (l *Listener) fullestAddress() (from netip.Prefix) {
 	most := 0
 	for prefix, n := range l.perAddress {
@@ -175,7 +176,7 @@ func (l *Listener) fullestAddress() (from netip.Prefix) {
 	return from
 }
 
-// uncount uncounts a connection. It is idempotent.
+// uncount removes a connection from all counts. It is idempotent.
 func (l *Listener) uncount(c *Conn) {
 	if c.element != nil {
 		l.unauthenticated.Remove(c.element)
@@ -213,6 +214,6 @@ func prefixOf(addr netip.Addr) netip.Prefix {
 	if addr.Is6() {
 		bits = 64
 	}
-	prefix, _ := addr.Prefix(bits) // the zero address gives the zero prefix, which counts as one client
+	prefix, _ := addr.Prefix(bits) // the zero address has the zero prefix, which counts as one client
 	return prefix
 }

@@ -36,7 +36,7 @@ func (w addressListener) Accept() (net.Conn, error) {
 	return addressConn{conn, net.TCPAddrFromAddrPort(netip.MustParseAddrPort(<-w.from))}, nil
 }
 
-// testListener is a [connlimit.Listener] that a test can connect to.
+// testListener is a [connlimit.Listener] to which a test can connect.
 type testListener struct {
 	t    *testing.T
 	wing addressListener
@@ -72,7 +72,6 @@ func (h *testListener) enter(addr string) (outside net.Conn, inside *connlimit.C
 	return outside, conn.(*connlimit.Conn) //nolint:forcetypeassert // Listener.Accept documents this type
 }
 
-// closed reports whether the other end has closed a connection.
 func closed(conn net.Conn) bool {
 	_ = conn.SetReadDeadline(time.Now().Add(time.Millisecond))
 	_, err := conn.Read(make([]byte, 1))
@@ -83,14 +82,14 @@ func smallLimits() connlimit.Limits {
 	return connlimit.Limits{MaxUnauthenticated: 4, MaxPerAddress: 2, MaxPerCaller: 2, IdentifyTimeout: time.Hour}
 }
 
-// Case X2. If there are too many unauthenticated connections, the oldest one of the same address is closed, otherwise
-// the oldest one of the address that has the most. Identified connections stay open.
+// Case X2. There are too many unauthenticated connections. If their address has too many, its oldest one is closed.
+// Otherwise the oldest one of the address with the most connections is closed. Identified connections stay open.
 func TestListener_ClosesOldestUnauthenticatedConnection(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name string
 		come []string
-		// known lists the clients that identify themselves at once. gone lists the clients whose connections are closed.
+		// known lists the clients that identify themselves immediately. gone lists the clients whose connections are closed.
 		known, gone []int
 	}{
 		{"as many as may", []string{"10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1", "10.0.0.2:2"}, nil, nil},
@@ -127,8 +126,8 @@ func TestListener_ClosesOldestUnauthenticatedConnection(t *testing.T) {
 	}
 }
 
-// Case X2. Silent connections are closed before connections on which the client has sent something, even long ago. If
-// no connection is silent, the oldest one is closed.
+// Case X2. Connections without data from the client are closed before connections with data. If all clients have sent
+// data, the oldest connection is closed.
 func TestListener_ClosesSilentConnectionsFirst(t *testing.T) {
 	t.Parallel()
 	h := open(t, smallLimits())
@@ -156,7 +155,7 @@ func TestListener_ClosesSilentConnectionsFirst(t *testing.T) {
 	}
 }
 
-// Case X2. A caller has a quota of connections. A connection that ends no longer counts.
+// Case X2. A caller has a quota of connections. A closed connection no longer counts against it.
 func TestConn_LimitsConnectionsPerCaller(t *testing.T) {
 	t.Parallel()
 	h := open(t, smallLimits())
@@ -187,7 +186,7 @@ func TestConn_LimitsConnectionsPerCaller(t *testing.T) {
 	}
 }
 
-// Case X2. An unauthenticated connection is closed after IdentifyTimeout.
+// Case X2.
 func TestListener_ClosesUnidentifiedConnectionAfterTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -212,7 +211,7 @@ func TestListener_ClosesUnidentifiedConnectionAfterTimeout(t *testing.T) {
 	})
 }
 
-// Case X2. The server reads nothing from a client that does not read its responses.
+// Case X2. A client does not read its responses. The server reads no more requests from this client.
 func TestConn_StopsReadingWhileClientDoesNotRead(t *testing.T) {
 	t.Parallel()
 	limits := smallLimits()
@@ -248,7 +247,7 @@ func TestConn_StopsReadingWhileClientDoesNotRead(t *testing.T) {
 	}
 }
 
-// Case X2. Trusted proxies together may have a fixed number of connections.
+// Case X2. The connections from all trusted proxies together are limited.
 func TestListener_LimitsConnectionsOfProxies(t *testing.T) {
 	t.Parallel()
 	limits := smallLimits()

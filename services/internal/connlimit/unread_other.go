@@ -4,5 +4,5 @@ package connlimit
 
 import "net"
 
-// hasUnreadData returns false, because this system can't look for unread data.
+// hasUnreadData returns false, because this system can't report unread data.
 func hasUnreadData(net.Conn) bool { return false }

@@ -1,4 +1,5 @@
-// Package datadir locks the folder in which a role stores its state, so that two processes can't write the same files.
+// Package datadir locks the directory in which a role stores its state, so that two processes can't write the same
+// files.
 package datadir
 
 import (
@@ -11,17 +12,18 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// ErrInUse means that another process has locked the folder.
+// ErrInUse means that another process has locked the directory.
 var ErrInUse = errors.New("the folder is in use by another process")
 
-// Dir is a folder that this process has locked.
+// Dir is a directory that this process has locked.
 type Dir struct {
 	path string
 	lock *flock.Flock
 }
 
-// Open creates the folder DATA/ROLE if it does not exist, with access only for its owner, and locks it. An empty role
-// means DATA itself, which a process that runs all roles locks in addition to the roles' folders. Errors: [ErrInUse].
+// Open creates the directory DATA/ROLE if it does not exist, with access only for its owner, and locks it. If role is
+// empty, the directory is DATA. A process that runs all roles locks DATA in addition to the roles' directories. If
+// another process has locked the directory, Open returns [ErrInUse].
 func Open(data, role string) (*Dir, error) {
 	path := filepath.Join(data, role)
 	if err := os.MkdirAll(path, 0o700); err != nil {
@@ -38,16 +40,16 @@ func Open(data, role string) (*Dir, error) {
 	return &Dir{path: path, lock: lock}, nil
 }
 
-// Path returns the path of a file or folder inside the folder.
+// Path returns the path of a file or directory inside the directory.
 func (d *Dir) Path(elem ...string) string {
 	return filepath.Join(append([]string{d.path}, elem...)...)
 }
 
-// Close unlocks the folder.
+// Close unlocks the directory.
 func (d *Dir) Close() error { return d.lock.Unlock() }
 
 // RemoveAll is like [os.RemoveAll], but also works if another program has removed this process's permissions on
-// folders inside dir. It follows no links in dir.
+// directories inside dir. It does not follow links.
 func RemoveAll(dir string) error {
 	parent, err := os.OpenRoot(filepath.Dir(dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -59,7 +61,7 @@ func RemoveAll(dir string) error {
 	return errors.Join(RemoveAllIn(parent, filepath.Base(dir)), parent.Close())
 }
 
-// RemoveAllIn is [RemoveAll] for a file or folder in an open folder.
+// RemoveAllIn is [RemoveAll] for a file or directory in an open directory.
 func RemoveAllIn(parent *os.Root, name string) error {
 	if parent.RemoveAll(name) == nil {
 		return nil
@@ -68,7 +70,7 @@ func RemoveAllIn(parent *os.Root, name string) error {
 		return parent.RemoveAll(name)
 	}
 	_ = fs.WalkDir(parent.FS(), name, func(path string, d fs.DirEntry, _ error) error {
-		if d != nil && d.IsDir() { // a link is no folder
+		if d != nil && d.IsDir() { // a link is not a directory
 			_ = parent.Chmod(path, 0o700)
 		}
 		return nil // the second RemoveAll reports the error

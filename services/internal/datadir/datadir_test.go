@@ -14,10 +14,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 )
 
-// folderEnv is the environment variable that tells a child process which data folder to lock.
+// folderEnv is the environment variable that contains the data directory that a child process must lock.
 const folderEnv = "DATADIR_TEST_FOLDER"
 
-// TestMain makes the test binary a process that locks a folder until the test ends the process.
+// TestMain makes the test binary a process that locks a directory until the test ends the process.
 func TestMain(m *testing.M) {
 	data := os.Getenv(folderEnv)
 	if data == "" {
@@ -68,7 +68,7 @@ func TestOpen_LocksFolder(t *testing.T) {
 	}
 }
 
-// A folder is locked as long as its process runs. After the process was killed, another process can lock the folder.
+// A directory is locked while its process runs. After the process was killed, another process can lock the directory.
 func TestOpen_SucceedsAfterOtherProcessWasKilled(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()

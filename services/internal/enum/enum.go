@@ -1,4 +1,4 @@
-// Package enum writes values of protobuf enums in the form of configuration files, records and messages.
+// Package enum formats values of protobuf enums for configuration files, records and messages.
 package enum
 
 import (
@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// unspecified is the suffix of the name of every enum's first value. The text before the suffix is the prefix of all
-// names of the enum (buf's rules ENUM_ZERO_VALUE_SUFFIX and ENUM_VALUE_PREFIX).
+// unspecified is the suffix of the name of every enum's first value. The rest of that name is the prefix of all names
+// of the enum (buf's rules ENUM_ZERO_VALUE_SUFFIX and ENUM_VALUE_PREFIX).
 const unspecified = "UNSPECIFIED"
 
 // NameOrEmpty is like [Name], but returns the empty string for the unspecified value.
@@ -20,8 +20,8 @@ func NameOrEmpty(v protoreflect.Enum) string {
 	return Name(v)
 }
 
-// Name returns a value's name in the form used outside of protobuf, for example "denied_by_rule" for
-// CODE_DENIED_BY_RULE. For a number without a name it returns the number.
+// Name returns the name of a value in the form that is used outside of protobuf. For CODE_DENIED_BY_RULE, it is
+// "denied_by_rule". For a number without a name, Name returns the number.
 func Name(v protoreflect.Enum) string {
 	named := v.Descriptor().Values().ByNumber(v.Number())
 	if named == nil {
@@ -30,8 +30,8 @@ func Name(v protoreflect.Enum) string {
 	return NameOf(named)
 }
 
-// NameOf is like [Name] for a value with a name. If the names of the enum have no prefix, as in other projects'
-// enums, NameOf returns the whole name in lower case.
+// NameOf is like [Name] for the descriptor of a value. If the names of the enum have no prefix, as in enums of other
+// projects, NameOf returns the whole name in lower case.
 func NameOf(v protoreflect.EnumValueDescriptor) string {
 	name := string(v.Name())
 	if values, ok := v.Parent().(protoreflect.EnumDescriptor); ok && values.Values().ByNumber(0) != nil {

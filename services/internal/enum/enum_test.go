@@ -36,7 +36,6 @@ func TestName(t *testing.T) {
 	}
 }
 
-// The names of every enum in the contracts have a prefix that the package can remove.
 func TestName_EveryEnumHasPrefix(t *testing.T) {
 	t.Parallel()
 	seen := 0

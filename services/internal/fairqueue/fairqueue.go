@@ -1,5 +1,5 @@
-// Package fairqueue contains a fair queue for CPU-intensive work. The queue bounds how much of the work runs at a time,
-// in total and for each owner. Owners take turns, so an owner with much work delays only its own work.
+// Package fairqueue implements a fair queue for CPU-intensive work. The queue limits the work that runs at a time, in
+// total and for each owner. Owners take turns, so an owner with much work delays only its own work.
 package fairqueue
 
 import (
@@ -15,43 +15,42 @@ import (
 )
 
 const (
-	// maxWaiting is how many pieces of one owner's work may wait.
+	// maxWaiting is the maximum number of waiting pieces of one owner's work.
 	maxWaiting = 1024
-	// maxShortSlice is the maximum length of a time slice that is not followed by a rest. maxRest is the maximum length of
-	// a rest.
+	// maxShortSlice is the maximum length of a time slice without a rest after it. maxRest is the maximum length of a
+	// rest.
 	maxShortSlice, maxRest = time.Millisecond, time.Second
 )
 
-// ErrBusy means that too much of an owner's work is waiting. Compare with errors.Is.
+// ErrBusy means that too much of an owner's work waits. Use errors.Is to compare it.
 var ErrBusy = errors.New("too much of this caller's work waits: try again")
 
-// Queue is a fair queue for one kind of work of owners of type K. Create it with [New]. It is safe for concurrent
-// use.
+// Queue is a fair queue for one kind of work by owners of type K. Create it with [New]. It is safe for concurrent use.
 type Queue[K comparable] struct {
 	total, perOwner int
-	// rests is true if an owner must rest after a time slice for as long as the slice took.
+	// If rests is true, an owner must rest after a time slice for as long as the slice took.
 	rests bool
 
 	mu      sync.Mutex
 	working int
 	owners  map[K]*owner
-	// waiting contains the waiting owners, the next one first.
+	// waiting contains the waiting owners, in the order of their turns.
 	waiting []*owner
 }
 
-// An owner is the state of one owner of work. It exists while the owner has a time slice, rests after one, or waits for
-// one.
+// An owner is the state of one owner of work. It exists while the owner has a time slice, rests after a slice, or waits
+// for one.
 type owner struct {
-	// working is the number of the owner's running time slices. resting is the number of its time slices that have ended
-	// and whose rest has not.
+	// working is the number of the owner's running time slices. resting is the number of the owner's ended time slices
+	// whose rest has not ended.
 	working, resting int
 	// waiting contains a channel for each waiting piece of work, in order. The channel is closed when the time slice
 	// begins.
 	waiting []chan struct{}
 }
 
-// New returns a fair queue. The argument all is the maximum number of time slices at a time, and each is the maximum
-// for one owner. Both must be at least 1.
+// New returns a fair queue. all is the maximum number of concurrent time slices. each is the maximum number for one
+// owner. Both must be at least 1.
 func New[K comparable](all, each int) (*Queue[K], error) {
 	if all < 1 || each < 1 {
 		return nil, errors.New("fairqueue: all and each must be at least 1")
@@ -59,20 +58,20 @@ func New[K comparable](all, each int) (*Queue[K], error) {
 	return &Queue[K]{total: all, perOwner: each, owners: make(map[K]*owner)}, nil
 }
 
-// Processors returns how many processors the process can use. That is the number of the machine's processors, or
-// GOMAXPROCS if it is less.
+// Processors returns the number of processors that the process can use. It is the minimum of the number of the
+// machine's processors and GOMAXPROCS.
 func Processors() int { return min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) }
 
-// NewForProcessor returns a fair queue for work that keeps a processor busy. The work may use half of the processors,
-// and one owner half of that, but at least one. An owner may use only half of the time: after a slice of more than a
-// millisecond it rests for as long as the slice took, at most 1 s.
+// NewForProcessor returns a fair queue for work that keeps a processor busy. The work may use half of the processors.
+// One owner may use half of these processors, but at least one. An owner may use only half of the time: after a slice
+// of more than a millisecond, it rests for as long as the slice took, at most 1 s.
 func NewForProcessor[K comparable]() *Queue[K] {
 	all := max(1, Processors()/2)
 	return &Queue[K]{total: all, perOwner: max(1, all/2), rests: true, owners: make(map[K]*owner)}
 }
 
-// Acquire waits for a time slice for an owner. The returned function ends the slice and must be called once. Errors:
-// [ErrBusy], and the cause of ctx if ctx ends while Acquire waits.
+// Acquire waits for a time slice for an owner. The returned function ends the slice and must be called once. Acquire
+// returns [ErrBusy] if too much of the owner's work waits. If ctx ends first, Acquire returns the cause of ctx.
 func (t *Queue[K]) Acquire(ctx context.Context, of K) (func(), error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("wait for a turn: %w", context.Cause(ctx))
@@ -132,7 +131,6 @@ func (t *Queue[K]) startSlices() {
 	}
 }
 
-// end ends a slice that has taken the given time.
 func (t *Queue[K]) end(of K, took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -148,7 +146,6 @@ func (t *Queue[K]) end(of K, took time.Duration) {
 	t.forget(of, o)
 }
 
-// endRest ends the rest after a slice.
 func (t *Queue[K]) endRest(of K, o *owner) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -157,7 +154,7 @@ func (t *Queue[K]) endRest(of K, o *owner) {
 	t.forget(of, o)
 }
 
-// abandon removes a waiting piece of work. It returns false if its slice has already begun.
+// abandon removes a waiting piece of work. It returns false if the time slice of the work has already begun.
 func (t *Queue[K]) abandon(of K, ready chan struct{}) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -177,7 +174,7 @@ func (t *Queue[K]) abandon(of K, ready chan struct{}) bool {
 	return true
 }
 
-// forget removes an owner that has no slice, no rest and no waiting work.
+// forget removes an owner that has no time slice, no rest and no waiting work.
 func (t *Queue[K]) forget(of K, o *owner) {
 	if o.working == 0 && o.resting == 0 && len(o.waiting) == 0 {
 		delete(t.owners, of)

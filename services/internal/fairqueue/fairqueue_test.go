@@ -34,7 +34,7 @@ func take(t *testing.T, turns *fairqueue.Queue[string], of string) func() {
 	return end
 }
 
-// Case X1. Owners take turns, so an owner with endless work does not delay the work of other owners.
+// Case X1. An owner has endless work. Owners take turns, so it does not delay the work of other owners.
 func TestTake_OwnersTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestTake_LimitsSlicesPerOwner(t *testing.T) {
 	})
 }
 
-// Case X1. A waiting piece of work ends with its context, and leaves the queue.
+// Case X1. The context of a waiting piece of work ends. The work leaves the queue.
 func TestTake_WaitEndsWithContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -116,7 +116,8 @@ func TestTake_WaitEndsWithContext(t *testing.T) {
 	})
 }
 
-// In any order of acquiring, abandoning and ending slices, there are never too many slices, and no slice is lost.
+// Owners acquire, abandon and end slices in random order. There are never more slices than the limits allow, and no
+// slice is lost.
 func TestTake_NeverExceedsLimits(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -160,7 +161,7 @@ func TestTake_NeverExceedsLimits(t *testing.T) {
 	})
 }
 
-// Case X1. At most maxWaiting pieces of one owner's work may wait. A piece that stops waiting makes room for another.
+// Case X1. At most maxWaiting pieces of one owner's work can wait. When a piece stops waiting, another can wait.
 func TestTake_LimitsWaitingPerOwner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -208,8 +209,8 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// Case X1. An owner that has kept a processor busy rests for the same time, at most a second. During the rest, other
-// owners get time slices.
+// Case X1. After work that keeps a processor busy, its owner rests for the same time, at most 1 s. During the rest,
+// other owners receive time slices.
 func TestTake_OwnerRestsAfterLongWork(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ works, waits time.Duration }{

@@ -10,36 +10,35 @@ import (
 )
 
 const (
-	// yieldAfter is how long work may keep a processor before it lets others run.
+	// yieldAfter is the time for which work keeps a processor before it lets other goroutines run.
 	yieldAfter = 250 * time.Microsecond
-	// maxYieldAfter is the longest time that work may keep a processor. After a call of [Yield], work may continue for as
-	// long as that call took. Otherwise an endless stream of short work could delay long work forever.
+	// maxYieldAfter is the maximum time for which work keeps a processor. After a call to [Yield], work may continue for
+	// as long as that call took. Otherwise an endless stream of short work could delay long work forever.
 	maxYieldAfter = 10 * time.Millisecond
-	// stepsPerCheck is the number of steps between two readings of the clock.
 	stepsPerCheck = 64
 )
 
-// Work is a computation that may keep a processor for long. The runtime preempts it only after 10 ms, during which
-// other goroutines wait. Therefore Work yields the processor between its steps when it has run for a while. The zero
-// value is ready for use by one goroutine.
+// Work is a computation that may keep a processor for a long time. The runtime preempts it only after 10 ms, during
+// which other goroutines wait. Therefore Work yields the processor between its steps. The zero value is ready for use
+// by one goroutine.
 type Work struct {
-	// Longest is the maximum time for which the work keeps a processor before it yields. 0 means 10 ms.
+	// Longest is the maximum time for which the work keeps a processor before it yields. The default is 10 ms.
 	Longest time.Duration
 
 	steps int
 	began time.Time
-	// rested is how long the last call of [Yield] took.
+	// rested is the duration of the last call to [Yield].
 	rested time.Duration
 }
 
-// Step ends a step that takes at most a few microseconds. It yields the processor if the work has run for a while.
+// Step ends a step of at most a few microseconds. It yields the processor if the work has kept it for long enough.
 func (s *Work) Step() {
 	if s.steps++; s.steps%stepsPerCheck == 0 {
 		s.Part()
 	}
 }
 
-// Part is like [Work.Step] for a step that may take longer.
+// Part is like [Work.Step], but for a longer step.
 func (s *Work) Part() {
 	switch {
 	case s.began.IsZero():
@@ -55,28 +54,27 @@ func (s *Work) Part() {
 
 // Yield lets all other runnable goroutines run, including goroutines for which network data has arrived.
 // [runtime.Gosched] is not enough: the runtime polls the network only if no goroutine is runnable, or after 10 ms, and
-// the goroutine that calls Gosched is runnable. Therefore Yield also waits for the network, by means of a pipe that
-// becomes readable at once.
+// the goroutine that calls Gosched is runnable. Therefore Yield also waits for the network. For this it uses a pipe
+// that becomes readable immediately.
 func Yield() {
 	if poller == nil || !poller.wait() {
 		runtime.Gosched()
 	}
 }
 
-// netPoller is a pipe. The runtime polls it together with the network.
+// netPoller is a pipe that the runtime polls together with the network.
 type netPoller struct {
 	in, out *os.File
 
 	mu sync.Mutex
-	// waiting contains the mutexes that are unlocked when the byte has been read. They are mutexes, because a channel that
-	// was created outside a synctest bubble can't wake a goroutine in the bubble. broken is true when no more bytes will
-	// be read.
+	// waiting contains the mutexes that are unlocked when the byte has been read. They are mutexes because a channel from
+	// outside a synctest bubble can't wake a goroutine in the bubble. broken is true if no more bytes will be read.
 	waiting []*sync.Mutex
 	broken  bool
 }
 
-// poller is the netPoller of the process; nil if there is none. It is created at the start, before the process can run
-// out of file descriptors.
+// poller is the netPoller of the process, or nil if there is none. It is created at the start, before the process can
+// run out of file descriptors.
 var poller = newPoller()
 
 func newPoller() *netPoller {
@@ -101,7 +99,7 @@ func (b *netPoller) wait() bool {
 	b.waiting = append(b.waiting, woken)
 	first := len(b.waiting) == 1
 	b.mu.Unlock()
-	if first { // otherwise the byte has been written already
+	if first { // otherwise the byte has already been written
 		if _, err := b.out.Write([]byte{0}); err != nil {
 			b.wake(true)
 		}
@@ -120,7 +118,6 @@ func (b *netPoller) listen() {
 	}
 }
 
-// wake wakes all waiting goroutines.
 func (b *netPoller) wake(broken bool) {
 	b.mu.Lock()
 	waiting := b.waiting

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// On a single processor, a goroutine calls Yield all the time. Network data that has arrived before a call of Yield
-// must be read during the call.
+// On a single processor, a goroutine repeatedly calls Yield. Network data that arrived before a call must be read
+// during the call.
 func TestYield_ReadsNetworkFirst(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -57,7 +57,7 @@ func TestYield_ReadsNetworkFirst(t *testing.T) {
 	}
 }
 
-// More goroutines than there are processors can call Yield at a time.
+// Many goroutines, more than there are processors, call Yield concurrently.
 func TestYield_ManyGoroutines(t *testing.T) {
 	done := make(chan bool)
 	for range 50 {
@@ -73,7 +73,7 @@ func TestYield_ManyGoroutines(t *testing.T) {
 	}
 }
 
-// Work yields after it has run for a while, and never if no time has passed.
+// Work yields after it has run for a while. If no time has passed, it does not yield.
 func TestWork_YieldsOnlyAfterLongWork(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
 		var s gosched.Work

@@ -9,7 +9,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// GOMAXPROCS is raised during long work, and only for a while after it.
 func TestRaiseMaxProcs_RaisesOnlyDuringLongWork(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	defer gosched.RaiseMaxProcs(0)

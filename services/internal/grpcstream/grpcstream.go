@@ -1,4 +1,4 @@
-// Package grpcstream receives the messages of a gRPC stream from another role, and reopens the stream when it breaks.
+// Package grpcstream receives the messages of a gRPC stream from another role, and reopens the stream when it fails.
 package grpcstream
 
 import (
@@ -10,24 +10,24 @@ import (
 	"google.golang.org/grpc"
 )
 
-// retryDelay is the time after which a broken stream is reopened.
+// retryDelay is the time after which a failed stream is reopened.
 const retryDelay = 200 * time.Millisecond
 
-// errSilent means that a stream has sent no message for too long.
+// errSilent means that a stream sent no message for too long.
 var errSilent = errors.New("the stream sent no message in time")
 
 // Stream is a stream on which the server regularly sends a message, even if nothing has changed.
 type Stream[T any] struct {
-	// Open opens the stream. Take handles each message. The stream breaks if either returns an error.
+	// Open opens the stream. Handle handles each message. The stream fails if either returns an error.
 	Open   func(context.Context) (grpc.ServerStreamingClient[T], error)
 	Handle func(*T) error
-	// MaxSilence is the maximum time between two messages. After that the stream counts as broken.
+	// MaxSilence is the maximum time between two messages. If it is exceeded, the stream counts as failed.
 	MaxSilence time.Duration
-	// OnError is called with the reason each time the stream breaks. It may be nil.
+	// OnError is called with the reason each time the stream fails. It may be nil.
 	OnError func(error)
 }
 
-// Run receives messages until ctx ends. It reopens the stream whenever the stream breaks.
+// Run receives messages until ctx ends. It reopens the stream whenever it fails.
 func (s *Stream[T]) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := s.receive(ctx)
@@ -41,7 +41,7 @@ func (s *Stream[T]) Run(ctx context.Context) {
 	}
 }
 
-// receive opens one stream and receives its messages until it breaks.
+// receive opens one stream and receives its messages until it fails.
 func (s *Stream[T]) receive(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -69,7 +69,7 @@ func TestStream_ReopensBrokenAndSilentStreams(t *testing.T) {
 		if want := []string{"one", "two"}; !slices.Equal(received, want) {
 			t.Errorf("heard %q, want %q", received, want)
 		}
-		// The second stream is silent from 2.2 s on, so it counts as broken at 7.2 s.
+		// The second stream is silent from 2.2 s on, so it counts as failed at 7.2 s.
 		if want := []time.Duration{0, 200 * time.Millisecond, 7400 * time.Millisecond}; !slices.Equal(opened, want) {
 			t.Errorf("opened after %v, want %v", opened, want)
 		}

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// maxPeers is the maximum number of peers that are counted separately for one code in a minute. It bounds the
-	// records that unauthenticated callers can cause, so they can't displace the refusals in the journal.
+	// maxPeers is the maximum number of peers that are counted separately for one code in a minute. It limits the records
+	// that unauthenticated callers can cause, so that these records can't displace the refusals in the journal.
 	maxPeers = 256
 	// otherPeers is the peer under which all further peers are counted.
 	otherPeers = "*"
@@ -40,7 +40,7 @@ func (c counts) add(code, peer string, n int64) {
 	peers[peer] += n
 }
 
-// Admission counts a request that was refused before authentication, with the code of the refusal. peer is the
+// Admission counts a request that was refused before authentication. code is the code of the refusal, and peer is the
 // client's address without the port. Admission keeps the count in memory. Each minute, and in [Journal.Close], the
 // journal writes one record per code and peer. If a code has more than 256 peers in a minute, the further peers are
 // counted together as the peer "*".
@@ -54,7 +54,7 @@ func (j *Journal) Admission(code, peer string) {
 	a.counts.add(code, peer, 1)
 }
 
-// reset returns the counts and resets them.
+// reset returns the counts and the time since which they were counted, and clears the counts.
 func (a *admissions) reset() (counts, time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -75,7 +75,7 @@ func (a *admissions) restore(unwritten counts, since time.Time) {
 	a.counts, a.since = unwritten, since
 }
 
-// flushAdmissions writes the counts. If some can't be written, they stay in memory.
+// flushAdmissions writes the counts. Counts that can't be written stay in memory.
 func (j *Journal) flushAdmissions(ctx context.Context) error {
 	unwritten, since := j.admissions.reset()
 	for _, code := range slices.Sorted(maps.Keys(unwritten)) {

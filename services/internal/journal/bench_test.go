@@ -8,7 +8,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// typicalRecord returns the record of an allowed call with one limit.
 func typicalRecord() journal.Record {
 	rec := fullRecord()
 	rec.Chain, rec.Run, rec.Code, rec.Hidden, rec.FromServer, rec.Message, rec.ApprovalID = nil, "", "", false, false, "", ""
@@ -23,7 +22,7 @@ func BenchmarkIntent(b *testing.B) {
 				cfg := config(b.TempDir())
 				cfg.Sync = sync
 				cfg.Calls.Bytes = 64 << 20
-				cfg.Share = 1 // the part of one principal
+				cfg.Share = 1 // let one principal use the whole capacity
 				j := open(b, cfg)
 				rec := typicalRecord()
 				b.ReportAllocs()

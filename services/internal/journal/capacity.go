@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Capacity says how many bytes the records of calls may use, and how many they use now.
+// Capacity contains the number of bytes that the records of calls may use, and the number that they use now.
 type Capacity struct {
 	Bytes, Used int64
-	// Duration is how long the whole capacity lasts at the rate of the stored records. It is 0 if there are too few
-	// records to compute that.
+	// Duration is the time until the whole capacity is used at the rate of the stored records. It is 0 if there are too
+	// few records to compute it.
 	Duration time.Duration
 }
 
@@ -28,7 +28,7 @@ func (j *Journal) Capacity() Capacity {
 	return room
 }
 
-// remainingTime returns how long room bytes last if used bytes were written in the time within.
+// remainingTime returns the time until room bytes are used, if used bytes were written in the time within.
 func remainingTime(room, used int64, within time.Duration) time.Duration {
 	if room <= 0 || used <= 0 || within <= 0 {
 		return 0

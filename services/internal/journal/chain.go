@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// maxBuffer is the maximum size in bytes of a write buffer that a chain reuses for the next group.
+// maxBuffer is the maximum size of a write buffer that a chain reuses for the next group, in bytes.
 const maxBuffer = 1 << 20
 
 // chain is one of the journal's two chains: calls or refusals.
@@ -24,9 +24,9 @@ type chain struct {
 	watchers  *watchers
 	// sealKey is the public half of the key that signs heads, in hex.
 	sealKey string
-	// sealed is the end of the chain according to the newest head in the folder when the journal was opened.
+	// sealed is the end of the chain in the newest head that was in the directory when the journal was opened.
 	sealed ChainHead
-	// onFailure is called when the chain can't be written. It never blocks.
+	// onFailure is called if the chain can't be written. It never blocks.
 	onFailure func()
 
 	queue queue
@@ -50,18 +50,18 @@ type chain struct {
 	usage    quotaUsage
 	// segmentBegun is true if a segment was begun after the retention was last applied.
 	segmentBegun bool
-	// syncFailed is true after a failed sync. The contents of the segment's pages are then unknown.
+	// syncFailed is true after a failed sync, because the content of the segment's pages is then unknown.
 	syncFailed bool
-	// syncedSeq is the seq of the last record that is known to be on the device, together with all records before it.
+	// syncedSeq is the seq of the last record that is known to be on the device. All records before it are on the device
+	// too.
 	syncedSeq int64
 	backlog   backlog
 
-	// listMu guards segments. It is locked only briefly.
+	// listMu guards segments. It is never locked during disk operations.
 	listMu   sync.Mutex
 	segments []segment
 }
 
-// append commits an entry as part of a group of entries.
 func (c *chain) append(ctx context.Context, e *entry) error {
 	return c.queue.do(ctx, e, c.commit)
 }
@@ -70,13 +70,13 @@ func (c *chain) append(ctx context.Context, e *entry) error {
 type item struct {
 	// body is the record's JSON without the members that the chain adds.
 	body []byte
-	// accounts lists the principals that are charged for the record's size.
+	// accounts contains the principals to which the record's size is charged.
 	accounts []principal.Key
 	mustSync bool
 }
 
-// commit writes a group and sets the error of each entry. If the group can't be written, outcomes are stored in
-// memory for later, and refusals are counted.
+// commit writes a group and sets the error of each entry. If the group can't be written, outcomes are kept in memory
+// for later, and refusals are counted.
 func (c *chain) commit(ctx context.Context, group []*entry) {
 	c.writeMu.Lock()
 	defer c.writeMu.Unlock()
@@ -86,7 +86,7 @@ func (c *chain) commit(ctx context.Context, group []*entry) {
 	}
 	for _, e := range group {
 		if e.err != nil {
-			continue // admit has refused it
+			continue // admit has refused the entry
 		}
 		e.err = err
 		if err != nil && !c.closed {
@@ -118,7 +118,7 @@ func (c *chain) commitAdmitted(ctx context.Context, group []*entry) error {
 	return err
 }
 
-// failure returns the reason why the chain accepts no records, or nil.
+// failure returns the reason why the chain accepts no records, or nil if there is none.
 func (c *chain) failure() error {
 	if err := c.downErr.Load(); err != nil {
 		return *err
@@ -126,7 +126,7 @@ func (c *chain) failure() error {
 	return nil
 }
 
-// write appends records with one write, all or none of them. The caller must hold writeMu.
+// write appends all records, or none of them, with one write. The caller must hold writeMu.
 func (c *chain) write(items []item) error {
 	now := time.Now().UTC()
 	begins := c.file == nil
@@ -152,7 +152,8 @@ func (c *chain) write(items []item) error {
 	}
 	c.segmentBegun = c.segmentBegun || begins
 	c.publish(now)
-	// The watchers come after c.publish. A watcher that is added between the two calls finds the records in its view.
+	// The watchers receive the records after c.publish. A watcher that is added between the two calls finds the records in
+	// its view.
 	c.watchers.publish(c, first, c.buf)
 	if cap(c.buf) > maxBuffer {
 		c.buf = nil
@@ -160,8 +161,8 @@ func (c *chain) write(items []item) error {
 	return nil
 }
 
-// compose puts the lines of records into the buffer and returns the position of the last one. If begins is true, the
-// first record gets the additional members of a segment's first record.
+// compose writes the lines of records to the buffer and returns the position of the last record. If begins is true, the
+// first record contains the additional members of a segment's first record.
 func (c *chain) compose(now time.Time, items []item, begins bool) link {
 	next := c.pos
 	c.buf, c.sizes = c.buf[:0], c.sizes[:0]
@@ -218,7 +219,7 @@ func (c *chain) publish(now time.Time) {
 	active.size, active.last, active.hash, active.newest = c.size, c.pos.seq, c.pos.hash, now
 }
 
-// end returns the end of the chain as a head states it.
+// end returns the end of the chain in the form that a head contains.
 func (c *chain) end() ChainHead {
 	c.listMu.Lock()
 	defer c.listMu.Unlock()
@@ -230,7 +231,7 @@ func (c *chain) end() ChainHead {
 	return ChainHead{Count: at.seq, Hash: at.hexHash()}
 }
 
-// rotate ends the active segment, if there is one, and begins a new segment.
+// rotate closes the active segment, if there is one, and begins a new segment.
 func (c *chain) rotate() error {
 	if c.file != nil {
 		c.releaseReserve()
@@ -257,7 +258,7 @@ func (c *chain) rotate() error {
 	return nil
 }
 
-// create opens a new segment. It replaces an empty file of the same name, which a failed attempt has left. It returns
+// create opens a new segment. It replaces an empty file of the same name, which is left by a failed attempt. It returns
 // an error for any other file of that name.
 func (c *chain) create(path string) error {
 	if info, err := os.Stat(path); err == nil && info.Size() == 0 {
@@ -281,7 +282,7 @@ func (c *chain) view() []segment {
 	return slices.Clone(c.segments)
 }
 
-// close ends the chain. Later records are refused.
+// close closes the chain. Later records are refused.
 func (c *chain) close() error {
 	c.writeMu.Lock()
 	defer c.writeMu.Unlock()

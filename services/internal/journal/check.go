@@ -9,15 +9,15 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// Check is the progress of the check of older segments. These are the segments that existed when the journal was
-// opened, except for the newest of each chain, which [Open] checks before it returns.
+// Check is the progress of the check of older segments. They are the segments that existed when the journal was opened,
+// except for the newest segment of each chain. [Open] checks the newest segments before it returns.
 type Check struct {
-	// Done reports whether the check has ended.
+	// Done is true if the check has ended.
 	Done bool
-	// Segments and Records are the numbers of segments and records that were found intact.
+	// Segments and Records are the numbers of segments and records that are intact.
 	Segments int
 	Records  int64
-	// Broken contains an error for each chain that was found to be broken.
+	// Broken contains an error for each broken chain.
 	Broken []error
 }
 
@@ -27,7 +27,7 @@ type check struct {
 }
 
 // Check returns the progress of the check of older segments. The check runs concurrently with the journal and never
-// stops the journal, so operators must look at its result.
+// stops the journal. Therefore operators must read its result.
 func (j *Journal) Check() Check {
 	j.check.mu.Lock()
 	defer j.check.mu.Unlock()
@@ -44,7 +44,6 @@ func (c *check) update(change func(*Check)) Check {
 // errStopped means that the journal was closed during a check.
 var errStopped = errors.New("the journal is closed")
 
-// checkOlder checks the older segments and logs the result.
 func (j *Journal) checkOlder() {
 	ctx := context.Background()
 	for _, c := range []*chain{j.calls, j.refusals} {
@@ -55,7 +54,7 @@ func (j *Journal) checkOlder() {
 		if err != nil {
 			j.check.update(func(now *Check) { now.Broken = append(now.Broken, err) })
 			j.cfg.Log.ErrorContext(ctx, "journal is broken: `sluice journal verify` says more", "chain", c.name, "error", err)
-			// Later heads replace the current one, so the finding is also recorded in the chain itself.
+			// Later heads replace the current one, so the chain itself also records the damage.
 			found := c.encodeOwn(&Record{Kind: KindRecovery, Message: "older records are broken: " + err.Error()})
 			if _, err := c.writeAll(ctx, []item{{body: found}}); err != nil {
 				j.cfg.Log.WarnContext(ctx, "the journal can't record that it is broken", "chain", c.name, "error", err)
@@ -66,8 +65,8 @@ func (j *Journal) checkOlder() {
 	j.cfg.Log.InfoContext(ctx, "older records of the journal are checked", "segments", now.Segments, "records", now.Records, "broken", len(now.Broken))
 }
 
-// newOlderReader returns a reader of older segments that begins with the record of seq first and compares the chain
-// with the head that was sealed before the start.
+// newOlderReader returns a reader of older segments. It begins with the record of seq first. It compares the chain with
+// the head that was sealed before the start.
 func (c *chain) newOlderReader(first int64) *reader {
 	r := newReader(first)
 	r.sealed = []ChainHead{c.sealed}
@@ -118,15 +117,14 @@ func (j *Journal) checkChain(c *chain) error {
 	return nil
 }
 
-// isStored reports whether a segment is still part of the chain.
 func (c *chain) isStored(s segment) bool {
 	c.listMu.Lock()
 	defer c.listMu.Unlock()
 	return len(c.segments) > 0 && c.segments[0].first <= s.first
 }
 
-// pause waits for d, which is how long the check of a segment took. The check therefore runs at most half of the time.
-// pause returns false if the journal is closed while pause waits.
+// pause waits for d, the duration of a segment's check. Therefore the check runs at most half of the time. pause
+// returns false if the journal is closed during the wait.
 func (j *Journal) pause(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

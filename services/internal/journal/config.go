@@ -11,20 +11,19 @@ import (
 	"time"
 )
 
-// Sync says when records are synced to the device. The zero value is refused.
+// Sync specifies when records are synced to the device. The zero value is refused.
 type Sync string
 
-// The values of [Sync].
 const (
-	// SyncNever leaves it to the operating system when records are written to the device. A record survives a killed
-	// process, but not a loss of power. The intent of an approved call survives a loss of power as well, and so do
-	// all earlier records of its chain.
+	// SyncNever lets the operating system write records to the device at a later time. A record survives the end of its
+	// process, but not a loss of power. The intent of an approved call survives a loss of power too, and so do all earlier
+	// records of its chain.
 	SyncNever Sync = "never"
 	// SyncAlways syncs each record before the call that records it returns.
 	SyncAlways Sync = "always"
 )
 
-// Retention says how long the segments of a chain are stored. The active segment is never removed.
+// Retention limits the size and the age of a chain's segments. The active segment is never removed.
 type Retention struct {
 	// Bytes is the maximum size of the chain. It must be at least the size of two segments.
 	Bytes int64
@@ -32,23 +31,23 @@ type Retention struct {
 	Age time.Duration
 }
 
-// Config is the configuration of a journal.
+// Config configures a journal.
 type Config struct {
-	// Dir is the journal's folder. It is created if it does not exist. The caller must hold a lock on the folder,
-	// because two journals in one folder destroy each other's chains.
+	// Dir is the journal's directory. It is created if it does not exist. The caller must hold a lock on the directory,
+	// because two journals in one directory destroy each other's chains.
 	Dir string
-	// Keys is the folder of the journal's keys. It is created if it does not exist. It must be neither Dir nor a
-	// folder in Dir, so that a copy of the journal does not contain the keys.
+	// Keys is the directory of the journal's keys. It is created if it does not exist. It must be outside of Dir, so that
+	// a copy of the journal does not contain the keys.
 	Keys string
-	// Sync says when records are synced to the device.
+	// Sync specifies when records are synced to the device.
 	Sync Sync
 	// SegmentBytes is the maximum size of a segment, at least 4 KiB. A single group of records may be larger.
 	SegmentBytes int64
 	// Calls is the retention of intents and outcomes.
 	Calls Retention
-	// Share is the part of Calls.Bytes that the records of one principal may use, above 0 and at most 1. If a
-	// principal has used its part, its calls are refused. However, if all records of the oldest segment are more than
-	// a week old, the segment is removed instead.
+	// Share is the fraction of Calls.Bytes that the records of one principal may use, above 0 and at most 1. If a
+	// principal has used its share, its calls are refused. However, if all records of the oldest segment are more than a
+	// week old, that segment is removed instead.
 	Share float64
 	// Refusals is the retention of refusals and of counts of refused requests.
 	Refusals Retention
@@ -57,20 +56,20 @@ type Config struct {
 	// Log receives messages for operators. It must not be nil.
 	Log *slog.Logger
 
-	// open opens a segment for writing. If it is nil, the operating system's files are used.
+	// open opens a segment for writing. If it is nil, segments are files of the operating system.
 	open func(name string, flag int, perm fs.FileMode) (file, error)
 }
 
-// file is a segment that is open for writing. Each write appends.
+// file is a segment that is open for writing. Each write appends to it.
 type file interface {
 	io.WriteCloser
 	Sync() error
 	Truncate(size int64) error
 }
 
-// DefaultConfig returns the default configuration of a journal in the folder dir, with its keys in the folder keys.
-// It has [SyncNever] and segments of 16 MiB. Calls are stored up to 1 GiB and 90 days, refusals up to 256 MiB and 30
-// days. The caller must set Log.
+// DefaultConfig returns the default configuration of a journal in the directory dir, with its keys in the directory
+// keys. It has [SyncNever] and segments of 16 MiB. Calls are stored up to 1 GiB and 90 days, refusals up to 256 MiB and
+// 30 days. The caller must set Log.
 func DefaultConfig(dir, keys string) Config {
 	const day = 24 * time.Hour
 	return Config{
@@ -84,7 +83,7 @@ func DefaultConfig(dir, keys string) Config {
 	}
 }
 
-// Validate returns an error that names every problem of c, or nil if there is no problem.
+// Validate returns an error that contains every problem of c, or nil if there is none.
 func (c Config) Validate() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf("journal: "+format, args...)) }

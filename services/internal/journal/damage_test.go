@@ -15,13 +15,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// sampleJournal returns a folder with a journal of a few records in segments of the given size.
+// sampleJournal returns a directory with a journal of five calls and a refusal, in segments of the given size.
 func sampleJournal(t testing.TB, segmentBytes int64) string {
 	t.Helper()
 	return sampleJournalOf(t, segmentBytes, 5)
 }
 
-// sampleJournalOf returns a folder with a journal of the given number of calls, and a refusal.
+// sampleJournalOf returns a directory with a journal of the given number of calls and a refusal.
 func sampleJournalOf(t testing.TB, segmentBytes int64, calls int) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -79,7 +79,7 @@ func TestVerify_DetectsFlippedByte(t *testing.T) {
 			if !errors.As(err, &broken) {
 				t.Fatalf("byte %d of %s was changed unseen: %v", at, filepath.Base(path), err)
 			}
-			// If a newline is missing, its line is joined with the next one.
+			// Without its newline, a line is joined with the next one.
 			if line := bytes.Count(good[:at], []byte("\n")) + 1; broken.File != filepath.Base(path) || broken.Line != line {
 				t.Fatalf("byte %d of %s, line %d, was changed; the error names %s, line %d",
 					at, filepath.Base(path), line, broken.File, broken.Line)
@@ -166,7 +166,7 @@ func TestOpen_CutsIncompleteRecordAtEveryByte(t *testing.T) {
 	j := open(t, config(dir))
 	writeIntent(t, j, "a")
 	closeJournal(t, j)
-	head, err := os.ReadFile(filepath.Join(dir, "head.json")) // after a kill, the head may be a second old
+	head, err := os.ReadFile(filepath.Join(dir, "head.json")) // after the process is killed, the head may be a second old
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestOpen_CutsIncompleteRecordAtEveryByte(t *testing.T) {
 	}
 }
 
-// An incomplete end that a crash has left is cut off, however often that happens.
+// A crash repeatedly leaves an incomplete end. Each time, Open removes the incomplete end from the segment.
 func TestOpen_CutsIncompleteEndRepeatedly(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -239,7 +239,7 @@ func TestOpen_CutsIncompleteEndRepeatedly(t *testing.T) {
 	}
 }
 
-// Case X10. An end that a crash can't leave counts as damage.
+// Case X10. The end of a chain is damaged in a way that a crash can't cause. Open returns an error.
 func TestOpen_RefusesDamagedEnd(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func([]byte) []byte{

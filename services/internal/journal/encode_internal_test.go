@@ -25,8 +25,8 @@ func byHand(rec Record) (string, error) {
 	return string(w.out), w.err
 }
 
-// Each field of a record, including nested ones, is set alone, and the result is compared with what the json package
-// writes.
+// The test sets each field of a record alone, including nested fields, and compares the line with the output of the
+// json package.
 func TestLineWriter_WritesEveryField(t *testing.T) {
 	t.Parallel()
 	byChain := map[string]bool{"Seq": true, "Time": true, "Prev": true, "SealKey": true, "Oldest": true, "CRC": true}
@@ -84,7 +84,7 @@ func TestLineWriter_WritesEveryField(t *testing.T) {
 	}
 }
 
-// Texts with any bytes, and numbers and times of any size, are compared with what the json package writes.
+// The test compares strings of any bytes, and numbers and times of any size, with the output of the json package.
 func TestLineWriter_MatchesJSONPackage(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -112,7 +112,6 @@ func TestLineWriter_MatchesJSONPackage(t *testing.T) {
 	})
 }
 
-// BenchmarkBody measures the encoding of an allowed call.
 func BenchmarkBody(b *testing.B) {
 	rec := Record{Kind: KindIntent, DecisionID: "0192f1c2-7d44-7a31-9f6e-6c2f6f0a1b2c", TraceID: "4bf92f3577b34da6a3ce929d0e0e4736",
 		Principal: Principal{Tenant: "default", Subject: "ana", Agent: "a", TokenID: "a"}, Server: "bench", Method: "tools/call", Tool: "echo",

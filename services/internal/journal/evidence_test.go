@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// copied returns the path of a copy of a folder.
+// copied returns the path of a copy of a directory.
 func copied(t testing.TB, dir string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "copy")
@@ -28,7 +28,6 @@ func copied(t testing.TB, dir string) string {
 	return to
 }
 
-// writeCalls opens a journal, writes n calls to it and closes it.
 func writeCalls(t testing.TB, cfg journal.Config, n int) {
 	t.Helper()
 	j := open(t, cfg)
@@ -65,7 +64,7 @@ func cutTail(t testing.TB, dir, chain string, n int) {
 	}
 }
 
-// Case X10. Every change that is made to the files without the key is detected.
+// Case X10. The files are changed without the key. Verify detects each change and names the first wrong record.
 func TestVerify_NamesFirstWrongRecord(t *testing.T) {
 	t.Parallel()
 	original := filepath.Join(t.TempDir(), "journal")
@@ -138,7 +137,7 @@ func TestVerify_NamesFirstWrongRecord(t *testing.T) {
 		if _, err := journal.Verify(dir); err == nil || !strings.Contains(err.Error(), "head.json is missing") {
 			t.Errorf("without a head: %v", err)
 		}
-		// Without the journal's key, only a head with another key can be signed.
+		// Without the journal's key, an attacker can only sign a head with another key.
 		forger := smallConfig(copied(t, dir))
 		closeJournal(t, open(t, forger))
 		forged, err := os.ReadFile(filepath.Join(forger.Dir, "head.json"))
@@ -163,7 +162,7 @@ func remove(t testing.TB, path string) {
 	}
 }
 
-// cutLastRecord cuts off a part of the last record.
+// cutLastRecord truncates the last record.
 func cutLastRecord(t testing.TB, dir string) {
 	t.Helper()
 	paths := files(t, dir, "calls")
@@ -175,8 +174,8 @@ func cutLastRecord(t testing.TB, dir string) {
 	write(t, path, text[:len(text)-50])
 }
 
-// Case X10. When a journal is opened after records were cut off, it records the loss before it continues and signs a
-// new head.
+// Case X10. Records are removed from the end of a journal. When the journal is opened, it records the loss, continues
+// and signs a new head.
 func TestOpen_RecordsMissingRecords(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -192,7 +191,7 @@ func TestOpen_RecordsMissingRecords(t *testing.T) {
 	if _, err := journal.Verify(dir, *head); err == nil {
 		t.Error("the head of before does not show it")
 	}
-	// A rewritten end has the same number of records with other contents.
+	// The rewritten end has the same number of records with other contents.
 	forged := filepath.Join(t.TempDir(), "journal")
 	writeCalls(t, config(forged), 20)
 	text, err := os.ReadFile(files(t, forged, "calls")[0])
@@ -206,7 +205,7 @@ func TestOpen_RecordsMissingRecords(t *testing.T) {
 	}
 }
 
-// Case X10. A head is signed within a second after a record was written. Without new records, no head is signed.
+// Case X10. A head is signed within one second after a record was written. Without new records, no head is signed.
 func TestHead_IsSignedEachSecondAndLoggedEachHour(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -266,7 +265,6 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// heads returns the heads in the log.
 func (l *logged) heads(t testing.TB) []journal.Head {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "heads")
@@ -312,7 +310,7 @@ func TestReadHeads_AcceptsFilesAndLogs(t *testing.T) {
 	}
 }
 
-// Case X10. Older segments are checked while the journal is in use, and damage is reported.
+// Case X10. An older segment is damaged. The check finds the damage while the journal is in use, and reports it.
 func TestCheck_ReportsDamageInOlderSegments(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -353,8 +351,8 @@ func TestCheck_ReportsDamageInOlderSegments(t *testing.T) {
 	}
 }
 
-// Case X5. Records name the pruned segments, so that pruned segments can be distinguished from segments that were
-// removed by other means.
+// Case X5. Retention removes segments, and records name them. Therefore they can be distinguished from segments that an
+// attacker removed.
 func TestPrune_RecordsRemovedSegments(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -389,7 +387,7 @@ func TestPrune_RecordsRemovedSegments(t *testing.T) {
 	if next != report.Calls.First || next == 1 {
 		t.Errorf("according to the records, records up to %d were pruned, but %d is the oldest", next-1, report.Calls.First)
 	}
-	// Remove one more segment, which was not pruned.
+	// Remove one more segment that was not pruned.
 	remove(t, files(t, dir, "calls")[0])
 	var broken *journal.BrokenError
 	if _, err := journal.Verify(dir); !errors.As(err, &broken) || broken.Seq != next || !strings.Contains(err.Error(), "no record says that they were pruned") {
@@ -397,7 +395,6 @@ func TestPrune_RecordsRemovedSegments(t *testing.T) {
 	}
 }
 
-// A journal that an earlier version wrote can be read and continued.
 func TestOpen_ContinuesJournalOfEarlierVersion(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ first, calls, refusals int64 }{

@@ -24,7 +24,7 @@ func Parse(line []byte) (Record, error) {
 	return *rec, nil
 }
 
-// WithCRC appends the CRC to a line, as if it were a record.
+// WithCRC appends a CRC to any bytes, as if they were a record.
 func WithCRC(text []byte) []byte { return appendCRC(bytes.Clone(text), text) }
 
 // FirstLine returns the line of rec as the first line of a chain, without its newline.
@@ -37,7 +37,7 @@ func FirstLine(rec Record, now time.Time) ([]byte, error) {
 	return bytes.TrimSuffix(line, []byte("\n")), nil
 }
 
-// Lines returns a function that makes the lines of consecutive records as the journal does.
+// Lines returns a function that builds the lines of consecutive records in the same way as the journal.
 func Lines(fatal func(...any)) func(rec *Record, now time.Time) {
 	var body bytes.Buffer
 	var at link

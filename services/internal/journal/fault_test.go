@@ -20,14 +20,14 @@ import (
 
 var errBroken = errors.New("the disk is broken")
 
-// disk is a disk whose failures the test controls.
+// disk is a fake disk whose failures the test controls.
 type disk struct {
 	mu sync.Mutex
 	// If full is true, only room more bytes can be written. The last write may be partial.
 	full                          bool
 	room                          int
 	badOpen, badSync, badTruncate bool
-	// only limits full to the files of this chain; empty means all files.
+	// only limits full to the files of this chain. If it is empty, full applies to all files.
 	only          string
 	writes, syncs int
 	synced        map[string]int64
@@ -149,7 +149,7 @@ func TestIntent_IsRefusedWhileDiskFails(t *testing.T) {
 						t.Fatalf("there are %d segments before the first is mended", got)
 					}
 					if !d.badTruncate {
-						verified(t, dir) // the incomplete line is removed at once
+						verified(t, dir) // the incomplete line is removed immediately
 					}
 					time.Sleep(time.Second)
 				}
@@ -270,8 +270,8 @@ func TestOutcome_IsCountedAsLostWhenBacklogIsFull(t *testing.T) {
 	})
 }
 
-// Refusals that could not be written are counted as lost, each with its Count. The number of records that report the
-// loss does not depend on how long the disk fails.
+// The disk is full for 20 s, and refusals can't be written. Each counts as lost, with its Count. One record reports the
+// whole loss.
 func TestRefusal_IsCountedAsLostWhileDiskFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -31,9 +31,9 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// A record that was read can be written again without changing its meaning.
+		// A record that was read can be written again with the same meaning.
 		again, err := journal.FirstLine(rec, rec.Time)
-		if err != nil || len(line) > 4<<10 { // longer strings are cut
+		if err != nil || len(line) > 4<<10 { // longer strings are truncated
 			return
 		}
 		back, err := journal.Parse(again)

@@ -108,7 +108,7 @@ func TestIntent_ConcurrentCallersFormOneChain(t *testing.T) {
 	if report.Calls.Records != callers*each || report.Refusals.Records != callers*each/2 {
 		t.Errorf("there are %d calls and %d refusals", report.Calls.Records, report.Refusals.Records)
 	}
-	// The records of each caller are in the caller's order.
+	// The records of each caller must be in the caller's order.
 	next := map[string]int{}
 	for _, id := range ids(t, dir, "calls") {
 		var caller, i int

@@ -16,14 +16,14 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// headName is the name of the file in the journal's folder that contains the newest head.
+// headName is the name of the file in the journal's directory that contains the newest head.
 const headName = "head.json"
 
-// Head contains the ends of both chains at one time, signed with the journal's key. A copy that is stored elsewhere
-// later shows whether records were cut off, and whether the journal was replaced by an older copy. The zero value is
-// not a valid head: [Head.Check] refuses it.
+// Head contains the ends of both chains at one time, signed with the journal's key. A copy of a head that is stored
+// elsewhere later shows whether records were removed from the end, and whether the journal was replaced with an older
+// copy. The zero value is not a valid head: [Head.Check] refuses it.
 type Head struct {
-	// Time is when the head was signed, in UTC.
+	// Time is the time of the signature, in UTC.
 	Time time.Time `json:"time"`
 	// Calls is the end of the chain of calls.
 	Calls ChainHead `json:"calls"`
@@ -37,17 +37,16 @@ type Head struct {
 
 // ChainHead is the end of a chain.
 type ChainHead struct {
-	// Count is the number of records that the chain has ever contained, which is the seq of the newest record.
+	// Count is the number of records that the chain has contained since it began. It is the seq of the newest record.
 	Count int64 `json:"count"`
-	// Hash is the SHA-256 digest of the newest record's line, in hex. It is 64 zeros if the chain has never contained
+	// Hash is the SHA-256 digest of the newest record's line, in hex. It consists of 64 zeros if the chain never contained
 	// a record.
 	Hash string `json:"hash"`
 }
 
-// errNotSealed means that a head's signature does not match its key.
 var errNotSealed = errors.New("the signature does not match the key that the head names")
 
-// signingInput returns the text that is signed.
+// signingInput returns the bytes that are signed.
 func (h *Head) signingInput() []byte {
 	return fmt.Appendf(nil, "sluice journal head v1\n%s\ncalls %d %s\nrefusals %d %s\n",
 		h.Time.UTC().Format(time.RFC3339Nano), h.Calls.Count, h.Calls.Hash, h.Refusals.Count, h.Refusals.Hash)
@@ -58,7 +57,8 @@ func (h *Head) seal(key ed25519.PrivateKey) {
 	h.Signature = hex.EncodeToString(ed25519.Sign(key, h.signingInput()))
 }
 
-// Check returns an error unless the head was signed with the key that it names. Check can't tell whose key that is.
+// Check returns an error unless the head was signed with the key that it contains. Check does not verify the owner of
+// the key.
 func (h *Head) Check() error {
 	key, err := hex.DecodeString(h.Key)
 	if err != nil || len(key) != ed25519.PublicKeySize {
@@ -80,7 +80,6 @@ func (h *Head) String() string {
 	return string(line)
 }
 
-// chainEnd returns the end of a chain that the head states.
 func (h *Head) chainEnd(chain string) ChainHead {
 	if chain == callsName {
 		return h.Calls
@@ -88,15 +87,15 @@ func (h *Head) chainEnd(chain string) ChainHead {
 	return h.Refusals
 }
 
-// ReadHeads reads all heads in a file. The file may be head.json, a log, or output of `sluice status`, and may
-// contain other text. A file without a head is an error.
+// ReadHeads reads all heads in a file. The file may be head.json, a log, or output of `sluice status`, and may have
+// other content too. If there is no head, ReadHeads returns an error.
 func ReadHeads(path string) ([]Head, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read head: %w", err)
 	}
 	var heads []Head
-	for rest := strings.ReplaceAll(string(text), `\"`, `"`); ; { // in logs in JSON, quotes are escaped
+	for rest := strings.ReplaceAll(string(text), `\"`, `"`); ; { // in JSON logs, quotes are escaped
 		at := strings.Index(rest, "{")
 		if at < 0 {
 			break
@@ -116,7 +115,7 @@ func ReadHeads(path string) ([]Head, error) {
 	return heads, nil
 }
 
-// readHead reads the newest head of a folder. It returns nil if there is none.
+// readHead reads the newest head in a directory. It returns nil if there is none.
 func readHead(dir string) (*Head, error) {
 	text, err := os.ReadFile(filepath.Join(dir, headName))
 	if errors.Is(err, os.ErrNotExist) {
@@ -135,7 +134,7 @@ func readHead(dir string) (*Head, error) {
 	return h, nil
 }
 
-// HeadToProto converts a head to its message; nil to nil.
+// HeadToProto converts a head to its message. It returns nil for nil.
 func HeadToProto(h *Head) *gatewayv1.JournalHead {
 	if h == nil {
 		return nil
@@ -148,7 +147,7 @@ func HeadToProto(h *Head) *gatewayv1.JournalHead {
 	}
 }
 
-// HeadFromProto converts a message to a head; nil to nil.
+// HeadFromProto converts a message to a head. It returns nil for nil.
 func HeadFromProto(h *gatewayv1.JournalHead) *Head {
 	if h == nil {
 		return nil

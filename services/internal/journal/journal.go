@@ -37,10 +37,10 @@ type Journal struct {
 
 // Open opens or creates the journal in cfg.Dir and maintains it until Close.
 //
-// If a killed process has left an incomplete line at the end of a chain, Open moves it into a file `*.torn` and
-// writes a recovery record. Open also writes a recovery record if the newest head names records that the files don't
-// contain. If a chain is broken in another way, Open returns an error that wraps a [BrokenError] with the file and
-// the line. Open checks only the newest segments; [Journal.Check] reports on older ones.
+// If a killed process left an incomplete line at the end of a chain, Open moves the line to a file `*.torn` and writes
+// a recovery record. Open also writes a recovery record if the newest head names records that the files do not contain.
+// If a chain is damaged in another way, Open returns an error that wraps a [BrokenError] with the file and the line.
+// Open checks only the newest segments. [Journal.Check] reports on older segments.
 func Open(cfg Config) (*Journal, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func Open(cfg Config) (*Journal, error) {
 	return j, nil
 }
 
-// load reads the ends of the chains and compares them with the newest head in the folder.
+// load reads the ends of the chains and compares them with the newest head in the directory.
 func (j *Journal) load(ctx context.Context) error {
 	sealed, err := readHead(j.cfg.Dir)
 	unvouched := j.headProblem(sealed, err)
@@ -95,9 +95,9 @@ func (j *Journal) load(ctx context.Context) error {
 	return nil
 }
 
-// headProblem returns the reason why the head in the folder does not show how far the chains extended, or nil. An
-// attacker who can write to the folder, but does not have the key, can remove the head or replace it by the head of
-// another journal. The next head that this journal signs would hide that.
+// headProblem returns the reason why the head in the directory does not show the ends of the chains, or nil if it shows
+// them. An attacker who can write to the directory, but does not have the key, can remove the head or replace it with
+// the head of another journal. The next head that this journal signs would hide that.
 func (j *Journal) headProblem(sealed *Head, err error) error {
 	switch {
 	case err != nil:
@@ -123,7 +123,7 @@ func (j *Journal) newChain(name string, retention Retention) *chain {
 	}
 }
 
-// notifyFailure tells the goroutine of maintain that a chain can't be written. It never blocks.
+// notifyFailure tells the maintain goroutine that a chain can't be written. It never blocks.
 func (j *Journal) notifyFailure() {
 	select {
 	case j.failed <- struct{}{}:
@@ -142,15 +142,15 @@ func (j *Journal) Claim(ctx context.Context, rec *Record) error {
 }
 
 // Settled records that the approval service and the limiter know the result of an approved call. If the record can't be
-// written, a replay reports the result once more, which changes nothing. Settled does not modify rec.
+// written, a replay reports the result again, which has no effect. Settled does not modify rec.
 func (j *Journal) Settled(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.calls, KindSettled, rec)
 }
 
 // Intent records that a call was allowed and is about to be sent. If Intent returns an error, the call must not be
-// sent, although the record may exist. If ctx is already done, nothing is written; a write that has begun is completed.
+// sent, although the record may exist. If ctx is already done, nothing is written. A write that has begun is completed.
 // The error is [ErrQuota] if the call's principal, or a principal on whose behalf it acts, has used its share of the
-// capacity; in that case nothing was written. Intent does not modify rec.
+// capacity. In that case nothing is written. Intent does not modify rec.
 func (j *Journal) Intent(ctx context.Context, rec *Record) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("record intent: %w", err)
@@ -162,22 +162,22 @@ func (j *Journal) Intent(ctx context.Context, rec *Record) error {
 }
 
 // Outcome records the result of a call. rec.DecisionID is the id in the call's intent. If the error is
-// [ErrUnavailable], the record is stored in memory, where there is space for 32 MiB of records. Intents are then
+// [ErrUnavailable], the journal keeps the record in memory, which has space for 32 MiB of records. Then intents are
 // refused until the record is written. Outcome writes the record even if ctx is done. It does not modify rec.
 func (j *Journal) Outcome(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.calls, KindOutcome, rec)
 }
 
-// Refusal records that a call was refused. It writes the record even if ctx is done, so a caller can't avoid the record
-// by disconnecting. If the error is [ErrUnavailable], the refusal is counted, rec.Count times if that is set, and the
-// number is recorded later. Texts from a caller are cut to 256 bytes, measured after JSON escaping. A text that was cut
-// ends in "…". Refusal does not modify rec.
+// Refusal records that a call was refused. It writes the record even if ctx is done, so that a caller can't avoid the
+// record by disconnecting. If the error is [ErrUnavailable], the refusal is counted, rec.Count times if that is set,
+// and the count is recorded later. Strings from a caller are truncated to 256 bytes, measured after JSON escaping. A
+// truncated string ends in "…". Refusal does not modify rec.
 func (j *Journal) Refusal(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.refusals, KindRefusal, rec)
 }
 
-// Passed records how many messages that need no rule, for example pings, a principal has sent. The record is written to
-// the chain of refusals, so it never displaces calls. Passed returns the same errors as Refusal.
+// Passed records the number of messages without a rule, for example pings, that a principal has sent. The record is
+// written to the chain of refusals, so it never displaces calls. Passed returns the same errors as Refusal.
 func (j *Journal) Passed(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.refusals, KindPassed, rec)
 }
@@ -215,9 +215,9 @@ func (j *Journal) Healthy() error {
 	return j.refusals.failure()
 }
 
-// Close writes the counts and records that are in memory and closes the journal. It waits for writes that have begun.
-// Later records are refused, and watchers end. The error says what could not be written. Further calls return the
-// same error.
+// Close writes the counts and records that are in memory, and closes the journal. It waits for writes that have begun.
+// Later records are refused, and watchers end. The error describes the records that could not be written. Further calls
+// return the same error.
 func (j *Journal) Close() error {
 	j.closing.Do(func() {
 		close(j.stop)
@@ -232,14 +232,14 @@ func (j *Journal) Close() error {
 	return j.closed
 }
 
-// resume tries to make both chains accept records again. It reports whether both do.
+// resume tries to make both chains accept records again. It reports whether both accept them.
 func (j *Journal) resume() bool {
 	calls, refusals := j.calls.resume(), j.refusals.resume()
 	return calls && refusals
 }
 
-// maintain maintains the journal until it is closed. Each second it signs a head, each minute it writes counts and
-// applies the retention, and it retries failed writes.
+// maintain maintains the journal until it is closed. Each second it signs a head. Each minute it writes counts and
+// applies the retention. It also retries failed writes.
 func (j *Journal) maintain() {
 	ctx := context.Background()
 	minute := time.NewTimer(untilMinute(time.Now()))
@@ -275,7 +275,6 @@ func (j *Journal) maintain() {
 	}
 }
 
-// untilMinute returns the time from now until the next full minute.
 func untilMinute(now time.Time) time.Duration {
 	return now.Truncate(time.Minute).Add(time.Minute).Sub(now)
 }

@@ -20,7 +20,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// config returns a configuration for a journal in dir.
 func config(dir string) journal.Config {
 	cfg := journal.DefaultConfig(dir, keysOf(dir))
 	cfg.Log = slog.New(slog.DiscardHandler)
@@ -28,7 +27,6 @@ func config(dir string) journal.Config {
 	return cfg
 }
 
-// keysOf returns the folder with the keys of the journal in dir.
 func keysOf(dir string) string { return filepath.Clean(dir) + ".keys" }
 
 func open(t testing.TB, cfg journal.Config) *journal.Journal {
@@ -65,7 +63,7 @@ func writeRefusal(t testing.TB, j *journal.Journal, id string) {
 // files returns the paths of a chain's segments, oldest first.
 func files(t testing.TB, dir, chain string) []string {
 	t.Helper()
-	names, err := fs.Glob(os.DirFS(dir), chain+"-*.jsonl") // Glob returns them in order
+	names, err := fs.Glob(os.DirFS(dir), chain+"-*.jsonl") // Glob returns the names in order
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +117,7 @@ func verified(t testing.TB, dir string) journal.Report {
 	return report
 }
 
-// fullRecord returns a record in which every field is set that a caller sets.
+// fullRecord returns a record with every field that a caller sets.
 func fullRecord() journal.Record {
 	at := time.Date(2026, 3, 4, 5, 6, 7, 89_000_001, time.UTC)
 	return journal.Record{

@@ -22,18 +22,18 @@ const (
 	keySize  = 32
 )
 
-// keys are the journal's keys. They are stored outside of the journal's folder. With a copy of the journal's folder
-// alone, it is impossible to sign heads or to test guesses of arguments.
+// keys contains the journal's keys. They are stored outside of the journal's directory. Without them, a copy of that
+// directory can be used neither to sign heads nor to test guesses of arguments.
 type keys struct {
 	hmac []byte
 	seal ed25519.PrivateKey
-	// hadSealKey reports whether the key that signs heads existed when the journal was opened. If the key existed, a head
-	// must exist as well.
+	// hadSealKey is true if the key that signs heads existed when the journal was opened. In that case a head must exist
+	// too.
 	hadSealKey bool
 }
 
-// loadKeys reads the keys, or creates missing ones. A key that an earlier version stored in the journal's folder is
-// moved.
+// loadKeys reads the keys and creates missing ones. It moves a key that an earlier version stored in the journal's
+// directory.
 func loadKeys(cfg *Config) (keys, error) {
 	if err := os.MkdirAll(cfg.Keys, 0o700); err != nil {
 		return keys{}, fmt.Errorf("make folder of keys: %w", err)
@@ -55,8 +55,8 @@ func loadKeys(cfg *Config) (keys, error) {
 	return keys{hmac: key, seal: ed25519.NewKeyFromSeed(seed), hadSealKey: !made}, nil
 }
 
-// moveKey moves a key from the folder in which an earlier version stored it. It returns an error if the new folder
-// already contains another key.
+// moveKey moves a key from the directory in which an earlier version stored it. It returns an error if the new
+// directory already contains another key.
 func moveKey(from, to string) error {
 	text, err := os.ReadFile(from)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -78,7 +78,7 @@ func moveKey(from, to string) error {
 	return removeIfThere(from)
 }
 
-// loadKey reads a key or creates it, and reports whether it was created.
+// loadKey reads a key, or creates it if it is missing. It reports whether it created the key.
 func loadKey(path string) (key []byte, made bool, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -103,7 +103,7 @@ func loadKey(path string) (key []byte, made bool, err error) {
 }
 
 // replaceFile writes a file that only its owner can read, and renames it to path. After a crash, path is the old or the
-// new file. If durable is true, the same holds after a loss of power.
+// new file. If durable is true, the same applies after a loss of power.
 func replaceFile(path string, text []byte, durable bool) error {
 	dir, name := filepath.Split(path)
 	f, err := os.CreateTemp(dir, name+".*") // mode 0600
@@ -148,8 +148,8 @@ func newHasher(key []byte) *hasher {
 }
 
 // HMAC returns the HMAC-SHA256 of b with the journal's key, in hex. Equal arguments have equal digests. Without the
-// key, arguments can neither be read nor guessed from their digests. The key is in the file `hmac.key` in the folder
-// of keys. If that file is missing, the journal makes a new key, and earlier digests can't be compared with later
+// key, arguments can be neither read nor guessed from their digests. The key is in the file `hmac.key` in the directory
+// of keys. If that file is missing, the journal creates a new key, and earlier digests can't be compared with later
 // ones.
 func (j *Journal) HMAC(b []byte) string {
 	s := j.hasher.pool.Get().(*state)

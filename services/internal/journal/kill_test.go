@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// victimDir makes the test binary write records to this folder until it is killed.
+// victimDir is the directory to which the test binary writes records until it is killed.
 var victimDir = flag.String("victim", "", "write records to this folder until killed")
 
 func TestMain(m *testing.M) {
@@ -31,8 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// writeForever writes records from many goroutines. It prints the decision ids of acknowledged records to standard
-// output.
+// writeForever writes records from many goroutines. It prints the decision ids of written records to standard output.
 func writeForever(dir string) error {
 	cfg := config(dir)
 	cfg.SegmentBytes = 64 << 10
@@ -91,8 +90,8 @@ func TestJournal_KeepsAcknowledgedRecordsWhenKilled(t *testing.T) {
 	}
 }
 
-// killVictim starts a victim, kills it after a random time, and returns the decision ids that it has printed. An early
-// victim is usually killed during its start, other victims while they write.
+// killVictim starts a victim and kills it after a random time. It returns the decision ids that the victim has printed.
+// If early is true, the victim is usually killed during its start, and otherwise while it writes.
 func killVictim(t *testing.T, dir string, early bool) []string {
 	t.Helper()
 	program, err := os.Executable()

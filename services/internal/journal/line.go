@@ -19,38 +19,38 @@ import (
 )
 
 const (
-	// maxBody is the maximum length of a record in bytes, without the members that the chain adds.
+	// maxBody is the maximum length of a record without the members that the chain adds, in bytes.
 	maxBody = 256 << 10
 	// maxText is the maximum length of a string that a caller may have chosen, in bytes after JSON escaping.
 	maxText = 4 << 10
-	// maxRefusedText is the same maximum for refusals. It is lower, because a refusal costs a caller nothing.
+	// maxRefusedText is the same maximum for refusals. It is lower because a refusal costs a caller nothing.
 	maxRefusedText = 256
-	// maxWritten is the maximum number of bytes that one byte of a string becomes in a line.
+	// maxWritten is the maximum number of bytes that one byte of a string takes in a line.
 	maxWritten = 6
 	// maxFrame is the maximum number of bytes that the chain adds to a record, including the additional members of a
-	// segment's first record. It covers the numbers (19 digits each), the time (30 bytes), the hash, the key, the
-	// CRC, the names of these members and the newline.
+	// segment's first record. They are the numbers (19 digits each), the time (30 bytes), the hash, the key, the CRC, the
+	// names of these members and the newline.
 	maxFrame = 320
 	// crcTail is the length of `,"crc":"` + 8 digits + `"}`.
 	crcTail = 18
 )
 
-// ErrTooLarge means that a record is longer than a line may be, because it has too many limits or principals.
+// ErrTooLarge means that a record exceeds the maximum length of a line, because it has too many limits or principals.
 var ErrTooLarge = errors.New("record is longer than 256 KiB")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// link is a position in a chain, given by the last record before it.
+// link is a position in a chain. It describes the last record before that position.
 type link struct {
 	seq  int64
 	hash [sha256.Size]byte
-	// unknown is true if the hash is unknown, because retention has removed the record. The prev of the next record
-	// is then not checked.
+	// unknown is true if the hash is unknown because retention has removed the record. In that case, the prev of the next
+	// record is not checked.
 	unknown bool
 }
 
-// appendLine appends the line of the next record to dst, including the newline, and advances l to that record. body
-// is the record's JSON without the members that the chain adds. more contains members to insert before the members of
+// appendLine appends the line of the next record to dst, including the newline, and advances l to that record. body is
+// the record's JSON without the members that the chain adds. more contains members to insert before the members of
 // body, each followed by a comma.
 func (l *link) appendLine(dst []byte, now time.Time, more, body []byte) []byte {
 	start := len(dst)
@@ -68,8 +68,8 @@ func (l *link) appendLine(dst []byte, now time.Time, more, body []byte) []byte {
 	return append(dst, '\n')
 }
 
-// advance parses the line of the next record and advances l to that record. If the line is not a record at all, the
-// error wraps errUnreadable.
+// advance parses the line of the next record and advances l to that record. If the line is not a record, the error
+// wraps errUnreadable.
 func (l *link) advance(line []byte) (Record, error) {
 	rec, err := parse(line)
 	if err != nil {
@@ -85,7 +85,6 @@ func (l *link) advance(line []byte) (Record, error) {
 	return *rec, nil
 }
 
-// hexHash returns the hash of the last record's line, in hex.
 func (l *link) hexHash() string { return hex.EncodeToString(l.hash[:]) }
 
 var errUnreadable = errors.New("is not a whole record")
@@ -135,8 +134,8 @@ func encodeBody(buf *bytes.Buffer, rec *Record) error {
 	return nil
 }
 
-// RefusalSize returns about how many bytes [Journal.Refusal] writes for rec. The exact size depends on the number of
-// digits of the seq and on the name of the build. RefusalSize does not modify rec.
+// RefusalSize returns the approximate number of bytes that [Journal.Refusal] writes for rec. The exact size depends on
+// the number of digits of the seq and on the name of the build. RefusalSize does not modify rec.
 func RefusalSize(rec *Record) int {
 	refusal := *rec
 	refusal.Kind = KindRefusal
@@ -167,8 +166,8 @@ func shortenTexts(rec *Record) {
 	}
 }
 
-// shorten shortens text to at most the given number of bytes, measured after JSON escaping. A text that was shortened
-// ends in "…".
+// shorten truncates text to at most the given number of bytes, measured after JSON escaping. A truncated string ends in
+// "…".
 func shorten(text string, most int) string {
 	if len(text) <= most/maxWritten {
 		return text
@@ -181,7 +180,7 @@ func shorten(text string, most int) string {
 	return text
 }
 
-// writtenLen returns the maximum number of bytes that a character of a string becomes in a line.
+// writtenLen returns the maximum number of bytes that a character of a string takes in a line.
 func writtenLen(r rune) int {
 	switch {
 	case r == '"', r == '\\':
@@ -198,7 +197,7 @@ func writtenLen(r rune) int {
 // isEscaped reports whether a character is written as a \uXXXX escape.
 func isEscaped(r rune) bool { return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) }
 
-// isPlain reports whether JSON text contains only printable ASCII. It does not look for bytes below 0x20, because the
+// isPlain reports whether JSON text contains only printable ASCII. It does not check for bytes below 0x20, because the
 // encoder has escaped them.
 func isPlain(text []byte) bool {
 	const low, high = 0x0101010101010101, 0x8080808080808080
@@ -217,7 +216,7 @@ func isPlain(text []byte) bool {
 }
 
 // escape returns JSON text in which every control, format and line-separating character is written as \uXXXX. The
-// result is equivalent JSON and harmless to terminals. The text must be valid UTF-8.
+// result is equivalent JSON and harmless to terminals. text must be valid UTF-8.
 func escape(text []byte) []byte {
 	out := make([]byte, 0, len(text)+64)
 	for len(text) > 0 {

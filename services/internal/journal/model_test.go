@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// model operates a journal on a disk that fails at random. It knows which records must exist.
+// model operates a journal on a disk that fails at random. It remembers the records that must exist.
 type model struct {
 	t                                    *testing.T
 	dir                                  string
@@ -42,7 +42,7 @@ func (m *model) Intent(*rapid.T) {
 
 func (m *model) Outcome(*rapid.T) {
 	id := m.id()
-	_ = m.j.Outcome(m.t.Context(), &journal.Record{DecisionID: id}) // stored in memory if it can't be written
+	_ = m.j.Outcome(m.t.Context(), &journal.Record{DecisionID: id}) // if the record can't be written, it is kept in memory
 	m.outcomes = append(m.outcomes, id)
 }
 
@@ -74,7 +74,7 @@ func (m *model) Fault(t *rapid.T) {
 
 func (m *model) Heal(*rapid.T) { m.disk.heal() }
 
-// Check reads the journal, whether or not the disk fails. All acknowledged records must exist.
+// Check reads the journal, even if the disk fails. All acknowledged records must exist.
 func (m *model) Check(t *rapid.T) {
 	for _, acknowledged := range [][]string{m.intents, m.refusals} {
 		if len(acknowledged) == 0 {
@@ -92,7 +92,7 @@ func (m *model) Wait(*rapid.T) { time.Sleep(time.Second); synctest.Wait() }
 func TestJournal_KeepsAcknowledgedRecordsWhenDiskFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		rapid.Check(struct{ rapid.TB }{t}, func(rt *rapid.T) { // bubbles of synctest refuse the method Deadline
+		rapid.Check(struct{ rapid.TB }{t}, func(rt *rapid.T) { // synctest bubbles refuse the method Deadline
 			m := &model{t: t, dir: filepath.Join(t.TempDir(), "j"), disk: &disk{}}
 			cfg := journal.OnDisk(config(m.dir), m.disk.open)
 			cfg.SegmentBytes = 4 << 10

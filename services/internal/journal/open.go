@@ -37,7 +37,7 @@ func (c *chain) load(ctx context.Context) error {
 	return nil
 }
 
-// loadLast checks the newest segment, cuts off an incomplete end, and opens the segment for writing.
+// loadLast checks the newest segment, removes an incomplete end, and opens the segment for writing.
 func (c *chain) loadLast(ctx context.Context, s *segment) error {
 	data, err := s.read()
 	if err != nil {
@@ -80,13 +80,14 @@ func (c *chain) loadLast(ctx context.Context, s *segment) error {
 	return err
 }
 
-// withAdvice adds to an error about a broken chain what an operator can do about it.
+// withAdvice adds advice for an operator to an error about a broken chain.
 func (c *chain) withAdvice(err error) error {
 	return fmt.Errorf("the chain of %s is broken: %w; to start a new chain, move the files %s-* to another place and keep them for review",
 		c.name, err, c.name)
 }
 
-// cutIncomplete moves the bytes of a segment from offset good on into a separate file, and queues a record about that.
+// cutIncomplete moves the bytes of a segment from offset good on to a separate file, and queues a record about the
+// move.
 func (c *chain) cutIncomplete(ctx context.Context, s *segment, data []byte, good int) error {
 	torn := data[good:]
 	path, err := saveIncomplete(s.path, torn)
@@ -103,7 +104,7 @@ func (c *chain) cutIncomplete(ctx context.Context, s *segment, data []byte, good
 	return nil
 }
 
-// queueStartRecord queues a record about a problem that was found when the journal was opened. The record is written
+// queueStartRecord queues a record about a problem that was found when the journal was opened. This record is written
 // before all other records.
 func (c *chain) queueStartRecord(rec *Record) {
 	c.queueRecovery(rec)
@@ -111,7 +112,7 @@ func (c *chain) queueStartRecord(rec *Record) {
 }
 
 // recordMissing queues a record if the newest head names records that are missing. They were lost in a power failure,
-// or were cut off.
+// or an attacker removed them.
 func (c *chain) recordMissing(ctx context.Context) {
 	if c.sealed.Count <= c.pos.seq {
 		return
@@ -122,7 +123,7 @@ func (c *chain) recordMissing(ctx context.Context) {
 	c.queueStartRecord(&Record{Message: fmt.Sprintf("records %d to %d were sealed and are missing; the head had the hash %s", c.pos.seq+1, c.sealed.Count, c.sealed.Hash), Count: missing})
 }
 
-// recordRewritten queues a record which says that a record differs from the one that the head names.
+// recordRewritten queues a record to report that a record differs from the one that the head names.
 func (c *chain) recordRewritten(at link) {
 	c.cfg.Log.ErrorContext(context.Background(), "journal is not the one that was sealed", "chain", c.name, "seq", at.seq)
 	c.queueStartRecord(&Record{Message: fmt.Sprintf("record %d is not the one that was sealed, which had the hash %s", at.seq, c.sealed.Hash)})

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// afterLossOfPower returns a copy of the journal's folder that contains only what was synced.
+// afterLossOfPower returns a copy of the journal's directory that contains only the synced data.
 func (d *disk) afterLossOfPower(t *testing.T) string {
 	t.Helper()
 	d.mu.Lock()
@@ -37,7 +37,7 @@ func (d *disk) survivors(t *testing.T, keys string) (all []journal.Record) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if rec.Kind != journal.KindRecovery { // opening the journal wrote the recovery, because the head was lost
+		if rec.Kind != journal.KindRecovery { // Open wrote the recovery, because the head was lost
 			all = append(all, rec)
 		}
 	}
@@ -47,7 +47,7 @@ func (d *disk) survivors(t *testing.T, keys string) (all []journal.Record) {
 }
 
 // An approved call may be sent only once. Therefore its intent survives a loss of power, together with all earlier
-// records, in any segment. Other records are written without a sync.
+// records in any segment. Other records are written without a sync.
 func TestIntent_OfApprovedCallSurvivesLossOfPower(t *testing.T) {
 	t.Parallel()
 	dir, d := t.TempDir(), &disk{synced: map[string]int64{}}
@@ -86,7 +86,8 @@ func TestIntent_OfApprovedCallSurvivesLossOfPower(t *testing.T) {
 	closeJournal(t, j)
 }
 
-// A killed gateway may leave records that the system has not yet written to the device.
+// An earlier process left records that the operating system has not written to the device. The intent of an approved
+// call syncs these records too.
 func TestIntent_SyncsRecordsOfEarlierProcess(t *testing.T) {
 	t.Parallel()
 	dir, d := t.TempDir(), &disk{synced: map[string]int64{}}
@@ -108,7 +109,6 @@ func TestIntent_SyncsRecordsOfEarlierProcess(t *testing.T) {
 	closeJournal(t, j)
 }
 
-// If the intent of an approved call can't be synced, the call is not sent.
 func TestIntent_OfApprovedCallFailsWhenSyncFails(t *testing.T) {
 	t.Parallel()
 	dir, d := t.TempDir(), &disk{}

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// ToProto converts a record to a message, for clients that read records over gRPC. The message contains everything
+// ToProto converts a record to a message, for clients that read records over gRPC. The message contains all fields
 // except the CRC.
 func ToProto(r *Record) *gatewayv1.Record {
 	out := &gatewayv1.Record{
@@ -166,7 +166,6 @@ func value[E ~int32](values map[string]int32, prefix, name string) E {
 	return E(values[prefix+strings.ToUpper(name)])
 }
 
-// convertAll converts each element of a list. It returns nil for an empty list.
 func convertAll[A, B any](list []A, convert func(A) B) []B {
 	if len(list) == 0 {
 		return nil

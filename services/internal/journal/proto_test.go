@@ -18,15 +18,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// unsentFields are the fields of a record that the message does not contain, each with the reason.
+// unsentFields contains the fields of a record that the message omits, each with the reason.
 var unsentFields = map[string]string{
 	"CRC": "it is over the bytes of the line, and is checked where the files are",
 }
 
-// unsetFields are the fields of the message that this version of the gateway never sets. They are for budgets.
+// unsetFields contains the fields of the message that this version of the gateway never sets. They are for budgets.
 var unsetFields = []protoreflect.Name{"settled", "replay_from"}
 
-// storedRecord returns a record in which every field is set, as the journal stores it.
+// storedRecord returns a stored record with every field.
 func storedRecord(t *testing.T) *journal.Record {
 	t.Helper()
 	raw, err := os.ReadFile("testdata/record.json")
@@ -45,7 +45,7 @@ func leaves(v reflect.Value, path string, visit func(path string, field reflect.
 	for _, f := range reflect.VisibleFields(v.Type()) {
 		field, at := v.FieldByIndex(f.Index), path+f.Name
 		switch {
-		case f.Anonymous: // its fields are visited as fields of v
+		case f.Anonymous: // visit its fields as fields of v
 		case field.Kind() == reflect.Struct && field.Type() != reflect.TypeFor[time.Time]():
 			leaves(field, at+".", visit)
 		case field.Kind() == reflect.Slice && field.Type().Elem().Kind() == reflect.Struct && field.Len() > 0:
@@ -56,7 +56,7 @@ func leaves(v reflect.Value, path string, visit func(path string, field reflect.
 	}
 }
 
-// Every field of a record is sent over gRPC, in the right field of the message.
+// Every field of a record is sent over gRPC in the right field of the message.
 func TestToProto_ContainsEveryField(t *testing.T) {
 	t.Parallel()
 	full := journal.ToProto(storedRecord(t))
@@ -102,7 +102,6 @@ func TestToProto_ContainsEveryField(t *testing.T) {
 	}
 }
 
-// A record that was sent over gRPC equals the record in the file.
 func TestFromProto_RestoresRecord(t *testing.T) {
 	t.Parallel()
 	want := storedRecord(t)

@@ -15,8 +15,8 @@ import (
 // maxPruned is the maximum number of segments in one record.
 const maxPruned = 256
 
-// prune removes the oldest segments until the chain is within its retention. The active segment is counted as if it
-// were full. The caller must hold writeMu.
+// prune removes the oldest segments until the chain is within its retention. It counts the active segment as full. The
+// caller must hold writeMu.
 func (c *chain) prune(ctx context.Context, now time.Time) {
 	for c.removeRecorded(ctx) == nil {
 		pruned := c.expired(now)
@@ -26,7 +26,7 @@ func (c *chain) prune(ctx context.Context, now time.Time) {
 	}
 }
 
-// expired returns the oldest segments, which retention removes. The newest segment with records always stays,
+// expired returns the oldest segments, which exceed the retention. The newest segment with records always stays,
 // because the next record contains the hash of its last line.
 func (c *chain) expired(now time.Time) (pruned []Pruned) {
 	c.listMu.Lock()
@@ -61,13 +61,12 @@ func (c *chain) removable() []segment {
 	return c.segments[:max(0, n-1)]
 }
 
-// toPruned returns the entry for a removed segment in a record.
 func (s segment) toPruned(why PruneReason) Pruned {
 	return Pruned{File: filepath.Base(s.path), First: s.first, Last: s.last, Hash: hex.EncodeToString(s.hash[:]), Bytes: s.size, Reason: why}
 }
 
-// remove writes a record of the oldest segments that are about to be removed, and then removes them. If a segment is
-// missing without such a record, something other than the journal has removed it. The caller must hold writeMu.
+// remove writes a record that names the oldest segments, and then removes these segments. If a segment is missing
+// without such a record, another program has removed it. The caller must hold writeMu.
 func (c *chain) remove(ctx context.Context, pruned []Pruned) error {
 	body := c.encodeOwn(&Record{Kind: KindPruned, Pruned: pruned, Count: pruned[len(pruned)-1].Last - pruned[0].First + 1})
 	if err := c.write([]item{{body: body}}); err != nil {
@@ -105,7 +104,7 @@ func (c *chain) removeRecorded(ctx context.Context) error {
 }
 
 // takeRecorded removes the oldest segment from the list if its removal is recorded. The segment leaves the list before
-// its file is removed. A concurrent reader of the list therefore finds the file of every segment, or reads the segment
+// its file is removed. Therefore a concurrent reader of the list finds the file of every segment, or reads the segment
 // as empty.
 func (c *chain) takeRecorded() (segment, bool) {
 	c.listMu.Lock()
@@ -118,7 +117,7 @@ func (c *chain) takeRecorded() (segment, bool) {
 	return oldest, true
 }
 
-// encodeOwn returns the body of a record that the journal itself has made.
+// encodeOwn returns the body of a record by the journal itself.
 func (c *chain) encodeOwn(rec *Record) []byte {
 	rec.Build = c.cfg.Build
 	var body bytes.Buffer
@@ -128,10 +127,10 @@ func (c *chain) encodeOwn(rec *Record) []byte {
 	return body.Bytes()
 }
 
-// removeSegment removes a segment and the files with incomplete ends that were cut off it.
+// removeSegment removes a segment and the files with its incomplete ends.
 func removeSegment(path string) error {
 	dir, name := filepath.Split(path)
-	cuts, err := fs.Glob(os.DirFS(dir), name+"*"+incompleteExtension) // not filepath.Glob, because the name of the folder is not a pattern
+	cuts, err := fs.Glob(os.DirFS(dir), name+"*"+incompleteExtension) // filepath.Glob would interpret the directory's name as a pattern
 	if err != nil {
 		return err
 	}
@@ -143,7 +142,6 @@ func removeSegment(path string) error {
 	return nil
 }
 
-// applyRetention applies the retention.
 func (c *chain) applyRetention(now time.Time) {
 	c.writeMu.Lock()
 	defer c.writeMu.Unlock()

@@ -13,28 +13,29 @@ import (
 // maxGroup is the maximum number of records that are written, and synced, together.
 const maxGroup = 256
 
-// groupInterval is the longest time between two groups that indicates several callers. A single caller takes longer
+// groupInterval is the maximum time between two groups that indicates several callers. A single caller takes longer
 // between two records.
 const groupInterval = 100 * time.Microsecond
 
-// maxReusedBuffer is the maximum capacity in bytes of a buffer that is reused for another record.
+// maxReusedBuffer is the maximum capacity of a buffer that is reused for another record, in bytes.
 const maxReusedBuffer = 16 << 10
 
 // entry is a record that is being written.
 type entry struct {
 	rec  Record
 	body bytes.Buffer
-	// accounts lists the principals that are charged for the record's size.
+	// accounts contains the principals to which the record's size is charged.
 	accounts []principal.Key
 	// err is the result. It is set before wake receives false.
 	err error
-	// wake wakes the goroutine of the entry: true lets it lead the next group, false says that the entry is done.
+	// wake wakes the goroutine of the entry. If the value is true, the goroutine leads the next group. If it is false, the
+	// entry is done.
 	wake chan bool
 }
 
 func newEntry() any { return &entry{wake: make(chan bool, 1)} }
 
-// recycle clears the entry and puts it into the pool. Clearing it makes sure that the pool retains no data of a call.
+// recycle clears the entry and returns it to the pool. It is cleared so that the pool does not retain data of a call.
 func (e *entry) recycle(pool *sync.Pool) {
 	if e.body.Cap() > maxReusedBuffer {
 		return
@@ -49,14 +50,15 @@ func (e *entry) recycle(pool *sync.Pool) {
 // queue forms groups of concurrent entries. A caller that finds no leader becomes the leader. The leader commits all
 // waiting entries together, while new entries queue. After that, the first entry in the queue leads the next group.
 //
-// If the previous group was written a moment ago, the leader first yields the processor, so that most concurrent
-// callers join its group. A single caller therefore never waits for others, and many callers share writes and syncs.
+// If the previous group was written within groupInterval, the leader first yields the processor, so that most
+// concurrent callers join its group. Therefore a single caller never waits for others, and many callers share writes
+// and syncs.
 type queue struct {
 	mu      sync.Mutex
 	leading bool
 	waiting []*entry
 	group   []*entry // the entries that the leader commits
-	// last is when the last group was done.
+	// last is the time at which the last group was done.
 	last time.Time
 }
 
@@ -86,7 +88,7 @@ func (q *queue) do(ctx context.Context, e *entry, commit func(context.Context, [
 	return err
 }
 
-// nextGroup moves waiting entries into the leader's group.
+// nextGroup moves waiting entries to the leader's group.
 func (q *queue) nextGroup() []*entry {
 	q.mu.Lock()
 	defer q.mu.Unlock()

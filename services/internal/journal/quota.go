@@ -24,12 +24,12 @@ const (
 // records of others. The call may be accepted later, after older records were removed.
 var ErrQuota = errors.New("the calls of this principal take more than their share of the journal")
 
-// tally maps a principal to the number of bytes that its records use. These include the records of agents that act on
+// tally maps a principal to the number of bytes that its records use. They include the records of agents that act on
 // its behalf.
 type tally map[principal.Key]int64
 
-// appendAccounts appends the principals that are charged for a record, each once. These are the record's principal,
-// the principals of its chain, and the people that they work for. The record's principal is first.
+// appendAccounts appends the principals to which a record is charged, each once. They are the record's principal, which
+// is first, the principals in its chain, and the people for whom they work.
 func appendAccounts(dst []principal.Key, rec *Record) []principal.Key {
 	dst = appendAccount(dst, &rec.Principal)
 	for i := range rec.Chain {
@@ -47,13 +47,13 @@ func appendAccount(dst []principal.Key, p *Principal) []principal.Key {
 	return dst
 }
 
-// quotaUsage counts how much of a chain's capacity each principal uses. It is guarded by [chain.writeMu]. The zero
+// quotaUsage counts the part of a chain's capacity that each principal uses. It is guarded by [chain.writeMu]. The zero
 // value counts nothing and refuses no call.
 type quotaUsage struct {
 	// most is the maximum number of bytes for one principal. If it is 0, nothing is counted.
 	most int64
-	// total counts the records of all counted segments, active the records of the active segment, and expected the
-	// records of a group that is not yet written.
+	// total counts the records of all counted segments, and active counts the records of the active segment. expected
+	// counts the records of a group that is not yet written.
 	total, active, expected tally
 }
 
@@ -65,7 +65,6 @@ func newQuotaUsage(share float64, room int64) quotaUsage {
 	return quotaUsage{most: most, total: tally{}, active: tally{}, expected: tally{}}
 }
 
-// expect counts a record that is about to be written.
 func (s *quotaUsage) expect(accounts []principal.Key, size int64) {
 	for _, a := range accounts {
 		s.expected[a] += size
@@ -128,8 +127,8 @@ func (s *quotaUsage) subtract(a principal.Key, n int64) {
 	}
 }
 
-// admit returns the reason why a call must not begin, or nil. A call must not begin if a principal that is charged for
-// it has used its share, and no segment is old enough to be removed. The caller must hold writeMu.
+// admit returns an error if a call must not begin. A call must not begin if one of the principals to which it is
+// charged has used its share, and no segment is old enough to be removed. The caller must hold writeMu.
 func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 	if e.rec.Kind != KindIntent && e.rec.Kind != KindClaim {
 		return nil // records of a call that has begun are always accepted
@@ -150,7 +149,7 @@ func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 func maxLineLen(e *entry) int64 { return int64(e.body.Len()) + maxFrame }
 
 // removeOldest removes the oldest segment if all its records are old enough to be removed for one principal's calls. It
-// reports whether it did.
+// reports whether it removed the segment.
 func (c *chain) removeOldest(ctx context.Context, now time.Time) bool {
 	if c.removeRecorded(ctx) != nil {
 		return false

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// halfShareConfig returns the configuration of a small journal, in which one principal may use half of the capacity.
+// halfShareConfig returns the configuration of a small journal in which one principal may use half of the capacity.
 func halfShareConfig(dir string) journal.Config {
 	cfg := config(dir)
 	cfg.SegmentBytes = 16 << 10
@@ -32,7 +32,8 @@ func callOf(subject string, behind ...string) journal.Record {
 	return rec
 }
 
-// callUntilRefused makes calls until one is refused, at most the number most. It returns how many were accepted.
+// callUntilRefused makes calls until one is refused, but at most the number most. It returns the number of accepted
+// calls.
 func callUntilRefused(t testing.TB, j *journal.Journal, rec journal.Record, most int) int {
 	t.Helper()
 	for n := range most {
@@ -49,7 +50,7 @@ func callUntilRefused(t testing.TB, j *journal.Journal, rec journal.Record, most
 	return most
 }
 
-// chargedBytes returns the number of bytes in the files for which a subject is charged.
+// chargedBytes returns the number of bytes in the files that are charged to a subject.
 func chargedBytes(t testing.TB, dir, subject string) (bytes int64) {
 	t.Helper()
 	for _, line := range lines(t, dir, "calls") {
@@ -61,7 +62,7 @@ func chargedBytes(t testing.TB, dir, subject string) (bytes int64) {
 	return bytes
 }
 
-// Case X5. A principal that makes calls without end does not displace the records of others.
+// Case X5. One principal makes calls without end. It does not displace the records of others.
 func TestIntent_IsRefusedWhenPrincipalHasUsedShare(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -90,7 +91,7 @@ func TestIntent_IsRefusedWhenPrincipalHasUsedShare(t *testing.T) {
 	if err := j.Intent(t.Context(), &victim); err != nil {
 		t.Errorf("another principal is refused: %v", err)
 	}
-	// The records of a call that has begun are always accepted.
+	// Records of a call that has begun must be accepted.
 	begun := callOf("flood")
 	if err := errors.Join(j.Outcome(t.Context(), &begun), j.Settled(t.Context(), &begun)); err != nil {
 		t.Error(err)
@@ -101,14 +102,14 @@ func TestIntent_IsRefusedWhenPrincipalHasUsedShare(t *testing.T) {
 	}
 }
 
-// Case X5. Concurrent calls are charged one after the other, although they are written together. A principal therefore
+// Case X5. Concurrent calls are charged one after the other, although they are written together. Therefore a principal
 // can't exceed its share with any number of concurrent calls.
 func TestIntent_ConcurrentCallsStayWithinShare(t *testing.T) {
 	t.Parallel()
 	for seed := range 4 {
 		dir := filepath.Join(t.TempDir(), "journal")
 		cfg := halfShareConfig(dir)
-		cfg.Sync = journal.SyncAlways // many callers wait for one write then
+		cfg.Sync = journal.SyncAlways // many callers then wait for one write
 		j := open(t, cfg)
 		var calling sync.WaitGroup
 		for caller := range 64 << (seed % 2) {
@@ -154,8 +155,7 @@ func TestIntent_ChargesCreatorOfAgents(t *testing.T) {
 	closeJournal(t, j)
 }
 
-// Case X5. After a restart, all shares are counted: the newest segment at once, older segments when they have been
-// read.
+// Case X5. After a restart, the shares of existing records are counted when their segments have been read.
 func TestOpen_CountsSharesOfExistingRecords(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -186,8 +186,8 @@ func TestOpen_CountsSharesOfExistingRecords(t *testing.T) {
 	}
 }
 
-// Case X5. Records that are more than a week old are removed for a principal that has used its share, and a record
-// names them.
+// Case X5. A principal has used its share. When its records are more than a week old, they are removed to make space,
+// and a record names them.
 func TestIntent_RemovesOldRecordsForPrincipal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -219,7 +219,7 @@ func TestIntent_RemovesOldRecordsForPrincipal(t *testing.T) {
 	})
 }
 
-// If each principal may use the whole capacity, no call is refused, and the oldest records are removed.
+// Each principal may use the whole capacity. No call is refused, and the oldest records are removed.
 func TestIntent_FullShareRefusesNoCall(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")

@@ -20,20 +20,19 @@ type Filter func(*Record) bool
 
 func (f Filter) accepts(rec *Record) bool { return f == nil || f(rec) }
 
-// Tail returns the newest records that filter accepts, at most n of both chains together. They are ordered by the
-// time when they were written, oldest first. If filter accepts few records, Tail may read the whole journal; the end
-// of ctx stops it.
+// Tail returns the newest n records, of both chains together, that filter accepts. They are ordered by the time at
+// which they were written, oldest first. If filter accepts few records, Tail may read the whole journal. It stops when
+// ctx ends.
 func (j *Journal) Tail(ctx context.Context, n int, filter Filter) ([]Record, error) {
 	return newest(ctx, j.views(), n, filter)
 }
 
-// view is a copy of the list of a chain's segments.
 type view struct {
 	chain    *chain
 	segments []segment
 }
 
-// lastSeq returns the seq of the newest record; 0 if there is none.
+// lastSeq returns the seq of the newest record, or 0 if there is none.
 func (v view) lastSeq() int64 {
 	if len(v.segments) == 0 {
 		return 0
@@ -48,7 +47,6 @@ func (j *Journal) views() []view {
 	}
 }
 
-// newest returns the newest records of the views, oldest first.
 func newest(ctx context.Context, views []view, n int, filter Filter) ([]Record, error) {
 	var records []Record
 	if n <= 0 {
@@ -66,10 +64,10 @@ func newest(ctx context.Context, views []view, n int, filter Filter) ([]Record, 
 	return records, nil
 }
 
-// A Position is a position in the journal: before one record in each chain. The zero Position is after the newest
-// records.
+// A Position is a position in the journal. In each chain, it is before one record. The zero Position is after the
+// newest records.
 type Position struct {
-	// Calls and Refusals are the seqs of the records after the position, from 1. 0 means the end of the chain.
+	// Calls and Refusals are the seqs of the records after the position, from 1. The value 0 means the end of the chain.
 	Calls, Refusals int64
 }
 
@@ -81,14 +79,14 @@ type Listed struct {
 	Position Position
 }
 
-// Backward yields the records before a position that filter accepts, of both chains. They are ordered by the time when
-// they were written, newest first; the order within each chain is preserved. If filter accepts few records, Backward
-// may read the whole journal; the end of ctx stops it.
+// Backward yields the records of both chains that are before a position and that filter accepts. They are ordered by
+// the time at which they were written, newest first. The order within each chain is preserved. If filter accepts few
+// records, Backward may read the whole journal. It stops when ctx ends.
 func (j *Journal) Backward(ctx context.Context, from Position, filter Filter) iter.Seq2[Listed, error] {
 	return backward(ctx, j.views(), from, filter)
 }
 
-// backward merges two views, the first of the calls and the second of the refusals.
+// backward merges two views. The first is the view of the calls, and the second is the view of the refusals.
 func backward(ctx context.Context, views []view, from Position, filter Filter) iter.Seq2[Listed, error] {
 	return func(yield func(Listed, error) bool) {
 		at := Position{Calls: cmp.Or(from.Calls, views[0].lastSeq()+1), Refusals: cmp.Or(from.Refusals, views[1].lastSeq()+1)}
@@ -155,8 +153,8 @@ func chainBackward(ctx context.Context, segments []segment, before int64, filter
 	}
 }
 
-// Find returns every stored record of a decision, ordered by time. It returns no error if there is none. Find reads
-// the whole journal; the end of ctx stops it.
+// Find returns every stored record of a decision, ordered by time. It returns no error if there is none. Find reads the
+// whole journal. It stops when ctx ends.
 func (j *Journal) Find(ctx context.Context, decisionID string) ([]Record, error) {
 	if decisionID == "" {
 		return nil, nil
@@ -187,7 +185,7 @@ func (j *Journal) Find(ctx context.Context, decisionID string) ([]Record, error)
 	return found, nil
 }
 
-// recordsOf returns the records of a decision in the segment's data. Every line of a record of the decision contains
+// recordsOf returns the records of a decision in the segment's data. Every line with a record of the decision contains
 // needle.
 func (s segment) recordsOf(data, needle []byte, decisionID string) ([]Record, error) {
 	var found []Record
@@ -209,9 +207,9 @@ func (s segment) recordsOf(data, needle []byte, decisionID string) ([]Record, er
 	}
 }
 
-// Calls yields the stored records of calls, oldest first. It skips segments whose newest record is older than since,
-// so a few records may be older. The gateway uses Calls when it starts, to settle the calls that the previous process
-// left open. An error ends the sequence.
+// Calls yields the stored records of calls, oldest first. It skips segments whose newest record is older than since, so
+// a few of the yielded records may be older. The gateway uses Calls when it starts, to settle the calls that the
+// previous process left open. An error ends the sequence.
 func (j *Journal) Calls(ctx context.Context, since time.Time) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		for _, s := range j.calls.view() {

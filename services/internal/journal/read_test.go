@@ -60,8 +60,8 @@ func TestTail_MergesChainsByTime(t *testing.T) {
 	})
 }
 
-// A list that continues at a Position neither omits nor repeats a record of either chain, even if records are written
-// while the list is read.
+// A list is read in parts that continue at a Position, and records are written between the parts. The list neither
+// omits nor repeats a record of either chain.
 func TestBackward_ContinuesAtPlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -231,7 +231,7 @@ func TestCalls_YieldsRecordsSinceTime(t *testing.T) {
 		for range j.Calls(t.Context(), time.Time{}) {
 			break
 		}
-		synctest.Wait() // the check of older records would find that they are missing, and record that
+		synctest.Wait() // otherwise the check of older records would find and record that they are missing
 		for _, path := range files(t, dir, "calls") {
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)

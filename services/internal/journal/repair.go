@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// retryInterval is the interval between attempts to write to a chain that could not be written.
+	// retryInterval is the interval between attempts to write to a chain after a failed write.
 	retryInterval = 250 * time.Millisecond
 	// maxBacklog is the maximum number of bytes of records that wait for the next attempt.
 	maxBacklog = 32 << 20
 )
 
 var (
-	// ErrUnavailable means that the journal can't be written now. The journal recovers without help.
+	// ErrUnavailable means that the journal can't be written now. The journal recovers automatically.
 	ErrUnavailable = errors.New("the journal takes no records")
 	// ErrClosed means that the journal was closed.
 	ErrClosed = errors.New("the journal is closed")
@@ -45,7 +45,7 @@ func (c *chain) fail(ctx context.Context, cause error) error {
 	return err
 }
 
-// withoutPath returns the text of an error without the path of a file of the journal.
+// withoutPath returns the message of an error without the path of a journal file.
 func withoutPath(err error) string {
 	if in, ok := errors.AsType[*fs.PathError](err); ok {
 		return in.Op + ": " + in.Err.Error()
@@ -53,8 +53,8 @@ func withoutPath(err error) string {
 	return err.Error()
 }
 
-// repair truncates the file to the end of the last good record. After a failed sync it also ends the segment, because
-// the system may have dropped pages that it still shows to readers.
+// repair truncates the file to the end of the last good record. After a failed sync it also closes the segment, because
+// the system may have dropped pages that readers still see.
 func (c *chain) repair() error {
 	if c.file == nil {
 		return nil
@@ -66,7 +66,7 @@ func (c *chain) repair() error {
 	if !c.syncFailed {
 		return nil
 	}
-	// Without a sync the truncated bytes could be in the file again after a loss of power.
+	// Without a sync, the truncated bytes could reappear in the file after a loss of power.
 	if err := c.file.Sync(); err != nil {
 		return fmt.Errorf("sync the truncated segment: %w", err)
 	}
@@ -79,7 +79,6 @@ func (c *chain) repair() error {
 	return nil
 }
 
-// queueRecovery inserts a recovery record at the beginning of the backlog.
 func (c *chain) queueRecovery(rec *Record) {
 	rec.Kind = KindRecovery
 	body := c.encodeOwn(rec)
@@ -87,13 +86,13 @@ func (c *chain) queueRecovery(rec *Record) {
 	c.backlog.bytes += len(body)
 }
 
-// keepOrCount handles a record that can't be written. An outcome is stored while the backlog has space. A refusal is
-// only counted, because callers can cause any number of refusals.
+// keepOrCount handles a record that can't be written. It keeps an outcome while the backlog has space. It only counts a
+// refusal, because callers can cause any number of refusals.
 func (c *chain) keepOrCount(ctx context.Context, e *entry) {
 	switch {
 	case e.rec.Kind == KindRefusal:
 		c.backlog.lost += max(e.rec.Count, 1)
-	case e.rec.Kind != KindOutcome: // the call of an intent that was not written is not sent
+	case e.rec.Kind != KindOutcome: // if an intent is not written, its call is not sent
 	case c.backlog.bytes+e.body.Len() > maxBacklog:
 		c.backlog.lost++
 		c.cfg.Log.ErrorContext(ctx, "outcome is lost", "chain", c.name, "decision_id", e.rec.DecisionID)
@@ -159,7 +158,7 @@ func (c *chain) writeBacklog() error {
 	return nil
 }
 
-// writeAll writes records that the journal itself has made. It returns how many were written.
+// writeAll writes records by the journal itself. It returns the number of records that it wrote.
 func (c *chain) writeAll(ctx context.Context, items []item) (int, error) {
 	c.writeMu.Lock()
 	defer c.writeMu.Unlock()

@@ -6,10 +6,10 @@ import (
 	"syscall"
 )
 
-// reserveBytes is how much disk space a chain reserves after the end of its active segment. When the disk is full,
+// reserveBytes is the disk space that a chain reserves after the end of its active segment. When the disk is full,
 // records can still be written into this space.
 //
-// minReserve is the minimum of reserved space. When less is left, the chain reserves more.
+// If less than minReserve is left of it, the chain reserves more.
 const (
 	reserveBytes = 4 << 20
 	minReserve   = reserveBytes / 2
@@ -18,7 +18,6 @@ const (
 // errUnreserved means that the system or the file system can't reserve space.
 var errUnreserved = errors.New("the file system can't reserve space")
 
-// reserver is a file that can reserve space after its end.
 type reserver interface {
 	// reserve makes sure that the file can grow to size bytes without allocating more disk space.
 	reserve(size int64) error
@@ -28,7 +27,7 @@ type reserver interface {
 func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
 // reserve makes sure that the active segment has space for the next records. If the disk is full, reserve marks the
-// chain as short of space. It does not do that if the file system can't reserve space. The caller must hold writeMu.
+// chain as short of space, but not if the file system can't reserve space at all. The caller must hold writeMu.
 func (c *chain) reserve() {
 	if c.file == nil || c.reserved-c.size >= minReserve && !c.diskFull.Load() {
 		return
@@ -48,7 +47,7 @@ func (c *chain) reserve() {
 // must hold writeMu.
 func (c *chain) releaseReserve() {
 	if c.reserved > c.size {
-		_ = c.file.Truncate(c.size) // if this fails, only space is wasted
+		_ = c.file.Truncate(c.size) // if this fails, it only wastes space
 	}
 	c.reserved = 0
 }
@@ -70,7 +69,6 @@ func (c *chain) checkSpace() {
 	}
 }
 
-// setDiskFull sets whether the disk is short of space, and logs a change.
 func (c *chain) setDiskFull(short bool) {
 	if c.diskFull.Swap(short) == short {
 		return
@@ -83,7 +81,7 @@ func (c *chain) setDiskFull(short bool) {
 }
 
 // fitsReserve reports whether records of the given size are written to the active segment although the segment is full.
-// That is so if the disk has no space for a new segment. The caller must hold writeMu.
+// They are if the disk has no space for a new segment. The caller must hold writeMu.
 func (c *chain) fitsReserve(bytes int) bool {
 	if file, ok := c.file.(reserver); ok && c.reserved > 0 {
 		c.setDiskFull(isFull(file.reserve(c.reserved + reserveBytes)))
@@ -91,5 +89,5 @@ func (c *chain) fitsReserve(bytes int) bool {
 	return c.diskFull.Load() && c.file != nil && c.reserved-c.size >= int64(bytes)
 }
 
-// DiskFull reports whether the journal's disk is full. Records are then written into the reserved space.
+// DiskFull reports whether the journal's disk is full. If so, records are written to the reserved space.
 func (j *Journal) DiskFull() bool { return j.calls.diskFull.Load() || j.refusals.diskFull.Load() }

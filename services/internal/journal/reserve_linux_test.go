@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Records can be written while another program has filled the disk, and after there is space again.
+// Another program fills the disk, and later frees space. Records can be written all the time.
 func TestJournal_WritesIntoReserveWhenDiskIsFull(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "disk")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -42,7 +42,6 @@ func TestJournal_WritesIntoReserveWhenDiskIsFull(t *testing.T) {
 	verified(t, cfg.Dir)
 }
 
-// fillUp writes to a file until the disk is full.
 func fillUp(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.Create(path)

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// size returns how many bytes a chain's segments use.
+// size returns the number of bytes that a chain's segments use.
 func size(t testing.TB, dir, chain string) int64 {
 	t.Helper()
 	var total int64
@@ -50,7 +50,7 @@ func TestPrune_RefusalsNeverDisplaceCalls(t *testing.T) {
 	if r := report.Refusals; r.Last <= 2000 || r.First == 1 || r.Segments < 3 || r.Records != r.Last-r.First+1 {
 		t.Errorf("the report on refusals is %+v", r)
 	}
-	// The chain continues after the stored records.
+	// The chain must continue after the stored records.
 	j = open(t, cfg)
 	writeRefusal(t, j, "last")
 	closeJournal(t, j)
@@ -59,7 +59,7 @@ func TestPrune_RefusalsNeverDisplaceCalls(t *testing.T) {
 	}
 }
 
-// The folder's name contains glob metacharacters, and must not be used as a pattern.
+// The name of the directory contains glob metacharacters. It must not be used as a pattern.
 func TestPrune_RemovesOldSegments(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -195,7 +195,7 @@ func TestAdmission_WritesOneRecordPerCodePeerAndMinute(t *testing.T) {
 	})
 }
 
-// Case N2. In a minute, 256 peers are counted separately for each code.
+// Case N2. In each minute, 256 peers are counted separately for each code. Further peers are counted together.
 func TestAdmission_CountsFurtherPeersTogether(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -246,12 +246,12 @@ func TestAdmission_KeepsCountsWhenDiskIsFull(t *testing.T) {
 	})
 }
 
-// If an old segment can't be removed, later segments stay too, because a chain with a gap can't be opened.
+// An old segment can't be removed. Later segments stay too, because a chain with a gap can't be opened.
 func TestPrune_StopsAtSegmentThatCannotBeRemoved(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
 	writeCalls(t, smallConfig(dir), 100)
-	stuck := files(t, dir, "calls")[0] + ".1.torn" // is removed with the segment, unless it is a folder with files
+	stuck := files(t, dir, "calls")[0] + ".1.torn" // it is removed with the segment, unless it is a directory with files
 	if err := os.MkdirAll(filepath.Join(stuck, "inside"), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -13,11 +13,11 @@ const (
 	headLogInterval = time.Hour
 )
 
-// Head returns the newest signed head, or nil if there is none yet. The caller must not change it.
+// Head returns the newest signed head, or nil if there is none yet. The caller must not modify it.
 func (j *Journal) Head() *Head { return j.head.Load() }
 
-// seal signs the ends of both chains and stores the head in the folder, if the chains have grown since the last head.
-// Only [Open], [Journal.Close] and the goroutine of maintain call it.
+// seal signs the ends of both chains and stores the head in the directory, if the chains have grown since the last
+// head. Only [Open], [Journal.Close] and the maintain goroutine call it.
 func (j *Journal) seal() {
 	h := &Head{Time: time.Now().UTC(), Calls: j.calls.end(), Refusals: j.refusals.end()}
 	if old := j.head.Load(); old != nil && old.Calls == h.Calls && old.Refusals == h.Refusals {
@@ -38,7 +38,8 @@ func (j *Journal) seal() {
 	}
 }
 
-// logHead logs the newest head. A copy of the log on another machine can later show that records were cut off.
+// logHead logs the newest head. A copy of the log on another machine can later show that records were removed from the
+// end.
 func (j *Journal) logHead() {
 	if h := j.head.Load(); h != nil {
 		j.cfg.Log.InfoContext(context.Background(), "journal's head", "head", h.String())

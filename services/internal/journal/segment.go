@@ -23,7 +23,7 @@ const (
 
 	seqDigits = 20
 	extension = ".jsonl"
-	// chunk is how many bytes are read together when a segment is read backward.
+	// chunk is the number of bytes that are read together when a segment is read backward.
 	chunk = 64 << 10
 )
 
@@ -32,19 +32,19 @@ type segment struct {
 	path string
 	// first is the seq of the segment's first record. It is part of the file's name.
 	first int64
-	// last is the seq of the segment's last record; first-1 if the segment is empty.
+	// last is the seq of the segment's last record, or first-1 if the segment is empty.
 	last int64
-	// hash is the hash of the segment's last line; if the segment is empty, of the line before it.
+	// hash is the hash of the segment's last line. If the segment is empty, it is the hash of the line before the segment.
 	hash [sha256.Size]byte
 	// size is the number of bytes that are part of the chain. The file may contain more bytes.
 	size int64
-	// newest is when the segment's last record was written.
+	// newest is the time at which the segment's last record was written.
 	newest time.Time
-	// removalRecorded reports whether the removal of the segment is recorded. removalFailed reports whether removing
-	// its file has failed.
+	// removalRecorded is true if the removal of the segment is recorded. removalFailed is true if an attempt to remove its
+	// file failed.
 	removalRecorded, removalFailed bool
-	// tally is the number of bytes that each principal uses in the segment. It is nil for the active segment, and for
-	// a segment that was not counted.
+	// tally is the number of bytes that each principal uses in the segment. It is nil for the active segment, and for a
+	// segment that was not counted.
 	tally tally
 }
 
@@ -85,8 +85,8 @@ func listSegments(dir, chain string) ([]segment, error) {
 	return segments, nil
 }
 
-// read returns the bytes of the segment that are part of the chain. It returns nil if retention has removed the
-// segment.
+// read returns the bytes of the segment that are part of the chain. If retention has removed the segment, it returns
+// nil.
 func (s segment) read() ([]byte, error) {
 	f, err := os.Open(s.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -103,7 +103,7 @@ func (s segment) read() ([]byte, error) {
 	return data, nil
 }
 
-// backward yields the segment's lines, last first, without their newlines. A line is valid until the next one is
+// backward yields the segment's lines, last first, without their newlines. A line is valid until the next line is
 // yielded.
 func (s segment) backward() iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
@@ -124,7 +124,6 @@ func (s segment) backward() iter.Seq2[[]byte, error] {
 	}
 }
 
-// linesBackward yields the lines in the first size bytes of r, last first.
 func linesBackward(r io.ReaderAt, size int64) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		var rest, text, other []byte // rest is the end of a line whose beginning has not been read
@@ -182,8 +181,8 @@ func linesOf(data []byte) iter.Seq[[]byte] {
 }
 
 // walk checks the lines of data in order, beginning after the position at, and advances at to the last good line. It
-// calls visit for each record with the record's position and the length of its line. It returns the number of good
-// bytes and good lines.
+// calls visit for each record, with the position of the record and the length of its line. It returns the number of
+// good bytes and good lines.
 func walk(data []byte, at *link, visit func(rec *Record, at link, size int)) (good, lines int, err error) {
 	for good < len(data) {
 		length := bytes.IndexByte(data[good:], '\n')
@@ -201,15 +200,15 @@ func walk(data []byte, at *link, visit func(rec *Record, at link, size int)) (go
 	return good, lines, nil
 }
 
-// BrokenError names a record that breaks a chain.
+// BrokenError describes a record that breaks a chain.
 type BrokenError struct {
 	// File is the name of the segment.
 	File string
-	// Line is the number of the line in the file, from 1; 0 if it is unknown.
+	// Line is the number of the line in the file, from 1. It is 0 if it is unknown.
 	Line int
-	// Seq is the seq that the record should have; 0 if it is unknown.
+	// Seq is the seq that the record should have. It is 0 if it is unknown.
 	Seq int64
-	// Why says what is wrong.
+	// Why describes the problem.
 	Why error
 }
 
@@ -232,12 +231,12 @@ func (s segment) broken(line int, why error) *BrokenError {
 	return &BrokenError{File: filepath.Base(s.path), Line: line, Why: why}
 }
 
-// brokenAt returns an error about the line where the record after the position at should be.
 func (s segment) brokenAt(line int, at link, why error) *BrokenError {
 	return &BrokenError{File: filepath.Base(s.path), Line: line, Seq: at.seq + 1, Why: why}
 }
 
-// checkFollows returns an error unless the segment begins right after the position at. Otherwise records are missing.
+// checkFollows returns an error unless the segment begins directly after the position at. Otherwise records are
+// missing.
 func (s segment) checkFollows(at link) error {
 	if s.first == at.seq+1 {
 		return nil

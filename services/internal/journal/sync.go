@@ -9,11 +9,12 @@ import (
 )
 
 // mustSync reports whether a record must survive a loss of power even with [SyncNever]. Only the intent of an approved
-// call must.
+// call must survive it.
 //
-// An approved call may be sent only once, and a start releases a claim that has no intent. Therefore the intent must
-// be on the device before the call is sent. One sync is enough, because it includes the claim before the intent. If
-// the records after the intent are lost, the outcome of the call is unknown, and the call is never sent again.
+// An approved call may be sent only once, and the next start of the gateway releases a claim that has no intent.
+// Therefore the intent must be on the device before the call is sent. One sync is enough, because it includes the claim
+// before the intent. If the records after the intent are lost, the outcome of the call is unknown, and the call is not
+// sent again.
 func mustSync(kind Kind, rec *Record) bool { return kind == KindIntent && rec.ApprovalID != "" }
 
 // syncTo syncs all records that the chain has written, up to next. The caller must hold writeMu.
@@ -49,7 +50,8 @@ func (c *chain) syncOlder() error {
 	return syncDir(c.cfg.Dir)
 }
 
-// syncSegment syncs a segment that has ended. It ignores a segment that does not exist: [Journal.Check] reports that.
+// syncSegment syncs a segment that has ended. It ignores a segment that does not exist, because [Journal.Check] reports
+// it.
 func (c *chain) syncSegment(path string) error {
 	f, err := c.cfg.open(path, os.O_WRONLY|os.O_APPEND, 0)
 	if errors.Is(err, fs.ErrNotExist) {

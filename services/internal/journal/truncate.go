@@ -5,13 +5,13 @@ import (
 	"strconv"
 )
 
-// minZeroBytes is the minimum number of consecutive zero bytes that counts as a block that was never written because
-// power was lost.
+// minZeroBytes is the minimum number of consecutive zero bytes that counts as a block that was not written because of a
+// loss of power.
 const minZeroBytes = 512
 
-// isIncomplete reports whether the bytes after a segment's last good line can be the result of a crash: the beginning
-// of the next record's line, or blocks that were never written. A crash never leaves complete lines that are not
-// records.
+// isIncomplete reports whether the bytes after a segment's last good line can be the result of a crash. A crash can
+// leave the beginning of the next record's line, or blocks that were never written. It can't leave complete lines that
+// are not records.
 func isIncomplete(rest []byte, due int64) bool {
 	if bytes.HasSuffix(rest, []byte{0}) || bytes.Contains(rest, make([]byte, minZeroBytes)) {
 		return !anyReadable(rest)
@@ -22,11 +22,10 @@ func isIncomplete(rest []byte, due int64) bool {
 	if bytes.IndexByte(rest, '\n') >= 0 || !bytes.Equal(rest[:n], start[:n]) {
 		return false
 	}
-	_, err := parse(rest[:max(0, len(rest)-1)]) // a complete record whose newline has become another byte
+	_, err := parse(rest[:max(0, len(rest)-1)]) // a complete record whose newline was replaced with another byte
 	return err != nil
 }
 
-// anyReadable reports whether one of the lines is a record.
 func anyReadable(data []byte) bool {
 	for line := range linesOf(data) {
 		if _, err := parse(line); err == nil {

@@ -7,45 +7,44 @@ import (
 	"slices"
 )
 
-// Report is the result of [Verify].
 type Report struct {
 	// Calls is the chain of intents and outcomes.
 	Calls ChainReport
 	// Refusals is the chain of refusals and counts.
 	Refusals ChainReport
-	// Head is the newest head in the folder; nil if there is none.
+	// Head is the newest head in the directory, or nil if there is none.
 	Head *Head
 }
 
-// ChainReport is the result for one chain.
 type ChainReport struct {
 	// Segments is the number of the chain's files.
 	Segments int
 	// Records is the number of good records.
 	Records int64
-	// First is the seq of the oldest stored record; 0 if there is none. Earlier records were pruned.
+	// First is the seq of the oldest stored record, or 0 if there is none. Earlier records were pruned.
 	First int64
-	// Last is the seq of the last good record; 0 if there is none.
+	// Last is the seq of the last good record, or 0 if there is none.
 	Last int64
-	// Head is the hash of the last good record's line, in hex; empty if there is none.
+	// Head is the hash of the last good record's line, in hex. It is empty if there is none.
 	Head string
-	// SealKey is the public half of the key that signs heads, from the newest segment that names one. It is empty if
-	// an earlier version wrote the whole chain.
+	// SealKey is the public half of the key that signs heads, from the newest segment that contains one. It is empty if an
+	// earlier version wrote the whole chain.
 	SealKey string
-	// Incomplete is the number of bytes after the last record that a crash has left incomplete. The next start moves
-	// them to a separate file.
+	// Incomplete is the number of bytes after the last record that a crash has left incomplete. The next start moves them
+	// to a separate file.
 	Incomplete int64
 }
 
-// ErrNoJournal means that a folder contains no journal.
+// ErrNoJournal means that a directory contains no journal.
 var ErrNoJournal = errors.New("the folder holds no journal")
 
 // Verify checks both chains in dir, record by record, from the oldest stored segment on. It also checks that the chains
-// extend to the newest head in the folder, and to the heads in elsewhere, which were stored in other places. Verify
-// only reads files. A journal may be open in dir and write records at the same time.
+// reach the newest head in the directory, and the heads in elsewhere, which were stored in other places. Verify only
+// reads files. A journal may be open in dir and write records at the same time.
 //
-// For each broken chain the error wraps a [BrokenError], which names the first record that is broken, moved or
-// missing. An incomplete end that a crash has left is not an error. The report says how far each chain is good.
+// For each broken chain the error wraps a [BrokenError], which describes the first record that is broken, moved or
+// missing. An incomplete end that a crash has left is not an error. The report contains the last good record of each
+// chain.
 func Verify(dir string, elsewhere ...Head) (Report, error) {
 	for try := 1; ; try++ {
 		report, err := verify(dir, elsewhere)
@@ -55,8 +54,8 @@ func Verify(dir string, elsewhere ...Head) (Report, error) {
 	}
 }
 
-// wasPruned reports whether an open journal has removed segments during the check. In that case the parts that were
-// read may be inconsistent.
+// wasPruned reports whether an open journal has removed segments during the check. If so, the parts that were read may
+// be inconsistent.
 func wasPruned(dir string, r *Report) bool {
 	for _, chain := range []struct {
 		name  string
@@ -92,8 +91,8 @@ func verify(dir string, elsewhere []Head) (Report, error) {
 	return report, errors.Join(append(errs, headErr, report.checkHeads(elsewhere))...)
 }
 
-// checkHeads returns an error unless the newest head exists and is signed with the journal's key, and the heads that
-// were stored elsewhere are signed with the same key.
+// checkHeads returns an error unless the newest head exists and is signed with the journal's key. The heads that were
+// stored elsewhere must be signed with the same key.
 func (r *Report) checkHeads(elsewhere []Head) error {
 	var errs []error
 	for _, h := range elsewhere {
@@ -155,21 +154,19 @@ type reader struct {
 	newest bool
 	// firstPrev is the prev of the oldest stored record.
 	firstPrev string
-	// oldest is the seq of the oldest record that must exist according to the records, and before is the hash of the
-	// record before it. They are 0 and empty if no record says so.
+	// oldest is the seq of the oldest record that must exist according to the records. before is the hash of the record
+	// before it. They are 0 and empty if no record contains this information.
 	oldest int64
 	before string
-	// sealed lists the ends of the chain that the heads state.
+	// sealed contains the ends of the chain in the heads.
 	sealed []ChainHead
 	visit  func(*Record, int)
 }
 
-// newReader returns a reader that begins with the record with seq first.
 func newReader(first int64) *reader {
 	return &reader{at: link{seq: first - 1, unknown: first > 1}}
 }
 
-// read checks a segment.
 func (r *reader) read(s segment) error {
 	if err := s.checkFollows(r.at); err != nil {
 		return err
@@ -200,7 +197,6 @@ func (r *reader) read(s segment) error {
 	return s.brokenAt(lines+1, r.at, err)
 }
 
-// add adds a good record to the report.
 func (r *reader) add(rec *Record, size int) {
 	if r.report.Records == 0 {
 		r.report.First, r.firstPrev = rec.Seq, rec.Prev
@@ -223,8 +219,8 @@ func (r *reader) add(rec *Record, size int) {
 	}
 }
 
-// checkBeginning returns an error if records before the oldest stored record are missing although no record says that
-// they were pruned. Earlier versions pruned segments without a record.
+// checkBeginning returns an error if records before the oldest stored record are missing although no record reports
+// that they were pruned. Earlier versions pruned segments without a record.
 func (r *reader) checkBeginning(oldest segment) error {
 	before := link{seq: oldest.first - 1}
 	switch {
@@ -240,7 +236,7 @@ func (r *reader) checkBeginning(oldest segment) error {
 	}
 }
 
-// checkEnd returns an error unless the chain extends as far as the heads say.
+// checkEnd returns an error unless the chain contains the records that the heads name.
 func (r *reader) checkEnd(next string) error {
 	for _, h := range r.sealed {
 		if h.Count > r.at.seq {

@@ -9,18 +9,18 @@ import (
 	"sync/atomic"
 )
 
-// watchBuffer is how many records a watcher may be behind.
+// watchBuffer is the maximum number of records that a watcher may be behind.
 const watchBuffer = 1024
 
 // ErrSlowWatcher means that a watcher was too far behind and was removed.
 var ErrSlowWatcher = errors.New("the watcher is too slow: it is more than 1024 records behind")
 
-// watchers is the set of watchers that receive records as they are written.
+// watchers is the set of watchers that receive records when they are written.
 type watchers struct {
-	count atomic.Int32 // lets writers skip the lock if there are no watchers
+	count atomic.Int32 // writers skip the lock if it is 0
 	mu    sync.Mutex
 	all   map[*watcher]struct{}
-	// closed is true when no more records will be written.
+	// closed is true if no more records will be written.
 	closed bool
 }
 
@@ -101,15 +101,14 @@ func (w *watchers) publish(from *chain, first int64, text []byte) {
 	}
 }
 
-// Follow yields up to last of the newest records, oldest first, and then every record as it is written. Within a chain
-// no record is missing or repeated. Follow leaves out records that filter does not accept; a nil filter accepts all. It
-// calls read before it reads the older records, and calls the function that read returned after it has read them. An
-// error from read ends the sequence.
+// Follow yields the newest records, at most last of them, oldest first. Then it yields every record when it is written.
+// Within a chain no record is missing or repeated. Follow omits records that filter does not accept. A nil filter
+// accepts all. Follow calls read before it reads the older records, and calls the function that read returned after it
+// has read them. An error from read ends the sequence.
 //
-// The sequence includes all records that are written after Follow has returned, until ctx is done or the loop ends.
-// It can be ranged over once. It ends with an error if the watcher is more than 1,024 records behind
-// ([ErrSlowWatcher]), if the journal is closed ([ErrClosed]), or if records can't be read. When ctx is done, it ends
-// without an error.
+// The sequence includes all records that are written after Follow has returned, until ctx is done or the loop ends. It
+// can be ranged over once. It ends with an error if the watcher is more than 1,024 records behind ([ErrSlowWatcher]),
+// if the journal is closed ([ErrClosed]), or if records can't be read. When ctx is done, it ends without an error.
 func (j *Journal) Follow(ctx context.Context, last int, filter Filter, read func() (done func(), err error)) iter.Seq2[Record, error] {
 	one := j.watchers.add()
 	stop := context.AfterFunc(ctx, func() { j.watchers.remove(one) })

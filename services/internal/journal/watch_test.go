@@ -153,7 +153,7 @@ func TestFollow_EndsWithContextWithoutError(t *testing.T) {
 		j := open(t, config(t.TempDir()))
 		ctx, cancel := context.WithCancel(t.Context())
 		records := j.Follow(ctx, 0, nil, readAtOnce)
-		j.Follow(ctx, 0, nil, readAtOnce) // never read
+		j.Follow(ctx, 0, nil, readAtOnce) // the sequence is never read
 		var watch sync.WaitGroup
 		watch.Go(func() {
 			for rec, err := range records {
@@ -168,5 +168,5 @@ func TestFollow_EndsWithContextWithoutError(t *testing.T) {
 	})
 }
 
-// readAtOnce is a read function for Follow that lets Follow read older records at once.
+// readAtOnce is a read function with which Follow reads older records without delay.
 func readAtOnce() (func(), error) { return func() {}, nil }

@@ -1,4 +1,4 @@
-// Package loopback recognises loopback addresses and connects only to them. A token is sent without TLS only to a
+// Package loopback recognizes loopback addresses and connects only to them. A token is sent without TLS only to a
 // loopback address.
 package loopback
 
@@ -12,11 +12,10 @@ import (
 	"time"
 )
 
-// dialTimeout bounds the time to connect to this machine.
 const dialTimeout = 5 * time.Second
 
 // Host reports whether a host is `localhost` or a loopback address in its usual form. It returns false for names that
-// only contain one of these, and for addresses in decimal, octal or hexadecimal form.
+// only contain one of these, and for addresses with decimal, octal or hexadecimal numbers.
 func Host(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true
@@ -25,7 +24,7 @@ func Host(host string) bool {
 	return err == nil && ip.Zone() == "" && ip.Unmap().IsLoopback()
 }
 
-// Address reports whether the host of HOST:PORT is one that [Host] accepts.
+// Address reports whether [Host] accepts the host of HOST:PORT.
 func Address(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	return err == nil && Host(host)

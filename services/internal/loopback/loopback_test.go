@@ -42,7 +42,7 @@ func TestDial_ConnectsOnlyToLoopback(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = conn.Close()
-	// 192.0.2.0/24 is for documentation (RFC 5737). A connection to it would not be refused quickly.
+	// 192.0.2.0/24 is for documentation (RFC 5737). A connection to such an address would not be refused quickly.
 	for _, address := range []string{"192.0.2.1:80", "[2001:db8::1]:80", "[::ffff:192.0.2.1]:80"} {
 		if conn, err := loopback.Dial(t.Context(), "tcp", address); err == nil {
 			_ = conn.Close()

@@ -23,7 +23,7 @@ func All() []string {
 // IsNotification reports whether a method is a notification.
 func IsNotification(method string) bool { return strings.HasPrefix(method, "notifications/") }
 
-// IsProtocol reports whether clients and servers use a method to learn about each other instead of doing work. These
+// IsProtocol reports whether clients and servers use a method to learn about each other, and not to do work. These
 // methods are initialize, ping, discovery, subscriptions, lists and notifications.
 func IsProtocol(method string) bool {
 	switch method {
@@ -35,7 +35,7 @@ func IsProtocol(method string) bool {
 }
 
 // Notifications returns the notifications that are forwarded, unless a rule denies them or denies access to their
-// subject. Other notifications need no rule (see [WithoutRule]), and notifications of tasks are not forwarded.
+// subject. Other notifications need no rule (see [WithoutRule]). Notifications of tasks are not forwarded.
 func Notifications() []string {
 	return []string{
 		"notifications/message", "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed",
@@ -43,7 +43,7 @@ func Notifications() []string {
 	}
 }
 
-// WithoutRule returns the methods that need no rule. The policy service is not called for them.
+// WithoutRule returns the methods that need no rule. The gateway does not call the policy service for them.
 func WithoutRule() []string {
 	return []string{
 		"initialize", "ping", "tools/list", "server/discover", "subscriptions/listen",

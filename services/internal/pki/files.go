@@ -17,8 +17,8 @@ import (
 // caKeyFile is the name of the file with the CA's key. Services do not need the file.
 const caKeyFile = "ca-key.pem"
 
-// EnsureAuthority reads the CA in dir, or creates one if there is none. It returns an error if only one of the CA's
-// two files exists. A new CA would make the certificates of all roles invalid.
+// EnsureAuthority reads the CA in dir, or creates a CA if there is none. If only one of the CA's two files exists, it
+// returns an error, because a new CA would invalidate the certificates of all roles.
 func EnsureAuthority(dir string) (a *Authority, made bool, err error) {
 	certFile, keyFile := filepath.Join(dir, "ca.pem"), filepath.Join(dir, caKeyFile)
 	certPEM, certErr := os.ReadFile(certFile)
@@ -87,8 +87,8 @@ func (a *Authority) WriteRole(dir string, role authv1.Role) error {
 	)
 }
 
-// WriteFile writes a file atomically: it writes to a temporary file and renames that. If the folder does not exist,
-// WriteFile creates it with access only for its owner.
+// WriteFile writes a file atomically: it writes to a temporary file and renames that file. If the directory does not
+// exist, WriteFile creates it with access only for its owner.
 func WriteFile(path string, data []byte, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("make the folder of %s: %w", path, err)

@@ -1,5 +1,5 @@
-// Package pki creates and reads the certificates that identify the roles of the mesh. There is a development CA, and
-// an Ed25519 certificate for each role, with a URI SAN that names the role.
+// Package pki creates and reads the certificates that identify the roles of the mesh. There is a development CA. Each
+// role has an Ed25519 certificate with a URI SAN that names the role.
 package pki
 
 import (
@@ -23,12 +23,12 @@ import (
 )
 
 const (
-	// caLife is how long a development CA is valid.
+	// caLife is the validity period of a development CA.
 	caLife = 10 * 365 * 24 * time.Hour
-	// CertLife is how long a role's certificate is valid by default.
+	// CertLife is the default validity period of a role's certificate.
 	CertLife = 365 * 24 * time.Hour
-	// backdate is how long before its creation a certificate becomes valid, so that machines whose clocks are a little
-	// slow accept the certificate.
+	// backdate is the time by which the validity of a certificate begins before its creation, so that machines with slow
+	// clocks accept the certificate.
 	backdate = 5 * time.Minute
 )
 
@@ -40,11 +40,10 @@ type Authority struct {
 
 // Identity is a role's certificate and key.
 type Identity struct {
-	// Cert is the certificate for TLS.
 	Cert tls.Certificate
 	// Key signs principals.
 	Key ed25519.PrivateKey
-	// Peer is the role as other roles see it.
+	// Peer is the role's identity for other roles.
 	Peer authn.Peer
 }
 
@@ -87,17 +86,17 @@ func (a *Authority) CertPEM() []byte { return encode("CERTIFICATE", a.cert.Raw) 
 
 // Leaf describes a certificate to issue. The zero value has no names.
 type Leaf struct {
-	// Name is the common name and, in addition to localhost, the DNS name.
+	// Name is the common name. It is also a DNS name of the certificate, in addition to localhost.
 	Name string
 	// URIs are the certificate's URI SANs.
 	URIs []string
-	// Life is how long the certificate is valid. Zero means [CertLife]. A negative value means that the certificate
-	// has expired.
+	// Life is the validity period of the certificate. Zero means [CertLife]. A negative value creates an expired
+	// certificate.
 	Life time.Duration
 }
 
-// RoleLeaf describes the certificate of a role. Its DNS names are the role's name, which is the service name in a
-// deployment, and localhost.
+// RoleLeaf describes the certificate of a role. Its DNS names are localhost and the role's name, which is the name of
+// the service in a deployment.
 func RoleLeaf(role authv1.Role) Leaf {
 	return Leaf{Name: authn.RoleName(role), URIs: []string{authn.RoleURI(role)}}
 }
@@ -164,7 +163,7 @@ func NewIdentity(certPEM, keyPEM []byte) (*Identity, error) {
 	return &Identity{Cert: pair, Key: key, Peer: peer}, nil
 }
 
-// Ephemeral creates the identity of a role inside one process. It has a key that never leaves the process, and no
+// Ephemeral creates the identity of a role inside one process. Its key never leaves the process, and it has no
 // certificate.
 func Ephemeral(role authv1.Role) (*Identity, error) {
 	pub, key, err := ed25519.GenerateKey(rand.Reader)
@@ -174,7 +173,7 @@ func Ephemeral(role authv1.Role) (*Identity, error) {
 	return &Identity{Key: key, Peer: authn.Peer{Role: role, Key: pub}}, nil
 }
 
-// Load reads DIR/ca.pem, DIR/<role>.pem and DIR/<role>-key.pem.
+// Load reads the identity and the CA of a role from DIR/ca.pem, DIR/<role>.pem and DIR/<role>-key.pem.
 func Load(dir string, role authv1.Role) (*Identity, *x509.CertPool, error) {
 	pool, err := LoadCA(dir)
 	if err != nil {
@@ -200,7 +199,7 @@ func Load(dir string, role authv1.Role) (*Identity, *x509.CertPool, error) {
 	return id, pool, nil
 }
 
-// LoadCA reads DIR/ca.pem.
+// LoadCA reads the CA from DIR/ca.pem.
 func LoadCA(dir string) (*x509.CertPool, error) {
 	file := filepath.Join(dir, "ca.pem")
 	raw, err := os.ReadFile(file)

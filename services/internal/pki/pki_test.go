@@ -34,7 +34,7 @@ func newAuthority(t *testing.T) *pki.Authority {
 	return a
 }
 
-// issue returns the parsed form of a certificate that the authority a has issued.
+// issue issues a certificate and returns it in parsed form.
 func issue(t *testing.T, a *pki.Authority, leaf pki.Leaf) *x509.Certificate {
 	t.Helper()
 	certPEM, _, err := a.Issue(leaf)
@@ -140,7 +140,6 @@ func TestLoad_ReadsWrittenRole(t *testing.T) {
 	}
 }
 
-// write replaces a file in a role's folder.
 func write(t *testing.T, path string, text []byte) {
 	t.Helper()
 	if err := os.WriteFile(path, text, 0o600); err != nil {
@@ -210,7 +209,6 @@ func writePair(t *testing.T, dir string, cert, key []byte) {
 	write(t, filepath.Join(dir, "gateway-key.pem"), key)
 }
 
-// ecdsaCertificate returns a certificate with an ECDSA key.
 func ecdsaCertificate(t *testing.T) (certPEM, keyPEM []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -249,7 +247,8 @@ func TestEnsureAuthority_ReusesExistingCA(t *testing.T) {
 	}
 }
 
-// A new CA would make the certificates of all roles invalid. Therefore an incomplete CA is not replaced.
+// One of the CA's two files is missing. EnsureAuthority returns an error and creates no CA, because a new CA would
+// invalidate the certificates of all roles.
 func TestEnsureAuthority_RefusesIncompleteCA(t *testing.T) {
 	t.Parallel()
 	_, foreignKey, err := newAuthority(t).Issue(pki.RoleLeaf(gateway))

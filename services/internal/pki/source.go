@@ -23,8 +23,8 @@ import (
 // renames and the links of a Kubernetes Secret as reliably as writes.
 const scanInterval = 500 * time.Millisecond
 
-// A Source contains the parsed contents of certificate files. It follows changes to the files while Run runs. If new
-// contents can't be used, the old ones stay. A Source is safe for concurrent use.
+// A Source contains the parsed contents of certificate files. While Run runs, it follows changes to the files. If new
+// contents can't be used, the old contents stay. A Source is safe for concurrent use.
 type Source[T any] struct {
 	files    []string
 	load     func() (*T, error)
@@ -40,13 +40,12 @@ type Source[T any] struct {
 // fingerprint is a digest of the contents of the files.
 type fingerprint [sha256.Size]byte
 
-// Keys are a role's identity and the CA that the role trusts.
 type Keys struct {
 	*Identity
 	Pool *x509.CertPool
 }
 
-// WatchRole returns a source of the files DIR/ca.pem, DIR/<role>.pem and DIR/<role>-key.pem. It returns an error if
+// WatchRole returns a source for the files DIR/ca.pem, DIR/<role>.pem and DIR/<role>-key.pem. It returns an error if
 // their current contents can't be used.
 func WatchRole(dir string, role authv1.Role, log *slog.Logger) (*Source[Keys], error) {
 	name := authn.RoleName(role)
@@ -61,7 +60,7 @@ func WatchRole(dir string, role authv1.Role, log *slog.Logger) (*Source[Keys], e
 	return newSource(files, load, func(k *Keys) time.Time { return k.Cert.Leaf.NotAfter }, log)
 }
 
-// WatchPair returns a source of a certificate from any CA, with its chain and its key. Both files are in PEM. It
+// WatchPair returns a source for a certificate from any CA, with its chain and its key. Both files are in PEM. It
 // returns an error if their current contents can't be used.
 func WatchPair(certFile, keyFile string, log *slog.Logger) (*Source[tls.Certificate], error) {
 	load := func() (*tls.Certificate, error) {
@@ -90,7 +89,7 @@ func newSource[T any](files []string, load func() (*T, error), ends func(*T) tim
 // Current returns the most recent usable contents of the files.
 func (s *Source[T]) Current() *T { return s.current.Load() }
 
-// OnChange makes Run call do after each change of the contents. A later call of OnChange replaces do.
+// OnChange makes Run call do after each change of the contents. A later call to OnChange replaces do.
 func (s *Source[T]) OnChange(do func(*T)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +116,7 @@ func (s *Source[T]) Run(ctx context.Context) error {
 	}
 }
 
-// replace reads the files and replaces the contents.
+// replace reads the files and, if they can be used, replaces the contents.
 func (s *Source[T]) replace(ctx context.Context) {
 	next, err := s.read()
 	if err != nil {
@@ -133,7 +132,6 @@ func (s *Source[T]) replace(ctx context.Context) {
 	}
 }
 
-// read loads the files. It returns an error if the certificate has expired.
 func (s *Source[T]) read() (*T, error) {
 	next, err := s.load()
 	if err != nil {

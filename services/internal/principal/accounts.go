@@ -6,24 +6,25 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// An Account is a principal, a person, or both. A caller's use of a quota is counted against its accounts.
+// An Account is a principal, a person, or both. The use of a quota by a caller is counted against the caller's
+// accounts.
 type Account struct {
 	Key
 
-	// Principal is true for the caller and for each principal of its chain.
+	// Principal is true for the caller and for each principal in its chain.
 	Principal bool
-	// Person is true for each person that the caller, or a principal of its chain, works for. A principal without an
-	// owner counts as a person.
+	// Person is true for each person for whom the caller, or a principal in its chain, works. A principal without an owner
+	// counts as a person.
 	Person bool
 }
 
-// Accounts are all accounts against which one caller's use is counted. Each key occurs once, and the caller's is first.
-// The use of an agent is counted against the principals that created it, at any depth, and against the people that they
-// work for. So a caller gains nothing by creating agents. The zero value has no accounts. Accounts are immutable and
-// safe for concurrent use.
+// Accounts contains all accounts against which one caller's use is counted. Each key occurs once, and the caller's key
+// is first. The use of an agent is counted against the principals that created it, at any depth, and against the people
+// for whom they work. Therefore a caller can't increase its quota by creating agents. The zero value has no accounts.
+// Accounts are immutable and safe for concurrent use.
 type Accounts struct {
-	// inline contains the accounts of most callers without an allocation. If they don't fit into inline, overflow
-	// contains all of them.
+	// inline contains the accounts of most callers without an allocation. If they don't fit into inline, overflow contains
+	// all of them.
 	inline   [2]Account
 	n        int
 	overflow []Account
@@ -44,7 +45,7 @@ func AccountsOf(p *identityv1.Principal) Accounts {
 	return a
 }
 
-// AccountsOfKey returns the accounts of a principal if only its key is known.
+// AccountsOfKey returns the accounts of a principal whose key is all that is known.
 func AccountsOfKey(who Key) Accounts {
 	var a Accounts
 	a.root = who
@@ -77,7 +78,7 @@ func (a *Accounts) All() []Account {
 	return a.inline[:a.n]
 }
 
-// Caller returns the key of the caller; the zero key if there is no caller.
+// Caller returns the key of the caller, or the zero key if there is no caller.
 func (a *Accounts) Caller() Key {
 	if a.n == 0 {
 		return Key{}
@@ -85,6 +86,6 @@ func (a *Accounts) Caller() Key {
 	return a.inline[0].Key
 }
 
-// Root returns the key of the person behind the last principal of the chain. Fair queues treat all callers with the
-// same root as one. It returns the zero key if there is no caller.
+// Root returns the key of the person behind the last principal in the chain. Fair queues treat all callers with the
+// same root as one caller. It returns the zero key if there is no caller.
 func (a *Accounts) Root() Key { return a.root }

@@ -21,8 +21,8 @@ type Key struct{ Tenant, Subject string }
 // Of returns the key of a principal.
 func Of(p *identityv1.Principal) Key { return Key{p.GetTenant(), p.GetSubject()} }
 
-// Root returns the key of the person behind the last principal of the chain. Caches and queues treat that person's
-// agents, and the agents that these have created, as one caller.
+// Root returns the key of the person behind the last principal in the chain. Caches and queues treat that person's
+// agents, and the agents that these agents have created, as one caller.
 func Root(p *identityv1.Principal) Key {
 	if chain := p.GetChain(); len(chain) > 0 {
 		return Person(chain[len(chain)-1])
@@ -30,8 +30,8 @@ func Root(p *identityv1.Principal) Key {
 	return Person(p)
 }
 
-// Person returns the key of the person that a principal works for. That is the principal's owner, or the principal
-// itself if it has no owner.
+// Person returns the key of the person for whom a principal works. It is the key of the principal's owner, or of the
+// principal itself if it has no owner.
 func Person(p *identityv1.Principal) Key {
 	return Key{p.GetTenant(), cmp.Or(p.GetOwner(), p.GetSubject())}
 }

@@ -14,23 +14,23 @@ import (
 	"sync/atomic"
 )
 
-// basePrefix is the prefix of the name of a limiter's cgroup. It is followed by the process id and the number of the
-// limiter in the process.
+// basePrefix is the prefix of the name of a limiter's cgroup. The process id and the number of the limiter in the
+// process follow it.
 const basePrefix = "sluice-"
 
 // limiters counts the limiters of this process.
 var limiters atomic.Int64
 
-// mainGroup is the cgroup (version 2) into which this process moves. The cgroup that the process leaves can then
-// contain other cgroups.
+// mainGroup is the cgroup (version 2) to which this process moves. The cgroup that the process leaves can then contain
+// other cgroups.
 const mainGroup = "sluice-main"
 
 // A controller is one of the kernel's cgroup controllers, `pids` or `memory`.
 type controller struct {
 	name    string
 	version int
-	// own is the folder of this process's cgroup. base is the folder of the limiter's cgroup, in which the cgroups of
-	// groups are created.
+	// own is the directory of this process's cgroup. base is the directory of the limiter's cgroup, which contains the
+	// cgroups of groups.
 	own, base string
 }
 
@@ -48,8 +48,8 @@ func (c *controller) dir() string {
 	return c.base
 }
 
-// findControllers returns the controllers of this process's cgroups. It returns nil for a controller that can't be
-// used, with the reason in why.
+// findControllers returns the controllers of this process's cgroups. A controller that can't be used is nil, and why
+// contains the reason.
 func findControllers(base string) (pids, memory *controller, why []error) {
 	mounts, err := cgroupMounts()
 	if err != nil {
@@ -94,12 +94,11 @@ func findController(name, base string, mounts map[string]cgroupMount, paths map[
 	return c, nil
 }
 
-// cgroupMount is a mounted cgroup hierarchy. root is the part of the hierarchy that is mounted, and point is the
-// mount point.
+// cgroupMount is a mounted cgroup hierarchy. root is the mounted part of the hierarchy, and point is the mount point.
 type cgroupMount struct{ root, point string }
 
-// cgroupMounts returns the mounted hierarchies by key. The key of a version 1 hierarchy is its controller, and the key
-// of the version 2 hierarchy is "".
+// cgroupMounts returns the mounted hierarchies by key. The key of a version 1 hierarchy is its controller. The key of
+// the version 2 hierarchy is "".
 func cgroupMounts() (map[string]cgroupMount, error) {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -126,8 +125,8 @@ func cgroupMounts() (map[string]cgroupMount, error) {
 	return out, nil
 }
 
-// cgroupPaths returns the paths of this process's cgroups by key. The key of a version 1 cgroup is its controller, and
-// the key of the version 2 cgroup is "".
+// cgroupPaths returns the paths of this process's cgroups by key. The key of a version 1 cgroup is its controller. The
+// key of the version 2 cgroup is "".
 func cgroupPaths() (map[string]string, error) {
 	raw, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -165,14 +164,12 @@ func (c *controller) begin(share Limits) error {
 	return nil
 }
 
-// removeLeftovers removes cgroups that killed processes have left behind. A cgroup that contains processes can't be
-// removed.
+// removeLeftovers removes cgroups that killed processes have left. A cgroup that contains processes can't be removed.
 func (c *controller) removeLeftovers() {
 	found, _ := filepath.Glob(filepath.Join(c.own, basePrefix+"[0-9]*"))
 	for _, dir := range found {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), basePrefix), "-")
-		// A cgroup with this process's id was left by an earlier process with the same id, unless this process has
-		// created it.
+		// A cgroup with this process's id is from an earlier process with the same id, unless this process has created it.
 		if _, err := os.Stat("/proc/" + pid); !errors.Is(err, fs.ErrNotExist) && (pid != strconv.Itoa(os.Getpid()) || limiters.Load() > 1) {
 			continue
 		}
@@ -184,9 +181,9 @@ func (c *controller) removeLeftovers() {
 	}
 }
 
-// delegate enables this controller for the cgroups below the cgroup of this process (version 2). A cgroup for whose
-// children a controller is enabled must not contain processes. Therefore this process and its children move into
-// mainGroup. If the cgroup contains processes of other programs, delegate changes nothing and returns an error.
+// delegate enables this controller for the cgroups below the cgroup of this process (version 2). In version 2, a cgroup
+// may not contain processes if a controller is enabled for its children. Therefore this process and its children move
+// to mainGroup. If the cgroup contains processes of other programs, delegate changes nothing and returns an error.
 func (c *controller) delegate() error {
 	if slices.Contains(strings.Fields(readFile(c.own, "cgroup.subtree_control")), c.name) {
 		return nil
@@ -221,7 +218,7 @@ func (c *controller) moveAside() error {
 	return nil
 }
 
-// make creates a cgroup with limits. In version 2, the other controller may have created it already.
+// make creates a cgroup with limits. In version 2, the other controller may already have created it.
 func (c *controller) make(dir string, limits Limits) error {
 	if err := os.Mkdir(dir, 0o755); err != nil && (c.version == 1 || !errors.Is(err, fs.ErrExist)) {
 		return err
@@ -241,13 +238,13 @@ func (c *controller) make(dir string, limits Limits) error {
 		return err
 	}
 	_ = writeFile(dir, "memory.swap.max", "0") // fails if there is no swap
-	if dir != c.base {                         // otherwise the kernel would kill all servers together
+	if dir != c.base {                         // in base, the kernel would kill all servers together
 		_ = writeFile(dir, "memory.oom.group", "1")
 	}
 	return nil
 }
 
-// oomKills returns how many processes of a cgroup the kernel has killed because memory ran out.
+// oomKills returns the number of processes in a cgroup that the kernel has killed because memory ran out.
 func (c *controller) oomKills(dir string) int64 {
 	if c.version == 1 {
 		return readCounter(dir, "memory.oom_control", "oom_kill")
@@ -255,7 +252,6 @@ func (c *controller) oomKills(dir string) int64 {
 	return readCounter(dir, "memory.events", "oom_kill")
 }
 
-// writeFile writes a value to a file of a cgroup.
 func writeFile(dir, file, value string) error {
 	return os.WriteFile(filepath.Join(dir, file), []byte(value), 0)
 }
@@ -265,7 +261,7 @@ func readFile(dir, file string) string {
 	return string(raw)
 }
 
-// readNumber returns the number in a file. It returns 0 if there is none, and the highest number for `max`.
+// readNumber returns the number in a file. It returns 0 if there is none, and the maximum number for `max`.
 func readNumber(dir, file string) int64 {
 	value := strings.TrimSpace(readFile(dir, file))
 	if value == "max" {

@@ -26,27 +26,26 @@ type Limiter struct {
 type Group struct {
 	limiter *Limiter
 	limits  Limits
-	// pids and memory are the folders of the group's cgroups; empty if the controller is not used. In version 2 both
-	// are the same.
+	// pids and memory are the directories of the group's cgroups. They are empty if the controller is not used. In version
+	// 2 both are the same.
 	pids, memory string
-	// made lists the folders that were created for the group, even if they are not used.
+	// made contains the directories that were created for the group, even if they are not used.
 	made   []string
 	leader int
-	// known maps the processes that belong to the group to their start times. Limiter.mu guards it.
+	// known maps the processes in the group to their start times. Limiter.mu guards it.
 	known map[int]uint64
 	usage usage
-	// refused is how many forks the kernel has refused because of the limit for all groups together.
+	// refused is the number of forks that the kernel has refused because of the limit for all groups together.
 	refused int64
 }
 
-// usage is the current usage of a group.
 type usage struct {
 	tasks  int
 	memory int64
 }
 
 // New returns a limiter that uses cgroups if it can create them. It creates a cgroup for all groups of this limiter,
-// which Close removes. If it can't create cgroups, it counts processes itself. New never fails.
+// and Close removes that cgroup. If it can't create cgroups, it counts processes itself. New never fails.
 func New() *Limiter {
 	l := &Limiter{groups: make(map[*Group]struct{})}
 	var why []error
@@ -69,7 +68,7 @@ func New() *Limiter {
 	return l
 }
 
-// NewWatching returns a limiter that uses no cgroups and counts processes itself.
+// NewWatching returns a limiter that does not use cgroups. It counts processes itself.
 func NewWatching() *Limiter {
 	l := &Limiter{groups: make(map[*Group]struct{}), total: machineLimits(nil, nil)}
 	l.report.add(Tasks, 0)
@@ -78,7 +77,7 @@ func NewWatching() *Limiter {
 	return l
 }
 
-// Report says which limits the kernel enforces on this system.
+// Report lists the limits that the kernel enforces on this system.
 func (l *Limiter) Report() Report {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,15 +117,15 @@ func (l *Limiter) Group(name string, limits Limits) *Group {
 	return g
 }
 
-// countProcesses makes the limiter count the group's processes itself instead of using cgroups. The caller must hold
+// countProcesses makes the limiter count the group's processes itself, without cgroups. The caller must hold
 // Limiter.mu.
 func (g *Group) countProcesses(err error) {
 	g.pids, g.memory = "", ""
 	g.limiter.report.note("tasks and memory of some programs: watched, not limited by the kernel", err)
 }
 
-// Join puts a process into the group before the process has children. It also raises the process's OOM score, so that
-// the kernel kills it early when memory runs out. The program runs even if this fails; [Limiter.Report] reports the
+// Join adds a process to the group before the process has children. It also raises the process's OOM score, so that the
+// kernel kills it early when memory runs out. The program runs even if this fails, and [Limiter.Report] reports the
 // failure.
 func (g *Group) Join(pid int) {
 	g.limiter.mu.Lock()
@@ -143,8 +142,8 @@ func (g *Group) Join(pid int) {
 	}
 }
 
-// raiseOOMScore sets the oom_score_adj of a process unless it is higher already. Only privileged processes may lower
-// it.
+// raiseOOMScore raises the oom_score_adj of a process to OOMScore. It does not lower a higher value, because only
+// privileged processes may lower it.
 func raiseOOMScore(pid int) error {
 	dir := "/proc/" + strconv.Itoa(pid)
 	if readNumber(dir, "oom_score_adj") >= OOMScore {
@@ -160,7 +159,7 @@ func isRunning(pid int) bool {
 	return ok && !p.dead
 }
 
-// Check returns an [ExceededError] if the group has reached a limit since it was created, otherwise nil.
+// Check returns an [ExceededError] if the group has reached a limit since it was created. Otherwise it returns nil.
 func (g *Group) Check() error {
 	l := g.limiter
 	l.mu.Lock()
@@ -186,7 +185,6 @@ func (g *Group) Check() error {
 	return g.checkTotal()
 }
 
-// kernelExceeded returns an error if the kernel has enforced a limit on the group.
 func (g *Group) kernelExceeded() error {
 	switch {
 	case g.pids != "" && g.wasRefused():
@@ -197,8 +195,8 @@ func (g *Group) kernelExceeded() error {
 	return nil
 }
 
-// wasRefused reports whether the kernel has refused a fork because of the group's limit. Some kernels also count
-// forks that were refused because of the limit for all groups together. [Group.checkTotal] handles those.
+// wasRefused reports whether the kernel has refused a fork because of the group's limit. Some kernels also count forks
+// that they refused because of the limit for all groups together. [Group.checkTotal] handles those.
 func (g *Group) wasRefused() bool {
 	times := readCounter(g.pids, "pids.events", "max")
 	if times <= g.refused {
@@ -230,7 +228,6 @@ func (g *Group) checkTotal() error {
 	return nil
 }
 
-// PIDs returns the known processes of the group.
 func (g *Group) PIDs() []int {
 	l := g.limiter
 	l.mu.Lock()
@@ -246,7 +243,7 @@ func (g *Group) PIDs() []int {
 	return out
 }
 
-// folder returns the folder of one of the group's cgroups; empty if there is none.
+// folder returns the directory of one of the group's cgroups. It is empty if there is none.
 func (g *Group) folder() string {
 	if g.pids != "" {
 		return g.pids
@@ -254,8 +251,8 @@ func (g *Group) folder() string {
 	return g.memory
 }
 
-// End kills the group's processes except the leader, whatever sessions they are in. The leader's process id must not
-// have been reused.
+// End kills the group's processes, in any session, except for the leader. The leader's process id must not have been
+// reused.
 func (g *Group) End() { g.kill() }
 
 // Close removes the group's cgroups. All processes of the group must have ended.
@@ -268,7 +265,7 @@ func (g *Group) Close() {
 	}
 }
 
-// distinctFolders returns the non-empty folders, each once.
+// distinctFolders returns the non-empty directories, each once.
 func distinctFolders(dirs ...string) []string {
 	var out []string
 	for i, dir := range dirs {

@@ -15,11 +15,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 )
 
-// hiddenAttack is an attack that counting processes at intervals does not detect. A process leaves its session and its
-// parents between two checks.
+// hiddenAttack is an attack that periodic counting of processes does not detect. Between two checks, a process leaves
+// its session and its parents.
 const hiddenAttack = "double forks in sessions of their own"
 
-// attacks are shell programs that end by themselves, each with the limit that it reaches.
+// attacks contains shell programs that end by themselves, each with the limit that it reaches.
 var attacks = map[string]struct{ script, limit string }{
 	"forks":        {"for i in $(seq 300); do sleep 20 & done; wait", proclimit.Tasks},
 	"sessions":     {"for i in $(seq 300); do setsid sleep 20 & done; wait", proclimit.Tasks},
@@ -29,7 +29,7 @@ var attacks = map[string]struct{ script, limit string }{
 	"a grandchild": {"(head -c 300000000 /dev/zero | tail -c 300000000 | sleep 20) & wait", proclimit.Memory},
 }
 
-// A program that exceeds its limit is detected, and all its descendants end, with and without cgroups.
+// A program exceeds its limit. The limiter detects it with and without cgroups, and ends all its descendants.
 func TestGroup_EndsProgramOverLimit(t *testing.T) {
 	for way, limiter := range map[string]*proclimit.Limiter{"cgroup": proclimit.New(), "watched": proclimit.NewWatching()} {
 		if way == "cgroup" && len(limiter.Report().NotEnforced) > 0 {
@@ -63,7 +63,7 @@ func cgroupsOfThisProcess(t *testing.T) (found []string) {
 	return found
 }
 
-// A program whose cgroup was removed still runs, and its processes are counted.
+// The cgroup of a program is removed. The program still runs, and the limiter counts its processes itself.
 func TestGroup_CountsProcessesWithoutCgroup(t *testing.T) {
 	limiter := proclimit.New()
 	if len(limiter.Report().NotEnforced) > 0 {
@@ -132,7 +132,6 @@ func overLimit(t *testing.T, limiter *proclimit.Limiter, script, limit string) {
 	}
 }
 
-// A program within its limits is not ended.
 func TestGroup_KeepsProgramWithinLimits(t *testing.T) {
 	limiter := proclimit.NewWatching()
 	group := limiter.Group("test", proclimit.Limits{Tasks: 100, Memory: 64 << 20})

@@ -8,13 +8,13 @@ type Limiter struct{}
 // A Group is one process together with all its descendants.
 type Group struct{}
 
-// New returns a limiter that limits nothing.
+// New returns a limiter without limits.
 func New() *Limiter { return &Limiter{} }
 
-// NewWatching returns a limiter that limits nothing.
+// NewWatching returns a limiter without limits.
 func NewWatching() *Limiter { return &Limiter{} }
 
-// Report says that no limit is enforced.
+// Report reports that no limit is enforced.
 func (*Limiter) Report() Report {
 	return Report{NotEnforced: []string{"tasks: not limited", "memory: not limited"}, Why: "limits are for Linux alone"}
 }

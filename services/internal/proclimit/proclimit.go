@@ -1,6 +1,6 @@
-// Package proclimit limits the tasks and the memory of child processes, each together with all its descendants. On
-// Linux the kernel enforces the limits if this process can create cgroups (version 1 or 2). Otherwise the package
-// counts the descendants at intervals, and the caller must end processes that exceed a limit.
+// Package proclimit limits the tasks and the memory of child processes. The limits apply to each child together with
+// all its descendants. On Linux the kernel enforces the limits if this process can create cgroups (version 1 or 2).
+// Otherwise the package counts the descendants periodically, and the caller must end processes that exceed a limit.
 package proclimit
 
 import (
@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// These are the values of [ExceededError.Limit].
+// Values of [ExceededError.Limit].
 const (
 	Tasks  = "tasks"
 	Memory = "memory"
@@ -23,12 +23,12 @@ const OOMScore = 800
 // CheckEvery is the interval at which callers should call [Group.Check].
 const CheckEvery = 100 * time.Millisecond
 
-// Limits bound one process together with all its descendants. Callers must set both fields.
+// Limits contains the limits of one process together with all its descendants. Callers must set both fields.
 type Limits struct {
 	// Tasks is the maximum number of processes and threads at a time.
 	Tasks int
-	// Memory is the maximum memory in bytes. The cgroup's count applies, or otherwise the sum of the resident pages
-	// that are not shared.
+	// Memory is the maximum memory, in bytes. It is compared with the cgroup's count or, without a cgroup, with the sum of
+	// the resident pages that are not shared.
 	Memory int64
 }
 
@@ -38,12 +38,10 @@ type ExceededError struct {
 	Limit string
 	// Max is the limit, in tasks or bytes.
 	Max int64
-	// Shared reports whether Max is the limit for all groups together. In that case this group uses the most of all
-	// groups.
+	// Shared is true if Max is the limit for all groups together. In that case this group uses the most of all groups.
 	Shared bool
 }
 
-// Error returns a text that names the limit.
 func (e *ExceededError) Error() string {
 	whose := "its limit"
 	if e.Shared {
@@ -55,15 +53,15 @@ func (e *ExceededError) Error() string {
 	return fmt.Sprintf("it reached %s of %d MiB of memory", whose, e.Max>>20)
 }
 
-// Report says which limits the kernel enforces on this system.
+// Report lists the limits that the kernel enforces on this system.
 type Report struct {
-	// Enforced and NotEnforced describe what the kernel enforces and what it does not, each in a few words.
+	// Enforced and NotEnforced contain short descriptions of the limits that the kernel enforces, and of the others.
 	Enforced, NotEnforced []string
-	// Why says why the kernel does not enforce all limits; empty if it does.
+	// Why is the reason why the kernel does not enforce all limits. It is empty if the kernel enforces all limits.
 	Why string
 }
 
-// note adds an entry about something that the kernel does not enforce, with the reason. It is idempotent.
+// note adds a description of a limit that the kernel does not enforce, with the reason. It is idempotent.
 func (r *Report) note(what string, err error) {
 	if slices.Contains(r.NotEnforced, what) {
 		return
@@ -76,7 +74,8 @@ func (r *Report) clone() Report {
 	return Report{slices.Clone(r.Enforced), slices.Clone(r.NotEnforced), r.Why}
 }
 
-// add records how a limit is enforced. version is the version of cgroups, or 0.
+// add adds the description of a limit. version is the version of cgroups, or 0 if the kernel does not enforce the
+// limit.
 func (r *Report) add(limit string, version int) {
 	if version > 0 {
 		r.Enforced = append(r.Enforced, fmt.Sprintf("%s: limited by cgroup version %d", limit, version))

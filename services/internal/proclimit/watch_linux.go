@@ -12,12 +12,13 @@ import (
 )
 
 const (
-	// tableAge is the maximum age of the table of processes. The table is also outdated if the machine has tableTasks more
-	// tasks, or tableMemory bytes less free memory, than when the table was read.
+	// tableAge is the maximum age of the table of processes. The table is also out of date if the machine has tableTasks
+	// more tasks, or tableMemory bytes less free memory, than when the table was read.
 	tableAge    = time.Second
 	tableTasks  = 48
 	tableMemory = 64 << 20
-	// killRounds is how often the processes of a group are listed and killed. killPause is the pause between two rounds.
+	// killRounds is the maximum number of times that the processes of a group are listed and killed. killPause is the
+	// pause between two rounds.
 	killRounds = 100
 	killPause  = 5 * time.Millisecond
 )
@@ -29,8 +30,8 @@ type table struct {
 	memory int64
 }
 
-// refresh reads the table again if it may be outdated. Otherwise refresh does nothing, because reading takes long on a
-// machine with many processes.
+// refresh reads the table again if it may be out of date. Otherwise refresh does nothing, because reading the table is
+// slow on a machine with many processes.
 func (t *table) refresh(groups map[*Group]struct{}) {
 	tasks, memory := machineTasks(), freeMemory()
 	if time.Since(t.at) < tableAge && tasks-t.tasks < tableTasks && t.memory-memory < tableMemory {
@@ -40,17 +41,16 @@ func (t *table) refresh(groups map[*Group]struct{}) {
 	t.at, t.tasks, t.memory = time.Now(), tasks, memory
 }
 
-// process is one process of the table.
 type process struct {
 	pid, parent, session, group int
 	threads                     int
 	started                     uint64
 	resident                    int64
-	// dead reports whether the process is a zombie.
+	// dead is true if the process is a zombie.
 	dead bool
 }
 
-// read finds the processes of each group and sums up what they use.
+// read finds the processes of each group and adds up their usage.
 func (t *table) read(groups map[*Group]struct{}) {
 	all := processes()
 	for g := range groups {
@@ -60,8 +60,8 @@ func (t *table) read(groups map[*Group]struct{}) {
 	}
 }
 
-// count finds the group's processes. These are the leader, its session, processes that count has found earlier, and all
-// their descendants.
+// count finds the group's processes: the leader, its session, processes that count found earlier, and all their
+// descendants.
 func (g *Group) count(all map[int]process) {
 	belongs := make(map[int]bool)
 	var find func(pid int) bool
@@ -73,7 +73,7 @@ func (g *Group) count(all map[int]process) {
 		if known, seen := belongs[pid]; seen {
 			return known
 		}
-		belongs[pid] = false // parents can form a circle, because reading the table takes time
+		belongs[pid] = false // parents can form a cycle, because processes change while the table is read
 		known, was := g.known[pid]
 		in := pid == g.leader || p.session == g.leader || p.group == g.leader || was && known == p.started || find(p.parent)
 		belongs[pid] = in
@@ -97,7 +97,7 @@ func (g *Group) count(all map[int]process) {
 	g.known = known
 }
 
-// sharedMemory returns how much of a process's resident memory is shared or belongs to files, in bytes
+// sharedMemory returns the part of a process's resident memory that is shared or belongs to files, in bytes
 // (proc_pid_statm(5)). Callers subtract it, because otherwise shared pages would count once for each process.
 func sharedMemory(pid int) int64 {
 	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
@@ -109,7 +109,7 @@ func sharedMemory(pid int) int64 {
 	return n * int64(os.Getpagesize())
 }
 
-// kill kills every process of the group, whatever session it is in.
+// kill kills every process of the group, in any session, except for the leader.
 func (g *Group) kill() {
 	for range killRounds {
 		left := 0
@@ -125,7 +125,7 @@ func (g *Group) kill() {
 	}
 }
 
-// removeRetrying removes a cgroup. It retries for a while, because processes take a moment to end.
+// removeRetrying removes a cgroup. It retries, because the processes in the cgroup need time to end.
 func removeRetrying(dir string) {
 	for range killRounds {
 		if err := os.Remove(dir); err == nil || os.IsNotExist(err) {
@@ -135,7 +135,6 @@ func removeRetrying(dir string) {
 	}
 }
 
-// processes returns all processes of the machine by process id.
 func processes() map[int]process {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -158,8 +157,8 @@ func processes() map[int]process {
 	return out
 }
 
-// parseStat parses /proc/PID/stat (proc_pid_stat(5)). The second field may contain anything, but ends with the last
-// parenthesis.
+// parseStat parses /proc/PID/stat (proc_pid_stat(5)). The second field may contain any characters and ends with the
+// last parenthesis.
 func parseStat(raw []byte) (p process, ok bool) {
 	end := bytes.LastIndexByte(raw, ')')
 	if end < 0 {
@@ -178,7 +177,7 @@ func parseStat(raw []byte) (p process, ok bool) {
 	return p, true
 }
 
-// isDescendant reports whether a process is ancestor or a descendant of ancestor.
+// isDescendant reports whether a process is ancestor itself or one of its descendants.
 func isDescendant(pid, ancestor int) bool {
 	for pid > 1 {
 		if pid == ancestor {
@@ -206,7 +205,7 @@ func machineTasks() int64 {
 	return n
 }
 
-// freeMemory returns how much memory is free, in bytes.
+// freeMemory returns the free memory of the machine, in bytes.
 func freeMemory() int64 {
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) != nil {
@@ -215,7 +214,7 @@ func freeMemory() int64 {
 	return int64(info.Freeram) * int64(info.Unit)
 }
 
-// noLimit is used if a limit of the machine is unknown.
+// noLimit is the limit if a limit of the machine is unknown.
 const noLimit = 1 << 30
 
 // machineLimits returns the limits for all groups together. They are three quarters of the machine's maximum number of

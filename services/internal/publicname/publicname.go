@@ -1,5 +1,5 @@
-// Package publicname shortens names that callers choose, before they are shown in records, lists and notifications.
-// Shortened names don't reveal arguments.
+// Package publicname shortens names that callers choose before records, lists and notifications show them. Shortened
+// names don't reveal arguments.
 package publicname
 
 import "strings"
@@ -7,10 +7,10 @@ import "strings"
 // maxShown is the maximum length of a shown name, in bytes.
 const maxShown = 256
 
-// Of returns the name of a tool, prompt or task, or a URI, in a form that may be shown. The result is shortened and
-// lacks the parts of a URI that may contain a secret: the query, the fragment and the user information.
+// Of returns the name of a tool, prompt or task, or a URI, in a form that may be shown. The result is shortened. It
+// omits the parts of a URI that may contain a secret: the query, the fragment and the user information.
 func Of(name string) string {
-	text := publicURI(name) // a name may be a URI, too
+	text := publicURI(name) // the name may be a URI
 	if len(text) <= maxShown {
 		return text
 	}
@@ -18,7 +18,7 @@ func Of(name string) string {
 }
 
 // publicURI returns a URI without its query, fragment and user information (RFC 3986, sections 3.2.1, 3.4 and 3.5). The
-// text need not be a valid URI. Only the scheme of a data URI remains.
+// argument need not be a valid URI. Of a data URI, only the scheme remains.
 func publicURI(uri string) string {
 	if i := strings.IndexAny(uri, "?#"); i >= 0 {
 		uri = uri[:i]
@@ -35,9 +35,9 @@ func publicURI(uri string) string {
 	return uri[:start] + uri[start+signed:]
 }
 
-// authorityStart returns the index at which the authority of a URI begins. The text before the authority is "//", or an
+// authorityStart returns the index at which the authority of a URI begins. The authority follows "//", or an
 // alternative that many parsers accept, for example `https:/` and `https:\\` (https://url.spec.whatwg.org). If there is
-// no authority, the result is the length of the text.
+// no authority, authorityStart returns the length of the URI.
 func authorityStart(uri string) int {
 	for i := 0; i < len(uri); {
 		first := strings.IndexAny(uri[i:], `/\`)

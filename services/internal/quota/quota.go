@@ -1,6 +1,6 @@
-// Package quota counts how much callers use of something that is shared, for example processes, requests in flight or
-// waiting calls. A use is counted against the caller, against every principal of its chain, and against the people
-// that they work for. So a caller can't use more by creating agents.
+// Package quota counts the use of shared resources by callers, for example processes, requests in flight or waiting
+// calls. A use is counted against the caller, against every principal in its chain, and against the people for whom
+// they work. Therefore a caller can't use more by creating agents.
 package quota
 
 import (
@@ -12,30 +12,31 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// ErrFull means that one of a caller's accounts has used its quota. Compare with errors.Is.
+// ErrFull means that one of a caller's accounts has used its quota. Use errors.Is to compare it.
 var ErrFull = errors.New("the share is used up")
 
-// PersonFactor is the quota of a person, as a multiple of the quota of one principal. The person's quota covers all
-// principals that the person owns. It is higher, because an operator may give a person several tokens. The use of
-// agents that a caller creates is counted against the caller itself. Some quotas use another factor.
+// PersonFactor is the quota of a person as a multiple of the quota of one principal. The person's quota covers all
+// principals that the person owns. It is higher because an operator may give a person several tokens. The use of agents
+// that a caller creates is counted against the caller itself. Some quotas use another factor.
 const PersonFactor = 4
 
-// Limits are the maximum use of one account. Each is at least 1.
+// Limits contains the maximum use of one account. Each must be at least 1.
 type Limits struct {
-	// Principal bounds the use of a principal, together with all agents that act on its behalf.
+	// Principal is the limit of a principal, together with all agents that act on its behalf.
 	Principal int
-	// Person bounds the use of all principals together that work for one person.
+	// Person is the limit of all principals together that work for one person.
 	Person int
 }
 
-// For returns limits of n for a principal and [PersonFactor] times n for a person.
+// For returns limits of n for a principal and of [PersonFactor] times n for a person.
 func For(n int) Limits { return Limits{Principal: n, Person: PersonFactor * n} }
 
-// A FullError says whose quota is used up. errors.Is reports true for it and [ErrFull].
+// A FullError reports that a quota is used up. errors.Is returns true for it and [ErrFull].
 type FullError struct {
 	// Account is the account whose quota is used up. Caller is the account of the caller.
 	Account, Caller principal.Key
-	// Person is true if the account's quota as a person is used up, and false if it is the quota as a principal.
+	// Person is true if the account has used up its quota as a person, and false if it has used up its quota as a
+	// principal.
 	Person bool
 	// Held is the current usage of the account. Limit is its maximum usage.
 	Held, Limit int
@@ -43,8 +44,8 @@ type FullError struct {
 	What string
 }
 
-// Error implements error. The text names only the caller and principals of the caller's chain. For an account of
-// another tenant it contains neither a name nor a number.
+// Error implements error. The message names only the caller and principals in the caller's chain. For an account of
+// another tenant, the message contains neither a name nor a number.
 func (f *FullError) Error() string {
 	if f.Account.Tenant != f.Caller.Tenant {
 		return "a principal of another tenant that this caller works for holds as many " + f.What + " as it may"
@@ -58,7 +59,7 @@ func (f *FullError) Error() string {
 	return fmt.Sprintf("%s hold %d of %d %s", group, f.Held, f.Limit, f.What)
 }
 
-// Is reports whether target is [ErrFull]. It is used by [errors.Is].
+// Is reports whether target is [ErrFull]. [errors.Is] calls it.
 func (f *FullError) Is(target error) bool { return target == ErrFull }
 
 // scopedKey is the key of an account in one of the scopes that a tally counts separately.
@@ -68,7 +69,7 @@ type scopedKey struct {
 	in string
 }
 
-// Reason returns the text of the [*FullError] in err, or "" if err contains none.
+// Reason returns the message of the [*FullError] in err, or "" if err contains none.
 func Reason(err error) string {
 	if full, ok := errors.AsType[*FullError](err); ok {
 		return full.Error()
@@ -76,10 +77,10 @@ func Reason(err error) string {
 	return ""
 }
 
-// usage is the use of one key, as a principal and as a person.
+// usage holds the counts for one key: the items charged to it as a principal and as a person.
 type usage struct{ principal, person int }
 
-// A Tally counts the use of each key. It has no lock: the caller must prevent concurrent use. Create one with
+// A Tally counts the use of each key. It has no mutex: the caller must prevent concurrent use. Create one with
 // [NewTally].
 type Tally struct {
 	what   string
@@ -99,10 +100,10 @@ func (t *Tally) Acquire(of *principal.Accounts, n int) error { return t.AcquireI
 // Release subtracts n from the use of all accounts.
 func (t *Tally) Release(of *principal.Accounts, n int) { t.ReleaseIn("", of, n) }
 
-// Add adds n to the use of all accounts without checking the limits. It is for items that are in use already.
+// Add adds n to the use of all accounts without checking the limits. It is for items that are already in use.
 func (t *Tally) Add(of *principal.Accounts, n int) { t.add("", of, n) }
 
-// AcquireIn is like [Tally.Acquire] with a separate quota for each value of in, for example for each server.
+// AcquireIn is like [Tally.Acquire], with a separate quota for each value of in, for example for each server.
 func (t *Tally) AcquireIn(in string, of *principal.Accounts, n int) error {
 	if full := t.full(in, of, n); full != nil {
 		return full
@@ -114,8 +115,8 @@ func (t *Tally) AcquireIn(in string, of *principal.Accounts, n int) error {
 // ReleaseIn is like [Tally.Release] for items that were acquired with [Tally.AcquireIn].
 func (t *Tally) ReleaseIn(in string, of *principal.Accounts, n int) { t.add(in, of, -n) }
 
-// Full returns an error for the account that can't use n more items, or nil. If several accounts can't, the error is
-// for the last one in the chain.
+// Full returns an error if an account can't use n more items, and nil otherwise. If several accounts can't, the error
+// is for the last of them in the chain.
 func (t *Tally) Full(of *principal.Accounts, n int) *FullError { return t.full("", of, n) }
 
 func (t *Tally) full(in string, of *principal.Accounts, n int) *FullError {
@@ -154,10 +155,10 @@ func (t *Tally) add(in string, of *principal.Accounts, n int) {
 	}
 }
 
-// Len returns the number of keys that use something. A key counts once for each value of in.
+// Len returns the number of keys whose use is not zero. A key counts once for each value of in.
 func (t *Tally) Len() int { return len(t.by) }
 
-// A Quota is a [Tally] with a lock. It is safe for concurrent use. Create one with [New].
+// A Quota is a [Tally] with a mutex. It is safe for concurrent use. Create one with [New].
 type Quota struct {
 	mu    sync.Mutex
 	tally *Tally

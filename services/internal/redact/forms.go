@@ -12,9 +12,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Forms returns a secret and the forms in which programs repeat it: encoded for URLs, for JSON, in base64 as a
-// part of any text, and in hexadecimal digits. It returns nil for a secret of less than 6 bytes, because that occurs
-// in ordinary text.
+// Forms returns a secret and the forms in which programs repeat it: encoded for URLs, for JSON, in base64 at any
+// offset, and in hexadecimal digits. It returns nil for a secret of less than 6 bytes, because such a string occurs in
+// ordinary text.
 func Forms(secret string) []string {
 	secret = strings.TrimSpace(secret)
 	if len(secret) < minLoggedLen {
@@ -30,7 +30,7 @@ func Forms(secret string) []string {
 		}
 	}
 	for _, encoding := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
-		for before := range 3 { // bytes of other text in the group of three in which the secret begins
+		for before := range 3 { // bytes of other content in the group of three bytes in which the secret begins
 			text := encoding.EncodeToString(append(make([]byte, before), secret...))
 			out = append(out, text[(before*8+5)/6:(before+len(secret))*8/6])
 		}
@@ -39,7 +39,7 @@ func Forms(secret string) []string {
 	return slices.Compact(out)
 }
 
-// NewForAllForms returns a Redactor for texts that people read. It removes each line of the values in all of its
+// NewForAllForms returns a Redactor for text that people read. It removes each line of the values in all of its
 // [Forms], because a program or a server may have changed the form of a value.
 func NewForAllForms(values []string) *Redactor {
 	var all []string
@@ -51,8 +51,8 @@ func NewForAllForms(values []string) *Redactor {
 
 var percentEscape = regexp.MustCompile(`%[0-9A-F]{2}`)
 
-// A Stream removes secrets from a text that arrives in pieces, even if a secret is split between pieces. It is not
-// safe for concurrent use.
+// A Stream removes secrets from text that arrives in pieces, even if a secret is split between pieces. It is not safe
+// for concurrent use.
 type Stream struct {
 	redactor *Redactor
 	tell     func(string)
@@ -62,7 +62,7 @@ type Stream struct {
 // Stream returns a stream that calls tell with the text without secrets.
 func (s *Redactor) Stream(tell func(string)) *Stream { return &Stream{redactor: s, tell: tell} }
 
-// Write adds a piece of text. It holds back the end of the text if the end may be the beginning of a secret.
+// Write adds a piece of text. If the end of the text may be the beginning of a secret, Write holds the end back.
 func (s *Stream) Write(piece string) {
 	text := s.redactor.Log(s.held + piece)
 	at := len(text) - s.redactor.begun(text)
@@ -82,7 +82,7 @@ func (s *Stream) pass(text string) {
 	}
 }
 
-// begun returns the length, in bytes, of the longest end of a text that is the beginning of a secret.
+// begun returns the length of the longest end of text that is the beginning of a secret, in bytes.
 func (s *Redactor) begun(text string) (most int) {
 	for _, secret := range s.logged {
 		for n := min(len(secret)-1, len(text)); n > most; n-- {

@@ -16,8 +16,9 @@ import (
 const (
 	// redacted replaces a secret. It needs no escapes in JSON.
 	redacted = "[redacted]"
-	// minLoggedLen and minAnsweredLen are the minimum lengths, in bytes, of secrets that are removed from logs and from
-	// answers. Shorter secrets occur in ordinary text, and answers must not be changed by mistake.
+	// minLoggedLen is the minimum length of secrets that are removed from logs, in bytes. minAnsweredLen is the minimum
+	// length of secrets that are removed from answers. Shorter secrets occur in ordinary text, and answers must not be
+	// changed by mistake.
 	minLoggedLen, minAnsweredLen = 6, 8
 )
 
@@ -25,16 +26,16 @@ const (
 // safe for concurrent use.
 type Redactor struct {
 	log *strings.Replacer
-	// logged lists the texts that log replaces, longer ones first.
+	// logged contains the strings that log replaces, longer ones first.
 	logged []string
-	// secrets lists the secrets to remove from answers, longer ones first. begins reports for each byte whether a
-	// spelling of a secret can begin with it.
+	// secrets contains the secrets to remove from answers, longer ones first. begins is true for each byte with which a
+	// spelling of a secret can begin.
 	secrets []string
 	begins  [256]bool
 }
 
 // New returns a Redactor. It removes secrets from answers and logs. From logs it also removes the values of the
-// environment variables env, which may be secrets.
+// environment variables env, because they may be secrets.
 func New(env map[string]string, secrets []string) *Redactor {
 	var pairs []string
 	logged := linesOfMinLength(slices.AppendSeq(slices.Clone(secrets), maps.Values(env)), minLoggedLen)
@@ -64,11 +65,11 @@ func linesOfMinLength(values []string, length int) []string {
 	return out
 }
 
-// Log removes secrets from a text for a log. It panics for the zero value.
+// Log removes secrets from text for a log. It panics for the zero value.
 func (s *Redactor) Log(text string) string { return s.log.Replace(text) }
 
-// Answer removes secrets from the strings of a JSON text, in any spelling. A misled server may return its own
-// secrets. Everything else is unchanged, so valid JSON stays valid, and invalid JSON stays invalid.
+// Answer removes secrets, in any spelling, from the strings in JSON text. A misled server may return its own secrets.
+// The rest is unchanged, so valid JSON stays valid, and invalid JSON stays invalid.
 func (s *Redactor) Answer(raw []byte) []byte {
 	if !s.suspects(raw) {
 		return raw
@@ -99,7 +100,7 @@ func (s *Redactor) Answer(raw []byte) []byte {
 	return append(out, raw[done:]...)
 }
 
-// suspects reports whether a text may contain a secret, either literally or with escapes.
+// suspects reports whether JSON text may contain a secret, either literally or with escapes.
 func (s *Redactor) suspects(raw []byte) bool {
 	if len(s.secrets) == 0 {
 		return false
@@ -133,7 +134,7 @@ func secretLen(text []byte, secret string) int {
 }
 
 // nextChar returns the first character of text, which is inside a JSON string, and the number of bytes that spell it.
-// These are one byte, or an escape. At the end of the string, and for an invalid escape, it returns "" and 0.
+// They are one byte or an escape. At the end of the string, and for an invalid escape, it returns "" and 0.
 func nextChar(text []byte) (string, int) {
 	const short, meant = `"\/bfnrt`, "\"\\/\b\f\n\r\t"
 	switch {

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Case S1. A secret is removed from an answer in every JSON spelling, and nothing else is removed.
+// Case S1. Answers contain secrets in every JSON spelling. Only the secrets are removed.
 func TestAnswer_RemovesSecrets(t *testing.T) {
 	t.Parallel()
 	s := New(nil, []string{`ghp_"12\é/🐟`, "first-line\n  second-line\n", "short", "12345678", "true,null,", "first-line-and-more", `quote","quote`})
@@ -45,7 +45,7 @@ func TestAnswer_RemovesSecrets(t *testing.T) {
 	}
 }
 
-// Case S1. A client reads the original answer with each secret replaced.
+// Case S1. A client that parses the redacted answer reads the original answer with each secret replaced.
 func TestAnswer_ChangesOnlySecrets(t *testing.T) {
 	t.Parallel()
 	const secret = `a"b\cé🐟a`

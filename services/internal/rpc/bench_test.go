@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// BenchmarkUnary measures a call over the network, by a role over TLS and by a person. The answer is small, or fills
+// BenchmarkUnary measures a call over the network, by a role over TLS and by a person. The response is small, or fills
 // a flow-control window.
 func BenchmarkUnary(b *testing.B) {
 	authority, err := pki.NewAuthority()

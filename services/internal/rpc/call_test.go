@@ -22,11 +22,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// canary is a text that the server must never send.
+// canary is a string that the server must never send.
 const canary = "canary-7f3a"
 
-// probeOf returns a probe. Its unary method returns the result of do, and so does its stream after it has read a
-// message.
+// probeOf returns a probe. Its unary method returns the result of do. Its stream reads a message and then returns the
+// result of do.
 func probeOf(do func(ctx context.Context, name string) error) probe {
 	return probe{
 		unary: func(ctx context.Context, req *identityv1.RevokeTokenRequest) (string, error) {
@@ -46,7 +46,7 @@ func probeOf(do func(ctx context.Context, name string) error) probe {
 	}
 }
 
-// checkBoth calls the unary method and the stream, and passes the error of each to check.
+// checkBoth calls the unary method and the stream, and passes the error of each call to check.
 func checkBoth(t *testing.T, s *testServer, check func(t *testing.T, err error)) {
 	t.Helper()
 	for _, w := range s.paths() {
@@ -170,7 +170,7 @@ func TestServer_RefusesInvalidRequests(t *testing.T) {
 			}
 			got, err = open(timeoutContext(t), conn, "one", "two", "last")
 			checkAnswer(t, got, err, "", codes.AlreadyExists, "")
-			// A caller without access must not see whether its request satisfies the contract.
+			// A caller without access must not learn whether its request satisfies the contract.
 			got, err = askFor(timeoutContext(t), w.as(t, ratelimit, false), methodUnary, "not a name")
 			checkAnswer(t, got, err, "", codes.PermissionDenied, "CALLER_REFUSED")
 		})
@@ -192,7 +192,7 @@ func TestServer_ReservesPartOfDeadline(t *testing.T) {
 		return nil
 	}).register(t))
 	for i, w := range s.paths() {
-		latest := []time.Duration{math.MaxInt64, 5 * time.Minute, 5 * time.Minute}[i] // inside the process, the client bounds its calls
+		latest := []time.Duration{math.MaxInt64, 5 * time.Minute, 5 * time.Minute}[i] // inside the process, the client limits the duration of its calls
 		t.Run(w.name, func(t *testing.T) {
 			conn := w.as(t, gateway, false)
 			if _, err := ask(timeoutContext(t), conn, methodUnary); err != nil { // the first call opens the connection
@@ -238,7 +238,8 @@ func TestServer_ReservesPartOfDeadline(t *testing.T) {
 	}
 }
 
-// newWaiting returns a test server whose methods run until their context ends, and the number of methods that run.
+// newWaiting returns a test server whose methods run until their context ends, and the number of methods that are
+// running.
 func newWaiting(t *testing.T) (*testServer, *atomic.Int64) {
 	t.Helper()
 	running := new(atomic.Int64)
@@ -271,13 +272,11 @@ func TestServer_CancelledCallEndsHandler(t *testing.T) {
 	}
 }
 
-// waitFor waits for a condition that must become true soon.
 func waitFor(t *testing.T, holds func() bool) {
 	t.Helper()
 	waitForWithin(t, testTimeout, holds)
 }
 
-// waitForWithin waits for a condition, at most for the given time.
 func waitForWithin(t *testing.T, within time.Duration, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -289,7 +288,7 @@ func waitForWithin(t *testing.T, within time.Duration, holds func() bool) {
 	}
 }
 
-// Values in a client's context are not visible to the server, even in the same process. Only metadata is sent.
+// The server does not see the values in a client's context, even in the same process. Only metadata is sent.
 func TestServer_DoesNotSeeValuesOfClientContext(t *testing.T) {
 	t.Parallel()
 	type key struct{}
@@ -329,7 +328,7 @@ func TestServer_UnknownMethodIsUnimplemented(t *testing.T) {
 	}
 }
 
-// A client that reuses a message for a second answer reads only the second answer.
+// A client reuses a message for a second response. The message contains only the second response.
 func TestConn_AnswerReplacesMessage(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, probe{unary: func(context.Context, *identityv1.RevokeTokenRequest) (string, error) { return "", nil }}.register(t))

@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// personCalls is how many calls one person may have in flight, over all connections.
+	// personCalls is the maximum number of calls that one person has in flight, over all connections.
 	personCalls = 512
-	// personBytes, peopleBytes and roleBytes bound the total size of large requests and answers in flight, in bytes:
-	// personBytes for one person, peopleBytes for all people together, and roleBytes both for one role and for all roles
-	// together. An answer is in flight until the client has read it.
+	// personBytes, peopleBytes and roleBytes limit the total size of large requests and answers in flight, in bytes.
+	// personBytes applies to one person, and peopleBytes to all people together. roleBytes applies to one role and also to
+	// all roles together. An answer is in flight until the client has read it.
 	personBytes, peopleBytes, roleBytes = 32 << 20, 128 << 20, 512 << 20
-	// smallAnswer is the maximum size in bytes of an answer that is not counted.
+	// smallAnswer is the maximum size of an answer that is not counted, in bytes.
 	smallAnswer = 64 << 10
 )
 
-// quotaKey identifies the person or role whose quota a call uses.
+// quotaKey identifies the person or the role against whose quota a call counts.
 type quotaKey struct {
 	role   authv1.Role
 	person principal.Key
@@ -42,12 +42,12 @@ func (w quotaKey) String() string {
 	return "the person " + w.person.Tenant + "/" + w.person.Subject
 }
 
-// callQuotas are the quotas of callers over the network, for each caller and for all callers. It is safe for concurrent
-// use.
+// callQuotas contains the quotas of callers over the network, for each caller and for all callers together. It is safe
+// for concurrent use.
 type callQuotas struct {
-	// calls and bytes are the limits for one caller. all is the limit in bytes for all callers together.
+	// calls and bytes are the limits for one caller. all is the limit for all callers together, in bytes.
 	calls, bytes, all int
-	// queue is the fair queue for unary calls. It is nil if the callers need none.
+	// queue is the fair queue for unary calls. It is nil if the callers need no queue.
 	queue *fairqueue.Queue[quotaKey]
 
 	mu    sync.Mutex
@@ -55,10 +55,10 @@ type callQuotas struct {
 	held  int
 }
 
-// callerUsage is what one caller has in flight.
+// callerUsage is the number of calls and bytes that one caller has in flight.
 type callerUsage struct {
 	calls, bytes int
-	// unreadFull is true after an answer did not fit because of other answers that the caller has not read.
+	// unreadFull is true after an answer exceeded the quota because of other answers that the caller has not read.
 	unreadFull bool
 }
 
@@ -71,8 +71,8 @@ type callUsage struct {
 	quotas *callQuotas
 	key    quotaKey
 	caller *callerUsage
-	// uses counts the call itself and its unread answers. The call is in flight until the last of these ends.
-	// callQuotas.mu guards it.
+	// uses is the number of the call itself and its unread answers that have not ended. The call is in flight until all of
+	// them have ended. callQuotas.mu guards it.
 	uses int
 }
 
@@ -95,8 +95,8 @@ func (s *callQuotas) admit(own quotaKey) (*callUsage, error) {
 	return &callUsage{quotas: s, key: own, caller: l, uses: 1}, nil
 }
 
-// waitTurn waits in the fair queue until a unary call may be processed. The caller must call the returned function
-// afterwards.
+// waitTurn waits in the fair queue until a unary call may be processed. After that the caller must call the returned
+// function.
 func (p *callUsage) waitTurn(ctx context.Context) (func(), error) {
 	if p == nil || p.quotas.queue == nil {
 		return func() {}, nil
@@ -104,7 +104,7 @@ func (p *callUsage) waitTurn(ctx context.Context) (func(), error) {
 	return p.quotas.queue.Acquire(ctx, p.key)
 }
 
-// finish ends a call. The quota that its requests used must have been released.
+// finish ends a call. The bytes that were charged for its requests must have been released.
 func (p *callUsage) finish() {
 	if p == nil {
 		return
@@ -136,7 +136,7 @@ func (p *callUsage) chargeRequest(n int) error {
 }
 
 // chargeAnswer counts an answer of n bytes until the client has read it. The bytes of a small answer are not counted.
-// The number of small answers is bounded, because each counts as a call in flight.
+// The number of small answers is limited, because each counts as a call in flight.
 func (p *callUsage) chargeAnswer(n int) error {
 	p.quotas.mu.Lock()
 	defer p.quotas.mu.Unlock()

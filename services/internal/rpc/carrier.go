@@ -22,23 +22,22 @@ import (
 )
 
 const (
-	// maxCarried is how many calls of one stream are processed at a time. Further calls wait unread.
+	// maxCarried is the maximum number of calls of one stream that are processed at a time. Further calls wait unread.
 	maxCarried = 1024
 	// maxBatch is the maximum number of calls or answers in one message.
 	maxBatch = 32
 	// maxIdleWorkers is the maximum number of idle goroutines of a stream that wait for further calls.
 	maxIdleWorkers = 32
-	// maxCarriedPart is the maximum size in bytes of the request, and of the principal, of a carried call. A larger
-	// call is sent as a separate RPC, as sluice.mesh.v1 defines it.
+	// maxCarriedPart is the maximum size of the request, and of the principal, of a carried call, in bytes. A larger call
+	// is sent as a separate RPC, as sluice.mesh.v1 specifies.
 	maxCarriedPart = 16 << 10
 )
 
-// carried is a method whose calls may be carried on a shared stream, as [Conn] describes.
+// carried is a method whose calls may be carried on a shared stream. See [Conn].
 type carried struct {
 	serve   localMethod
 	request protoreflect.MessageType
-	// most is the maximum size of a request, in bytes.
-	most int
+	most    int
 }
 
 // carrier implements [meshv1.CarrierServiceServer]. It handles each carried call like a separate RPC.
@@ -49,7 +48,7 @@ type carrier struct {
 }
 
 // CarryCalls implements [meshv1.CarrierServiceServer]. The calls are cancelled when the client's stream ends. If the
-// server stops, calls that have begun are answered if they end within drainTimeout.
+// server stops, it still answers calls that end within drainTimeout.
 func (c carrier) CarryCalls(stream grpc.BidiStreamingServer[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) error {
 	ctx := stream.Context()
 	at, _ := peer.FromContext(ctx)
@@ -95,7 +94,7 @@ func (c carrier) CarryCalls(stream grpc.BidiStreamingServer[meshv1.CarryCallsReq
 type serverStream struct {
 	server *Server
 	ctx    context.Context //nolint:containedctx // the context ends with the stream
-	// from contains the peer of the stream, which is the client's role, and nothing else.
+	// from contains only the peer of the stream, which is the client's role.
 	from    context.Context //nolint:containedctx // the parent of the context of every call on this stream
 	answers *batches[*meshv1.CarriedAnswer]
 	slots   chan struct{}
@@ -106,7 +105,7 @@ type serverStream struct {
 	idleWorkers atomic.Int32
 
 	mu sync.Mutex
-	// open contains the functions that cancel calls, by the ids of the calls. It is nil when no more calls may begin.
+	// open contains the functions that cancel calls, by call id. It is nil when no more calls may begin.
 	open map[uint64]context.CancelFunc
 }
 
@@ -129,7 +128,7 @@ func (on *serverStream) read(stream grpc.BidiStreamingServer[meshv1.CarryCallsRe
 }
 
 // write sends answers until all calls have ended and all answers are sent. The slot of a call becomes free only when
-// its answer was sent, so a client that does not read can't begin more calls.
+// its answer was sent. Therefore a client that does not read can't begin more calls.
 func (on *serverStream) write(stream grpc.BidiStreamingServer[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) {
 	var err error
 	for {
@@ -138,7 +137,7 @@ func (on *serverStream) write(stream grpc.BidiStreamingServer[meshv1.CarryCallsR
 			return
 		}
 		if err == nil {
-			err = stream.Send(&meshv1.CarryCallsResponse{Answers: batch}) // if this fails, read notices that the stream has ended
+			err = stream.Send(&meshv1.CarryCallsResponse{Answers: batch}) // if Send fails, read notices that the stream has ended
 		}
 		for range batch {
 			<-on.slots
@@ -196,8 +195,8 @@ func (on *serverStream) accept(call *meshv1.CarriedCall) error {
 	return nil
 }
 
-// work executes a call, and then further calls. A goroutine whose stack has grown is reused. The stack of a new
-// goroutine is copied several times until it is large enough, which would take a quarter of the limiter's time.
+// work executes a call, and then further calls. It reuses a goroutine whose stack has grown. The stack of a new
+// goroutine would be copied several times until it is large enough, which would take a quarter of the limiter's time.
 func (on *serverStream) work(call func()) {
 	defer on.idleWorkers.Add(-1)
 	for {
@@ -214,7 +213,6 @@ func (on *serverStream) work(call func()) {
 	}
 }
 
-// execute executes a call and encodes its result.
 func (on *serverStream) execute(ctx context.Context, call *meshv1.CarriedCall) *meshv1.CarriedAnswer {
 	resp, err := on.serve(ctx, call)
 	var text []byte
@@ -263,7 +261,7 @@ func (on *serverStream) serve(ctx context.Context, call *meshv1.CarriedCall) (pr
 }
 
 // batches is a queue of items that are sent in batches. Create one with [newBatches]. It is safe for concurrent use,
-// except that only one goroutine may call take.
+// but only one goroutine may call take.
 type batches[T any] struct {
 	mu     sync.Mutex
 	items  []T
@@ -296,12 +294,12 @@ func (b *batches[T]) close() {
 func (b *batches[T]) signal() {
 	select {
 	case b.ready <- struct{}{}:
-	default: // a signal is pending already
+	default: // a signal is already pending
 	}
 }
 
-// take waits for items and returns the first ones, at most [maxBatch]. It returns nothing if the queue is closed and
-// empty.
+// take waits for items and returns the first ones, at most [maxBatch]. If the queue is closed and empty, it returns
+// nothing.
 func (b *batches[T]) take() []T {
 	for range b.ready {
 		b.mu.Lock()

@@ -21,25 +21,25 @@ import (
 )
 
 const (
-	// reopenDelay is the time after which a broken stream is replaced by a new one.
+	// reopenDelay is the time after which a failed stream is replaced with a new one.
 	reopenDelay = 250 * time.Millisecond
 	// hangTimeout is the time without an answer after which a stream may be hanging.
 	hangTimeout = 100 * time.Millisecond
 )
 
-// A Conn is a connection to a role. If the contract of a method allows it, calls of the method are carried on a
-// stream that stays open. If there is no stream, the calls are sent as separate RPCs. If the stream breaks, calls
-// without an answer are sent again as separate RPCs, because these methods are safe to repeat.
+// A Conn is a connection to a role. If the contract of a method allows it, calls to the method are carried on a stream
+// that stays open. If there is no stream, they are sent as separate RPCs. If the stream fails, calls without an answer
+// are sent again as separate RPCs, because these methods are safe to repeat.
 type Conn struct {
 	*grpc.ClientConn
 
 	side clientSide
-	// methods caches, by the full name of a method, whether its calls are carried.
+	// methods caches whether calls to a method are carried, by the full name of the method.
 	methods sync.Map
 	ctx     context.Context //nolint:containedctx // the context ends with the connection
 	close   context.CancelFunc
 
-	// open is the current stream; nil if there is none.
+	// open is the current stream, or nil if there is none.
 	open atomic.Pointer[clientStream]
 	mu   sync.Mutex
 	// next is the earliest time at which a stream may be opened. opening is true while a stream is opened or open.
@@ -70,7 +70,6 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 	return c.ClientConn.Invoke(ctx, method, args, reply, opts...)
 }
 
-// carries reports whether calls of a method are carried.
 func (c *Conn) carries(method string) bool {
 	if known, ok := c.methods.Load(method); ok {
 		return known.(bool)
@@ -84,7 +83,7 @@ func (c *Conn) carries(method string) bool {
 // errNotCarried means that a call must be sent as a separate RPC.
 var errNotCarried = errors.New("the call was not carried")
 
-// carry makes a call on the open stream. It returns [errNotCarried] if there is no stream, or if the stream breaks
+// carry makes a call on the open stream. It returns [errNotCarried] if there is no stream, or if the stream fails
 // before the answer arrives.
 func (c *Conn) carry(ctx context.Context, method string, args, reply any) (err error) {
 	on := c.stream()
@@ -118,7 +117,6 @@ func (c *Conn) carry(ctx context.Context, method string, args, reply any) (err e
 	return decodeAnswer(answer, resp)
 }
 
-// decodeAnswer decodes the answer to a call.
 func decodeAnswer(answer *meshv1.CarriedAnswer, resp proto.Message) error {
 	switch result := answer.GetResult().(type) {
 	case *meshv1.CarriedAnswer_Response:
@@ -151,7 +149,7 @@ func (c *Conn) stream() *clientStream {
 	return nil
 }
 
-// run opens a stream and reads it until it breaks.
+// run opens a stream and reads from it until the stream fails.
 func (c *Conn) run() {
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer func() {
@@ -184,8 +182,7 @@ type clientStream struct {
 	waiting *batches[*meshv1.CarriedCall]
 
 	mu sync.Mutex
-	// open contains the callers that wait for answers, by the ids of their calls. It is nil after the stream has
-	// broken.
+	// open contains the callers that wait for answers, by call id. It is nil after the stream has failed.
 	open map[uint64]waiter
 	last uint64
 	// answersReceived is the number of answers that were received for waiting callers.
@@ -198,8 +195,8 @@ type waiter struct {
 	deadline time.Time
 }
 
-// call makes a call and waits for its answer. If no answer at all arrives on the stream before the call's deadline,
-// call closes the stream, because the server may hang while other replicas work.
+// call makes a call and waits for its answer. If no answer to any call arrives on the stream before the call's
+// deadline, call closes the stream, because the server may hang while other replicas work.
 func (l *clientStream) call(ctx context.Context, call *meshv1.CarriedCall) (*meshv1.CarriedAnswer, error) {
 	done, begin := make(chan *meshv1.CarriedAnswer, 1), time.Now()
 	ends, _ := ctx.Deadline()
@@ -242,7 +239,7 @@ func (l *clientStream) abandon(id uint64) uint64 {
 	return l.answersReceived
 }
 
-// write sends waiting calls until the stream breaks. run also notices that the stream has broken.
+// write sends waiting calls until the stream fails. run also notices that the stream has failed.
 func (l *clientStream) write(stream grpc.BidiStreamingClient[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) {
 	for {
 		batch := l.waiting.take()
@@ -259,7 +256,7 @@ func (l *clientStream) write(stream grpc.BidiStreamingClient[meshv1.CarryCallsRe
 }
 
 // removeExpired returns the calls whose callers still wait, each with its remaining time, and the cancellations.
-// Therefore a slow server does not execute calls that their callers have given up.
+// Therefore a slow server does not execute calls that their callers have abandoned.
 func (l *clientStream) removeExpired(batch []*meshv1.CarriedCall) []*meshv1.CarriedCall {
 	l.mu.Lock()
 	defer l.mu.Unlock()

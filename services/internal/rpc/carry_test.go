@@ -19,7 +19,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/network"
 )
 
-// echo answers with the name in its request.
 func echo(_ context.Context, req *identityv1.RevokeTokenRequest) (string, error) {
 	return req.GetName(), nil
 }
@@ -50,7 +49,7 @@ func TestConn_CarriesCalls(t *testing.T) {
 	}
 }
 
-// If the stream of a call breaks, the call is sent as a separate RPC, which another server answers.
+// The stream fails during a call. The client sends the call again as a separate RPC, and another server responds.
 func TestConn_RepeatsCallWhenStreamBreaks(t *testing.T) {
 	t.Parallel()
 	s := &testServer{tokens: newTokens(t)}
@@ -83,8 +82,8 @@ func TestConn_RepeatsCallWhenStreamBreaks(t *testing.T) {
 	}
 }
 
-// If a server sends no answer before a call's deadline, the stream to that server is closed, so that another server may
-// be used.
+// A server sends no answer before a call's deadline. The client closes the stream to that server, so that another
+// server may be used.
 func TestConn_ClosesStreamWithoutAnswers(t *testing.T) {
 	t.Parallel()
 	hangs := make(chan struct{})
@@ -107,8 +106,8 @@ func TestConn_ClosesStreamWithoutAnswers(t *testing.T) {
 	}
 }
 
-// Case X2. The number of calls of one stream that are processed at a time is bounded, and further calls wait unread.
-// The calls end with the stream.
+// Case X2. A client sends calls on one stream without end. The server processes at most 1,024 of them at a time, and
+// does not read further calls. When the stream ends, the calls end.
 func TestCarryCalls_LimitsConcurrentCalls(t *testing.T) {
 	t.Parallel()
 	s, running := newWaiting(t)
@@ -193,7 +192,7 @@ func request(t *testing.T, name string) []byte {
 	return text
 }
 
-// A call that may not be carried is refused, and the stream continues.
+// The server refuses a call that may not be carried. The stream continues.
 func TestCarryCalls_RefusesOtherMethods(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, probe{unary: echo}.register(t))

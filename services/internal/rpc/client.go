@@ -22,23 +22,23 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/loopback"
 )
 
-// clientDeadline bounds an outgoing unary call whose context has no deadline.
+// clientDeadline is the deadline of an outgoing unary call whose context has no deadline.
 const clientDeadline = 10 * time.Second
 
-// serviceConfig balances calls over the replicas of a role. Calls wait for a connection until their deadline, so the
-// restart of a role causes no errors.
+// serviceConfig balances calls over the replicas of a role. Calls wait for a connection until their deadline, so that
+// the restart of a role causes no errors.
 const serviceConfig = `{"loadBalancingConfig":[{"round_robin":{}}],"methodConfig":[{"name":[{}],"waitForReady":true}]}`
 
 // ClientDeps are the dependencies of a connection. Each may be nil.
 type ClientDeps struct {
-	// Signer signs the principals that [authn.OnBehalfOf] sets. Without a signer, a call on behalf of a principal
-	// fails before it is sent.
+	// Signer signs the principals that [authn.OnBehalfOf] sets. Without a signer, a call on behalf of a principal fails
+	// before it is sent.
 	Signer *authn.Signer
-	// Trace makes spans.
+	// Trace creates spans.
 	Trace stats.Handler
 }
 
-// Dial returns a connection from one role to another over the network. The connection is made on first use.
+// Dial returns a connection from one role to another over the network. The connection is opened on first use.
 func Dial(target string, server authv1.Role, cfg *tls.Config, deps ClientDeps) (*Conn, error) {
 	if cfg == nil {
 		return nil, fmt.Errorf("rpc: connections between roles need TLS: set tls.dir to reach %s at %s", authn.RoleName(server), target)
@@ -47,7 +47,7 @@ func Dial(target string, server authv1.Role, cfg *tls.Config, deps ClientDeps) (
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(credentials.NewTLS(cfg)),
 		grpc.WithDefaultServiceConfig(serviceConfig),
-		grpc.WithDisableServiceConfig(), // DNS is used only to find the role's addresses, so a slow DNS server does not delay calls
+		grpc.WithDisableServiceConfig(), // gRPC looks up only the role's addresses in DNS, so a slow DNS server does not delay calls
 		grpc.WithUnaryInterceptor(side.unary),
 		grpc.WithStreamInterceptor(side.stream),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 2 * time.Second, PermitWithoutStream: true}),
@@ -65,8 +65,8 @@ func Dial(target string, server authv1.Role, cfg *tls.Config, deps ClientDeps) (
 }
 
 // DialPerson returns a connection for a person with a bearer token. An empty token is not sent. If cfg is nil, the
-// connection has no TLS. In that case DialPerson returns an error unless the target is a loopback address, because the
-// token could be read on the network.
+// connection has no TLS, and the token could be read on the network. Therefore DialPerson then returns an error unless
+// the target is a loopback address.
 func DialPerson(target, token string, cfg *tls.Config) (*grpc.ClientConn, error) {
 	if cfg == nil && !loopback.Address(target) {
 		return nil, fmt.Errorf("reach %s: a token is sent in the clear to loopback alone: set tls.dir to the folder with ca.pem", target)
@@ -93,13 +93,13 @@ func DialPerson(target, token string, cfg *tls.Config) (*grpc.ClientConn, error)
 	return conn, nil
 }
 
-// reconnectBackoff returns a short backoff. Calls that wait for a role therefore reach the role soon after its restart.
+// reconnectBackoff returns a short backoff, so that calls that wait for a role reach it quickly after its restart.
 func reconnectBackoff() backoff.Config {
 	return backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
 }
 
-// clientSide prepares every outgoing call. It sets a deadline, and the principal on whose behalf the call is made in
-// an assertion for the called role.
+// clientSide prepares every outgoing call. It sets a deadline. It also adds an assertion for the called role with the
+// principal on whose behalf the call is made.
 type clientSide struct {
 	deps     ClientDeps
 	audience func(method string) authv1.Role
@@ -135,7 +135,7 @@ func (c clientSide) prepare(ctx context.Context, method string) (context.Context
 	return ctx, cancel, nil
 }
 
-// assert sets the signed principal in the metadata. It overwrites any other value of that key.
+// assert sets the signed principal in the metadata. It overwrites other values of that key.
 func (c clientSide) assert(ctx context.Context, method string) (context.Context, error) {
 	text, err := c.principal(ctx, method)
 	if text == "" {
@@ -149,7 +149,7 @@ func (c clientSide) assert(ctx context.Context, method string) (context.Context,
 	return metadata.NewOutgoingContext(ctx, md), nil
 }
 
-// principal returns the principal on whose behalf a call is made, in an assertion for the called role. It returns ""
+// principal returns an assertion for the called role with the principal on whose behalf a call is made. It returns ""
 // if there is none.
 func (c clientSide) principal(ctx context.Context, method string) (string, error) {
 	p := authn.PrincipalOf(ctx)

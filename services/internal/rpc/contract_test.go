@@ -29,7 +29,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// contracts returns every service of the mesh.
 func contracts(t *testing.T) []protoreflect.ServiceDescriptor {
 	t.Helper()
 	var out []protoreflect.ServiceDescriptor
@@ -67,7 +66,6 @@ func TestContracts_AreAllImported(t *testing.T) {
 	}
 }
 
-// callersIn returns the callers that a method's contract states.
 func callersIn(method protoreflect.MethodDescriptor) *authv1.Callers {
 	options, _ := method.Options().(*descriptorpb.MethodOptions)
 	callers, _ := proto.GetExtension(options, authv1.E_Callers).(*authv1.Callers)
@@ -100,7 +98,7 @@ func TestContracts_EveryMethodStatesCallers(t *testing.T) {
 	}
 }
 
-// allMethods registers every method of every contract. Each method answers an admitted call with UNIMPLEMENTED.
+// allMethods registers every method of every contract. Each method returns UNIMPLEMENTED for an admitted call.
 func allMethods(t *testing.T) serviceFunc {
 	t.Helper()
 	return func(r grpc.ServiceRegistrar) {
@@ -187,7 +185,8 @@ func try(ctx context.Context, conn grpc.ClientConnInterface, method protoreflect
 	}
 }
 
-// Case I5. Every role and every token is admitted by the methods whose contract names it, and by no other method.
+// Case I5. A contract names the roles and the tokens that may call a method. The method admits these callers and no
+// others.
 func TestServer_AdmitsOnlyCallersInContract(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, allMethods(t))
@@ -196,7 +195,7 @@ func TestServer_AdmitsOnlyCallersInContract(t *testing.T) {
 		t.Run(string(service.FullName()), func(t *testing.T) {
 			t.Parallel()
 			// Each subtest makes separate connections, because an unauthenticated connection is closed after 10 s and other
-			// tests may take longer than that.
+			// tests may take longer.
 			tokens := make(map[authv1.TokenRole]grpc.ClientConnInterface)
 			for number := range authv1.TokenRole_name {
 				tokens[authv1.TokenRole(number)] = s.person(t, tokenText(authv1.TokenRole(number)))
@@ -236,7 +235,8 @@ func TestServer_AdmitsOnlyCallersInContract(t *testing.T) {
 	}
 }
 
-// Services with contracts of other projects can be registered only if they are in the table foreignServices.
+// A service from another project has no callers in its contract. It can be registered only if it is in the table
+// foreignServices.
 func TestServer_RefusesServiceWithoutCallers(t *testing.T) {
 	t.Parallel()
 	server, err := rpc.NewServer(rpc.ServerConfig{}, rpc.ServerDeps{Tokens: newTokens(t), Log: discard()})
@@ -251,7 +251,7 @@ func TestServer_RefusesServiceWithoutCallers(t *testing.T) {
 	}
 }
 
-// Reflection shows the contracts to people with access, and not to unauthenticated callers.
+// Reflection returns the contracts to operators and viewers, but not to other tokens or unauthenticated callers.
 func TestReflection_IsForOperatorsAndViewers(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, whoami().register(t))
@@ -277,7 +277,8 @@ func TestReflection_IsForOperatorsAndViewers(t *testing.T) {
 	}
 }
 
-// checkRefusal checks that a refusal names the token that was sent, and exactly the roles whose tokens are accepted.
+// checkRefusal checks that a refusal names the role of the token that was sent, and exactly the roles whose tokens are
+// accepted.
 func checkRefusal(t *testing.T, err error, sent authv1.TokenRole, may []authv1.TokenRole) {
 	t.Helper()
 	name := func(r authv1.TokenRole) string { return strings.ToLower(strings.TrimPrefix(r.String(), "TOKEN_ROLE_")) }

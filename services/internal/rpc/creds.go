@@ -31,8 +31,8 @@ type pipeConn struct {
 	peer authn.Peer
 }
 
-// serverCreds accepts pipes, which carry the client's role, and connections over the network, with the credentials of
-// the network.
+// serverCreds accepts two kinds of connections: pipes, which contain the client's role, and network connections with
+// the network's credentials.
 type serverCreds struct {
 	credentials.TransportCredentials
 }
@@ -64,8 +64,8 @@ func (c serverCreds) Clone() credentials.TransportCredentials {
 	return serverCreds{c.TransportCredentials.Clone()}
 }
 
-// networkCreds returns the credentials that a listener requires: TLS if it is configured, otherwise none.
-// [Server.Serve] allows a listener without TLS only on loopback.
+// networkCreds returns the credentials for network connections: TLS if it is configured, otherwise none. [Server.Serve]
+// allows a listener without TLS only on loopback.
 func networkCreds(cfg *tls.Config) serverCreds {
 	if cfg == nil {
 		return serverCreds{insecure.NewCredentials()}
@@ -74,8 +74,8 @@ func networkCreds(cfg *tls.Config) serverCreds {
 }
 
 // ServerTLS returns the TLS configuration of a role's listener. The listener presents the role's certificate. If a
-// client sends a certificate, the listener verifies it against the CA. People send none and use a token. present
-// returns the certificate and the CA. It is called concurrently, once for each handshake.
+// client sends a certificate, the listener verifies it against the CA. People send no certificate and use a token.
+// present returns the certificate and the CA. It is called concurrently, once for each handshake.
 func ServerTLS(present func() (*tls.Certificate, *x509.CertPool)) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -99,9 +99,9 @@ func ServerTLS(present func() (*tls.Certificate, *x509.CertPool)) *tls.Config {
 	}
 }
 
-// ClientTLS returns the TLS configuration of a connection to server. The configuration verifies the role in the
-// server's certificate instead of a host name, so a certificate is valid wherever its role runs. cert may be nil for
-// people, who use a token.
+// ClientTLS returns the TLS configuration of a connection to server. It verifies the role in the server's certificate
+// instead of a host name, so a certificate is valid on every host of its role. cert may be nil for people, who use a
+// token.
 func ClientTLS(cert *tls.Certificate, ca *x509.CertPool, server authv1.Role) *tls.Config {
 	cfg := &tls.Config{
 		MinVersion:         tls.VersionTLS13,
@@ -116,7 +116,7 @@ func ClientTLS(cert *tls.Certificate, ca *x509.CertPool, server authv1.Role) *tl
 	return cfg
 }
 
-// verifyRole verifies a server's chain against the CA, and that the server is the expected role.
+// verifyRole verifies a server's certificate chain against the CA, and checks that the server is the expected role.
 func verifyRole(state tls.ConnectionState, ca *x509.CertPool, want authv1.Role) error {
 	if ca == nil || len(state.PeerCertificates) == 0 {
 		return errors.New("the server sent no certificate, or no CA is configured")

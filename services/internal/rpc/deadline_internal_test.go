@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// A handler's deadline is a little earlier than the caller's deadline, so that the handler can still report the
-// timeout.
+// The deadline of a handler is slightly before the caller's deadline, so that the handler can still report the timeout.
 func TestReserved_LeavesTimeToReport(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[time.Duration]time.Duration{
@@ -34,8 +33,8 @@ func TestReserved_LeavesTimeToReport(t *testing.T) {
 	}
 }
 
-// Case X2. A unary call over the network, including the transfer of its message, ends in a bounded time, even if its
-// deadline is far in the future.
+// Case X2. The deadline of a unary call over the network may be far in the future. The call and the transfer of its
+// message still end after at most 5 minutes.
 func TestInTime_BoundsUnaryCalls(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[time.Duration]time.Duration{

@@ -13,22 +13,22 @@ import (
 // errorDomain is the domain of every ErrorInfo that the mesh sends.
 const errorDomain = "sluice.dev"
 
-// An Error is a failure that remote callers can act on. For other failures use plain Go errors: the server does not
-// send their text.
+// An Error is a failure to which remote callers can react. For other failures use plain Go errors. The server does not
+// send their messages.
 type Error struct {
 	// Code is the gRPC status code. The zero value is sent as INTERNAL, so an error never arrives as success.
 	Code codes.Code
 	// Reason is a stable name in UPPER_SNAKE_CASE. Clients depend on it.
 	Reason string
-	// RetryAfter is the time after which the caller may retry; zero if a retry does not help.
+	// RetryAfter is the time after which the caller may retry. It is zero if a retry does not help.
 	RetryAfter time.Duration
 	// Facts are values for clients that write their own message. Their names are in lower case.
 	Facts map[string]string
-	// Err is the cause. Its text is sent to the client. If Err is nil, Reason is sent instead.
+	// Err is the cause. Its message is sent to the client. If Err is nil, Reason is sent instead.
 	Err error
 }
 
-// Error returns the cause's text, or the reason if there is no cause.
+// Error returns the cause's message, or the reason if there is no cause.
 func (e *Error) Error() string {
 	if e.Err == nil {
 		return e.Reason
@@ -67,7 +67,7 @@ func Reason(err error) string {
 // Facts returns the facts in an error from a server of the mesh, by name.
 func Facts(err error) map[string]string { return errorInfo(err).GetMetadata() }
 
-// errorInfo returns the ErrorInfo of a server of the mesh in err, or nil if there is none.
+// errorInfo returns the ErrorInfo from a server of the mesh in err, or nil if there is none.
 func errorInfo(err error) *errdetails.ErrorInfo {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == errorDomain {

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// authorizer decides which callers may call which methods. It checks every call into a server.
+// authorizer checks whether the caller of a method may call it. It checks every call to a server.
 type authorizer struct {
 	tokens   *authn.Tokens
 	verifier *authn.Verifier
@@ -74,8 +74,8 @@ func (g *authorizer) serves(method string) bool {
 func (g *authorizer) audienceOf(method string) authv1.Role { return g.audience[serviceOf(method)] }
 
 // identify identifies the caller: a role by its certificate or pipe, or a person by a bearer token. It refuses a call
-// with both a role and a token. While it is unknown which tokens are valid, identify accepts a token that was valid at
-// the last update if lastKnown is true.
+// with both a role and a token. If the valid tokens are unknown and lastKnown is true, identify accepts a token that
+// was valid at the last update.
 func (g *authorizer) identify(ctx context.Context, lastKnown bool) (*authn.Caller, authn.Peer, error) {
 	from, isRole, err := peerOf(ctx)
 	if err != nil {
@@ -108,7 +108,7 @@ func cutBearer(header string) (string, bool) {
 	return secret, ok && strings.EqualFold(scheme, "bearer") && secret != ""
 }
 
-// principal verifies the principal on whose behalf a role calls. A person must not send a principal.
+// principal verifies the principal on whose behalf a role calls. A person may not send a principal.
 func (g *authorizer) principal(texts []string, c *authn.Caller, signer authn.Peer, method string) (*identityv1.Principal, error) {
 	switch {
 	case len(texts) == 0:
@@ -121,8 +121,8 @@ func (g *authorizer) principal(texts []string, c *authn.Caller, signer authn.Pee
 	return g.verifier.Verify(texts[0], signer, g.audienceOf(method))
 }
 
-// check refuses a caller that the contract does not allow. For a person, the error contains the id and the role of
-// the token, and the roles that are allowed.
+// check refuses a caller that the contract does not allow. For a person, the error contains the id and the role of the
+// token, and the allowed roles.
 func (c callers) check(caller *authn.Caller, method string) error {
 	if caller.Person == nil {
 		if c.roles[caller.Role] {
@@ -142,7 +142,8 @@ func refusedError(err error, facts map[string]string) error {
 	return &Error{Code: codes.PermissionDenied, Reason: "CALLER_REFUSED", Facts: facts, Err: err}
 }
 
-// peerOf returns the role of the client and whether it has one. A certificate without a role is an error.
+// peerOf returns the role of the client, and whether the client has a role. It returns an error for a certificate
+// without a role.
 func peerOf(ctx context.Context) (authn.Peer, bool, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {

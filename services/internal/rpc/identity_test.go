@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// whoami returns a probe that answers with the caller in its context.
+// whoami returns a probe that returns a description of the caller in its context.
 func whoami() probe {
 	say := func(ctx context.Context) string {
 		c := authn.CallerOf(ctx)
@@ -39,7 +39,7 @@ func ana() *identityv1.Principal {
 	return &identityv1.Principal{Tenant: "default", Subject: "ana", Role: agent}
 }
 
-// checkAnswer compares an answer with the expected one, which is a text, or a code and a reason.
+// checkAnswer compares a response with the expected string, or an error with the expected code and reason.
 func checkAnswer(t *testing.T, got string, err error, text string, code codes.Code, reason string) {
 	t.Helper()
 	if got != text || status.Code(err) != code || rpc.Reason(err) != reason {
@@ -90,7 +90,7 @@ func TestServer_IdentifiesRoles(t *testing.T) {
 	}
 }
 
-// Cases I1, I2. A role can't claim to be another role than its certificate or pipe says.
+// Cases I1, I2. A role claims to be another role than the role in its certificate or pipe. The server refuses the call.
 func TestServer_RefusesOtherClaimsOfRoles(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, whoami().register(t))
@@ -128,7 +128,7 @@ func TestServer_RefusesOtherClaimsOfRoles(t *testing.T) {
 	}
 }
 
-// Case I1. A call with two principals is refused, even if both are valid.
+// Case I1. A call has two principals. It is refused, even if both are valid.
 func TestServer_RefusesTwoPrincipals(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, whoami().register(t))
@@ -145,7 +145,6 @@ func TestServer_RefusesTwoPrincipals(t *testing.T) {
 	checkAnswer(t, got, err, "", codes.Unauthenticated, "PRINCIPAL_REFUSED")
 }
 
-// Case I1. The principal of a person is the principal of the person's token.
 func TestServer_IdentifiesPeopleByToken(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, whoami().register(t))
@@ -200,7 +199,7 @@ func TestServer_IdentifiesPeopleByToken(t *testing.T) {
 	}
 }
 
-// A token that was removed, or never received, is refused.
+// A token that was removed, or that the server has not received, is refused.
 func TestServer_RefusesRemovedTokens(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, whoami().register(t))

@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// maxRequest is the maximum size of a request of any method, in bytes. It has space for arguments of 4 MiB and
-	// the other fields.
+	// maxRequest is the maximum size of a request to any method, in bytes. It has space for arguments of 4 MiB and the
+	// other fields.
 	maxRequest = 8 << 20
 	// messageHead is the size of the header of a gRPC message: a compression flag of one byte, and the length in four
 	// bytes.
 	messageHead = 5
 )
 
-// wire is grpc-go's stream of a call, below the level of messages. A server of grpc-go has one maximum message size for
-// all methods, and checks it before any interceptor runs. In this package each method has a separate maximum, and the
+// wire is grpc-go's stream of a call, below the level of messages. A grpc-go server has one maximum message size for
+// all methods, and checks it before any interceptor runs. In this package each method has its own maximum, and the
 // caller's quota is checked before the message is read (docs/decisions/0013-grpc-resource-limits.md).
 type wire interface {
 	grpc.ServerTransportStream
@@ -39,14 +39,14 @@ type incoming struct {
 	ctx context.Context //nolint:containedctx // an incoming lives as long as its call
 	// most is the maximum size of a message, in bytes.
 	most int
-	// portion is the call's part of the caller's quota. It is nil for an unauthenticated caller, and for calls inside
-	// the process, where clients bound their own streams.
+	// portion is the call's part of the caller's quota. It is nil for an unauthenticated caller, and for calls inside the
+	// process, whose clients limit their own streams.
 	portion *callUsage
 	// head is the buffer for the header of a message.
 	head [messageHead]byte
 
 	mu sync.Mutex
-	// held is how many bytes of the quota the last message uses.
+	// held is the number of bytes of the quota that the last message uses.
 	held int
 	// ended is true after end has released the quota.
 	ended bool
@@ -111,8 +111,8 @@ func wireOf(ctx context.Context) (wire, error) {
 	return at, nil
 }
 
-// errCompressed refuses compressed messages. The size of a compressed request would be known too late. gRPC would
-// also compress the answer, so its size would differ from the counted size.
+// errCompressed refuses compressed messages. The size of a compressed request is unknown until it is decompressed. gRPC
+// would also compress the response, so the response would not have the counted size.
 var errCompressed = status.Error(codes.Unimplemented, "calls are not to be compressed")
 
 // refuseCompressed refuses a call whose header announces compressed messages.
@@ -128,7 +128,7 @@ func refuseCompressed(ctx context.Context) error {
 }
 
 // charge counts a large message against the caller's quota. Small messages are not counted, because the number of calls
-// is bounded.
+// is limited.
 func (in *incoming) charge(size int) error {
 	if in.portion == nil || size <= smallRequest {
 		return nil
@@ -145,18 +145,17 @@ func (in *incoming) charge(size int) error {
 	return nil
 }
 
-// release releases the quota that the last message uses.
 func (in *incoming) release() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.held > 0 {
-		_ = in.portion.chargeRequest(-in.held) // releasing never fails
+		_ = in.portion.chargeRequest(-in.held) // it never fails for a negative number
 		in.held = 0
 	}
 }
 
-// end releases the quota and prevents further use, because a handler may return while its messages are still being
-// read.
+// end releases the quota and prevents further use of it, because a handler may return while its messages are still
+// being read.
 func (in *incoming) end() {
 	in.mu.Lock()
 	in.ended = true

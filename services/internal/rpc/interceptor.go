@@ -21,30 +21,29 @@ import (
 )
 
 const (
-	// defaultDeadline is the deadline of a unary call that has none. maxDeadline is the latest deadline.
+	// defaultDeadline is the timeout of a unary call without a deadline. maxDeadline is the maximum timeout.
 	defaultDeadline = 30 * time.Second
 	maxDeadline     = 5 * time.Minute
-	// maxReservedTime bounds the time that is reserved from a client's deadline, so that a timeout can be reported. A
+	// maxReservedTime is the maximum time that is reserved from a client's deadline, so that a timeout can be reported. A
 	// tenth of the remaining time is reserved, but at most maxReservedTime.
 	maxReservedTime = 20 * time.Millisecond
 )
 
-// chain is the sequence of interceptors of every call into a server: recovery from panics, deadline, authentication
-// and authorization, validation, and hiding of internal errors. It is the same over the network and inside the
-// process.
+// chain is the sequence of interceptors of every call to a server: recovery from panics, deadline, authentication and
+// authorization, validation, and hiding of internal errors. It is the same over the network and inside the process.
 type chain struct {
 	gate     *authorizer
 	validate protovalidate.Validator
 	log      *slog.Logger
 	// stopping is closed when the server begins to stop.
 	stopping chan struct{}
-	// people and roles count the calls that people and roles make over the network.
+	// people and roles count the calls of people and of roles over the network.
 	people, roles *callQuotas
-	// buffers provides the buffers for encoded answers.
+	// buffers contains the buffers for encoded answers.
 	buffers buffers
 }
 
-// errStopping ends the streams of a server that stops. Clients then connect to another replica, or to this one after
+// errStopping ends the streams of a server that stops. Clients then connect to another replica, or to this server after
 // its restart.
 var errStopping = &Error{Code: codes.Unavailable, Reason: "STOPPING", Err: errors.New("the server is stopping")}
 
@@ -80,7 +79,7 @@ func (c *chain) unary(method string, handle grpc.MethodHandler) grpc.MethodHandl
 }
 
 // asStream turns a unary method into a stream with one message in each direction. The two are the same on the wire, but
-// with a stream the server can see whether the answer was sent.
+// with a stream the server can detect whether the answer was sent.
 func asStream(serve grpc.MethodHandler) grpc.StreamHandler {
 	return func(srv any, ss grpc.ServerStream) error {
 		resp, err := serve(srv, ss.Context(), nil, nil)
@@ -128,7 +127,8 @@ func (c *chain) tap(ctx context.Context, info *tap.Info) (_ context.Context, err
 	return withUnaryDeadline(ctx), nil
 }
 
-// withUnaryDeadline bounds a unary call before its message is read. Otherwise an incomplete call would last forever.
+// withUnaryDeadline sets a deadline for a unary call before its message is read. Otherwise an incomplete call would
+// last forever.
 func withUnaryDeadline(ctx context.Context) context.Context {
 	most := defaultDeadline
 	if end, ok := ctx.Deadline(); ok {
@@ -141,8 +141,8 @@ func withUnaryDeadline(ctx context.Context) context.Context {
 	return ctx
 }
 
-// enter counts a call against its caller's quota until [callUsage.finish]. Calls over the network have already been
-// admitted by tap. Calls inside the process are admitted by enter; their clients bound the number of these calls.
+// enter counts a call against its caller's quota until [callUsage.finish]. tap has already admitted calls over the
+// network. enter admits calls inside the process. Their clients limit the number of these calls.
 func (c *chain) enter(ctx context.Context, method string) (_ context.Context, own *callUsage, err error) {
 	if netPeerOf(ctx) == nil {
 		ctx, err = c.gate.admit(ctx, method, metadata.ValueFromIncomingContext(ctx, authn.PrincipalKey))
@@ -166,15 +166,15 @@ func (c *chain) enter(ctx context.Context, method string) (_ context.Context, ow
 	return ctx, own, err
 }
 
-// stream adds the interceptors to streaming calls. These last as long as their client and the server, and have no
-// deadline.
+// stream adds the interceptors to streaming calls. Streams have no deadline. They last as long as their client and the
+// server.
 func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 	ctx, cancel := context.WithCancelCause(ss.Context())
 	defer cancel(nil)
 	defer func() {
 		panicked := recover()
 		if err != nil && errors.Is(context.Cause(ctx), errStopping) {
-			err = errStopping // whatever error the handler has returned
+			err = errStopping // replaces any error from the handler
 		}
 		err = c.finish(ctx, info.FullMethod, panicked, err)
 	}()
@@ -195,7 +195,7 @@ func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 	return next(srv, &checkedStream{ServerStream: ss, ctx: admitted, chain: c, in: in, many: info.IsClientStream})
 }
 
-// compile compiles the constraints of all requests of a service when the server starts, so that errors in the
+// compile compiles the constraints of all requests to a service when the server starts, so that errors in the
 // constraints are found early and the first caller does not wait.
 func (c *chain) compile(service string) error {
 	contract, err := serviceDescriptor(service)
@@ -218,7 +218,7 @@ type checkedStream struct {
 	ctx   context.Context //nolint:containedctx // grpc.ServerStream returns its context from a method
 	chain *chain
 	in    *incoming
-	// many reports whether the client may send more than one message.
+	// many is true if the client may send more than one message.
 	many bool
 }
 
@@ -231,7 +231,7 @@ func (s *checkedStream) SendMsg(m any) error {
 	return send(s.ServerStream, answer)
 }
 
-// Context returns the context that contains the caller.
+// Context returns the context with the caller.
 func (s *checkedStream) Context() context.Context { return s.ctx }
 
 // RecvMsg reads a message. It returns an error if the message violates its constraints.
@@ -261,7 +261,6 @@ func (c *chain) deadline(ctx context.Context) (context.Context, context.CancelFu
 	return ctx, cancel, nil
 }
 
-// handlerDeadline returns the handler's deadline for a caller's deadline.
 func handlerDeadline(end time.Time) (time.Time, error) {
 	left := time.Until(end)
 	if left <= 0 {
@@ -270,7 +269,7 @@ func handlerDeadline(end time.Time) (time.Time, error) {
 	return end.Add(-min(maxReservedTime, left/10)), nil
 }
 
-// check checks a request against the constraints that its contract states.
+// check checks a request against the constraints in its contract.
 func (c *chain) check(req any) error {
 	msg, ok := req.(proto.Message)
 	if !ok {
@@ -285,9 +284,9 @@ func (c *chain) check(req any) error {
 	return nil
 }
 
-// finish converts the result of a handler into the error that the client receives. A status is sent unchanged, and a
-// deadline or a cancellation as its code. Any other error is sent as INTERNAL without its text; finish is the only
-// function that logs it.
+// finish converts the result of a handler to the error that the client receives. A status is sent unchanged. A deadline
+// or a cancellation is sent as its code. Any other error is logged here, and only here, and sent as INTERNAL without
+// its message.
 func (c *chain) finish(ctx context.Context, method string, panicked any, err error) error {
 	if panicked != nil {
 		c.log.ErrorContext(ctx, "rpc panicked", "rpc_method", method, "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
@@ -305,8 +304,8 @@ func (c *chain) finish(ctx context.Context, method string, panicked any, err err
 	case errors.Is(err, context.Canceled):
 		return status.Error(codes.Canceled, "the call was cancelled")
 	}
-	// A status inside another error came from another server. If its code were sent, it would look like this
-	// server's.
+	// A status inside another error came from another server. If its code were sent, the client would attribute it to this
+	// server.
 	if st, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return st.GRPCStatus().Err()
 	}

@@ -24,8 +24,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// lengthProbe returns a probe that answers with the length of the name. It has no constraints on the name, so requests
-// can be padded.
+// lengthProbe returns a probe that returns the length of the name. It has no constraints on the name, so requests can
+// be padded.
 func lengthProbe() probe {
 	return probe{
 		unary: func(context.Context, *identityv1.RevokeTokenRequest) (string, error) { return "served", nil },
@@ -57,8 +57,7 @@ func paddedRequest(size int) *identityv1.RevokeTokenRequest {
 	return req
 }
 
-// Case X2. A request may be as large as its method allows, unary or on a stream. A larger request is refused before
-// it is read.
+// Case X2. Each method has a maximum request size, unary or on a stream. A larger request is refused before it is read.
 func TestServer_LimitsRequestSizePerMethod(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, lengthProbe().register(t))
@@ -108,7 +107,7 @@ func sendOnStream(ctx context.Context, conn grpc.ClientConnInterface, size int) 
 	return nil
 }
 
-// Case X2. A compressed message is refused, because it is larger than its length says.
+// Case X2. A compressed message is refused, because its content is larger than its length.
 func TestServer_RefusesCompressedRequests(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, lengthProbe().register(t))
@@ -117,8 +116,8 @@ func TestServer_RefusesCompressedRequests(t *testing.T) {
 		if status.Code(err) != codes.Unimplemented {
 			t.Errorf("%s: %v", method, err)
 		}
-		// The answer would be compressed too, and its size would not be counted. The compression flag is not set for
-		// an empty request, so the header must be checked as well.
+		// The answer would be compressed too, and would not have the counted size. The compression flag is not set for an
+		// empty request, so the server must check the header too.
 		err = s.person(t, tokenText(operator)).Invoke(timeoutContext(t), method, new(identityv1.RevokeTokenRequest), new(wrapperspb.StringValue), grpc.UseCompressor(gzip.Name))
 		if status.Code(err) != codes.Unimplemented {
 			t.Errorf("%s, of an empty request: %v", method, err)
@@ -126,8 +125,8 @@ func TestServer_RefusesCompressedRequests(t *testing.T) {
 	}
 }
 
-// Case X2. The number of calls that a person has in flight is bounded over all connections. A call that ends makes
-// space for another.
+// Case X2. The number of calls that a person has in flight is limited over all connections. When a call ends, another
+// can begin.
 func TestServer_LimitsCallsPerPerson(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, lengthProbe().register(t))
@@ -165,8 +164,8 @@ func TestServer_LimitsCallsPerPerson(t *testing.T) {
 	})
 }
 
-// Case X2. A client that sends nothing, or sends too slowly, is disconnected. The health service answers while these
-// clients are connected.
+// Case X2. Clients send nothing, or send too slowly, and are disconnected. Meanwhile the health service responds to
+// other clients.
 func TestServer_DisconnectsSlowUnauthenticatedClients(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, lengthProbe().register(t))
@@ -213,7 +212,7 @@ func TestServer_DisconnectsSlowUnauthenticatedClients(t *testing.T) {
 	}
 }
 
-// Case X2. A connection on which all calls are refused is closed.
+// Case X2. All calls on a connection are refused. The server closes the connection.
 func TestServer_ClosesConnectionAfterManyRefusals(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, lengthProbe().register(t))
@@ -237,7 +236,8 @@ func TestServer_ClosesConnectionAfterManyRefusals(t *testing.T) {
 	}
 }
 
-// Case X2. The number of unauthenticated calls that do not end is bounded, and the server ends these calls.
+// Case X2. Unauthenticated callers make calls that do not end. The number of these calls is limited, and the server
+// ends them.
 func TestServer_LimitsUnauthenticatedCalls(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, lengthProbe().register(t))

@@ -21,11 +21,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// pipeBuffer is the size in bytes of the buffer between the two ends of a pipe.
+// pipeBuffer is the size of the buffer between the two ends of a pipe, in bytes.
 const pipeBuffer = 256 << 10
 
 // localMethod is a unary method with its interceptors. principal is the signed principal on whose behalf the call is
-// made, or empty.
+// made. It may be empty.
 type localMethod func(ctx context.Context, principal string, args any) (any, error)
 
 // localConn is a connection from a role to the server in the same process. Unary calls run the handler and all its
@@ -33,7 +33,7 @@ type localMethod func(ctx context.Context, principal string, args any) (any, err
 // pipe, which provides flow control.
 type localConn struct {
 	server *Server
-	// from contains the peer of the connection, which is the client's role, and nothing else.
+	// from contains only the peer of the connection, which is the client's role.
 	from   context.Context //nolint:containedctx // the parent of the context of every call
 	client clientSide
 	pipe   *grpc.ClientConn
@@ -66,7 +66,7 @@ func (s *Server) Conn(from authn.Peer, client ClientDeps) (grpc.ClientConnInterf
 	}, nil
 }
 
-// pipeListener accepts connections that carry the role of the client.
+// pipeListener accepts connections and records the client's role in them.
 type pipeListener struct {
 	*bufconn.Listener
 	peer authn.Peer
@@ -111,8 +111,8 @@ func (c *localConn) Invoke(ctx context.Context, method string, args, reply any, 
 }
 
 // startSpan calls a stats handler for a call inside the process, as gRPC does for a call over the network, so that the
-// same library makes the same spans. If the trace is not sampled, startSpan makes no span, and the context carries the
-// trace.
+// same library creates the same spans. If the trace is not sampled, startSpan creates no span, and only the context
+// contains the trace.
 func startSpan(ctx context.Context, h stats.Handler, method string, client bool) (context.Context, func(error)) {
 	if h == nil || !trace.SpanContextFromContext(ctx).IsSampled() {
 		return ctx, func(error) {}

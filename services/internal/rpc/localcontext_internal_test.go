@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// However a call inside the process ends, Done and Err agree, whichever is called first.
+// A call inside the process ends in several ways, and Done and Err are called in both orders. They always agree.
 func TestInside_DoneAndErrAgree(t *testing.T) {
 	t.Parallel()
 	client := func(t *testing.T) (context.Context, context.CancelFunc) {
@@ -76,8 +76,8 @@ func TestInside_DoneAndErrAgree(t *testing.T) {
 	}
 }
 
-// A context that is derived from the context of a call inside the process ends with it. No goroutine watches for
-// that, otherwise the synctest bubble would not end.
+// A context is derived from the context of a call inside the process, and ends with it. No goroutine watches for the
+// end. Otherwise the synctest bubble would not end.
 func TestInside_DerivedContextNeedsNoGoroutine(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,36 +15,36 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// callers says which callers may call a method.
+// callers contains the callers that may call a method.
 type callers struct {
 	// anyone allows unauthenticated callers. Only the health service sets it.
 	anyone bool
 	roles  map[authv1.Role]bool
 	tokens map[authv1.TokenRole]bool
-	// principal requires that a role sends the principal on whose behalf it calls.
+	// principal requires a role to send the principal on whose behalf it calls.
 	principal bool
 	// lastKnown allows a token that was valid when the tokens were last updated.
 	lastKnown bool
 }
 
-// smallRequest is the maximum size in bytes of a request if the method's contract states none.
+// smallRequest is the maximum size of a request if the method's contract does not set one, in bytes.
 const smallRequest = 64 << 10
 
-// methodRules are the conditions for calling a method. No caller satisfies the zero value.
+// methodRules contains the conditions for a call to a method. No caller satisfies the zero value.
 type methodRules struct {
 	callers
-	// request is the maximum size in bytes of a request, or of each message of a stream.
+	// request is the maximum size of a request, or of each message of a stream, in bytes.
 	request int
-	// isStream reports whether the method is a stream. Streams have no deadline.
+	// isStream is true if the method is a stream. Streams have no deadline.
 	isStream bool
-	// carried reports whether calls of the method may be carried on a shared stream; see [Conn].
+	// carried is true if calls to the method may be carried on a shared stream. See [Conn].
 	carried bool
 }
 
-// foreignServices lists the gRPC services whose contracts belong to other projects, so they can't have the option
-// (sluice.auth.v1.callers). The inner keys are methods; the empty name applies to all other methods of the service. The
-// contracts of all other services state their callers. A test checks this for every service. Streams require
-// authentication, because they stay open.
+// foreignServices contains the gRPC services whose contracts belong to other projects and therefore can't have the
+// option (sluice.auth.v1.callers). The inner keys are methods. The empty name applies to all other methods of the
+// service. Streams require authentication, because they stay open. The contracts of all other services specify their
+// callers, and a test checks this.
 var foreignServices = map[string]map[string]callers{
 	"grpc.health.v1.Health": {
 		"":      {anyone: true},
@@ -62,7 +62,8 @@ func tokenCallers(roles ...authv1.TokenRole) callers {
 	return c
 }
 
-// tokenRoles returns the names of the token roles that may call, the one with the fewest permissions first.
+// tokenRoles returns the names of the token roles that may call, beginning with the role that has the fewest
+// permissions.
 func (c callers) tokenRoles() (out []string) {
 	for _, role := range slices.Backward(slices.Sorted(maps.Keys(c.tokens))) {
 		out = append(out, enum.Name(role))
@@ -71,7 +72,7 @@ func (c callers) tokenRoles() (out []string) {
 }
 
 // methodTerms returns the rules for each method of a service by full method name ("/package.Service/Method"). If the
-// contract of a method of the mesh does not state callers, no caller may call the method.
+// contract of a method of the mesh does not specify callers, no caller may call the method.
 func methodTerms(service string) (map[string]methodRules, error) {
 	if foreign, ok := foreignServices[service]; ok {
 		table := make(map[string]methodRules, len(foreign))
@@ -94,7 +95,6 @@ func methodTerms(service string) (map[string]methodRules, error) {
 	return table, nil
 }
 
-// serviceDescriptor returns the descriptor of a service.
 func serviceDescriptor(service string) (protoreflect.ServiceDescriptor, error) {
 	desc, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
 	if err != nil {
@@ -124,11 +124,11 @@ func callersOption(md protoreflect.MethodDescriptor) callers {
 	}
 	delete(c.roles, authv1.Role_ROLE_UNSPECIFIED)
 	delete(c.tokens, authv1.TokenRole_TOKEN_ROLE_UNSPECIFIED)
-	delete(c.tokens, authv1.TokenRole_TOKEN_ROLE_AGENT) // agents' tokens may call no RPC, whatever the contract says
+	delete(c.tokens, authv1.TokenRole_TOKEN_ROLE_AGENT) // agents' tokens may not call any RPC, even if a contract names them
 	return c
 }
 
-// maxRequestOf returns the maximum size in bytes of a request that a method's contract allows.
+// maxRequestOf returns the maximum size of a request according to a method's contract, in bytes.
 func maxRequestOf(md protoreflect.MethodDescriptor) int {
 	opts, ok := md.Options().(*descriptorpb.MethodOptions)
 	if !ok || !proto.HasExtension(opts, authv1.E_MaxRequestBytes) {
@@ -138,7 +138,7 @@ func maxRequestOf(md protoreflect.MethodDescriptor) int {
 	return min(int(most), maxRequest)
 }
 
-// isCarried reports whether a method's contract allows its calls to be carried on a shared stream.
+// isCarried reports whether a method's contract allows calls to be carried on a shared stream.
 func isCarried(md protoreflect.MethodDescriptor) bool {
 	opts, ok := md.Options().(*descriptorpb.MethodOptions)
 	if !ok || !proto.HasExtension(opts, authv1.E_Carried) || md.IsStreamingClient() || md.IsStreamingServer() {
@@ -148,7 +148,6 @@ func isCarried(md protoreflect.MethodDescriptor) bool {
 	return carried
 }
 
-// serviceOf returns the service in a full method name.
 func serviceOf(method string) string {
 	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	return service

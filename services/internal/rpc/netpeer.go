@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// maxUnauthenticatedCalls is how many unauthenticated calls a connection may have at a time.
-	// unauthenticatedTimeout is how long each may take, including sending its answer. Unauthenticated callers may
-	// only call the health service.
+	// maxUnauthenticatedCalls is the maximum number of unauthenticated calls of a connection at a time.
+	// unauthenticatedTimeout is the maximum duration of each call, including sending its answer. Unauthenticated callers
+	// may call only the health service.
 	maxUnauthenticatedCalls = 4
 	unauthenticatedTimeout  = 5 * time.Second
 	// maxRefusals is the number of refused calls after which an unauthenticated connection is closed.
@@ -36,13 +36,13 @@ type netPeer struct {
 	credentials.AuthInfo
 	conn   *connlimit.Conn
 	unread unreadAnswers
-	// from is the role in the client's certificate, unless roleErr says why there is none. notAfter is when the
-	// certificate expires; zero if there is no certificate.
+	// from is the role in the client's certificate. If there is no role, roleErr is the reason. notAfter is the time at
+	// which the certificate expires, or zero if there is no certificate.
 	from     authn.Peer
 	roleErr  error
 	notAfter time.Time
-	// unauthenticatedCalls is the number of unauthenticated calls that are in flight or have an unread answer.
-	// refused is the number of calls that were refused before authentication.
+	// unauthenticatedCalls is the number of unauthenticated calls that are in flight or have an unread answer. refused is
+	// the number of calls that were refused before authentication.
 	unauthenticatedCalls, refused atomic.Int32
 	// carriesCalls is true while a stream of the connection carries calls.
 	carriesCalls atomic.Bool
@@ -60,7 +60,8 @@ func newNetPeer(info credentials.AuthInfo, conn *connlimit.Conn) *netPeer {
 	return v
 }
 
-// role returns the role of the client and whether it has one. A certificate without a role is an error.
+// role returns the role of the client, and whether the client has a role. It returns an error for a certificate without
+// a role.
 func (v *netPeer) role() (authn.Peer, bool, error) {
 	switch {
 	case v.notAfter.IsZero():
@@ -95,7 +96,7 @@ func (v *netPeer) identify(caller *authn.Caller) error {
 
 // refuse counts a refused call. It closes an unauthenticated connection with too many refused calls.
 func (v *netPeer) refuse() {
-	gosched.Yield() // lets other goroutines run, because refusals of one connection are handled one after the other
+	gosched.Yield() // let other goroutines run, because refusals of one connection are handled one after the other
 	if !v.conn.IsIdentified() && v.refused.Add(1) > maxRefusals {
 		_ = v.conn.Close() // the client has received maxRefusals errors
 	}

@@ -16,26 +16,24 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// probeService is a service for tests. It has a method for each form of the callers option, and one without the
-// option.
+// probeService is a service for tests. It has a method for each form of the callers option, and one without the option.
 const probeService = "sluice.probe.v1.ProbeService"
 
-// These are the methods of the probe. Each takes an [identityv1.RevokeTokenRequest], whose name has constraints, and
-// answers with a text.
+// Methods of the probe. Each receives an [identityv1.RevokeTokenRequest], whose name has constraints, and returns a
+// string.
 const (
 	methodUnary  = "/" + probeService + "/Unary"
 	methodStream = "/" + probeService + "/Stream" // a stream in both directions
-	methodBehalf = "/" + probeService + "/Behalf" // needs a principal
-	methodBare   = "/" + probeService + "/Bare"   // states no callers
+	methodBehalf = "/" + probeService + "/Behalf" // requires a principal
+	methodBare   = "/" + probeService + "/Bare"   // has no callers option
 	methodEmpty  = "/" + probeService + "/Empty"  // names no callers
 	methodNobody = "/" + probeService + "/Nobody" // names the unspecified role and token role
 	methodAgents = "/" + probeService + "/Agents" // names agents
 	methodLarge  = "/" + probeService + "/Large"  // accepts 1 MiB
 )
 
-// A probe implements the methods of the probe service.
 type probe struct {
-	// unary implements the unary methods, and stream the streaming method.
+	// unary implements the unary methods. stream implements the streaming method.
 	unary  func(context.Context, *identityv1.RevokeTokenRequest) (string, error)
 	stream func(grpc.BidiStreamingServer[identityv1.RevokeTokenRequest, wrapperspb.StringValue]) error
 }
@@ -58,7 +56,7 @@ func (p probe) register(t testing.TB) serviceFunc {
 	}
 }
 
-// handler returns a handler like one that protoc-gen-go-grpc generates.
+// handler returns a handler like those that protoc-gen-go-grpc generates.
 func (p probe) handler(method string) grpc.MethodHandler {
 	return func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 		in := new(identityv1.RevokeTokenRequest)
@@ -111,7 +109,6 @@ var probeContract = sync.OnceValue(func() error {
 	return protoregistry.GlobalFiles.RegisterFile(file)
 })
 
-// ask calls a unary method with a valid request.
 func ask(ctx context.Context, conn grpc.ClientConnInterface, method string) (string, error) {
 	return askFor(ctx, conn, method, "name")
 }
@@ -122,7 +119,7 @@ func askFor(ctx context.Context, conn grpc.ClientConnInterface, method, name str
 	return out.GetValue(), err
 }
 
-// open opens a stream, sends the names on it and reads one answer.
+// open opens a stream, sends a request for each name and reads one response.
 func open(ctx context.Context, conn grpc.ClientConnInterface, names ...string) (string, error) {
 	stream, err := openStream(ctx, conn)
 	if err != nil {

@@ -11,13 +11,12 @@ import (
 )
 
 const (
-	// assumedPatternLen is the assumed maximum length of a text that is bounded only by a pattern.
+	// assumedPatternLen is the assumed maximum length of a string whose only constraint is a pattern.
 	assumedPatternLen = 256
-	// maxCounted is the size at which the computation stops.
-	maxCounted = 1 << 40
+	maxCounted        = 1 << 40
 )
 
-// maxSize returns the maximum size in bytes of a message that satisfies its constraints. A recursive message is
+// maxSize returns the maximum size of a message that satisfies its constraints, in bytes. A recursive message is
 // counted once.
 func maxSize(m protoreflect.MessageDescriptor, above ...protoreflect.FullName) (sum int) {
 	for _, name := range above {
@@ -73,8 +72,8 @@ func bounded(limits ...uint64) int {
 	return assumedPatternLen
 }
 
-// Case X2. The maximum size of a request is what the method's contract states, otherwise 64 KiB. The largest request
-// that satisfies the constraints fits.
+// Case X2. The maximum size of a request is the size in the method's contract, or otherwise 64 KiB. The largest request
+// that satisfies the constraints does not exceed it.
 func TestContracts_LargestRequestFitsLimit(t *testing.T) {
 	t.Parallel()
 	const least, most = 64 << 10, 8 << 20

@@ -39,23 +39,22 @@ import (
 )
 
 const (
-	// drainTimeout is how long calls in flight may take after the server begins to stop.
-	drainTimeout = 20 * time.Second
-	// healthInterval is the interval between checks of the services' health.
+	// drainTimeout is the time that calls in flight may take after the server begins to stop.
+	drainTimeout   = 20 * time.Second
 	healthInterval = time.Second
 	// maxMessage is the maximum size of an answer, in bytes.
 	maxMessage = 8 << 20
-	// maxStreams is how many calls a connection may have at a time. The client delays further calls. Unauthenticated
-	// connections may have fewer calls.
+	// maxStreams is the maximum number of calls of a connection at a time. The client delays further calls.
+	// Unauthenticated connections have a lower maximum.
 	maxStreams = 1024
-	// maxHeaders is the maximum size of the header of a call, in bytes, as HTTP/2 counts it: decoded, with 32 bytes for
-	// each field in addition to its text. The largest header belongs to a principal with 256 groups whose names have the
-	// maximum length.
+	// maxHeaders is the maximum size of the header of a call, in bytes. As in HTTP/2, the size is that of the decoded
+	// header, with 32 additional bytes for each field. The largest header contains a principal with 256 groups whose names
+	// have the maximum length.
 	maxHeaders = 96 << 10
-	// window is how many bytes of a message may arrive before the server reads it.
+	// window is the number of bytes of a message that may arrive before the server reads it.
 	window = 64 << 10
-	// handshakeTimeout is how long the handshakes of TLS and HTTP/2 may take. idleTimeout is how long a connection
-	// without a call stays open.
+	// handshakeTimeout is the maximum duration of the handshakes of TLS and HTTP/2. idleTimeout is the time for which a
+	// connection without a call stays open.
 	handshakeTimeout = 5 * time.Second
 	idleTimeout      = 5 * time.Minute
 )
@@ -66,16 +65,16 @@ type Service interface {
 	Register(grpc.ServiceRegistrar)
 }
 
-// A HealthChecker is a [Service] that may be unable to serve at times.
+// A HealthChecker is a [Service] that is sometimes unable to serve.
 type HealthChecker interface {
-	// Health returns the reason why the service can't serve, or nil. It is called every second and must return
+	// Health returns the reason why the service can't serve, or nil if it can. It is called every second and must return
 	// quickly.
 	Health(ctx context.Context) error
 }
 
-// ServerConfig is the configuration of a [Server].
+// ServerConfig configures a [Server].
 type ServerConfig struct {
-	// TLS is the TLS configuration of the listeners. Nil means no TLS, which is allowed only on loopback.
+	// TLS is the TLS configuration of the listeners. If it is nil, there is no TLS, which is allowed only on loopback.
 	TLS *tls.Config
 	// Reflection enables gRPC server reflection, for clients such as grpcurl.
 	Reflection bool
@@ -85,9 +84,9 @@ type ServerConfig struct {
 type ServerDeps struct {
 	// Tokens identifies people.
 	Tokens *authn.Tokens
-	// Log receives errors whose text is not sent to callers.
+	// Log receives errors whose messages are not sent to callers.
 	Log *slog.Logger
-	// Trace makes spans; nil makes none.
+	// Trace creates spans. If it is nil, no spans are created.
 	Trace stats.Handler
 }
 
@@ -121,7 +120,8 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The second argument is how many unary calls of one person are processed at a time; further calls wait unread.
+	// The second argument is the maximum number of unary calls of one person that are processed at a time. Further calls
+	// wait unread.
 	turns, err := fairqueue.New[quotaKey](math.MaxInt, max(2, fairqueue.Processors()/2))
 	if err != nil {
 		return nil, err
@@ -238,7 +238,7 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	s.grpc.RegisterService(&network, impl)
 }
 
-// carry registers a method as one whose calls may be carried.
+// carry registers a method whose calls may be carried.
 func (s *Server) carry(name string) error {
 	contract, err := serviceDescriptor(serviceOf(name))
 	if err != nil {
@@ -253,9 +253,9 @@ func (s *Server) carry(name string) error {
 	return nil
 }
 
-// Serve serves the pipes of this process and the listeners until ctx ends. Then it stops in three steps. It reports
-// itself as not serving, so that load balancers send no more calls. It ends all streams, because they do not end by
-// themselves. It waits for calls in flight. A listener without TLS must be on loopback.
+// Serve serves the pipes of this process and the listeners until ctx ends. Then it stops in three steps. First it
+// reports that it does not serve, so that load balancers send no more calls. Then it ends all streams, because they do
+// not end by themselves. Finally it waits for calls in flight. A listener without TLS must be on loopback.
 func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	for _, lis := range listeners {
 		if s.cfg.TLS == nil && !isLoopback(lis.Addr()) {
@@ -273,7 +273,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, lis := range all {
 		group.Go(func() error {
-			if err := s.grpc.Serve(lis); !errors.Is(err, grpc.ErrServerStopped) { // the server may have been stopped before
+			if err := s.grpc.Serve(lis); !errors.Is(err, grpc.ErrServerStopped) { // the server may already have been stopped
 				return err
 			}
 			return nil
@@ -292,7 +292,6 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	return group.Wait()
 }
 
-// watchHealth calls CheckHealth each second until ctx ends.
 func (s *Server) watchHealth(ctx context.Context) error {
 	tick := time.NewTicker(healthInterval)
 	defer tick.Stop()
@@ -306,8 +305,8 @@ func (s *Server) watchHealth(ctx context.Context) error {
 	}
 }
 
-// CheckHealth checks every service, updates the health service, and returns the errors by role. The process as a
-// whole ("") is serving if all roles are.
+// CheckHealth checks every service, updates the health service, and returns the errors by role. The process as a whole
+// ("") serves if all roles serve.
 func (s *Server) CheckHealth(ctx context.Context) map[string]error {
 	sick := make(map[string]error)
 	for role, check := range s.checks {

@@ -55,7 +55,7 @@ func rawConn(t *testing.T, addr string, creds credentials.TransportCredentials) 
 	return conn
 }
 
-// Case I5. TLS and the certificate alone decide these cases.
+// Case I5. The result depends only on TLS and the client's certificate.
 func TestServer_RefusesWrongCertificates(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, whoami().register(t))
@@ -135,7 +135,7 @@ func trustingCreds(ca *pki.Authority, cert tls.Certificate) credentials.Transpor
 	return credentials.NewTLS(&tls.Config{RootCAs: ca.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{cert}})
 }
 
-// A client of the mesh connects only to the role that it has named.
+// A client of the mesh names a role. It refuses a server with another role.
 func TestClientTLS_RefusesOtherRoles(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, whoami().register(t))
@@ -247,7 +247,6 @@ func TestNewServer_RequiresDeps(t *testing.T) {
 	}
 }
 
-// healthService is a service whose health the test sets.
 type healthService struct {
 	serviceFunc
 	err func() error
@@ -281,7 +280,7 @@ func TestHealth_IsForAllCallers(t *testing.T) {
 		"a role": s.paths()[0].as(t, ratelimit, false), "a role over TLS": s.paths()[1].as(t, ratelimit, false),
 	} {
 		for _, service := range []string{"", "policy"} {
-			waitFor(t, func() bool { // a server is not serving until it has checked its services
+			waitFor(t, func() bool { // a server does not serve until it has checked its services
 				resp, err := healthv1.NewHealthClient(conn).Check(timeoutContext(t), &healthv1.HealthCheckRequest{Service: service})
 				if err != nil {
 					t.Fatalf("%s asks for %q: %v", name, service, err)
@@ -292,8 +291,8 @@ func TestHealth_IsForAllCallers(t *testing.T) {
 	}
 }
 
-// Case N2. A stream stays open, so unauthenticated callers and agents can't open a stream, not even to the health
-// service.
+// Case N2. A stream stays open. Therefore unauthenticated callers and agents can't open a stream, not even to the
+// health service.
 func TestHealth_WatchRequiresAuthentication(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, whoami().register(t))

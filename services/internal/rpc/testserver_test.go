@@ -30,10 +30,9 @@ const (
 	agent     = authv1.TokenRole_TOKEN_ROLE_AGENT
 )
 
-// testTimeout is how long a test waits before it fails.
 const testTimeout = 10 * time.Second
 
-// tokenText returns the text of the only token with the given token role.
+// tokenText returns the secret of the only token with the given token role.
 func tokenText(role authv1.TokenRole) string { return "text-of-the-token-of-" + role.String() }
 
 func newTokens(t testing.TB) *authn.Tokens {
@@ -53,24 +52,24 @@ func newTokens(t testing.TB) *authn.Tokens {
 	return tokens
 }
 
-// A serviceFunc is a service that registers whatever the function registers.
+// A serviceFunc is a function that registers a service.
 type serviceFunc func(grpc.ServiceRegistrar)
 
 // Register implements [rpc.Service].
 func (f serviceFunc) Register(r grpc.ServiceRegistrar) { f(r) }
 
-// testServer is a server of the policy role with the given services. It can be reached over pipes, over TLS, and over
+// testServer is a server of the policy role with the given services. It is available over pipes, over TLS, and over
 // loopback without TLS.
 type testServer struct {
 	authority *pki.Authority
 	tokens    *authn.Tokens
 	log       syncBuffer
-	// serverTrace and clientTrace make spans. If they are nil, no spans are made.
+	// serverTrace and clientTrace create spans. If they are nil, no spans are created.
 	serverTrace, clientTrace stats.Handler
 	pipes                    map[pipeKey]grpc.ClientConnInterface
 	tls                      string
 	plain                    string
-	// stop ends the server behind tls.
+	// stop stops the server behind tls.
 	stop func() error
 }
 
@@ -79,7 +78,7 @@ type pipeKey struct {
 	speaks bool
 }
 
-// A testPath is one of a role's connections to the test server. speaks reports whether the connection signs principals.
+// A testPath is one of a role's connections to the test server. If speaks is true, the connection signs principals.
 type testPath struct {
 	name string
 	as   func(t *testing.T, role authv1.Role, speaks bool) grpc.ClientConnInterface
@@ -111,13 +110,13 @@ func (s *testServer) over(t *testing.T, role authv1.Role, speaks bool) rpc.Carri
 	return rpc.Carried{Conn: s.dial(t, rpc.ClientTLS(&id.Cert, s.authority.Pool(), policy), deps)}
 }
 
-// newTestServer starts a test server. It ends with the test.
+// newTestServer starts a test server. It stops when the test ends.
 func newTestServer(t *testing.T, svc rpc.Service) *testServer {
 	t.Helper()
 	return (&testServer{tokens: newTokens(t)}).start(t, svc)
 }
 
-// start starts a test server, some of whose fields are already set.
+// start starts a test server. The test may have set some of its fields.
 func (s *testServer) start(t *testing.T, svc rpc.Service) *testServer {
 	t.Helper()
 	s.pipes = make(map[pipeKey]grpc.ClientConnInterface)
@@ -173,7 +172,7 @@ func (s *testServer) openPipes(t *testing.T, server *rpc.Server, role authv1.Rol
 	}
 }
 
-// signer returns the role's signer, or nil if the role signs no principals.
+// signer returns the role's signer, or nil if the role does not sign principals.
 func signer(t *testing.T, role authv1.Role, id *pki.Identity) *authn.Signer {
 	t.Helper()
 	if !authn.Signs(role) {
@@ -243,7 +242,6 @@ func (s *testServer) person(t *testing.T, token string) *grpc.ClientConn {
 	return conn
 }
 
-// timeoutContext returns a context that ends after testTimeout.
 func timeoutContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
@@ -251,7 +249,7 @@ func timeoutContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// syncBuffer is a log that a test can read while it is written.
+// syncBuffer is a log that a test can read while the server writes to it.
 type syncBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -11,14 +11,14 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// ServerTrace returns a stats handler that makes a server's spans. It skips calls whose parent is not sampled, which
-// costs only one header lookup. It also skips calls that do not come from a role, so an untrusted peer can't start a
-// trace.
+// ServerTrace returns a stats handler that creates a server's spans. It skips calls whose parent is not sampled, which
+// costs only one header lookup. It also skips calls from clients without a role, so that an untrusted client can't
+// start a trace.
 func ServerTrace(tp trace.TracerProvider, prop propagation.TextMapPropagator) stats.Handler {
 	return &sampledOnly{inner: otelgrpc.NewServerHandler(options(tp, prop)...), prop: prop, server: true}
 }
 
-// ClientTrace returns a stats handler that makes a client's spans. For a call whose parent is not sampled, it only
+// ClientTrace returns a stats handler that creates a client's spans. For a call whose parent is not sampled, it only
 // sends the trace context.
 func ClientTrace(tp trace.TracerProvider, prop propagation.TextMapPropagator) stats.Handler {
 	return &sampledOnly{inner: otelgrpc.NewClientHandler(options(tp, prop)...), prop: prop}

@@ -88,7 +88,7 @@ func TestTrace_SampledCallHasClientAndServerSpan(t *testing.T) {
 	}
 }
 
-// The attributes that the library sets on the spans of calls are those in docs/telemetry.md.
+// The tracing library sets only the attributes of calls that docs/telemetry.md lists.
 func TestTrace_AttributesAreDocumented(t *testing.T) {
 	t.Parallel()
 	tr := newTracing(t, nil)
@@ -114,7 +114,7 @@ func TestTrace_AttributesAreDocumented(t *testing.T) {
 	}
 }
 
-// A trace that is not sampled makes no spans, and its trace id is forwarded.
+// A call has a trace that is not sampled. No spans are created, and the trace id is forwarded.
 func TestTrace_UnsampledCallPassesContextOn(t *testing.T) {
 	t.Parallel()
 	tr := newTracing(t, nil)
@@ -137,7 +137,7 @@ func TestTrace_UnsampledCallPassesContextOn(t *testing.T) {
 	}
 }
 
-// A caller that is not a role of the mesh can't start a trace, whatever it sends.
+// A caller that is not a role of the mesh sends a trace context. No trace is started.
 func TestTrace_UntrustedCallerCannotStartTrace(t *testing.T) {
 	t.Parallel()
 	tr := newTracing(t, nil)

@@ -16,39 +16,38 @@ import (
 )
 
 const (
-	// readWithin is how long an answer on a connection may be unread. The client gets another second for every readRate
-	// bytes that it reads.
+	// readWithin is the time for which an answer on a connection may be unread. The client gets another second for every
+	// readRate bytes that it reads.
 	readWithin = 10 * time.Second
 	readRate   = 64 << 10
-	// pieceSize is the size of the pieces of an answer. gRPC releases them one by one. minReleased is the minimum
-	// capacity of a buffer that gRPC releases at all.
+	// pieceSize is the size of the pieces of an answer. gRPC releases them one by one. minReleased is the minimum capacity
+	// of a buffer that gRPC releases.
 	pieceSize   = 64 << 10
 	minReleased = 2 << 10
 )
 
 // An answer is a message that is sent to a caller over the network. A handler returns before gRPC has written its
-// answer, and the answer stays in memory until the caller opens its flow-control window. Therefore an answer is
-// counted from its encoding until gRPC releases it. An answer is the buffer pool of its own pieces, because gRPC
-// releases each buffer to its pool (docs/decisions/0013-grpc-resource-limits.md).
+// answer, and the answer stays in memory until the caller opens its flow-control window. Therefore an answer is counted
+// from its encoding until gRPC releases it. An answer is the buffer pool of its own pieces, because gRPC releases each
+// buffer to its pool (docs/decisions/0013-grpc-resource-limits.md).
 type answer struct {
 	// data is the encoded message in pieces. buf is the buffer that contains all pieces.
 	data mem.BufferSlice
 	buf  *[]byte
 	pool buffers
-	// to is the connection. portion is the call's part of the caller's quota; it is nil for an unauthenticated
-	// caller.
+	// to is the connection. portion is the call's part of the caller's quota, or nil for an unauthenticated caller.
 	to      *netPeer
 	portion *callUsage
 	size    int
 
-	// The lock of to.unread guards the following fields. since is when the answer was sent, and read is
+	// The mutex of to.unread guards the following fields. since is the time at which the answer was sent, and read is
 	// to.unread.read at that time. left is the number of pieces that gRPC has not released.
 	since time.Time
 	read  int64
 	left  int
 }
 
-// answer encodes a message for the caller of ctx and counts it. Inside the process it returns the message unchanged.
+// answer encodes a message to the caller of ctx and counts it. Inside the process, it returns the message unchanged.
 func (c *chain) answer(ctx context.Context, own *callUsage, m any) (any, error) {
 	v := netPeerOf(ctx)
 	if v == nil {
@@ -77,8 +76,8 @@ func (c *chain) answer(ctx context.Context, own *callUsage, m any) (any, error) 
 	return a, nil
 }
 
-// count counts an answer against its caller's quota until uncount. An answer to an unauthenticated caller counts as
-// one of the caller's calls.
+// count counts an answer against its caller's quota until uncount. An answer to an unauthenticated caller counts as one
+// of the caller's calls.
 func (a *answer) count() error {
 	if a.portion == nil {
 		a.to.unauthenticatedCalls.Add(1)
@@ -95,8 +94,8 @@ func (a *answer) uncount() {
 	a.portion.releaseAnswer(a.size)
 }
 
-// cut splits the text into pieces. The last piece may be up to twice as large as the others, because gRPC does not
-// release a piece that is too small.
+// cut splits text into pieces. The last piece may be up to twice as large as the others, because gRPC does not release
+// a piece that is too small.
 func (a *answer) cut(text []byte) {
 	a.left = max(1, len(text)/pieceSize)
 	pieces := make([][]byte, a.left)
@@ -115,14 +114,13 @@ func (a *answer) Get(length int) *[]byte {
 	return &buf
 }
 
-// Put implements [mem.BufferPool]. gRPC calls it when a piece was written, or when its stream has ended.
+// Put implements [mem.BufferPool]. gRPC calls it when it has written a piece, or when the stream has ended.
 func (a *answer) Put(piece *[]byte) {
 	if a.to.unread.written(a, len(*piece)) {
 		a.pool.put(a.buf)
 	}
 }
 
-// send sends an answer.
 func send(ss grpc.ServerStream, m any) error {
 	err := ss.SendMsg(m)
 	if a, ok := m.(*answer); ok && err == nil && isClosed(ss) {
@@ -132,14 +130,14 @@ func send(ss grpc.ServerStream, m any) error {
 }
 
 // isClosed reports whether gRPC has closed a stream on which a message was sent. The context of the stream does not
-// show that: it may have ended while the stream is open and still holds the message. Sending headers again fails, on
-// an open stream with one code and on a closed stream with others.
+// show this: it may have ended while the stream is open and still holds the message. isClosed sends the headers again.
+// That fails on an open stream with one code, and on a closed stream with other codes.
 func isClosed(ss grpc.ServerStream) bool {
 	code := status.Code(ss.SendHeader(nil))
 	return code == codes.Canceled || code == codes.DeadlineExceeded
 }
 
-// codec is gRPC's codec, except that an answer is encoded already.
+// codec is gRPC's codec, except that an answer is already encoded.
 type codec struct{ encoding.CodecV2 }
 
 // Marshal implements [encoding.CodecV2].
@@ -178,7 +176,6 @@ func (b buffers) put(buf *[]byte) {
 // unreadAnswers contains the answers on one connection that the client has not read. The zero value is empty.
 // unreadAnswers is safe for concurrent use.
 type unreadAnswers struct {
-	// closeConn closes the connection.
 	closeConn func()
 
 	mu     sync.Mutex
@@ -190,7 +187,6 @@ type unreadAnswers struct {
 	running bool
 }
 
-// add adds an answer that is about to be sent.
 func (l *unreadAnswers) add(a *answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -220,7 +216,7 @@ func (l *unreadAnswers) written(a *answer, size int) (last bool) {
 	return last
 }
 
-// uncount uncounts an answer. It is idempotent.
+// uncount removes an answer from the count. It is idempotent.
 func (l *unreadAnswers) uncount(a *answer) {
 	l.mu.Lock()
 	_, counted := l.unread[a]
@@ -249,8 +245,8 @@ func (l *unreadAnswers) closeIfSlow() {
 	}
 }
 
-// end uncounts all answers. It is called when the connection is closed, because gRPC does not release the messages that
-// the streams of a closed connection have queued.
+// end removes all answers from the count. It is called when the connection is closed, because gRPC does not release the
+// messages that the streams of a closed connection have queued.
 func (l *unreadAnswers) end() {
 	l.mu.Lock()
 	left := l.unread

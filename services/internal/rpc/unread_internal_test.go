@@ -20,7 +20,7 @@ func TestLine_ClosesConnectionOfSlowReader(t *testing.T) {
 	const large = 4 << 20
 	for _, tt := range []struct {
 		name string
-		// every is how long the client takes to read a piece. The client begins to read after pause.
+		// pause is the time after which the client begins to read. every is the time that it takes to read a piece.
 		pause, every time.Duration
 		want         bool
 	}{
@@ -63,7 +63,7 @@ func TestLine_ClosesConnectionOfSlowReader(t *testing.T) {
 	}
 }
 
-// Case X3. Bytes that were read before an answer was sent give the answer no additional time.
+// Case X3. A client reads bytes before an answer is sent. It gets no additional time for reading the answer.
 func TestLine_EarlierReadingGivesNoTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -106,7 +106,7 @@ func (s sentOn) Context() context.Context {
 func (s sentOn) SendMsg(any) error            { return nil }
 func (s sentOn) SendHeader(metadata.MD) error { return s.header }
 
-// Case X3. Answers on a stream are counted until gRPC has closed the stream, even if the call's context has ended.
+// Case X3. The context of a call ends. Its answers on a stream are counted until gRPC has closed the stream.
 func TestSend_CountsAnswersUntilStreamIsClosed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

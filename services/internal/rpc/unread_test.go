@@ -23,7 +23,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// tally counts calls by name.
 type tally struct{ sync.Map }
 
 func (t *tally) of(name string) *atomic.Int64 {
@@ -31,7 +30,7 @@ func (t *tally) of(name string) *atomic.Int64 {
 	return n.(*atomic.Int64)
 }
 
-// answering returns a probe that counts its calls. It answers with as many bytes as the name of the request says.
+// answering returns a probe that counts its calls. The name in a request selects the size of the response.
 func answering(asked *tally) probe {
 	sizes := map[string]int{"name": 4, "tiny": 4, "small": 60 << 10, "large": 4 << 20}
 	return probe{
@@ -53,7 +52,7 @@ func answering(asked *tally) probe {
 // noWindow sets the flow-control window for answers to zero.
 var noWindow = http2.Setting{ID: http2.SettingInitialWindowSize}
 
-// callUnread makes calls on one connection and reads none of the answers, because their flow-control window is zero.
+// callUnread makes calls on one connection. It does not read the answers, because their flow-control window is zero.
 func callUnread(t *testing.T, addr, method, name string, calls int, fields ...hpack.HeaderField) *rawh2.Conn {
 	t.Helper()
 	c, err := rawh2.Dial(addr, nil, false, noWindow)
@@ -83,10 +82,9 @@ func byOperator() hpack.HeaderField {
 	return hpack.HeaderField{Name: "authorization", Value: "Bearer " + tokenText(operator)}
 }
 
-// slowTimeout is how long a slow machine may take to send many answers.
+// slowTimeout is the maximum time that a slow machine may take to send many answers.
 const slowTimeout = 6 * testTimeout
 
-// heap returns the size of the heap in MiB.
 func heap() int {
 	runtime.GC()
 	var m runtime.MemStats
@@ -94,9 +92,9 @@ func heap() int {
 	return int(m.HeapAlloc >> 20)
 }
 
-// Case X3. Unread answers of a person are held in memory up to the person's quota, on every path. Further calls of
-// the person are refused before they do any work; other callers are not affected. A client that has not read for 10 s
-// is disconnected, and its quota is released.
+// Case X3. A person makes many calls, unary or on streams, and does not read the answers. The answers in memory are
+// limited by the person's quota. Further calls of the person are refused before their methods run, and other callers
+// are not affected. After 10 s the client is disconnected, and its quota is released.
 func TestServer_BoundsUnreadAnswers(t *testing.T) {
 	for _, tt := range []struct{ what, method string }{{"calls", methodUnary}, {"streams", methodStream}} {
 		t.Run("X3 "+tt.what, func(t *testing.T) {
@@ -157,7 +155,7 @@ func TestServer_BoundsUnreadAnswers(t *testing.T) {
 	}
 }
 
-// Case X3. A small unread answer counts as a call in flight.
+// Case X3.
 func TestServer_CountsSmallUnreadAnswersAsCalls(t *testing.T) {
 	t.Parallel()
 	var asked tally
@@ -176,7 +174,6 @@ func TestServer_CountsSmallUnreadAnswersAsCalls(t *testing.T) {
 	}
 }
 
-// oneEnds reports whether one of the connections ends within the given time.
 func oneEnds(conns []*rawh2.Conn, within time.Duration) bool {
 	for end := time.Now().Add(within); ; <-time.After(10 * time.Millisecond) {
 		for _, c := range conns {
@@ -192,8 +189,7 @@ func oneEnds(conns []*rawh2.Conn, within time.Duration) bool {
 	}
 }
 
-// Case X3. An unread answer of an unauthenticated client counts as a call in flight. The client may have four of
-// them.
+// Case X3. An unread answer to an unauthenticated client counts as a call in flight. The client may have four of them.
 func TestServer_CountsUnreadAnswersOfUnauthenticatedClients(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, lengthProbe().register(t))
@@ -229,8 +225,8 @@ func TestServer_CountsUnreadAnswersOfUnauthenticatedClients(t *testing.T) {
 	}
 }
 
-// Case X3. When a client closes its connection, its whole quota is released, however its calls end. The client is not
-// disconnected for unread answers before that.
+// Case X3. A client makes many calls that end in different ways. When all of them have ended, the client's whole quota
+// is released, and the client is still connected.
 func TestServer_ReleasesQuotaWhenClientLeaves(t *testing.T) {
 	t.Parallel()
 	var asked tally
@@ -263,7 +259,7 @@ func TestServer_ReleasesQuotaWhenClientLeaves(t *testing.T) {
 	}
 }
 
-// Case X3. If a client opens a stream and does not read it, the server ends the stream's handler and releases its
+// Case X3. A client opens a stream and does not read it. The server ends the stream's handler and releases its
 // messages. A client that reads receives all messages.
 func TestServer_EndsUnreadStreams(t *testing.T) {
 	t.Parallel()

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// Approval is the machine-readable form of an approval. It contains the requested call and the state, without the
-// values of arguments.
+// Approval is the machine-readable form of an approval. It contains the requested call and the state, but no argument
+// values.
 type Approval struct {
 	ID            string    `json:"id"`
 	State         string    `json:"state"`
@@ -39,14 +39,14 @@ type Approval struct {
 	Grant         *Grant    `json:"grant,omitzero"`
 }
 
-// Grant is the scope of an approval that covers several calls.
+// Grant is the grant of an approval that covers several calls.
 type Grant struct {
 	Calls int64 `json:"calls"`
 	Used  int64 `json:"used"`
-	// Within is how many seconds the grant is valid after the decision.
+	// Within is the time for which the grant is valid after the decision, in seconds.
 	Within  float64   `json:"withinSeconds"`
 	Expires time.Time `json:"expires,omitzero"`
-	// Where contains the conditions that a call must meet, in CEL. It is empty if there are none.
+	// Where contains the conditions on a call, in CEL. It is empty if there are none.
 	Where []string `json:"where,omitempty"`
 }
 

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// invisibleRanges are characters that are printable according to Unicode, but are invisible or change how their
-// neighbour looks.
+// invisibleRanges contains characters that are printable according to Unicode, but are invisible or change the
+// appearance of their neighbors.
 var invisibleRanges = &unicode.RangeTable{
 	R16: []unicode.Range16{
 		{Lo: 0x034f, Hi: 0x034f, Stride: 1}, {Lo: 0x115f, Hi: 0x1160, Stride: 1}, {Lo: 0x17b4, Hi: 0x17b5, Stride: 1},
@@ -18,12 +18,12 @@ var invisibleRanges = &unicode.RangeTable{
 	R32: []unicode.Range32{{Lo: 0xe0100, Hi: 0xe01ef, Stride: 1}},
 }
 
-// IsHidden reports whether a character is shown as an escape. These are control characters, format characters such as
-// bidirectional overrides, separators except the space, other invisible characters, and invalid characters.
+// IsHidden reports whether a character is shown as an escape. Such characters are control characters, format characters
+// such as bidirectional overrides, separators except the space, other invisible characters, and invalid characters.
 func IsHidden(r rune) bool { return !unicode.IsPrint(r) || unicode.Is(invisibleRanges, r) }
 
-// Escape returns a text in which every character is visible. A hidden character is written as `\u` and four
-// hexadecimal digits for each UTF-16 code unit. A backslash is doubled.
+// Escape returns text with every character visible. A hidden character is written as `\u` and four hexadecimal digits
+// for each UTF-16 code unit. A backslash is doubled.
 func Escape(text string) string {
 	if !strings.ContainsFunc(text, func(r rune) bool { return r == '\\' || IsHidden(r) }) {
 		return text
@@ -42,7 +42,7 @@ func Escape(text string) string {
 	return out.String()
 }
 
-// Quote returns a text as a JSON string in which hidden characters are escaped as in [Escape].
+// Quote returns text as a JSON string. Hidden characters are escaped as in [Escape].
 func Quote(text string) string {
 	var out strings.Builder
 	out.WriteByte('"')
@@ -61,14 +61,14 @@ func Quote(text string) string {
 	return out.String()
 }
 
-// Line returns a text as one line that has no effect on a terminal. Unlike [Escape] it leaves backslashes, because
-// the text may already contain escapes. It also leaves characters that are only invisible, because no decision
-// depends on these texts.
+// Line returns text as one line that has no effect on a terminal. Unlike [Escape] it does not change backslashes,
+// because the text may already contain escapes. It also does not change characters that are only invisible, because no
+// decision depends on this text.
 func Line(text string) string {
 	return replace(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// replace writes the characters for which gone is true as escapes, and invalid bytes as U+FFFD.
+// replace replaces the characters for which gone is true with escapes, and invalid bytes with U+FFFD.
 func replace(text string, gone func(rune) bool) string {
 	if !strings.ContainsFunc(text, gone) && utf8.ValidString(text) {
 		return text

@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// These are code points that [Invisible] accepts or finds depending on their neighbours.
+// Code points that [Invisible] accepts or finds, depending on their neighbors.
 const (
 	zeroWidthNonJoiner = 0x200c
 	zeroWidthJoiner    = 0x200d
@@ -18,8 +18,7 @@ const (
 	cancelTag          = 0xe007f
 )
 
-// maxFlagTags is the maximum number of tag characters in the flag of a region, for example the five of `gbeng` and
-// one more.
+// maxFlagTags is the maximum number of tag characters in the flag of a region: five as in `gbeng`, and one more.
 const maxFlagTags = 6
 
 // joiningScripts lists the scripts whose words need joiners (Unicode 16, section 23.2, and UAX 31, section 2.3).
@@ -31,8 +30,8 @@ var joiningScripts = []*unicode.RangeTable{
 // rightToLeftScripts lists the scripts between whose words direction marks occur.
 var rightToLeftScripts = []*unicode.RangeTable{unicode.Arabic, unicode.Hebrew, unicode.Syriac, unicode.Thaana, unicode.Nko}
 
-// Invisible returns the offset in bytes of the first character that is invisible or changes how its neighbours look,
-// or -1 if there is none. These are the characters of [IsHidden], with two exceptions.
+// Invisible returns the offset of the first character that is invisible or changes the appearance of its neighbors, in
+// bytes. It returns -1 if there is none. These characters are those of [IsHidden], with two exceptions.
 //
 // Line ends, tabs, and the spaces of French and of Chinese, Japanese and Korean are accepted everywhere. Characters
 // that emoji or a script need are accepted where they are needed: a joiner between emoji, a selector after a symbol,
@@ -69,8 +68,8 @@ func Invisible(text string) int {
 // assigned.
 func isNewEmoji(r rune) bool { return 0x1f300 <= r && r <= 0x1faff && !unicode.Is(unicode.Cf, r) }
 
-// flagEnd returns the length of the tags at the beginning of a text, including the cancel tag. It returns 0 if the tags
-// do not form a flag.
+// flagEnd returns the length of the flag tags at the beginning of tags, including the cancel tag. It returns 0 if the
+// tags do not form a flag.
 func flagEnd(tags string) int {
 	for at, count := 0, 0; at < len(tags); count++ {
 		r, size := utf8.DecodeRuneInString(tags[at:])
@@ -85,7 +84,7 @@ func flagEnd(tags string) int {
 	return 0
 }
 
-// isNeeded reports whether a hidden character is needed between its neighbours. base is the last visible character.
+// isNeeded reports whether a hidden character is needed between its neighbors. base is the last visible character.
 func isNeeded(r, before, base, after rune) bool {
 	switch r {
 	case emojiStyle, textStyle:

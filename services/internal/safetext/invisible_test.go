@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// Case T7. Each of these characters, in a text of Latin letters, is invisible or changes how its neighbours look.
+// Case T7. Text of Latin letters contains one of these characters. Each is invisible or changes the appearance of its
+// neighbors, and Invisible finds it.
 func TestInvisible_FindsInvisibleCharacters(t *testing.T) {
 	t.Parallel()
 	for _, r := range []rune{
@@ -36,11 +37,11 @@ func TestInvisible_AcceptsCharactersNeededByEmojiAndScripts(t *testing.T) {
 	}
 }
 
-// Characters that emoji and scripts need are found in positions where they are not needed.
+// Invisible finds characters that emoji and scripts need if they are in positions where they are not needed.
 func TestInvisible_FindsNeededCharactersInOtherPositions(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int{
-		"❤\ufe0f\ufe0f":  6, // a second selector after an emoji, which can carry data
+		"❤\ufe0f\ufe0f":  6, // a second selector after an emoji can contain data
 		"❤\ufe0e\ufe0f":  6,
 		"👩\u200d\u200d💻": 4,
 		"👩\u200dcode":    4,
@@ -49,7 +50,7 @@ func TestInvisible_FindsNeededCharactersInOtherPositions(t *testing.T) {
 		"abc\u200f def":  3,
 		"🏴\U000e0067abc": 4, // a flag without a cancel tag
 		"🏴\U000e007f":    4, // a flag without a region
-		"🏴\U000e0069\U000e0067\U000e006e\U000e006f\U000e0072\U000e0065\U000e0061\U000e006c\U000e007f": 4, // a text in the tags of a flag
+		"🏴\U000e0069\U000e0067\U000e006e\U000e006f\U000e0072\U000e0065\U000e0061\U000e006c\U000e007f": 4, // text in the tags of a flag
 		"a\U000e0067\U000e007f": 1,
 		"葛\U000e0100\U000e0101": 7,
 		"a\r b":                 1,

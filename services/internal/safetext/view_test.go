@@ -42,7 +42,7 @@ redacted       /arguments/key
 	}
 }
 
-// A call of another method than tools/call is described by its method and has no class.
+// A call to another method than tools/call is described by its method, and has no class.
 func TestFacts_OtherMethods(t *testing.T) {
 	t.Parallel()
 	v := &approvalv1.View{Server: "files", Name: "note://plan", Method: "resources/read", Subject: "bot"}
@@ -80,7 +80,7 @@ func TestApprovers(t *testing.T) {
 	}
 }
 
-// The machine-readable form also contains the grant and the confirmation of an approval.
+// The machine-readable form also contains the grant of an approval, and whether the person at the agent may confirm it.
 func TestOf_ContainsGrantAndConfirmation(t *testing.T) {
 	t.Parallel()
 	until := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)

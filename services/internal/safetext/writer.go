@@ -7,10 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// Writer writes text in which hidden characters are escaped. Therefore untrusted text can't control a terminal, even if
-// it was not escaped beforehand. Line breaks and tabs are unchanged, because columns and completions need them. Callers
-// must therefore escape line breaks in untrusted text with [Line]. JSON keeps its meaning: a hidden character in JSON
-// is inside a string, and the escape is equivalent. A Writer is safe for concurrent use.
+// Writer writes text with hidden characters escaped. Therefore untrusted text can't control a terminal, even if it was
+// not escaped before. Line breaks and tabs are unchanged, because columns and completions need them. Callers must
+// therefore use [Line] to escape line breaks in untrusted text. JSON keeps its meaning: a hidden character in JSON is
+// inside a string, and the escape is equivalent. A Writer is safe for concurrent use.
 type Writer struct {
 	to io.Writer
 
@@ -39,7 +39,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 // not.
 func controlsTerminal(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
 
-// unfinished returns the number of bytes at the end of a text that are the beginning of a character.
+// unfinished returns the number of bytes at the end of text that are the beginning of an incomplete character.
 func unfinished(text []byte) int {
 	for n := 1; n < utf8.UTFMax && n <= len(text); n++ {
 		if begin := text[len(text)-n:]; utf8.RuneStart(begin[0]) {

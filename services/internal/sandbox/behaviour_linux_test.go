@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// shell runs a script in the sandbox, in the folder of the program.
+// shell runs a script in the sandbox, in the directory of the program.
 func (h *fixture) shell(t *testing.T, s *sandbox.Sandbox, script string) string {
 	t.Helper()
 	return run(t, s, sandbox.Command{
@@ -43,7 +43,7 @@ func eachMechanism(t *testing.T, edit func(*fixture), f func(t *testing.T, h *fi
 	})
 }
 
-// Files next to hidden ones are unchanged, and so is the program's folder.
+// The sandbox does not change files next to hidden files, or the program's directory.
 func TestSandbox_OtherFilesAreUnchanged(t *testing.T) {
 	eachMechanism(t, nil, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		shared := filepath.Join(h.dir, "shared")
@@ -65,7 +65,7 @@ func TestSandbox_OtherFilesAreUnchanged(t *testing.T) {
 	})
 }
 
-// The sandbox returns the program's exit status, and processes that the program leaves behind end with it.
+// The sandbox returns the program's exit status. Processes that the program leaves end when the program ends.
 func TestSandbox_ReturnsExitStatus(t *testing.T) {
 	eachMechanism(t, nil, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -88,7 +88,7 @@ func TestSandbox_ReturnsExitStatus(t *testing.T) {
 	})
 }
 
-// Case X6. A private folder can be opened by name, for reading or writing. A secret folder can't be opened.
+// Case X6. The rules open paths in private directories for reading or writing. A secret directory can't be opened.
 func TestSandbox_OpensReadAndWritePaths(t *testing.T) {
 	eachMechanism(t, func(h *fixture) {
 		h.rules.Read, h.rules.Write = []string{filepath.Dir(h.Policy)}, []string{filepath.Dir(h.Other)}
@@ -136,12 +136,13 @@ func TestSandbox_NoNetworkLeavesLoopback(t *testing.T) {
 	})
 }
 
-// Case X6. A mount disappears with the file over which it is mounted, so a replacement of the file is hidden again.
+// Case X6. A mount disappears with the file over which it is mounted. When a hidden file is replaced, the sandbox hides
+// the new file too.
 func TestSandbox_HidesReplacedFiles(t *testing.T) {
 	eachMechanism(t, nil, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		files := h.Config + " " + h.Secret + " " + h.Policy
 		done := make(chan string, 1)
-		go func() { // the program may read the file for a moment, but not for long, and must never write to a program
+		go func() { // the program may read the file for a short time, and must never write to a program
 			done <- h.shell(t, s, "touch up; until [ -e stop ]; do (: >> "+h.Program+") 2>/dev/null && echo wrote; done; for f in "+files+"; do "+
 				"i=0; while [ $i -lt 1000 ] && cat $f >/dev/null 2>&1; do i=$((i+1)); done; cat $f; done 2>/dev/null; cat "+h.Token)
 		}()
@@ -171,7 +172,6 @@ func TestSandbox_HidesReplacedFiles(t *testing.T) {
 	})
 }
 
-// A program can change its own limits.
 func TestSandbox_ProgramCanSetItsOwnLimits(t *testing.T) {
 	eachMechanism(t, nil, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		if got := h.shell(t, s, "ulimit -n 77 && ulimit -n"); got != "77\n" {
@@ -180,8 +180,8 @@ func TestSandbox_ProgramCanSetItsOwnLimits(t *testing.T) {
 	})
 }
 
-// Case X6. An editor that saves a hidden file at any moment does not end the program. A path that disappears while it
-// is hidden is looked up again.
+// Case X6. An editor repeatedly saves a hidden file at random times. The sandbox looks up a path again if the path
+// disappears while it is being hidden. The program does not end.
 func TestSandbox_ProgramSurvivesReplacedFiles(t *testing.T) {
 	eachMechanism(t, nil, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		done := make(chan string, 1)
@@ -208,14 +208,14 @@ func TestSandbox_ProgramSurvivesReplacedFiles(t *testing.T) {
 	})
 }
 
-// Case X6. A path that is missing when a program starts is hidden when it appears, in any folder.
+// Case X6. A path is missing when a program starts, and appears later in any directory. The sandbox then hides it.
 func TestSandbox_HidesFilesThatAppearLater(t *testing.T) {
 	for name, late := range map[string]string{"a file": "shared/late", "a file in new folders": "shared/folder/deep/late"} {
 		t.Run("X6 "+name, func(t *testing.T) {
 			at := func(h *fixture) string { return filepath.Join(h.dir, late) }
 			eachMechanism(t, func(h *fixture) { h.rules.Secret = append(h.rules.Secret, at(h)) }, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 				done := make(chan string, 1)
-				go func() { // the program may read the file for a moment, but not for long
+				go func() { // the program may read the file for a short time
 					done <- h.shell(t, s, "cat "+h.dir+"/shared/note; touch up; until [ -e stop ]; do :; done; "+
 						"i=0; while [ $i -lt 1000 ] && cat "+at(h)+" >/dev/null 2>&1; do i=$((i+1)); done; cat "+at(h)+" 2>/dev/null")
 				}()
@@ -236,7 +236,7 @@ func TestSandbox_HidesFilesThatAppearLater(t *testing.T) {
 	}
 }
 
-// Case X6. If no user namespace can be created, Landlock is used, and the report says so.
+// Case X6. No user namespace can be created. The sandbox uses Landlock, and the report contains the reason.
 func TestSandbox_UsesLandlockWithoutUserNamespaces(t *testing.T) {
 	if os.Getenv("SANDBOX_TEST_CHILD") == "" {
 		runAsOther(t, &syscall.SysProcAttr{
@@ -266,8 +266,8 @@ func TestSandbox_UsesLandlockWithoutUserNamespaces(t *testing.T) {
 	}
 }
 
-// Case X6. A link on the path to a hidden file can't be replaced if it is mounted over itself, and its target can't be
-// read. If an operator replaces the link, the new link is mounted over itself.
+// Case X6. A link on the path to a hidden file is mounted over itself. The program can't replace the link or read its
+// target. If an operator replaces the link, the new link is mounted over itself.
 func TestSandbox_LinksCannotBeReplaced(t *testing.T) {
 	eachMechanism(t, func(h *fixture) {
 		target := filepath.Join(h.dir, "elsewhere.yaml")
@@ -306,8 +306,8 @@ func TestSandbox_LinksCannotBeReplaced(t *testing.T) {
 	})
 }
 
-// Case X6. If a folder contains only files of the mesh, a replacement of a file in it is hidden. Otherwise the report
-// says that a replacement is not hidden.
+// Case X6. If a directory contains only files of the mesh, a new file in it is hidden. Otherwise the report lists the
+// hidden files whose replacements are not hidden.
 func TestSandbox_HidesWholeFolderOfMesh(t *testing.T) {
 	eachMechanism(t, func(h *fixture) {
 		h.Config = filepath.Join(h.dir, "etc", "sluice.yaml")
@@ -334,7 +334,7 @@ func TestSandbox_HidesWholeFolderOfMesh(t *testing.T) {
 	})
 }
 
-// Cache folders of common programs exist in HOME if the programs could not create them.
+// If programs can't create directories in HOME, the sandbox creates the cache directories of common programs.
 func TestSandbox_CreatesCacheFolders(t *testing.T) {
 	eachMechanism(t, nil, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		home := h.rules.Home
@@ -347,7 +347,6 @@ func TestSandbox_CreatesCacheFolders(t *testing.T) {
 	})
 }
 
-// Without a launcher, a program that needs a sandbox is not started.
 func TestNew_RequiresLauncher(t *testing.T) {
 	t.Parallel()
 	if _, err := sandbox.New(sandbox.Launcher{}, sandbox.Rules{Mode: sandbox.Auto}); err == nil {

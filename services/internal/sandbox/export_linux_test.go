@@ -1,6 +1,6 @@
 package sandbox
 
-// These are the mechanisms, for tests that choose one of them.
+// The mechanisms, for tests that select one of them.
 const (
 	ByNamespaces = byNamespaces
 	ByLandlock   = byLandlock

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// targets lists what a hostile program tries to access.
+// targets contains the files, sockets and processes that a hostile program tries to access.
 type targets struct {
 	Own, Data, Token, Key, Journal, Other, Config, Policy, Cert, Secret, Program string
 	Socket, Abstract                                                             string
@@ -24,8 +24,8 @@ type targets struct {
 	Root                                                                         bool
 }
 
-// attempts does what a hostile program would do. It returns the results by the name of the attempt, without the
-// attempts that the kernel has refused.
+// attempts acts like a hostile program. It returns the results of the attempts that the kernel did not refuse, by the
+// name of the attempt.
 func attempts(at targets) map[string]string {
 	got := make(map[string]string)
 	for _, part := range []func(targets, map[string]string){readsFiles, writesFiles, replaces, readsProcesses, interferes, connects, links, inherits, asRoot} {
@@ -189,8 +189,8 @@ func inherits(at targets, got map[string]string) {
 	}
 }
 
-// asRoot tries what root could do: read the disk itself, and change settings of the kernel that start programs
-// outside of the sandbox.
+// asRoot makes attempts that only root could make: it reads the disk itself, and changes settings of the kernel that
+// start programs outside of the sandbox.
 func asRoot(at targets, got map[string]string) {
 	if !at.Root {
 		return
@@ -219,7 +219,7 @@ func asRoot(at targets, got map[string]string) {
 	}
 }
 
-// nested makes more attempts in a new user namespace, in which it may mount.
+// nested makes more attempts in a new user namespace, where it may mount file systems.
 func nested(at targets, got map[string]string) {
 	raw, err := json.Marshal(at)
 	if err != nil {
@@ -227,7 +227,7 @@ func nested(at targets, got map[string]string) {
 	}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = []string{roleEnv + "=nested", "TARGETS=" + string(raw)}
-	uid, gid := max(os.Getuid(), 1), max(os.Getgid(), 1) // root is mapped with CAP_SETFCAP only
+	uid, gid := max(os.Getuid(), 1), max(os.Getgid(), 1) // root is mapped only with CAP_SETFCAP
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}, GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: 1}},
@@ -243,7 +243,7 @@ func nested(at targets, got map[string]string) {
 	}
 }
 
-// unmounted tries to see what is below the mounts that hide, with the privileges in a user namespace.
+// unmounted tries to access files below the mounts that hide them, with the privileges of a user namespace.
 func unmounted(at targets) map[string]string {
 	got := map[string]string{"nested ran": strconv.Itoa(os.Getuid())}
 	aside, rest := filepath.Join(at.Own, "aside"), strings.TrimPrefix(at.Token, at.Data)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A launcher in namespaces has these descriptors in addition to the descriptor of its order.
+// File descriptors of a launcher in namespaces, in addition to the descriptor of its order.
 const (
 	// noticesFD is the inotify instance to which the launcher adds watches.
 	noticesFD = orderFD + 1
@@ -21,9 +21,10 @@ const (
 // maxInotify is the maximum number of inotify instances of a program in namespaces.
 const maxInotify = 32
 
-// inotifyHub contains the only inotify instance for all programs that this process starts, because a user may have few
-// instances (fs.inotify.max_user_instances). Launchers add watches to the instance, and each is woken by a pipe. The
-// zero value creates the instance when it is first needed. inotifyHub is safe for concurrent use.
+// inotifyHub contains a single inotify instance for all programs that this process starts, because the number of
+// instances of a user is limited (fs.inotify.max_user_instances). Launchers add watches to the instance, and a pipe
+// wakes each launcher. The zero value creates the instance when it is first needed. inotifyHub is safe for concurrent
+// use.
 type inotifyHub struct {
 	mu       sync.Mutex
 	instance *os.File
@@ -70,7 +71,7 @@ func (n *inotifyHub) run(fd int) {
 	events := make([]byte, 64<<10)
 	for {
 		if _, err := unix.Read(fd, events); err != nil && !errors.Is(err, unix.EINTR) {
-			n.stop() // launchers end when their pipe is closed
+			n.stop() // launchers exit when their pipe is closed
 			return
 		}
 		n.mu.Lock()
@@ -94,7 +95,7 @@ func (n *inotifyHub) stop() {
 	n.instance = nil
 }
 
-// forgetEnded closes the pipes of launchers that have ended. The caller must hold mu.
+// forgetEnded closes the pipes of launchers that have exited. The caller must hold mu.
 func (n *inotifyHub) forgetEnded() {
 	for wake := range n.wakes {
 		poll := []unix.PollFd{{Fd: int32(wake)}}
@@ -109,7 +110,7 @@ func (n *inotifyHub) forget(wake int) {
 	_ = unix.Close(wake)
 }
 
-// withInotifyLimit adds the name and value of the inotify limit to an error that means that the limit is reached.
+// withInotifyLimit adds the name and the value of the inotify limit to an error that reports that the limit is reached.
 func withInotifyLimit(err error) error {
 	name := ""
 	switch {
@@ -125,8 +126,8 @@ func withInotifyLimit(err error) error {
 		err, name, strings.TrimSpace(string(most)), name)
 }
 
-// limitInotify limits the inotify instances in this user namespace, so that its programs can't use up the user's
-// limit. It returns what is not enforced.
+// limitInotify limits the number of inotify instances in this user namespace, so that its programs can't use up the
+// user's limit. It returns the parts that are not enforced.
 func limitInotify() []string {
 	const file = "/proc/sys/user/max_inotify_instances"
 	if err := os.WriteFile(file, fmt.Append(nil, maxInotify), 0); err != nil {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These are versions of Landlock. Since filesSince, files can neither be truncated nor moved to another folder
-// without permission. The other constants name what a version adds.
+// Versions of Landlock. Since abiFiles, files can be neither truncated nor moved to another directory without
+// permission. The names of the other constants describe the additions of these versions.
 const (
 	abiFiles       = 3
 	abiTCP         = 4
@@ -22,7 +22,7 @@ const (
 	abiSocketPaths = 9
 )
 
-// enterLandlock allows this process access to everything except what the rules hide.
+// enterLandlock allows this process access to all files except those that the rules hide.
 func enterLandlock(o *order) (Report, error) {
 	version, err := ll.LandlockGetABIVersion()
 	if err != nil {
@@ -70,7 +70,7 @@ func enterLandlock(o *order) (Report, error) {
 	return report, nil
 }
 
-// byVersion returns a report of what a version of Landlock enforces.
+// byVersion returns a report of the parts that a version of Landlock enforces.
 func byVersion(version int, noNetwork bool) Report {
 	r := Report{By: string(byLandlock), Enforced: []string{partContents, partPrograms, partTracing}, NotEnforced: []string{partMetadata, partListing, partPriorities}}
 	since := func(first int, what string) {
@@ -90,7 +90,7 @@ func byVersion(version int, noNetwork bool) Report {
 	return r
 }
 
-// makeCaches creates the cache folders of common programs if the programs could not create them later.
+// makeCaches creates the cache directories of common programs if the programs could not create them later.
 func (p *plan) makeCaches(o *order) error {
 	home := o.Rules.Home
 	real, err := filepath.EvalSymlinks(home)
@@ -105,16 +105,16 @@ func (p *plan) makeCaches(o *order) error {
 	return nil
 }
 
-// ruleSet collects the Landlock rules, which say what is allowed.
+// ruleSet collects the Landlock rules, which allow access.
 type ruleSet struct {
 	plan  *plan
 	rules []landlock.Rule
 	files []int
 }
 
-// folder allows everything in a folder that contains a hidden path, except the hidden path. Files that are created in
-// the folder later are not allowed. The folder itself can't be listed if that would also allow listing a hidden
-// folder.
+// folder allows access to all content of a directory except for the hidden path in it. Files that are created in the
+// directory later are not allowed. The directory itself can't be listed if that would also allow listing a hidden
+// directory.
 func (w *ruleSet) folder(path string) error {
 	if !w.holdsHidden(path) {
 		if err := w.allow(path, false); err != nil {
@@ -123,7 +123,7 @@ func (w *ruleSet) folder(path string) error {
 	}
 	entries, err := os.ReadDir(path)
 	if errors.Is(err, os.ErrPermission) {
-		return nil // the program can't list the folder either
+		return nil // the program can't list the directory either
 	}
 	if err != nil {
 		return fmt.Errorf("list %s: %w", path, err)
@@ -146,21 +146,21 @@ func (w *ruleSet) folder(path string) error {
 	return nil
 }
 
-// isAbove reports whether a folder must not be allowed as a whole, because something in it is not allowed.
+// isAbove reports whether a directory must not be allowed as a whole, because some of its content is not allowed.
 func (w *ruleSet) isAbove(folder string) bool {
 	inside := func(path string) bool { return isBelow(path, folder) && path != folder }
 	return folder != "/proc" && folder != "/sys" && (w.holdsHidden(folder) || slices.ContainsFunc(w.plan.programs, inside) ||
 		slices.ContainsFunc(w.plan.access, func(a access) bool { return inside(a.path) }))
 }
 
-// holdsHidden reports whether a folder contains a hidden path, or would contain one that may appear later.
+// holdsHidden reports whether a directory contains a hidden path, or would contain a hidden path that may appear later.
 func (w *ruleSet) holdsHidden(folder string) bool {
 	in := func(path string) bool { return isBelow(path, folder) }
 	return slices.ContainsFunc(w.plan.hidden, in) || slices.ContainsFunc(w.plan.expected, in)
 }
 
-// allow allows access to a file, or to a folder with everything in it. It ignores links. The rule refers to a
-// descriptor, so it applies to the same file that was checked.
+// allow allows access to a file, or to a directory with its content. It ignores links. The rule refers to a descriptor,
+// so it applies to the file that was checked.
 func (w *ruleSet) allow(path string, write bool) error {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errorPrefix is the prefix of an error message of the launcher.
+// errorPrefix is the prefix of the launcher's error messages.
 const errorPrefix = "sluice could not start the program: "
 
-// launch is the main function of the launcher. It gives up privileges and access. After that it becomes the program or,
-// in namespaces, starts the program and waits for its end. It returns the exit code.
+// launch is the main function of the launcher. It drops privileges and access. After that it is replaced by the program
+// or, in namespaces, starts the program and waits for its end. It returns the exit code.
 func launch() int {
-	// Privileges belong to threads. This thread gives up its privileges and starts the program.
+	// Privileges belong to threads. This thread drops its privileges and starts the program.
 	runtime.LockOSThread()
 	code, err := runOrder()
 	if err != nil {
@@ -79,7 +79,7 @@ func execProgram(c *Command) error {
 }
 
 // startAndWait starts the program and waits for its end. The launcher is the first process of the namespace. Therefore
-// it must also wait for orphaned processes, and all processes that remain end with it. startAndWait keeps none of the
+// it must also wait for orphaned processes, and all remaining processes end with it. startAndWait does not keep the
 // program's descriptors open.
 func startAndWait(c *Command, rehide func()) (int, error) {
 	signals := make(chan os.Signal, 1)

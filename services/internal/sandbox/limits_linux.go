@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A limitCall is the number of the system call prlimit64 in an architecture. The call sets the limits of any process
-// of the same user.
+// A limitCall is the number of the system call prlimit64 in an architecture. The call sets the limits of any process of
+// the same user.
 type limitCall struct{ architecture, number uint32 }
 
-// limitCalls lists the system calls for each GOARCH, including those of older programs that the system can run.
+// limitCalls contains the system calls for each GOARCH, including those of older programs that the system can run.
 var limitCalls = map[string][]limitCall{
 	"amd64": {{unix.AUDIT_ARCH_X86_64, 302}, {unix.AUDIT_ARCH_X86_64, 1<<30 | 302}, {unix.AUDIT_ARCH_I386, 340}}, // with x32
 	"arm64": {{unix.AUDIT_ARCH_AARCH64, 261}, {unix.AUDIT_ARCH_ARM, 369}},
@@ -23,9 +23,8 @@ var limitCalls = map[string][]limitCall{
 // Otherwise a program could stop the mesh by reducing its processor time or its number of files. Landlock does not
 // prevent that. A program can still change its own limits.
 func protectLimits() error {
-	// These are offsets in struct seccomp_data (seccomp(2)), which contains the number, the architecture, the
-	// instruction and six arguments. The first argument of prlimit64 is a process id. The kernel ignores its upper
-	// half.
+	// Offsets in struct seccomp_data (seccomp(2)), which contains the number, the architecture, the instruction and six
+	// arguments. The first argument of prlimit64 is a process id. The kernel ignores its upper half.
 	const number, architecture, process = 0, 4, 16
 	load := func(at uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: at}

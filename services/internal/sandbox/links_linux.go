@@ -9,8 +9,8 @@ import (
 )
 
 // watchLinks adds to the plan the symbolic links on the paths to hidden or read-only files. Each link is mounted over
-// itself, and again after it was replaced from outside the sandbox. The mounts prevent the folders above the links from
-// being renamed.
+// itself, and again after it was replaced from outside the sandbox. The mounts also prevent the program from renaming
+// the directories above the links.
 func (p *plan) watchLinks() {
 	links := make(map[string]bool)
 	for _, link := range slices.Concat(p.replaceableLinks, p.links) {
@@ -24,14 +24,14 @@ func (p *plan) watchLinks() {
 	p.above = slices.Compact(p.above)
 }
 
-// pinLinks mounts links over themselves, because a mount point can be neither renamed nor removed. Links for which
-// the kernel does not support that stay in the plan and are reported.
+// pinLinks mounts links over themselves, because a mount point can be neither renamed nor removed. If the kernel does
+// not support this for a link, the link stays in the plan and is reported.
 func (p *plan) pinLinks() {
 	held := func(link string) bool { return !p.hides(link) && pinLink(link) == nil }
 	p.replaceableLinks, p.links = slices.DeleteFunc(p.replaceableLinks, held), slices.DeleteFunc(p.links, held)
 }
 
-// pinLink mounts a link over itself, unless it is a mount point already. It returns nil if the path is missing or no
+// pinLink mounts a link over itself, unless it is already a mount point. It returns nil if the path is missing or no
 // longer a link. In these cases another path of the plan covers the replacement.
 func pinLink(link string) error {
 	info, err := os.Lstat(link)

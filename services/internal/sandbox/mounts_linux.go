@@ -14,7 +14,7 @@ type mount struct {
 	device, root, point, kind string
 }
 
-// mounts returns all mounts that this process sees, in the order in which they were made.
+// mounts returns all mounts that this process sees, in the order in which they were mounted.
 func mounts() ([]mount, error) {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -32,13 +32,12 @@ func mounts() ([]mount, error) {
 	return all, nil
 }
 
-// unescape resolves the escapes in mountinfo.
 func unescape(text string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(text)
 }
 
-// aliases returns the other paths of a file or folder. A file system can be mounted in several places, as a whole or
-// in part, and a mounted part may be inside the folder.
+// aliases returns the other paths of a file or directory. A file system can be mounted in several places, as a whole or
+// in part, and a mounted part may be inside the directory.
 func aliases(path string, all []mount) []string {
 	var home mount
 	for _, m := range all {
@@ -65,14 +64,13 @@ func aliases(path string, all []mount) []string {
 	return found
 }
 
-// isSame reports whether two paths are the same file or folder.
+// isSame reports whether two paths are the same file or directory.
 func isSame(a, b string) bool {
 	one, err1 := os.Lstat(a)
 	two, err2 := os.Lstat(b)
 	return err1 == nil && err2 == nil && os.SameFile(one, two)
 }
 
-// isMounted reports whether a path is a mount point.
 func isMounted(path string) bool {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, 0, &st)
@@ -88,7 +86,7 @@ func clone(path string) (int, error) {
 	return fd, nil
 }
 
-// attach attaches a copy of mounts at a path and closes the copy's descriptor.
+// attach attaches a copy of mounts at a path and closes the descriptor of the copy.
 func attach(fd int, path string) error {
 	defer unix.Close(fd) //nolint:errcheck // the mount stays after its descriptor was closed
 	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {

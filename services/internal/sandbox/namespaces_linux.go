@@ -47,7 +47,7 @@ func enterNamespaces(o *order) (Report, func(), error) {
 	return report, p.rehide, err
 }
 
-// mount makes all mounts of the plan.
+// mount mounts all mounts of the plan.
 func (p *plan) mount(o *order) error {
 	opened := make(map[string]int)
 	for _, op := range p.open {
@@ -92,7 +92,7 @@ func (p *plan) mount(o *order) error {
 	return protectSystem(o.AsRoot)
 }
 
-// hide makes a path inaccessible. It mounts an empty folder over a folder, and an unusable file over a file.
+// hide makes a path inaccessible. It mounts an empty directory over a directory, and an unusable file over a file.
 func hide(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -118,7 +118,7 @@ func hide(path string) error {
 	return attach(fd, path)
 }
 
-// reopen mounts the opened paths into the folder that hides them, and then makes the folder read-only.
+// reopen mounts the opened paths in the directory that hides them, and then makes the directory read-only.
 func (p *plan) reopen(hidden string, opened map[string]int) error {
 	info, err := os.Stat(hidden)
 	if err != nil || !info.IsDir() {
@@ -148,7 +148,6 @@ func (p *plan) reopen(hidden string, opened map[string]int) error {
 	return nil
 }
 
-// makePoint creates a mount point.
 func makePoint(path string, folder bool) error {
 	if folder {
 		return os.MkdirAll(path, 0o755)
@@ -159,7 +158,7 @@ func makePoint(path string, folder bool) error {
 	return os.WriteFile(path, nil, 0o600)
 }
 
-// ownTerminals gives the namespace separate terminals. The plan has hidden the terminals of other programs.
+// ownTerminals gives the namespace its own terminals. The plan has hidden the terminals of other programs.
 func ownTerminals() error {
 	if len(terminals()) == 0 {
 		return nil
@@ -170,8 +169,8 @@ func ownTerminals() error {
 	return nil
 }
 
-// protectSystem makes the settings of the system read-only. These are the cgroups, which can end processes outside of
-// the sandbox, and for root also the settings of the kernel.
+// protectSystem makes the settings of the system read-only. They include the cgroups, which can end processes outside
+// of the sandbox. For root they also include the settings of the kernel.
 func protectSystem(asRoot bool) error {
 	fixed := []string{"/sys"}
 	if asRoot {
@@ -188,7 +187,7 @@ func protectSystem(asRoot bool) error {
 	return nil
 }
 
-// applyOtherRules applies the rules that mounts do not cover. It returns what is enforced.
+// applyOtherRules applies the rules that mounts do not cover. It returns a report of the enforced parts.
 func applyOtherRules(o *order, p *plan) (Report, error) {
 	r := Report{By: string(byNamespaces), Enforced: []string{partFiles, partProcesses, partSockets, partPrograms}}
 	if o.Rules.NoNetwork {
@@ -197,7 +196,7 @@ func applyOtherRules(o *order, p *plan) (Report, error) {
 		}
 		r.Enforced = append(r.Enforced, partNetwork)
 	}
-	// A network namespace also has separate abstract sockets.
+	// A network namespace also has its own abstract sockets.
 	version, err := ll.LandlockGetABIVersion()
 	switch {
 	case err == nil && version >= abiScopes:
@@ -220,7 +219,7 @@ func applyOtherRules(o *order, p *plan) (Report, error) {
 	return r, nil
 }
 
-// leaveNetwork moves this thread into a network namespace with only a loopback device.
+// leaveNetwork moves this thread to a network namespace with only a loopback device.
 func leaveNetwork() error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("leave the network: %w", err)

@@ -3,7 +3,7 @@ package sandbox
 // exitLauncher is the exit code of the launcher if it could not start the program.
 const exitLauncher = 126
 
-// These are the parts of a report.
+// Parts of a report.
 const (
 	partFiles           = "files"
 	partContents        = "contents of files"

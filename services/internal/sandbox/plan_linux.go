@@ -15,37 +15,37 @@ import (
 
 // plan is the result of applying the rules to the current files. All its paths are real paths, without links.
 type plan struct {
-	// hidden lists hidden files and folders. None is inside another.
+	// hidden contains the hidden files and directories. None is inside another.
 	hidden []string
-	// programs lists files that must not be changed, and folders that contain these files.
+	// programs contains files that must not be changed, and directories that contain these files.
 	programs []string
-	// above lists the folders above hidden and programs, except the root. A folder comes before the folders inside
-	// it.
+	// above contains the directories above hidden and programs, except the root. A directory comes before the directories
+	// inside it.
 	above []string
-	// open lists paths that are accessible although they are inside a hidden folder.
+	// open contains paths that are accessible although they are inside a hidden directory.
 	open []opening
-	// expected lists the nearest existing folders of paths that must be hidden when they appear.
+	// expected contains, for each path that must be hidden when it appears, the nearest existing directory.
 	expected []string
-	// watched lists paths that may later refer to another file.
+	// watched contains paths that may later refer to another file.
 	watched []watched
-	// replaceableLinks lists the links on the paths to hidden files if the program could replace these links.
-	// inSharedFolders lists hidden files in folders to which a program may write. A replacement of such a file is
-	// accessible for a moment.
+	// replaceableLinks contains the links on the paths to hidden files that the program could replace. inSharedFolders
+	// contains hidden files in directories to which a program may write. If such a file is replaced, the new file is
+	// accessible for a short time.
 	replaceableLinks, inSharedFolders []string
-	// access lists the read-only paths, and the writable paths inside them. A folder comes before its contents.
+	// access contains the read-only paths, and the writable paths inside them. A directory comes before its content.
 	access []access
-	// links lists the links on the paths to read-only files if the program could replace these links.
+	// links contains the links on the paths to read-only files that the program could replace.
 	links []string
 }
 
-// watched is a path of the rules. program is true if it is the path of a program. link is true if it is a link on
-// such a path.
+// watched is a path in the rules. program is true if it is the path of a program. link is true if it is a link on such
+// a path.
 type watched struct {
 	path          string
 	program, link bool
 }
 
-// opening is a file or folder that is accessible although it is inside a hidden folder.
+// opening is a file or directory that is accessible although it is inside a hidden directory.
 type opening struct {
 	path  string
 	write bool
@@ -101,7 +101,7 @@ func newPlan(o *order) (*plan, error) {
 	return p, nil
 }
 
-// nearest returns a path if it exists, otherwise the real path of its nearest existing ancestor.
+// nearest returns a path if it exists, or otherwise the real path of its nearest existing ancestor.
 func nearest(path string) string {
 	if _, err := os.Stat(path); err == nil {
 		return path
@@ -114,8 +114,8 @@ func nearest(path string) string {
 	return "/"
 }
 
-// hideOwnFolders hides a whole folder if all its contents are hidden, so that files that are created in it later are
-// hidden too. Hidden files in folders with other contents are added to inSharedFolders.
+// hideOwnFolders hides a whole directory if all its content is hidden, so that files that are created in it later are
+// hidden too. It adds hidden files in directories with other content to inSharedFolders.
 func (p *plan) hideOwnFolders(hidden map[string]bool) {
 	for _, path := range slices.Sorted(maps.Keys(hidden)) {
 		folder := filepath.Dir(path)
@@ -132,8 +132,8 @@ func (p *plan) hideOwnFolders(hidden map[string]bool) {
 	}
 }
 
-// protectFolders protects the whole folder of a program instead of the program if no program must write to that folder.
-// A file that replaces the program in that folder is then protected too.
+// protectFolders protects the whole directory of a program instead of the program, if no program needs to write to that
+// directory. Then a file that replaces the program in the directory is protected too.
 func (p *plan) protectFolders(programs, hidden map[string]bool, o *order) {
 	for _, path := range slices.Sorted(maps.Keys(programs)) {
 		folder := filepath.Dir(path)
@@ -150,14 +150,13 @@ func (p *plan) protectFolders(programs, hidden map[string]bool, o *order) {
 	}
 }
 
-// unopened returns the paths that are not opened.
 func (p *plan) unopened(paths []string) []string {
 	return slices.DeleteFunc(paths, func(path string) bool {
 		return slices.ContainsFunc(p.open, func(op opening) bool { return isBelow(path, op.path) })
 	})
 }
 
-// addPath adds a path of the rules, with all its aliases.
+// addPath adds a path in the rules, with all its aliases.
 func addPath(to, loose map[string]bool, path string, all []mount) {
 	real, links, err := follow(path)
 	for _, link := range links {
@@ -214,17 +213,16 @@ func (p *plan) openings(o *order) error {
 	return nil
 }
 
-// hides reports whether a path is hidden or inside a hidden folder.
+// hides reports whether a path is hidden or inside a hidden directory.
 func (p *plan) hides(path string) bool {
 	return slices.ContainsFunc(p.hidden, func(h string) bool { return isBelow(path, h) })
 }
 
-// openedIn returns the opened paths inside a hidden path.
 func (p *plan) openedIn(hidden string) []opening {
 	return slices.DeleteFunc(slices.Clone(p.open), func(op opening) bool { return !isBelow(op.path, hidden) })
 }
 
-// foldersAbove returns the folders above all the paths. A folder comes before the folders inside it.
+// foldersAbove returns the directories above all the paths. A directory comes before the directories inside it.
 func foldersAbove(sets ...map[string]bool) []string {
 	above := make(map[string]bool)
 	for _, set := range sets {
@@ -234,7 +232,7 @@ func foldersAbove(sets ...map[string]bool) []string {
 			}
 		}
 	}
-	return slices.Sorted(maps.Keys(above)) // a folder sorts before its contents
+	return slices.Sorted(maps.Keys(above)) // a directory sorts before its content
 }
 
 // outermost returns the paths that are not inside any of the other paths.
@@ -248,7 +246,7 @@ func outermost(paths map[string]bool) []string {
 	return out
 }
 
-// follow returns the real path of a path, and the links that it passes.
+// follow returns the real path of a path, and the links on the path.
 func follow(path string) (real string, links []string, err error) {
 	const most = 255
 	todo, real := strings.Split(strings.TrimPrefix(path, "/"), "/"), "/"
@@ -274,7 +272,7 @@ func follow(path string) (real string, links []string, err error) {
 	return real, links, nil
 }
 
-// canWrite reports whether this user can replace files in a folder.
+// canWrite reports whether this user can replace files in a directory.
 func canWrite(folder string) bool {
 	var st unix.Stat_t
 	return unix.Access(folder, unix.W_OK) == nil ||

@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keptCapabilities contains the privileges for files and users that a program run by root keeps. None of them can make
-// hidden paths visible.
+// keptCapabilities contains the privileges for files and users that a program keeps if root runs it. None of them can
+// make hidden paths visible.
 const keptCapabilities = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID
 
 // dropPrivileges removes all privileges except keptCapabilities from this thread and from the programs that it starts.
-// It also removes the ways to gain privileges, and disables core dumps, which would contain memory.
+// It also removes the ways to gain privileges, and disables core dumps, because they would contain memory.
 func dropPrivileges(asRoot bool) error {
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 		return fmt.Errorf("forbid core dumps: %w", err)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sockets returns the sockets on which programs of this user and of root listen, and this user's folder of sockets.
+// sockets returns the sockets on which programs of this user and of root listen, and this user's directory of sockets.
 // Services such as D-Bus, Docker and tmux may start programs outside of the sandbox.
 func sockets(o *order) []string {
 	found := make(map[string]bool)
@@ -55,12 +55,12 @@ func sockets(o *order) []string {
 	return out
 }
 
-// containsProgram reports whether a folder contains the program or its working folder.
+// containsProgram reports whether a directory contains the program or its working directory.
 func containsProgram(folder string, c *Command) bool {
 	return isBelow(c.Dir, folder) || isBelow(c.Path, folder)
 }
 
-// devices returns the devices from which hidden data on disk or in memory could be read. These are all disks and, for
+// devices returns the devices from which hidden data on disk or in memory could be read. They are all disks and, for
 // root, every device that is not accessible to all users.
 func devices(asRoot bool) []string {
 	var out []string
@@ -81,7 +81,7 @@ func devices(asRoot bool) []string {
 	return out
 }
 
-// terminals returns the folder of terminals, on which people may type tokens.
+// terminals returns the directory of terminals, where people may type tokens.
 func terminals() []string {
 	if info, err := os.Lstat("/dev/pts"); err != nil || !info.IsDir() {
 		return nil

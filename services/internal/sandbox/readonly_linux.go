@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// access is a file or folder that is mounted over itself. It is read-only, or writable inside a read-only folder.
+// access is a file or directory that is mounted over itself. It is read-only, or writable inside a read-only directory.
 type access struct {
 	path  string
 	write bool
 }
 
-// readOnly adds the read-only paths. Paths in Rules.Write stay writable with everything in them. Working folders stay
-// writable inside read-only folders, except for read-only paths inside them.
+// readOnly adds the read-only paths. Paths in Rules.Write stay writable with their content. Working directories stay
+// writable inside read-only directories, except for read-only paths inside them.
 func (p *plan) readOnly(o *order, all []mount) {
 	fixed, replaceable := make(map[string]bool), make(map[string]bool)
 	for _, path := range o.Rules.ReadOnly {
@@ -34,7 +34,7 @@ func (p *plan) readOnly(o *order, all []mount) {
 			fixed[path] = false
 		}
 	}
-	for _, path := range slices.Sorted(maps.Keys(fixed)) { // a folder sorts before its contents
+	for _, path := range slices.Sorted(maps.Keys(fixed)) { // a directory sorts before its content
 		if write := !fixed[path]; !p.hides(path) && p.writable(path) != write {
 			p.access = append(p.access, access{path, write})
 		}
@@ -52,9 +52,8 @@ func (p *plan) readOnly(o *order, all []mount) {
 	slices.Sort(p.links)
 }
 
-// writable reports whether a path is not read-only.
 func (p *plan) writable(path string) bool {
-	for _, a := range slices.Backward(p.access) { // the innermost folder is the last one
+	for _, a := range slices.Backward(p.access) { // the innermost directory is the last one
 		if isBelow(path, a.path) {
 			return a.write
 		}
@@ -62,8 +61,8 @@ func (p *plan) writable(path string) bool {
 	return true
 }
 
-// mountAccess mounts read-only paths, and the writable paths inside them, over themselves. copies contains the copies
-// of the writable paths, which the caller must have made beforehand.
+// mountAccess mounts read-only paths, and the writable paths inside them, over themselves. copies contains copies of
+// the writable paths. The caller must make them before any path is mounted.
 func (p *plan) mountAccess(copies map[string]int) error {
 	for _, a := range p.access {
 		var err error
@@ -79,7 +78,8 @@ func (p *plan) mountAccess(copies map[string]int) error {
 			return err
 		}
 	}
-	// A copy covers the mounts over the folders inside it, which prevent these folders from being renamed.
+	// A copy covers the mounts over the directories inside it. These mounts prevent the directories from being renamed, so
+	// they are mounted again.
 	for _, dir := range p.above {
 		if _, isCopy := copies[dir]; !isCopy && p.inCopy(dir) {
 			if err := remount(dir, 0); err != nil {
@@ -110,9 +110,9 @@ func (p *plan) copies() (map[string]int, error) {
 	return out, nil
 }
 
-// notHeld returns what is not enforced for read-only files and folders. These are links to the files and folders that
-// could be replaced, and files in a folder in which the program may create other files, for example a module that an
-// interpreter finds first.
+// notHeld returns descriptions of the parts that are not enforced for read-only files and directories. One part is
+// links to them that could be replaced. The other is files in a directory in which the program may create other files,
+// for example a module that an interpreter finds first.
 func (p *plan) notHeld() []string {
 	var out []string
 	for _, a := range p.access {
@@ -138,7 +138,6 @@ func realPaths(paths []string) []string {
 	return out
 }
 
-// accessible returns the paths in access.
 func (p *plan) accessible() map[string]bool {
 	out := make(map[string]bool)
 	for _, a := range p.access {

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// tampering is a shell script in which a program tries to change $APP, a folder with a program. Each attempt has a
-// name and is undone if it succeeds. $OWN is the folder to which the program may write.
+// tampering is a shell script in which a program tries to change $APP, a directory with a program. Each attempt has a
+// name and is undone if it succeeds. $OWN is the directory to which the program may write.
 const tampering = `
 try() { name=$1; shift; (eval "$@") >/dev/null 2>&1 && echo "$name"; }
 try overwrite ': >> $APP/cli.js'
@@ -36,7 +36,7 @@ try unmount 'umount -l $APP && : >> $APP/cli.js'
 try nested 'unshare -Urm sh -c "umount -l $APP; mount -o remount,rw,bind $APP; mount --bind $APP $OWN; : >> $APP/cli.js || : >> $OWN/cli.js"'
 `
 
-// installed adds a program to the fixture and returns the program's folder.
+// installed adds a program to the fixture and returns the program's directory.
 func (h *fixture) installed(t *testing.T) string {
 	t.Helper()
 	app := filepath.Join(h.dir, "installed", "app")
@@ -46,18 +46,18 @@ func (h *fixture) installed(t *testing.T) string {
 	return app
 }
 
-// tamper returns the attempts that have succeeded.
+// tamper returns the names of the successful attempts.
 func (h *fixture) tamper(t *testing.T, s *sandbox.Sandbox, app string) string {
 	t.Helper()
 	return strings.Join(strings.Fields(h.shell(t, s, "exec 2>/dev/null; APP="+app+" OWN="+h.Own+"; "+tampering)), " ")
 }
 
-// Case X15. A read-only path, and the folders above it, can't be changed, replaced or renamed.
+// Case X15. A program can't change, replace or rename a read-only path or the directories above it.
 func TestReadOnly_PathsCannotBeChanged(t *testing.T) {
 	var app string
 	eachMechanism(t, func(h *fixture) { app = h.installed(t); h.rules.ReadOnly = []string{app} }, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		got := h.tamper(t, s, app)
-		if s.Report().By == "Landlock" { // modes and times are not protected, as the report says
+		if s.Report().By == "Landlock" { // modes and times are not protected, and the report lists them
 			got = strings.TrimSpace(strings.ReplaceAll(got, "chmod touch", ""))
 		}
 		if got != "" {
@@ -75,8 +75,8 @@ func TestReadOnly_PathsCannotBeChanged(t *testing.T) {
 	})
 }
 
-// Case X15. Working folders and opened writable paths stay writable inside read-only folders. Hidden paths in them
-// stay hidden and can't be renamed.
+// Case X15. Working directories and opened writable paths stay writable inside read-only directories. Hidden paths in
+// them stay hidden and can't be renamed.
 func TestReadOnly_WorkAndWriteStayWritable(t *testing.T) {
 	for name, edit := range map[string]func(h *fixture, app string){
 		"working folder": func(h *fixture, app string) { h.rules.Work = []string{filepath.Join(app, "var")} },
@@ -107,7 +107,7 @@ func TestReadOnly_WorkAndWriteStayWritable(t *testing.T) {
 	}
 }
 
-// Case X15. A path that the rules open for writing is writable with everything in it, except hidden paths, which stay
+// Case X15. The rules open a directory for writing. Its content is writable, except for hidden paths, which stay
 // hidden.
 func TestReadOnly_WriteOpensWholeFolder(t *testing.T) {
 	var app string
@@ -129,12 +129,12 @@ func TestReadOnly_WriteOpensWholeFolder(t *testing.T) {
 	})
 }
 
-// Case X15. A folder that an installer replaces becomes read-only again.
+// Case X15. An installer replaces a read-only directory. The new directory becomes read-only too.
 func TestReadOnly_AppliesToReplacedFolder(t *testing.T) {
 	var app string
 	eachMechanism(t, func(h *fixture) { app = h.installed(t); h.rules.ReadOnly = []string{app} }, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		done := make(chan string, 1)
-		go func() { // the program may write for a moment, but not for long
+		go func() { // the program may write for a short time
 			done <- h.shell(t, s, "exec 2>/dev/null; touch up; until [ -e stop ]; do :; done; i=0; while [ $i -lt 1000 ] && (: >> "+app+"/cli.js) 2>/dev/null; do i=$((i+1)); done; "+
 				"(: >> "+app+"/cli.js) 2>/dev/null && echo writes")
 		}()
@@ -150,7 +150,7 @@ func TestReadOnly_AppliesToReplacedFolder(t *testing.T) {
 	})
 }
 
-// Case X15. A link to a program that could be replaced is reported. A link in a read-only folder can't be replaced.
+// Case X15. A link to a program that could be replaced is reported. A link in a read-only directory can't be replaced.
 func TestReadOnly_ReportsReplaceableLinks(t *testing.T) {
 	var link string
 	for name, held := range map[string]bool{"in a folder that is read only": true, "elsewhere": false} {
@@ -177,7 +177,7 @@ func TestReadOnly_ReportsReplaceableLinks(t *testing.T) {
 	}
 }
 
-// Case X15. Root can't replace a link in the root folder, such as /bin if all programs are in /usr.
+// Case X15. Root can't replace a link in the root directory, such as /bin if all programs are in /usr.
 func TestReadOnly_LinksInRootCannotBeReplaced(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("the root folder is root's")
@@ -204,8 +204,8 @@ func TestReadOnly_LinksInRootCannotBeReplaced(t *testing.T) {
 	}
 }
 
-// Case X15. If a program is in a folder with other files, only the program is protected, and the report says what is
-// not protected.
+// Case X15. A program is in a directory with other files. Only the program is protected, and the report describes the
+// files that are not protected.
 func TestReadOnly_ProtectsSingleFileInSharedFolder(t *testing.T) {
 	var file string
 	eachMechanism(t, func(h *fixture) {
@@ -228,8 +228,8 @@ func awaitFile(t *testing.T, path string) {
 	eventually.Holds(t, path+" is there", func() bool { _, err := os.Stat(path); return err == nil })
 }
 
-// Case X21. A program for which everything is read-only, such as an installation, can write only to its own folder
-// and to devices that store nothing.
+// Case X21. All paths are read-only for a program, for example for an installation. The program can write only to its
+// own directory and to devices that store nothing.
 func TestReadOnly_RootLeavesOwnFolderWritable(t *testing.T) {
 	eachMechanism(t, func(h *fixture) {
 		h.rules.ReadOnly = []string{"/"}
@@ -261,8 +261,8 @@ try hidden 'cat $TOKEN'
 	})
 }
 
-// Case X21. A folder that a command may read is inside a hidden folder. The program can access nothing else in the
-// hidden folder, and can't change the folder.
+// Case X21. A command may read one directory inside a hidden directory. The program can't change this directory, and
+// can't access other content of the hidden directory.
 func TestCommand_ReadOpensOneFolderForReading(t *testing.T) {
 	var app, other string
 	eachMechanism(t, func(h *fixture) {
@@ -279,7 +279,7 @@ func TestCommand_ReadOpensOneFolderForReading(t *testing.T) {
 			Env: []string{"PATH=/usr/bin:/bin", "HOME=" + h.Own}, Dir: h.Own, Own: h.Own, Read: app,
 		}
 		got := strings.Fields(run(t, s, command))
-		if s.Report().By == "Landlock" { // modes and times are not protected, as the report says
+		if s.Report().By == "Landlock" { // modes and times are not protected, and the report lists them
 			got = strings.Fields(strings.Replace(strings.Join(got, " "), "chmod touch", "", 1))
 		}
 		if strings.Join(got, " ") != "cli.js" {

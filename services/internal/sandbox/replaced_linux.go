@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchFolders watches the folders of the watched paths or, if a folder is missing, its nearest existing ancestor. It
-// returns the folders that this user may not list. It is idempotent.
+// watchFolders watches the directories of the watched paths. If a directory is missing, it watches the nearest existing
+// ancestor. It returns the directories that this user may not list. It is idempotent.
 func (p *plan) watchFolders(fd int) (unseen []string, err error) {
 	seen := make(map[string]bool)
 	for _, w := range p.watched {
-		// The loop finds folders that were created before their parent folder was watched.
+		// The loop finds directories that were created before their parent directory was watched.
 		for folder, at := "", nearest(filepath.Dir(w.path)); at != folder; at = nearest(filepath.Dir(w.path)) {
 			if folder = at; seen[folder] || p.hides(folder) {
 				continue
@@ -39,7 +39,7 @@ func (p *plan) watchFolders(fd int) (unseen []string, err error) {
 func (p *plan) rehide() {
 	wakes := make([]byte, 4<<10)
 	for {
-		// watchFolders comes first, so that changes during the check wake the launcher. A folder may be new.
+		// watchFolders comes first, so that changes during the check wake the launcher. A directory may be new.
 		if _, err := p.watchFolders(noticesFD); err != nil {
 			os.Exit(exitLauncher)
 		}
@@ -61,14 +61,14 @@ func (p *plan) rehide() {
 	}
 }
 
-// hideAgain hides the file to which a path refers now, unless it is hidden already.
+// hideAgain hides the file to which a path refers now, unless the file is already hidden.
 func (p *plan) hideAgain(w watched) error {
 	if w.link {
 		_ = pinLink(w.path) // the kernel supported this for the previous link
 		return nil
 	}
 	real, err := filepath.EvalSymlinks(w.path)
-	if err != nil { // the path is missing, or inside a hidden folder
+	if err != nil { // the path is missing, or inside a hidden directory
 		return nil //nolint:nilerr // there is nothing to hide
 	}
 	covered := func(hidden string) bool { return isBelow(real, hidden) && isMounted(hidden) }

@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// Report says how much of the rules the kernel enforces. The zero value means nothing.
+// Report describes the rules that the kernel enforces. The zero value means that it enforces none.
 type Report struct {
-	// By is the mechanism: `namespaces` or `Landlock`; empty for none.
+	// By is the mechanism: `namespaces` or `Landlock`. It is empty if there is none.
 	By string `json:"by,omitzero"`
-	// Enforced and NotEnforced list what is enforced and what is not, each in a few words.
+	// Enforced and NotEnforced contain short descriptions of the parts that are enforced, and of the parts that are not.
 	Enforced    []string `json:"held,omitempty"`
 	NotEnforced []string `json:"notHeld,omitempty"`
-	// Opened says, in one sentence each, which programs the rules allow to be changed, and where the rules restrict
-	// access more than the entry suggests. The operator has chosen these rules, so mode [Required] allows them.
+	// Opened contains one sentence for each program that the rules allow to be changed, and for each rule that restricts
+	// access more than its entry suggests. The operator has chosen these rules, so mode [Required] allows them.
 	Opened []string `json:"opened,omitempty"`
-	// Why says why no better mechanism is used; empty if there is no better one.
+	// Why is the reason why no better mechanism is used. It is empty if there is no better mechanism.
 	Why string `json:"why,omitzero"`
 }
 
@@ -51,8 +51,8 @@ func (r Report) String() string {
 // offReason is the value of [Report.Why] if a server's sandbox is off.
 const offReason = "it is off"
 
-// Advice says how more can be enforced. It returns "" if all rules are enforced, and if the sandbox is off, because
-// the operator has chosen that.
+// Advice describes how more rules can be enforced. It returns "" if all rules are enforced. It also returns "" if the
+// sandbox is off, because the operator has chosen that.
 func (r Report) Advice() string {
 	switch {
 	case r.isComplete() || r.Why == offReason:
@@ -67,7 +67,7 @@ func (r Report) Advice() string {
 
 // A ReportGroup is a list of servers with the same report.
 type ReportGroup struct {
-	// Names are the names of the servers, sorted. There is at least one.
+	// Names contains the names of the servers, sorted. There is at least one.
 	Names  []string
 	Report Report
 }

@@ -1,10 +1,10 @@
-// Package sandbox starts programs that have no access to this program's files, processes and terminal. A launcher,
-// which is this program started again, sets up the rules, and the kernel enforces them: see [RunLauncher].
+// Package sandbox starts programs without access to this program's files, processes and terminal. A launcher, which is
+// this program started again, sets up the rules, and the kernel enforces them. See [RunLauncher].
 //
-// There are two mechanisms. With namespaces, the program has separate mounts and processes, and exactly the hidden
-// paths are missing. If namespaces can't be created, Landlock allows access to everything except the hidden paths.
-// Landlock covers neither sockets with a path nor file modes. With Landlock, nothing new can be created directly in a
-// folder that contains a hidden path.
+// There are two mechanisms. With namespaces, the program has its own mounts and processes, and only the hidden paths
+// are missing. If namespaces can't be created, Landlock allows access to all files except the hidden paths. Landlock
+// covers neither sockets with a path nor file modes. With Landlock, no files can be created directly in a directory
+// that contains a hidden path.
 package sandbox
 
 import (
@@ -17,82 +17,76 @@ import (
 	"syscall"
 )
 
-// Mode says how much of the rules must be enforced. The zero value is the strictest.
+// Mode specifies the rules that must be enforced. The zero value is the strictest.
 type Mode string
 
-// The values of [Mode].
 const (
-	// Required starts no program unless all rules are enforced.
+	// Required starts a program only if all rules are enforced.
 	Required Mode = ""
-	// Auto enforces as many rules as this system can.
+	// Auto enforces the rules that this system can enforce.
 	Auto Mode = "auto"
 	// Off enforces no rules.
 	Off Mode = "off"
 )
 
-// Rules say what a program must not access. All paths are absolute and clean. A path that is missing is hidden when
-// it appears.
+// Rules describes the access of a program. All paths are absolute and clean. A missing path is hidden when it appears.
 type Rules struct {
-	// Mode says how much of the rules must be enforced.
+	// Mode specifies the rules that must be enforced.
 	Mode Mode
-	// Secret lists files and folders that are hidden even if Read or Write name them.
+	// Secret lists files and directories that are hidden even if Read or Write name them.
 	Secret []string
-	// Private lists files and folders that are hidden unless Read or Write name them or paths in them. They may be
-	// inside a secret folder.
+	// Private lists files and directories that are hidden unless Read or Write name them or paths in them. They may be
+	// inside a secret directory.
 	Private []string
 	// Programs lists files that can be read and run, but neither changed nor replaced.
 	Programs []string
-	// ReadOnly lists files and folders that the program can read but not change, for example other programs and files
-	// of the system. Paths that do not exist when the program starts are ignored. "/" means everything that no other
-	// rule opens.
+	// ReadOnly lists files and directories that the program can read but not change, for example other programs and files
+	// of the system. Paths that do not exist when the program starts are ignored. "/" means all files that no other rule
+	// opens.
 	ReadOnly []string
-	// Work lists folders that stay writable inside a read-only folder.
+	// Work lists directories that stay writable inside a read-only directory.
 	Work []string
-	// Read and Write list hidden files and folders to open, which are private ones and sockets. Paths in Write are
-	// writable with everything in them, even if another rule makes them read-only.
+	// Read and Write list hidden files and directories to open. They are private ones and sockets. Paths in Write are
+	// writable with their content, even if another rule makes them read-only.
 	Read, Write []string
 	// NoNetwork starts the program without a network.
 	NoNetwork bool
-	// Home is the user's home folder, which stays open; empty if there is none. If it is the program's HOME and
-	// nothing new can be created in it, common cache folders are created before the program starts.
+	// Home is the user's home directory, which stays open. It is empty if there is none. If it is the program's HOME and
+	// no files can be created in it, the common cache directories are created before the program starts.
 	Home string
 }
 
 // Command is a program to start.
 type Command struct {
-	// Path is the program's file. Args are its arguments, of which the first is its name. Env is its whole
-	// environment.
+	// Path is the program's file. Args are its arguments, and the first of them is its name. Env is its whole environment.
 	Path string
 	Args []string
 	Env  []string
-	// Dir is the working folder, an absolute path.
+	// Dir is the absolute path of the working directory.
 	Dir string
-	// Own is a folder that the program may use although it is inside a hidden folder; empty if there is none.
+	// Own is a directory that the program may use although it is inside a hidden directory. It is empty if there is none.
 	Own string
-	// Read is a folder that the program can read but not change, although it is inside a hidden folder; empty if there is
-	// none.
+	// Read is a directory that the program can read but not change, although it is inside a hidden directory. It is empty
+	// if there is none.
 	Read string
 }
 
-// Launcher says how to start this program again as the launcher. [RunLauncher] returns it. The zero value can't start
-// a launcher.
+// Launcher starts this program again as the launcher. [RunLauncher] returns it. The zero value can't start a launcher.
 type Launcher struct {
-	argv []string
-	// notices watches hidden paths for all programs.
+	argv    []string
 	notices *inotifyHub
-	// starter starts launchers in namespaces.
 	starter *starter
 }
 
 const (
-	// launcherArg is the argument that makes this program the launcher.
+	// launcherArg is the argument with which this program runs as the launcher.
 	launcherArg = "stdio-launch"
-	// starterArg is the argument that makes this program a starter.
+	// starterArg is the argument with which this program runs as a starter.
 	starterArg = "stdio-starter"
 )
 
-// RunLauncher runs the launcher if the program was started as a launcher, and then does not return. A main function
-// must call it first. The returned value proves that it did.
+// RunLauncher runs the launcher if the program was started as a launcher. In that case it does not return. A main
+// function must call it first. The returned value proves that it did.
 func RunLauncher() Launcher {
 	self := Launcher{launcherArgs(), new(inotifyHub), new(starter)}
 	if len(os.Args) == len(self.argv) {
@@ -106,7 +100,6 @@ func RunLauncher() Launcher {
 	return self
 }
 
-// launcherArgs returns the arguments that start this program as the launcher.
 func launcherArgs() []string { return []string{"/proc/self/exe", launcherArg} }
 
 // A Sandbox starts programs under its rules. It is safe for concurrent use.
@@ -117,7 +110,6 @@ type Sandbox struct {
 	report    Report
 }
 
-// mechanism is a mechanism of the kernel.
 type mechanism string
 
 const (
@@ -132,7 +124,7 @@ func Nothing() *Sandbox {
 }
 
 // New returns a sandbox. It tests which rules this system can enforce. It returns an error if the rules contradict each
-// other, and in mode [Required] if not all rules can be enforced.
+// other. In mode [Required], it also returns an error if not all rules can be enforced.
 func New(launcher Launcher, rules Rules) (*Sandbox, error) {
 	if rules.Mode == Off {
 		return Nothing(), nil
@@ -143,7 +135,7 @@ func New(launcher Launcher, rules Rules) (*Sandbox, error) {
 	return newWith(launcher, rules, byNamespaces, byLandlock, byNothing)
 }
 
-// newWith uses the first mechanism that works.
+// newWith returns a sandbox with the first mechanism that works.
 func newWith(launcher Launcher, rules Rules, ways ...mechanism) (*Sandbox, error) {
 	if len(launcher.argv) == 0 {
 		return nil, errors.New("a sandbox needs a launcher")
@@ -176,8 +168,8 @@ func (s *Sandbox) Start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr) 
 }
 
 // StartJoined is like [Sandbox.Start], but calls join with the process id before the program runs. Limits that join
-// sets for the process apply to everything that the program starts. If the sandbox is off, join is called just after
-// the program has started.
+// sets for the process apply to all processes that the program starts. If the sandbox is off, StartJoined calls join
+// directly after the start of the program.
 func (s *Sandbox) StartJoined(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, join func(pid int)) (*os.Process, error) {
 	if s.rules.Mode != Off {
 		return s.start(c, stdio, sys, join, false)
@@ -198,7 +190,7 @@ func (r *Rules) Check() error {
 			return fmt.Errorf("read: %w", err)
 		}
 	}
-	for _, path := range r.Write { // a writable folder may contain hidden paths, because it may also contain a program
+	for _, path := range r.Write { // a writable directory may contain hidden paths, because it may also contain a program
 		if err := r.CheckAccess(path); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
@@ -206,7 +198,7 @@ func (r *Rules) Check() error {
 	return nil
 }
 
-// mayOpen returns an error if a path can't be opened, because it is secret or contains hidden paths. If a folder
+// mayOpen returns an error if a path can't be opened, because it is secret or contains hidden paths. If a directory
 // contains hidden paths, its other paths must be named separately.
 func (r *Rules) mayOpen(path string) error {
 	if err := r.CheckAccess(path); err != nil {
@@ -224,7 +216,7 @@ func (r *Rules) mayOpen(path string) error {
 	return nil
 }
 
-// CheckAccess returns an error if a program must not access a path because the path is secret.
+// CheckAccess returns an error if a program may not access a path because the path is secret.
 func (r *Rules) CheckAccess(path string) error {
 	for _, path := range withReal(path) {
 		secret, private := deepest(path, r.Secret), deepest(path, r.Private)
@@ -235,7 +227,7 @@ func (r *Rules) CheckAccess(path string) error {
 	return nil
 }
 
-// deepest returns the longest of the folders that contain a path; empty if there is none.
+// deepest returns the longest of the directories that contain a path. It is empty if there is none.
 func deepest(path string, folders []string) string {
 	found := ""
 	for _, folder := range folders {
@@ -248,7 +240,7 @@ func deepest(path string, folders []string) string {
 	return found
 }
 
-// withReal returns a path and, if the path contains links, its real path.
+// withReal returns a path and, if the path contains links, also its real path.
 func withReal(path string) []string {
 	if real, err := filepath.EvalSymlinks(path); err == nil && real != path {
 		return []string{path, real}
@@ -256,7 +248,7 @@ func withReal(path string) []string {
 	return []string{path}
 }
 
-// isBelow reports whether a clean path is equal to folder or inside it.
+// isBelow reports whether a clean path is equal to the directory or inside it.
 func isBelow(path, folder string) bool {
 	rest, ok := strings.CutPrefix(path, folder)
 	return ok && (rest == "" || rest[0] == filepath.Separator || folder == string(filepath.Separator))

@@ -23,10 +23,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// roleEnv is the environment variable that makes the test binary run as something other than a test.
+// roleEnv is the environment variable that makes the test binary run as another program than a test.
 const roleEnv = "SANDBOX_TEST_ROLE"
 
-// launcher starts the test binary as a launcher.
 var launcher sandbox.Launcher
 
 func TestMain(m *testing.M) {
@@ -47,12 +46,12 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(m.Run())
 	default:
-		os.Exit(norace.Run(m)) // runs about a hundred processes, each of which would take a second to start with the race detector
+		os.Exit(norace.Run(m)) // about a hundred processes run; with the race detector, each would take a second to start
 	}
 }
 
-// runVictim is the main function of a process that takes the place of the gateway. It prints a line when it receives a
-// signal.
+// runVictim is the main function of a process that replaces the gateway in the tests. It prints a line when it receives
+// a signal.
 func runVictim() {
 	got := make(chan os.Signal, 1)
 	signal.Notify(got, syscall.SIGUSR1)
@@ -65,7 +64,7 @@ func runVictim() {
 	fmt.Println("signalled")
 }
 
-// fixture is a folder with the files of a mesh.
+// fixture is a directory with the files of a mesh.
 type fixture struct {
 	targets
 	dir      string
@@ -112,7 +111,7 @@ func put(t *testing.T, file, text string) {
 	}
 }
 
-// listen opens sockets outside of hidden folders.
+// listen opens sockets outside of hidden directories.
 func (h *fixture) listen(t *testing.T) {
 	t.Helper()
 	short, err := os.MkdirTemp("", "s") //nolint:usetesting // the path of a socket must be short
@@ -160,7 +159,7 @@ func (h *fixture) attack(t *testing.T, s *sandbox.Sandbox) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leak, err := unix.Open(h.Token, unix.O_RDONLY, 0) // not closed on exec
+	leak, err := unix.Open(h.Token, unix.O_RDONLY, 0) // the descriptor is not closed on exec
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,8 +202,8 @@ func run(t *testing.T, s *sandbox.Sandbox, c sandbox.Command) string {
 	return string(out)
 }
 
-// sandbox returns a sandbox with a mechanism. If this system does not support the mechanism, the test fails, unless
-// an environment variable says that this is expected.
+// sandbox returns a sandbox with a mechanism. If this system does not support the mechanism, the test fails. With
+// SLUICE_TEST_NO_SANDBOX, it is skipped.
 func (h *fixture) sandbox(t *testing.T, by sandbox.Mechanism) *sandbox.Sandbox {
 	t.Helper()
 	s, err := sandbox.NewBy(launcher, h.rules, by)
@@ -217,7 +216,7 @@ func (h *fixture) sandbox(t *testing.T, by sandbox.Mechanism) *sandbox.Sandbox {
 	return s
 }
 
-// eachUser runs a test as this user and, if this user is root, also as the user nobody.
+// eachUser runs a test as this user. If this user is root, it also runs the test as the user nobody.
 func eachUser(t *testing.T, f func(t *testing.T)) {
 	if os.Getenv("SANDBOX_TEST_CHILD") != "" {
 		f(t)
@@ -253,8 +252,8 @@ func runAsOther(t *testing.T, sys *syscall.SysProcAttr, env ...string) {
 	}
 }
 
-// Case X6. Without a sandbox, all attempts of a hostile program succeed. With a sandbox, only the attempts succeed that
-// the report names as not enforced.
+// Case X6. Without a sandbox, all attempts of a hostile program succeed. With a sandbox, only those attempts succeed
+// that the report lists as not enforced.
 func TestSandbox_StopsHostileProgram(t *testing.T) {
 	eachUser(t, func(t *testing.T) {
 		open := newFixture(t)
@@ -287,7 +286,7 @@ func TestSandbox_StopsHostileProgram(t *testing.T) {
 			t.Log(s.Report())
 			for name, what := range h.attack(t, s) {
 				switch name {
-				case "see process", "path socket", "priority": // as the report says
+				case "see process", "path socket", "priority": // the report lists them as not enforced
 				case "nested ran", "nested failed":
 				default:
 					t.Errorf("%s: %s", name, what)

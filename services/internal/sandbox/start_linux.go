@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probeTimeout is how long the test of a mechanism may take.
+// probeTimeout is the maximum duration of the test of a mechanism.
 const probeTimeout = 10 * time.Second
 
 // order is the input of the launcher. It is sent over a pipe, so that other processes can't see it.
@@ -26,14 +26,14 @@ type order struct {
 	Command Command
 	// Try makes the launcher write a report to standard output instead of starting the program.
 	Try bool
-	// AsRoot reports whether this process may act for every user, as root may.
+	// AsRoot is true if this process may act on behalf of every user, like root.
 	AsRoot bool
 }
 
 // orderFD is the descriptor from which the launcher reads its order.
 const orderFD = 3
 
-// start starts the launcher, which waits for its order until join has returned.
+// start starts the launcher. The launcher waits for its order until join has returned.
 func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, join func(pid int), try bool) (*os.Process, error) {
 	o := order{By: s.mechanism, Rules: s.rules, Command: c, Try: try, AsRoot: isRoot()}
 	raw, err := json.Marshal(o)
@@ -67,7 +67,7 @@ func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, 
 		return nil, err
 	}
 	join(process.Pid)
-	// If the launcher ends before it has read its whole order, it writes the reason to its standard error.
+	// If the launcher exits before it has read its whole order, it writes the reason to its standard error.
 	_, _ = write.Write(raw)
 	return process, nil
 }
@@ -90,7 +90,7 @@ func ownNamespaces(sys *syscall.SysProcAttr, asRoot bool) (err error) {
 	return err
 }
 
-// sameIDs returns mappings of all ids in a file to themselves.
+// sameIDs returns mappings that map all ids in a file to themselves.
 func sameIDs(file string) ([]syscall.SysProcIDMap, error) {
 	raw, err := os.ReadFile(file)
 	if err != nil {
@@ -156,7 +156,7 @@ func parseReport(text string) (r Report, err error) {
 	return r, nil
 }
 
-// isRoot reports whether this process may act for every user.
+// isRoot reports whether this process may act on behalf of every user.
 func isRoot() bool {
 	const asAnyone = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_DAC_OVERRIDE
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}

@@ -18,18 +18,19 @@ import (
 const (
 	// starterFD is the descriptor of the socket in the process of a starter.
 	starterFD = 3
-	// maxStart is the maximum size of a request to a starter, and of its answer, in bytes. maxFiles is the maximum
-	// number of files of a request.
+	// maxStart is the maximum size of a request to a starter, and of its response, in bytes. maxFiles is the maximum
+	// number of files in a request.
 	maxStart = 4 << 10
 	maxFiles = 16
-	// startTimeout is how long a starter may take to start one launcher. All other starts wait during that time.
+	// startTimeout is the maximum time that a starter may take to start one launcher. All other starts wait during that
+	// time.
 	startTimeout = 10 * time.Second
 )
 
 // starter starts launchers in namespaces, from a small separate process. Go can't share its memory with a new process
-// that gets a user namespace (no CLONE_VM). Therefore the kernel copies the page tables of all memory, and every page
-// that is written afterwards causes a fault. In a gateway with hundreds of MiB of memory, this stopped all goroutines
-// for up to 0.4 s (docs/decisions/0078-stdio-processes.md). The zero value starts the separate process when it is first
+// in a new user namespace (no CLONE_VM). Therefore the kernel copies the page tables of all memory, and every page that
+// is written afterwards causes a fault. In a gateway with hundreds of MiB of memory, this stopped all goroutines for up
+// to 0.4 s (docs/decisions/0078-stdio-processes.md). The zero value starts the separate process when it is first
 // needed. starter is safe for concurrent use.
 type starter struct {
 	mu sync.Mutex
@@ -43,21 +44,20 @@ type startRequest struct {
 	Setsid    bool
 	Pdeathsig syscall.Signal
 	AsRoot    bool
-	// Try makes the starter wait for the end of the launcher. Otherwise the launcher is a child of the process that
-	// sends the request.
+	// Try makes the starter wait for the end of the launcher. Otherwise the launcher is a child of the process that sends
+	// the request.
 	Try bool
 }
 
-// startAnswer is the answer to a startRequest.
 type startAnswer struct {
-	// Pid is the process id of the launcher. If Error is not empty, it says why no launcher was started.
+	// Pid is the process id of the launcher. If no launcher was started, Error contains the reason.
 	Pid   int
 	Error string
 }
 
-// start starts a launcher with the given files. A request that may have reached the starter is not repeated.
-// Otherwise two launchers could read from the same pipe, and the order could reach the launcher for which no caller
-// waits.
+// start starts a launcher with the given files. It does not repeat a request that may have reached the starter.
+// Otherwise two launchers could read from the same pipe, and the launcher for which no caller waits could receive the
+// order.
 func (s *starter) start(argv []string, r startRequest, files []*os.File) (*os.Process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +109,7 @@ func (s *starter) send(argv []string, r startRequest, files []*os.File) (err err
 	return uninterrupted(func() error { return unix.Sendmsg(fd, raw, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL) })
 }
 
-// receive waits for the answer to a request. The caller must hold mu.
+// receive waits for the response to a request. The caller must hold mu.
 func (s *starter) receive() (answer startAnswer, err error) {
 	buf, n := make([]byte, maxStart), 0
 	fd := int(s.socket.Fd())
@@ -126,7 +126,7 @@ func (s *starter) receive() (answer startAnswer, err error) {
 }
 
 // startStarter starts a starter and returns the socket to it. The parent of the starter's launchers is the thread that
-// has started the starter. If this thread ended, launchers would receive Pdeathsig, so the thread never ends.
+// has started the starter. If this thread ended, launchers would receive Pdeathsig. Therefore the thread never ends.
 func startStarter(argv []string) (*os.File, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -165,7 +165,7 @@ func startStarter(argv []string) (*os.File, error) {
 	return ours, nil
 }
 
-// serveStarts is the main function of the starter's process. It answers requests until the requesting process has
+// serveStarts is the main function of the starter's process. It handles requests until the requesting process has
 // ended.
 func serveStarts() int {
 	runtime.LockOSThread() // Pdeathsig refers to the thread that starts a process
@@ -194,7 +194,6 @@ func serveStarts() int {
 	}
 }
 
-// startLauncher starts the requested launcher.
 func startLauncher(raw, oob []byte) (answer startAnswer) {
 	files, err := filesOf(oob)
 	defer func() {
@@ -248,7 +247,7 @@ func filesOf(oob []byte) (files []*os.File, err error) {
 	return slices.Clip(files), nil
 }
 
-// uninterrupted retries a function as long as signals interrupt its system call.
+// uninterrupted retries a function while signals interrupt its system call.
 func uninterrupted(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {

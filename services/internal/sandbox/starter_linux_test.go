@@ -24,7 +24,7 @@ func inNamespaces(t *testing.T) *sandbox.Sandbox {
 	return s
 }
 
-// startTrue starts a program that ends immediately, and returns how it ended.
+// startTrue starts a program that ends immediately, and returns the program's final state.
 func startTrue(t *testing.T, s *sandbox.Sandbox, started func(pid int)) *os.ProcessState {
 	t.Helper()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -44,8 +44,9 @@ func startTrue(t *testing.T, s *sandbox.Sandbox, started func(pid int)) *os.Proc
 	return state
 }
 
-// The kernel write-protects all memory of a process that forks, and each page that is written afterwards causes a
-// fault. With hundreds of MiB this stops the whole process for a while.
+// If a process forks, the kernel write-protects all its memory, and each page that is written afterwards causes a
+// fault. With hundreds of MiB this stops the whole process for some time. Therefore the start of a program must not
+// fork this process.
 func TestStart_DoesNotForkThisProcess(t *testing.T) {
 	s := inNamespaces(t)
 	startTrue(t, s, func(int) {}) // starts the starter, and allocates memory that is allocated only once
@@ -86,7 +87,7 @@ func TestStart_ProgramIsChildOfThisProcess(t *testing.T) {
 	}
 }
 
-// A starter that was killed, for example because memory ran out, is replaced.
+// A starter is killed, as when memory runs out. The next start uses another starter.
 func TestStart_ReplacesKilledStarter(t *testing.T) {
 	s := inNamespaces(t)
 	for range 2 {
@@ -117,7 +118,6 @@ func parentOf(t *testing.T, pid int) (parent int) {
 	return parent
 }
 
-// startersOf returns the starters of a process.
 func startersOf(t *testing.T, of int) (pids []int) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -137,7 +137,7 @@ func startersOf(t *testing.T, of int) (pids []int) {
 	return pids
 }
 
-// A starter that does not answer blocks no caller. The next start uses another starter.
+// A starter does not respond. It does not block callers, and the next start uses another starter.
 func TestStart_ReplacesHangingStarter(t *testing.T) {
 	s := inNamespaces(t)
 	startTrue(t, s, func(int) {})

@@ -1,5 +1,5 @@
-// Package signeddecision signs statements of the policy role about its decisions, and verifies them. Other roles
-// can't make a decision that passes the verification.
+// Package signeddecision signs statements by the policy role about its decisions, and verifies them. The other roles
+// can't sign a statement that passes the verification.
 package signeddecision
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
-// domain is the prefix of every text that this package signs. The policy role's key also signs for TLS, and the
-// prefix makes sure that a signature for one purpose is not valid for the other.
+// domain is the prefix of all bytes that this package signs. The policy role's key also signs for TLS. The prefix
+// ensures that a signature for one purpose is not valid for the other.
 const domain = "sluice-decision-1\x00"
 
 // principalFormat is the version of a principal's digest.
@@ -29,7 +29,7 @@ const principalFormat = "sluice-principal-1"
 // nonceSize is the length of a nonce, in bytes.
 const nonceSize = 16
 
-// ErrNotSignedByPolicy means that a statement was not signed by the policy role. Compare with errors.Is.
+// ErrNotSignedByPolicy means that the policy role did not sign a statement. Use errors.Is to compare it.
 var ErrNotSignedByPolicy = errors.New("the decision is not signed by the policy role")
 
 // Signer signs decisions for the policy role. It is safe for concurrent use.
@@ -37,8 +37,8 @@ type Signer struct {
 	identity func() (ed25519.PrivateKey, [][]byte)
 }
 
-// NewSigner returns a signer. identity returns the key and its chain of certificates in DER, the role's own
-// certificate first. The chain is empty if verifiers know the key. identity is called for each signature, so that
+// NewSigner returns a signer. identity returns the key and its chain of certificates in DER, beginning with the role's
+// own certificate. The chain is empty if verifiers know the key. NewSigner calls identity for each signature, so that
 // certificates can be renewed.
 func NewSigner(identity func() (ed25519.PrivateKey, [][]byte)) *Signer {
 	return &Signer{identity: identity}
@@ -59,7 +59,6 @@ func (s *Signer) Sign(statement *policyv1.DecisionStatement) (*policyv1.SignedDe
 	return &policyv1.SignedDecision{Statement: raw, Signature: ed25519.Sign(key, signingInput(raw)), Certificates: chain}, nil
 }
 
-// signingInput returns the text that is signed for a statement.
 func signingInput(statement []byte) []byte { return append([]byte(domain), statement...) }
 
 // Verifier verifies the policy role's signatures. It is safe for concurrent use.
@@ -67,8 +66,8 @@ type Verifier struct {
 	key func(certificates [][]byte) (ed25519.PublicKey, error)
 }
 
-// NewVerifier returns a verifier for roles in separate processes, whose certificates a CA has issued. pool is called
-// for each statement, so that the CA can be renewed.
+// NewVerifier returns a verifier for roles in separate processes with certificates from a CA. pool is called for each
+// statement, so that the CA can be renewed.
 func NewVerifier(pool func() *x509.CertPool) *Verifier {
 	return &Verifier{key: func(certificates [][]byte) (ed25519.PublicKey, error) { return policyKey(certificates, pool()) }}
 }
@@ -83,8 +82,8 @@ func NewLocalPair() (*Signer, *Verifier, error) {
 		&Verifier{key: func([][]byte) (ed25519.PublicKey, error) { return public, nil }}, nil
 }
 
-// policyKey returns the key of the leaf certificate. The certificate must be issued by the CA for the policy role and
-// must not have expired.
+// policyKey returns the key of the leaf certificate. The CA must have issued the certificate for the policy role, and
+// the certificate must not have expired.
 func policyKey(certificates [][]byte, ca *x509.CertPool) (ed25519.PublicKey, error) {
 	if ca == nil || len(certificates) == 0 {
 		return nil, errors.New("there is no certificate, or no CA is configured")
@@ -116,7 +115,7 @@ func policyKey(certificates [][]byte, ca *x509.CertPool) (ed25519.PublicKey, err
 }
 
 // Verify returns the statement that the policy role has signed. The caller must check whether the statement is fresh
-// and is about the right call. Errors: [ErrNotSignedByPolicy].
+// and about the right call. If the policy role did not sign it, Verify returns [ErrNotSignedByPolicy].
 func (v *Verifier) Verify(s *policyv1.SignedDecision) (*policyv1.DecisionStatement, error) {
 	key, err := v.key(s.GetCertificates())
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 )
 
-// newSigner returns a signer with a key and a new certificate that the authority a has issued for it.
+// newSigner returns a signer with a new certificate from the authority a.
 func newSigner(t *testing.T, a *pki.Authority, leaf pki.Leaf) *signeddecision.Signer {
 	t.Helper()
 	certPEM, keyPEM, err := a.Issue(leaf)
@@ -44,7 +44,8 @@ func authority(t *testing.T) *pki.Authority {
 	return a
 }
 
-// Case I5. Only the policy role can sign, with a certificate of the CA that has not expired.
+// Case I5. The verifier accepts only the policy role's signatures. The role's certificate must be from the CA and must
+// not have expired.
 func TestVerifier_AcceptsOnlyPolicyCertificates(t *testing.T) {
 	t.Parallel()
 	ours, other := authority(t), authority(t)
@@ -97,7 +98,7 @@ func sign(t *testing.T, s *signeddecision.Signer) *policyv1.SignedDecision {
 	return out
 }
 
-// Two statements with equal contents differ, because their nonces do.
+// Two statements with equal contents have different nonces, so they differ.
 func TestSigner_AddsNonceToEachStatement(t *testing.T) {
 	t.Parallel()
 	signer, verifier, err := signeddecision.NewLocalPair()

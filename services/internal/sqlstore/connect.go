@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// connectPause is the minimum time between attempts to connect after an attempt has failed.
+// connectPause is the minimum time between attempts to connect after a failed attempt.
 const connectPause = 100 * time.Millisecond
 
-// connector opens connections. After an attempt has failed, it makes one attempt every connectPause, and all other
-// callers get the error of the last attempt. A PostgreSQL server starts a process for each attempt, even for one that
-// it refuses. After a recovery it must end all these processes before it accepts new connections. A connector is safe
-// for concurrent use.
+// connector opens connections. After a failed attempt, it makes one attempt every connectPause, and all other callers
+// receive the error of the last attempt. A PostgreSQL server starts a process for each attempt, even for one that it
+// refuses. After a recovery it must end all these processes before it accepts new connections. A connector is safe for
+// concurrent use.
 type connector struct {
 	driver.Connector
 
@@ -29,7 +29,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 	conn, err := c.Connector.Connect(ctx)
 	if err != nil && ctx.Err() != nil {
-		return nil, err // the caller has given up, which does not show that the server is unavailable
+		return nil, err // the caller's context has ended, which does not show that the server is unavailable
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -37,7 +37,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	return conn, err
 }
 
-// mayConnect returns nil if an attempt may be made now, otherwise the last error.
+// mayConnect returns nil if an attempt may be made now, or otherwise the last error.
 func (c *connector) mayConnect() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

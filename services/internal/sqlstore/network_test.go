@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// callerTimeout is how long a caller of the store waits, as in the gateway.
+	// callerTimeout is the time that a caller waits for the store. The gateway has the same timeout.
 	callerTimeout = 2 * time.Second
-	// recoveryTime is the time within which a store must work after it can be reached again.
+	// recoveryTime is the time within which a store must work after it is available again.
 	recoveryTime = 5 * time.Second
 )
 
@@ -36,7 +36,7 @@ func count(ctx context.Context, tx *sqlstore.Tx) error {
 	return err
 }
 
-// countOnce adds 1 to the counter, with the deadline of a caller.
+// countOnce changes the counter by one, with the deadline of a caller.
 func countOnce(t *testing.T, db *sqlstore.DB) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callerTimeout)
@@ -44,7 +44,6 @@ func countOnce(t *testing.T, db *sqlstore.DB) error {
 	return db.Do(ctx, count)
 }
 
-// waitUntilAvailable calls countOnce until it succeeds.
 func waitUntilAvailable(t *testing.T, db *sqlstore.DB) {
 	t.Helper()
 	begin := time.Now()
@@ -64,8 +63,8 @@ func waitUntilAvailable(t *testing.T, db *sqlstore.DB) {
 	}
 }
 
-// While a server resets every connection, its callers open few new ones. Otherwise the server would still be busy
-// closing connections when it could work again.
+// A server resets every connection. Meanwhile, callers may open only few new connections. Otherwise the server would
+// still be busy closing connections when it works again.
 func TestDo_LimitsAttemptsWhenServerResetsConnections(t *testing.T) {
 	t.Parallel()
 	db, proxy := newProxiedStore(t)
@@ -85,9 +84,9 @@ func TestDo_LimitsAttemptsWhenServerResetsConnections(t *testing.T) {
 		})
 	}
 	asking.Wait()
-	// The pool has 16 connections. Each may have begun to connect before the first one failed. After that there are
-	// 10 attempts in a second. For each attempt, the driver opens three connections: with TLS, without TLS, and to
-	// cancel the query.
+	// The pool has 16 connections. Each may have begun to connect before the first attempt failed. After that there are 10
+	// attempts in a second. For each attempt, the driver opens three connections: with TLS, without TLS, and to cancel the
+	// query.
 	most := 3 * (16 + 10*time.Since(begin).Seconds() + 1)
 	if opened = proxy.OpenedConnections() - opened; opened == 0 || float64(opened) > most {
 		t.Errorf("%d connections in %v, want 1 to %.0f", opened, time.Since(begin), most)
@@ -96,7 +95,8 @@ func TestDo_LimitsAttemptsWhenServerResetsConnections(t *testing.T) {
 	waitUntilAvailable(t, db)
 }
 
-// The locks of a lost connection are released, even if the server does not notice the loss.
+// A connection is lost during a transaction, and the server does not notice it. The locks of the transaction are
+// released.
 func TestDo_LostTransactionReleasesLocks(t *testing.T) {
 	t.Parallel()
 	db, proxy := newProxiedStore(t)
@@ -117,7 +117,7 @@ func TestDo_LostTransactionReleasesLocks(t *testing.T) {
 	}
 }
 
-// A transaction that is lost while it waits does not get the lock, so it can't block other transactions.
+// A transaction is lost while it waits for a lock. It does not get the lock, so it can't block other transactions.
 func TestDo_LostWaitersGetNoLocks(t *testing.T) {
 	t.Parallel()
 	db, proxy := newProxiedStore(t)
@@ -162,8 +162,8 @@ func awaitWaiters(ctx context.Context, t *testing.T, tx *sqlstore.Tx, many int) 
 	}
 }
 
-// If the answer to a commit is lost, it is unknown whether the change was made. In this test the change was made, and a
-// retry finds that out.
+// The response to a commit is lost, so it is unknown whether the change was made. In this test the change was made. A
+// retry finds this out.
 func TestDo_ReportsErrAwayWhenCommitAnswerIsLost(t *testing.T) {
 	t.Parallel()
 	db, proxy := newProxiedStore(t)
@@ -177,7 +177,7 @@ func TestDo_ReportsErrAwayWhenCommitAnswerIsLost(t *testing.T) {
 	}
 }
 
-// If unused connections were lost, they are not all tried one after the other.
+// Unused connections are lost. The store does not test all of them one after the other.
 func TestDo_ReplacesLostConnections(t *testing.T) {
 	t.Parallel()
 	db, proxy := newProxiedStore(t)
@@ -188,7 +188,7 @@ func TestDo_ReplacesLostConnections(t *testing.T) {
 		wg.Go(func() {
 			if err := db.DoUnqueued(t.Context(), func(context.Context, *sqlstore.Tx) error {
 				ready.Done()
-				ready.Wait() // each goroutine has a separate connection
+				ready.Wait() // each goroutine has its own connection
 				return nil
 			}); err != nil {
 				t.Error(err)
@@ -202,8 +202,8 @@ func TestDo_ReplacesLostConnections(t *testing.T) {
 	waitUntilAvailable(t, db)
 }
 
-// There are more callers than connections, and no connection gets an answer. When the network works again,
-// connections that were being opened must not block a caller.
+// There are more callers than connections, and no connection gets a response. When the network works again, connections
+// that were being opened must not block a caller.
 func TestDo_RecoversWhenManyCallersWaited(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(*network.Proxy){
@@ -233,7 +233,7 @@ func TestDo_RecoversWhenManyCallersWaited(t *testing.T) {
 	}
 }
 
-// If many callers wait for each other for a long time, the store does not count as unavailable. Each caller waits
+// Many callers wait for each other for a long time. The store does not count as unavailable, and each caller waits
 // until its own deadline.
 func TestDo_WaitsForOtherTransactions(t *testing.T) {
 	t.Parallel()
@@ -260,22 +260,24 @@ func TestDo_WaitsForOtherTransactions(t *testing.T) {
 	}
 }
 
-// A store whose every answer is late does not count as unavailable because a transaction has many queries.
+// The timeout applies to each query, not to the transaction: a slow store does not count as unavailable merely because
+// a transaction needs several queries.
 func TestDo_AcceptsSlowStore(t *testing.T) {
 	t.Parallel()
 	db, proxy := newProxiedStore(t)
-	if err := db.Do(t.Context(), count); err != nil { // an unused connection is tested first, which has a shorter timeout
+	if err := db.Do(t.Context(), count); err != nil { // the store first tests an unused connection, and that test has a shorter timeout
 		t.Fatal(err)
 	}
 	proxy.Delay(t, 350*time.Millisecond)
-	// The transaction needs five answers: three to begin, one for the change, and one for the commit.
+	// The transaction needs five responses: three to begin, one for the change, and one for the commit.
 	if err := db.Do(t.Context(), count); err != nil {
 		t.Error(err)
 	}
 	proxy.EndFault(t)
 }
 
-// A caller without a deadline gets an error after a while, and its connection is free again.
+// The store does not respond to a caller without a deadline. After a timeout, the caller receives an error, and its
+// connection is free again.
 func TestDo_FailsWithoutDeadlineWhenStoreIsSilent(t *testing.T) {
 	t.Parallel()
 	db, proxy := newProxiedStore(t)

@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	// sharedTable is the name of the version table in earlier releases, in which a database could belong to only one role.
+	// sharedTable is the name of the version table in earlier releases. In these releases, a database could belong to only
+	// one role.
 	sharedTable = "goose_db_version"
 	// adoptLock is the advisory lock that a role holds while it adopts sharedTable.
 	adoptLock = 0x736c7569636501
@@ -22,12 +23,12 @@ func isName(name string) bool { return nameGrammar.MatchString(name) }
 // versionTable returns the name of the PostgreSQL table that contains the version of a role's tables.
 func versionTable(cfg Config) string { return sharedTable + "_" + cfg.Name }
 
-// ownsTables reports whether the current schema contains the shared table and all tables of the role's first migration.
-// Other schemas on the search path don't count, so another application's version table is not changed.
+// ownsTables is a query that reports whether the current schema contains the shared table and all tables of the role's
+// first migration. Other schemas on the search path don't count, so another application's version table is not changed.
 const ownsTables = `SELECT NOT bool_or(name = $1) AND bool_or(name = $2) AND $3::text[] <@ array_agg(name)
 	FROM (SELECT tablename::text AS name FROM pg_tables WHERE schemaname = current_schema() UNION SELECT '') AS tables`
 
-// adoptVersionTable renames an earlier release's version table if it belongs to the role's tables. Copying the table
+// adoptVersionTable renames an earlier release's version table if it belongs to the role's tables. A copy of the table
 // would not be enough: a program of the earlier release would still read the old table, and would not notice that the
 // role's tables are newer.
 func adoptVersionTable(ctx context.Context, db *sql.DB, cfg Config) error {
@@ -35,7 +36,7 @@ func adoptVersionTable(ctx context.Context, db *sql.DB, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback() }() // does nothing after Commit
+	defer func() { _ = tx.Rollback() }() // has no effect after Commit
 	if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", int64(adoptLock)); err != nil {
 		return err
 	}

@@ -29,7 +29,6 @@ func toolbox(source string) sqlstore.Config {
 	return sqlstore.Config{Source: source, Name: "toolbox", Marker: "tools"}
 }
 
-// checkWrite checks that a store accepts changes.
 func checkWrite(t *testing.T, db *sqlstore.DB, statement string) {
 	t.Helper()
 	err := db.Do(t.Context(), func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -72,7 +71,7 @@ func TestOpen_RolesStartConcurrentlyOnEmptyDatabase(t *testing.T) {
 	group.Wait()
 }
 
-// migrateEarlier migrates a database as earlier releases did, in which all roles used the same version table.
+// migrateEarlier migrates a database in the way of earlier releases, in which all roles used the same version table.
 func migrateEarlier(t *testing.T, source string, texts ...string) error {
 	t.Helper()
 	db, err := sql.Open("pgx", source)

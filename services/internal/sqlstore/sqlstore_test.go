@@ -31,7 +31,7 @@ func migrations(texts ...string) fs.FS {
 	return out
 }
 
-// eachStore runs a test on every kind of store, with the configuration of a new store.
+// eachStore runs a test with SQLite and with PostgreSQL. The argument of test is the configuration of a new store.
 func eachStore(t *testing.T, test func(t *testing.T, config sqlstore.Config)) {
 	t.Helper()
 	t.Parallel()
@@ -106,7 +106,7 @@ func TestDo_CommitsDurably(t *testing.T) {
 	})
 }
 
-// Only its owner can read a store's file, even if others have access to the folder.
+// Only its owner can read a store's file, even if other users have access to the directory.
 func TestOpen_CreatesPrivateFiles(t *testing.T) {
 	t.Parallel()
 	cfg := sqlstore.Config{Source: sqlstore.SQLite, File: filepath.Join(t.TempDir(), "a.db")}
@@ -124,8 +124,8 @@ func TestOpen_CreatesPrivateFiles(t *testing.T) {
 	}
 }
 
-// With many concurrent callers on several connections to one store, no change is lost if transactions read a value and
-// write a new value that depends on it.
+// Many callers, on several connections to one store, read a value and write a new value that depends on it. No change
+// is lost.
 func TestDo_IsSerializable(t *testing.T) {
 	eachStore(t, func(t *testing.T, cfg sqlstore.Config) {
 		db := open(t, cfg, counters)
@@ -165,8 +165,8 @@ func TestDo_IsSerializable(t *testing.T) {
 	})
 }
 
-// With a queue, transactions with changes wait for each other, and almost no transaction is retried. On a busy machine
-// PostgreSQL sometimes reports a collision without a reason (13.2.3, Serializable Isolation Level). Without a queue,
+// With a queue, transactions with changes wait for each other, and almost no transaction is retried. On a busy machine,
+// PostgreSQL sometimes reports a conflict without a reason (13.2.3, Serializable Isolation Level). Without a queue,
 // most transactions are retried.
 func TestDo_QueuePreventsCollisions(t *testing.T) {
 	t.Parallel()

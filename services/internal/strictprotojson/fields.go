@@ -1,6 +1,6 @@
-// Package strictprotojson converts protobuf messages to and from JSON for MCP tools. It accepts and writes exactly
-// one JSON form. The form differs from protobuf's JSON mapping as follows: a string field with the option
-// (sluice.mcp.v1.json) is a JSON object, enum values have short names, and input is not corrected.
+// Package strictprotojson converts protobuf messages to and from JSON for MCP tools. It accepts and writes exactly one
+// JSON form. The form differs from protobuf's JSON mapping as follows: a string field with the option
+// (sluice.mcp.v1.json) is a JSON object, enum values have short names, and invalid input is not corrected.
 package strictprotojson
 
 import (
@@ -22,7 +22,7 @@ func IsProgress(fd protoreflect.FieldDescriptor) bool {
 
 var progressName = (*mcpv1.Progress)(nil).ProtoReflect().Descriptor().FullName()
 
-// IsJSON reports whether a field contains a JSON object as text.
+// IsJSON reports whether a field contains a JSON object in a string.
 func IsJSON(fd protoreflect.FieldDescriptor) bool {
 	opts, ok := fd.Options().(*descriptorpb.FieldOptions)
 	if !ok || fd.Kind() != protoreflect.StringKind {
@@ -32,7 +32,7 @@ func IsJSON(fd protoreflect.FieldDescriptor) bool {
 	return is
 }
 
-// IsWellKnown reports whether a message is a well-known type, which has the special form of protobuf's JSON mapping.
+// IsWellKnown reports whether a message is a well-known type, which has a special form in protobuf's JSON mapping.
 func IsWellKnown(md protoreflect.MessageDescriptor) bool {
 	switch name, ok := strings.CutPrefix(string(md.FullName()), "google.protobuf."); name {
 	case "Timestamp", "Duration", "FieldMask", "Struct", "Any", "Empty", "ListValue", "Value",
@@ -47,7 +47,7 @@ func IsUnspecified(v protoreflect.EnumValueDescriptor) bool {
 	return enum.NameOf(v) == "unspecified"
 }
 
-// Rules returns the constraints on a field that its contract states; nil if there are none.
+// Rules returns the constraints on a field in its contract, or nil if there are none.
 func Rules(fd protoreflect.FieldDescriptor) *validatepb.FieldRules {
 	opts, ok := fd.Options().(*descriptorpb.FieldOptions)
 	if !ok || !proto.HasExtension(opts, validatepb.E_Field) {

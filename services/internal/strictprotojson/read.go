@@ -16,21 +16,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// Error says what is wrong with a JSON text, and where.
+// Error describes a problem in JSON text and its position.
 type Error struct {
-	// Pointer is a JSON Pointer (RFC 6901) into the text.
+	// Pointer is a JSON Pointer (RFC 6901) to the value.
 	Pointer string
-	// Message says what is wrong with the value. It is written for people and models.
+	// Message describes the problem for people and models.
 	Message string
 }
 
 // Error implements error.
 func (e *Error) Error() string { return e.Pointer + ": " + e.Message }
 
-// Read reads a JSON object into an empty message. It accepts only one form: fields are named by their JSON names,
-// numbers are JSON numbers, strings are JSON strings, and enum values are their names. Integers of 64 bits are
-// strings of digits. Required fields must exist. The text must be JSON without repeated names. Other constraints of
-// the contract are not checked. Errors are [*Error].
+// Read reads a JSON object into an empty message. It accepts only one form: fields have their JSON names, numbers are
+// JSON numbers, strings are JSON strings, and enum values are their names. Integers of 64 bits are strings of digits.
+// Required fields must exist. The input must be JSON without repeated names. Read does not check the other constraints
+// of the contract. Errors are [*Error].
 func Read(text []byte, m protoreflect.Message) error {
 	r := &reader{dec: jsontext.NewDecoder(bytes.NewReader(text))}
 	if err := r.message(m, ""); err != nil {
@@ -107,7 +107,7 @@ func (r *reader) message(m protoreflect.Message, at string) error {
 	return nil
 }
 
-// fieldNames returns the names of the fields, for error messages.
+// fieldNames returns the names of the fields for error messages.
 func fieldNames(fields protoreflect.FieldDescriptors) string {
 	var names []string
 	for i := range fields.Len() {
@@ -203,7 +203,6 @@ func (r *reader) entries(entries protoreflect.Map, fd protoreflect.FieldDescript
 	return err
 }
 
-// scalar reads a value that is not a message.
 func (r *reader) scalar(fd protoreflect.FieldDescriptor, at string) (protoreflect.Value, error) {
 	raw, err := r.dec.ReadValue()
 	if err != nil {
@@ -226,7 +225,7 @@ func scalarOf(fd protoreflect.FieldDescriptor, raw jsontext.Value) (protoreflect
 		if raw.Kind() != '{' {
 			return protoreflect.Value{}, errNotObject
 		}
-		return protoreflect.ValueOfString(string(raw)), nil // the text of the object is not changed
+		return protoreflect.ValueOfString(string(raw)), nil // the spelling of the object is not changed
 	}
 	switch fd.Kind() { //nolint:exhaustive // values of other kinds are JSON strings, see below
 	case protoreflect.BoolKind:
@@ -280,7 +279,7 @@ func scalarOf(fd protoreflect.FieldDescriptor, raw jsontext.Value) (protoreflect
 	return protoreflect.ValueOfString(string(text)), nil
 }
 
-// parseInt reads an integer. It is a JSON number for 32 bits, and a JSON string for 64 bits.
+// parseInt parses an integer: a JSON number for 32 bits, or a JSON string for 64 bits.
 func parseInt(raw jsontext.Value, kind jsontext.Kind, bits int) (int64, error) {
 	text, err := digits(raw, kind)
 	if err != nil {
@@ -320,7 +319,6 @@ func digits(raw jsontext.Value, kind jsontext.Kind) (string, error) {
 	return text, nil
 }
 
-// enumValueOf returns the value of an enum with the given name.
 func enumValueOf(values protoreflect.EnumDescriptor, name string) (protoreflect.Value, error) {
 	var names []string
 	for i := range values.Values().Len() {

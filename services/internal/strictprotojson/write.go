@@ -16,12 +16,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// ErrTooLarge means that the JSON text of a message would be too long.
+// ErrTooLarge means that the JSON form of a message would be too long.
 var ErrTooLarge = errors.New("the message is larger as JSON than it may be")
 
-// Append appends a message to out as a JSON object. The argument most is the maximum length of out in bytes. If out
-// becomes longer, Append returns [ErrTooLarge], possibly after appending a little more. A field without presence is
-// written even if it is empty. Unspecified enum values and progress are omitted.
+// Append appends a message to out as a JSON object. most is the maximum length of out in bytes. If out becomes longer,
+// Append returns [ErrTooLarge], possibly after appending slightly more. A field without presence is written even if it
+// is empty. Unspecified enum values and progress are omitted.
 func Append(out []byte, m protoreflect.Message, most int) ([]byte, error) {
 	return (&writer{most}).message(out, m)
 }
@@ -155,7 +155,7 @@ func (w *writer) value(out []byte, fd protoreflect.FieldDescriptor, v protorefle
 	return out, nil
 }
 
-// appendObject appends a field whose text is a JSON object.
+// appendObject appends a string field that contains a JSON object.
 func appendObject(out []byte, fd protoreflect.FieldDescriptor, text string) ([]byte, error) {
 	if text == "" {
 		text = "{}"

@@ -15,23 +15,22 @@ import (
 
 // An Explainer is a struct that can explain unknown keys.
 type Explainer interface {
-	// ExplainKey says what is wrong with a key and what to do about it. It returns false if it has no explanation for
-	// the key.
+	// ExplainKey describes the problem with a key and its solution. It returns false if it has no explanation for the key.
 	ExplainKey(key string) (message, suggestion string, ok bool)
 }
 
-// OneOrMany is a list whose only item may be written without a list around it.
+// OneOrMany is a list. If it has only one item, the item may be written without a list.
 type OneOrMany[T any] []T
 
 func (OneOrMany[T]) oneOrMany() {}
 
-// Decode decodes the document into the value to which the argument into points. Values that the document does not name
-// are unchanged, map entries are added, and lists are replaced. An empty document changes nothing. The error is an
+// Decode decodes the document into the value to which into points. Values that the document does not name are
+// unchanged, map entries are added, and lists are replaced. An empty document changes nothing. The error is an
 // [Errors]. After an error, the value must not be used.
 //
-// A field is named by its tag `yaml:"name"`, or without a tag by its name in lower case. The tag `yaml:"-"` hides a
-// field. The tag `yaml:",inline"` adds the fields of a struct to its parent. Fields may be booleans, numbers, text,
-// time.Duration, structs, pointers, slices, maps with text as keys, any, [yaml.Node], [OneOrMany],
+// The name of a field is the name in its tag `yaml:"name"`, or without a tag its name in lower case. The tag `yaml:"-"`
+// hides a field. The tag `yaml:",inline"` adds the fields of a struct to its parent. Fields may be booleans, numbers,
+// strings, time.Duration, structs, pointers, slices, maps with string keys, any, [yaml.Node], [OneOrMany],
 // [encoding.TextUnmarshaler] and [yaml.Unmarshaler]. Decode panics for other types.
 func (s *Source) Decode(into any) error {
 	v := reflect.ValueOf(into)
@@ -47,7 +46,7 @@ func (s *Source) Decode(into any) error {
 	return d.problems.Err()
 }
 
-// A decoder sets Go values from nodes. It does not report again what checkSyntax has reported.
+// A decoder sets Go values from nodes. It does not report again the problems that checkSyntax has reported.
 type decoder struct {
 	reader
 	fields map[reflect.Type][]field
@@ -191,7 +190,7 @@ func (d *decoder) decodeSlice(at location, path *valuePath, v reflect.Value) {
 	v.Set(items)
 }
 
-// pairs yields the entries of a mapping whose keys are text.
+// pairs yields the entries of a mapping whose keys are strings.
 func pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
 	return func(yield func(key, value *yaml.Node) bool) {
 		for i := 0; i+1 < len(n.Content); i += 2 {

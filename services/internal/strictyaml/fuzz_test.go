@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// FuzzDecode checks that every error is a list of problems. Each problem has a position in the document, and its text
-// is one line without control characters.
+// FuzzDecode checks that every error is a list of problems. Each problem has a position in the document, and its
+// message is one line without control characters.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		"", "name: x\nrate_limit: {max: 10, window: 60s}", "a: &a [*a]", "<<: {}", "? [a]\n: b", "- - - x",
@@ -32,7 +32,7 @@ func FuzzDecode(f *testing.F) {
 		if !ok || len(problems) == 0 || len(problems) > 100 {
 			t.Fatalf("%T with %d problems", err, len(problems))
 		}
-		lines := strings.Count(string(text), "\n") + strings.Count(string(text), "\r") + 2 // the last line may be after the end of the text
+		lines := strings.Count(string(text), "\n") + strings.Count(string(text), "\r") + 2 // the last line may be after the end of the document
 		for _, p := range problems {
 			if p.Line < 0 || p.Line > lines || (p.Line > 0) != (p.Column > 0) {
 				t.Errorf("place %d:%d in %q", p.Line, p.Column, text)
@@ -44,7 +44,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzDecodeAgreesWithJSON checks that a JSON text has the same value as YAML and as JSON.
+// FuzzDecodeAgreesWithJSON checks that a JSON document has the same value as YAML and as JSON.
 func FuzzDecodeAgreesWithJSON(f *testing.F) {
 	for _, seed := range []string{
 		`{"a": 1, "b": [true, null, "x", -0.5e3], "c": {"d": ""}}`, `["\u00e9\n\/", " # no comment", "a: b", "- x"]`,
@@ -66,7 +66,7 @@ func FuzzDecodeAgreesWithJSON(f *testing.F) {
 	})
 }
 
-// floats converts whole numbers to floats, as a JSON parser does.
+// floats converts whole numbers to floats, like a JSON parser.
 func floats(v any) any {
 	switch v := v.(type) {
 	case int64:

@@ -12,8 +12,8 @@ import (
 // maxShown is the maximum number of bytes of a key that are shown.
 const maxShown = 64
 
-// Key returns the path of the value of a key in the mapping at path. The empty path is the whole document. A key that
-// would make a path ambiguous is quoted: `tools["a.b"].action`.
+// Key returns the path of the value of a key in the mapping at path. The empty path is the whole document. If a key
+// would make the path ambiguous, it is quoted: `tools["a.b"].action`.
 func Key(path, key string) string {
 	switch {
 	case !isPlainKey(key):
@@ -25,7 +25,7 @@ func Key(path, key string) string {
 	}
 }
 
-// Index returns the path of item i, from 0, in the list at path.
+// Index returns the path of item i in the list at path. The first item has the index 0.
 func Index(path string, i int) string {
 	return path + "[" + strconv.Itoa(i) + "]"
 }
@@ -38,7 +38,7 @@ func isPlainKey(key string) bool {
 	return key != "" && len(key) <= maxShown && !strings.ContainsFunc(key, special)
 }
 
-// quote quotes text from the document in one line, without control characters, and shortened.
+// quote quotes a string from the document in one line, without control characters, and truncates it if it is too long.
 func quote(text string) string {
 	if len(text) <= maxShown {
 		return strconv.Quote(text)
@@ -46,7 +46,7 @@ func quote(text string) string {
 	return strconv.Quote(strings.ToValidUTF8(text[:maxShown], "") + "…")
 }
 
-// A valuePath is the path to a value while a document is walked. Its text is made only when there is a problem. The nil
+// A valuePath is the path to a value while a document is walked. It is formatted only if there is a problem. The nil
 // valuePath is the whole document.
 type valuePath struct {
 	up    *valuePath
@@ -74,7 +74,7 @@ func (t *valuePath) String() string {
 type location struct{ key, value *yaml.Node }
 
 // find returns the value at path, relative to the location at, or its nearest existing ancestor. It also returns the
-// path as it is in the document: an item that is written without a list has no index.
+// path in the form of the document: an item that is written without a list has no index.
 func find(at location, walked, path string) (location, string) {
 	if rest, ok := strings.CutPrefix(path, "[0]"); ok && at.value.Kind != yaml.SequenceNode {
 		return find(at, walked, rest)
@@ -115,8 +115,8 @@ func children(n *yaml.Node) iter.Seq2[string, location] {
 	}
 }
 
-// position returns the line and column of a location. A scalar that is written out has its own position. Any other
-// value has the position of its key, where people look for a mapping or a list.
+// position returns the line and column of a location. A scalar has its own position, unless it is omitted. Any other
+// value has the position of its key, because people look there for a mapping or a list.
 func (s location) position() (line, column int) {
 	n := s.value
 	if s.key != nil && (n.Kind != yaml.ScalarNode || n.Tag == nullTag && n.Value == "") {

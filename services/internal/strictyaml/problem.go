@@ -12,17 +12,17 @@ const maxProblems = 100
 
 // A Problem is one problem in a document.
 type Problem struct { //nolint:errname // an item of a list of errors
-	// File is the name that the caller gave the document.
+	// File is the name of the document that the caller passed.
 	File string
-	// Line and Column are the position, both from 1; the column is in characters. Both are 0 if the problem concerns
-	// the whole document.
+	// Line and Column are the position of the problem, from 1. Column counts characters. Both are 0 if the problem
+	// concerns the whole document.
 	Line, Column int
-	// Path is the path of the value, for example `tools.export.rate_limit.max`. It is empty for the document itself.
-	// For an unknown key it is the path of the mapping.
+	// Path is the path of the value, for example `tools.export.rate_limit.max`. It is empty for the document itself. For
+	// an unknown key, it is the path of the mapping.
 	Path string
-	// Message says what is wrong.
+	// Message describes the problem.
 	Message string
-	// Suggestion says what to do about the problem. It may be empty.
+	// Suggestion describes the solution. It may be empty.
 	Suggestion string
 }
 
@@ -59,7 +59,7 @@ func (e Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Err returns the problems in the order of their positions, or nil if there are none. A nil list therefore never
+// Err returns the problems in the order of their positions, or nil if there are none. Therefore a nil list never
 // becomes a non-nil error.
 func (e Errors) Err() error {
 	if len(e) == 0 {

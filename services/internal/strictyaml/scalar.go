@@ -17,8 +17,8 @@ var (
 	decimalNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][-+]?[0-9]+)?$`)
 )
 
-// decodeText sets v to a scalar that is text. It reports whether the scalar is text. A problem does not show the
-// value, because text may be a secret.
+// decodeText sets v to a scalar that is a string. It reports whether the scalar is a string. A problem does not show
+// the value, because the string may be a secret.
 func (d *decoder) decodeText(at location, path *valuePath, v reflect.Value) bool {
 	n := at.value
 	if n.Kind == yaml.ScalarNode && n.Tag == strTag {
@@ -97,7 +97,7 @@ var looseBool = map[string]bool{
 	"yes": true, "on": true, "y": true, "true": true, "no": false, "off": false, "n": false, "false": false,
 }
 
-// number returns the text of a number if it matches form, otherwise "".
+// number returns the digits of a number if it matches form, or otherwise "".
 func number(n *yaml.Node, form *regexp.Regexp) string {
 	if n.Kind == yaml.ScalarNode && (n.Tag == intTag || n.Tag == floatTag) && form.MatchString(n.Value) {
 		return n.Value
@@ -118,7 +118,7 @@ func numberHint(n *yaml.Node, form *regexp.Regexp) string {
 	}
 }
 
-// wholeRange returns the range of whole numbers of type t. It panics for other types.
+// wholeRange returns a description of the range of whole numbers of type t. It panics for other types.
 func wholeRange(t reflect.Type) string {
 	switch t.Kind() { //nolint:exhaustive // other kinds are refused
 	case reflect.Int, reflect.Int64, reflect.Float32, reflect.Float64:
@@ -135,7 +135,7 @@ func wholeRange(t reflect.Type) string {
 	}
 }
 
-// kindOf returns the kind of a node. It does not show the value.
+// kindOf returns a description of the kind of a node. It does not show the value.
 func kindOf(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.MappingNode:
@@ -155,7 +155,7 @@ func kindOf(n *yaml.Node) string {
 	}
 }
 
-// describe returns the kind of a node. For a scalar it adds the value.
+// describe returns a description of the kind of a node. For a scalar it adds the value.
 func describe(n *yaml.Node) string {
 	if n.Kind != yaml.ScalarNode || n.Tag == nullTag {
 		return kindOf(n)
@@ -167,7 +167,7 @@ func describe(n *yaml.Node) string {
 }
 
 // untyped converts a node to nil, bool, int64, float64, string, []any or map[string]any. A number that fits neither
-// int64 nor float64 stays text.
+// int64 nor float64 becomes a string.
 func untyped(n *yaml.Node) any {
 	switch n.Kind { //nolint:exhaustive // aliases are reported elsewhere
 	case yaml.MappingNode:

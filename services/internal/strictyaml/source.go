@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// MaxBytes is the maximum size of a document.
+	// MaxBytes is the maximum size of a document, in bytes.
 	MaxBytes = 4 << 20
 	// maxDepth is the maximum nesting of mappings and lists. Block style and flow style are counted separately.
 	maxDepth = 64
 )
 
-// These are the tags that YAML gives to scalars.
+// Tags of scalars in YAML.
 const (
 	nullTag  = "!!null"
 	strTag   = "!!str"
@@ -76,9 +76,9 @@ func (s *Source) File() string { return s.file }
 // Empty reports whether the document is empty.
 func (s *Source) Empty() bool { return s.root == nil }
 
-// Problem returns a problem of the value at path, with its position. Make path with [Key] and [Index]. A scalar has its
-// own position, and any other value has the position of its key. A value that does not exist has the position of its
-// nearest existing ancestor. If a [OneOrMany] is written without a list, its index is removed from the path.
+// Problem returns a problem with the value at path, with its position. Create path with [Key] and [Index]. A scalar has
+// its own position, and any other value has the position of its key. A value that does not exist has the position of
+// its nearest existing ancestor. If a [OneOrMany] is written without a list, its index is removed from the path.
 func (s *Source) Problem(path, message, suggestion string) Problem {
 	p := Problem{File: s.file, Line: 1, Column: 1, Path: path, Message: message, Suggestion: suggestion}
 	if s.root != nil {
@@ -93,7 +93,6 @@ func (s *Source) refuse(line, column int, message string) error {
 	return Errors{{File: s.file, Line: line, Column: column, Message: message}}
 }
 
-// explain converts an error of the YAML parser to a problem with a position.
 func (s *Source) explain(err error) error {
 	parse, ok := errors.AsType[*yaml.LoadError](err)
 	if !ok {
@@ -102,7 +101,7 @@ func (s *Source) explain(err error) error {
 	message := "is not YAML: "
 	switch {
 	case strings.HasPrefix(parse.Message, "unknown anchor"):
-		message = noAnchors // the parser's text could contain a secret
+		message = noAnchors // the parser's message could contain a secret
 	case parse.ContextMsg != "":
 		message += parse.ContextMsg + ", " + parse.Message
 	default:
@@ -111,8 +110,8 @@ func (s *Source) explain(err error) error {
 	return s.refuse(parse.Mark.Line, parse.Mark.Column, printable(message))
 }
 
-// findBadText finds the first character that no document may contain. These are invalid UTF-8, control characters, and
-// line breaks that YAML parsers treat differently.
+// findBadText finds the first character that no document may contain: invalid UTF-8, a control character, or a line
+// break that YAML parsers treat differently.
 func findBadText(data []byte) (line, column int, message string) {
 	line, column = 1, 1
 	for i := 0; i < len(data); {

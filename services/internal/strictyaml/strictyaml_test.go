@@ -75,7 +75,6 @@ type target struct {
 	private   int
 }
 
-// decode decodes a text into a value.
 func decode(file string, text []byte, into any) error {
 	source, err := strictyaml.Parse(file, text)
 	if err != nil {

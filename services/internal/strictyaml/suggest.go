@@ -4,7 +4,7 @@ import (
 	"strings"
 )
 
-// Suggest returns `did you mean "x"?`, where x is the known word that is closest to word. If none is close, it
+// Suggest returns `did you mean "x"?`, where x is the known word that is closest to word. If none is close enough, it
 // returns the list of known words.
 func Suggest(word string, known []string) string {
 	if best, ok := Closest(word, known); ok {
@@ -37,8 +37,8 @@ func foldCase(word string) string {
 	return strings.ReplaceAll(strings.ToLower(word), "-", "_")
 }
 
-// editDistance returns how many letters must be inserted, deleted, replaced or swapped with their neighbour to turn a
-// into b (optimal string alignment).
+// editDistance returns the number of letters that must be inserted, deleted, replaced or swapped with their neighbors
+// to turn a into b (optimal string alignment).
 func editDistance(a, b string) int {
 	var before []int // the row before the last one
 	last := make([]int, len(b)+1)

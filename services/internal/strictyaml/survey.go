@@ -22,7 +22,7 @@ func (r *reader) report(at location, path *valuePath, message, suggestion string
 	})
 }
 
-// checkSyntax reports everything that no document may contain, whatever the target is.
+// checkSyntax reports all problems that do not depend on the target.
 func (r *reader) checkSyntax(at location, path *valuePath) {
 	n := at.value
 	switch {
@@ -55,7 +55,7 @@ func (r *reader) checkSyntax(at location, path *valuePath) {
 	}
 }
 
-// checkKey reports whether a key is allowed. If not, it reports a problem.
+// checkKey reports whether a key is allowed. If it is not, checkKey adds a problem.
 func (r *reader) checkKey(key *yaml.Node, path *valuePath) bool {
 	at := location{value: key}
 	switch {

@@ -16,11 +16,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// exporterVariable is the environment variable of OpenTelemetry that disables the export of metrics if it is "none".
+// exporterVariable is the OpenTelemetry environment variable that disables the export of metrics if it is "none".
 const exporterVariable = "OTEL_METRICS_EXPORTER"
 
-// startMetrics exports metrics every minute, or at the interval in the variable OTEL_METRIC_EXPORT_INTERVAL of
-// OpenTelemetry, which the periodic reader reads.
+// startMetrics exports metrics every minute, or at the interval in the OpenTelemetry variable
+// OTEL_METRIC_EXPORT_INTERVAL, which the periodic reader reads.
 func (t *Telemetry) startMetrics(ctx context.Context, cfg Config, process *resource.Resource) error {
 	if cfg.Endpoint == "" || os.Getenv(exporterVariable) == "none" {
 		t.Meters = noop.NewMeterProvider()

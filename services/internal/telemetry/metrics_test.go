@@ -16,12 +16,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// metrics is a collector that stores exported counts.
+// metrics is a collector that stores the exported values of counters.
 type metrics struct {
 	metricsv1.UnimplementedMetricsServiceServer
 
 	mu sync.Mutex
-	// of contains the attributes of the process that exported last, and counts the values of its counters.
+	// of contains the attributes of the process that exported last. counts contains the values of its counters.
 	of     map[string]string
 	counts map[string]int64
 }
@@ -61,7 +61,7 @@ func counter(t *testing.T, tel *telemetry.Telemetry) metric.Int64Counter {
 	return c
 }
 
-// Metrics count everything, regardless of sampling.
+// The counters include all events, regardless of sampling.
 func TestClose_ExportsLastMetrics(t *testing.T) {
 	t.Parallel()
 	c := newCollector(t)
@@ -80,7 +80,7 @@ func TestClose_ExportsLastMetrics(t *testing.T) {
 	}
 }
 
-// A variable of OpenTelemetry sets the interval.
+// An OpenTelemetry variable sets the export interval.
 func TestMetrics_UseStandardInterval(t *testing.T) {
 	c := newCollector(t)
 	t.Setenv("OTEL_METRIC_EXPORT_INTERVAL", "10")
@@ -119,7 +119,7 @@ func TestMetrics_DistinguishReplicas(t *testing.T) {
 	}
 }
 
-// A collector that accepts only spans, for example Jaeger, does not cause an error.
+// A collector accepts only spans, like Jaeger. That does not cause an error.
 func TestMetrics_CollectorWithoutMetricsIsNoError(t *testing.T) {
 	t.Parallel()
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -159,7 +159,7 @@ func TestMetrics_CanBeDisabled(t *testing.T) {
 	}
 }
 
-// Counting works even if nothing is exported.
+// Counters work even if nothing is exported.
 func TestMetrics_CountWithoutCollector(t *testing.T) {
 	t.Parallel()
 	tel := start(t, telemetry.Config{})

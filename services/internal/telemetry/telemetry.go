@@ -1,6 +1,6 @@
 // Package telemetry starts OpenTelemetry in a process. Traces, which are sampled at the root, and metrics are exported
-// over OTLP to the same collector. The package makes trace ids even if nothing is exported, so that journals, logs and
-// servers always contain the same trace id.
+// over OTLP to the same collector. The package creates trace ids even if nothing is exported, so that journals, logs
+// and servers always contain the same trace id.
 package telemetry
 
 import (
@@ -27,38 +27,37 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// endpointVariable is the environment variable of OpenTelemetry for the collector. The configuration has precedence.
+// endpointVariable is the OpenTelemetry environment variable for the collector. The configuration has precedence.
 const endpointVariable = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
-// flushTimeout is how long a process that stops waits until the remaining data is exported.
+// flushTimeout is the time for which a process that stops waits until the remaining data is exported.
 const flushTimeout = 3 * time.Second
 
-// Config is the configuration of traces and metrics. The zero value exports nothing and samples nothing.
+// Config configures traces and metrics. The zero value exports nothing and samples nothing.
 type Config struct {
 	// Service is the attribute `service.name` of the process.
 	Service string
 	// Version is the attribute `service.version` of the process.
 	Version string
-	// Endpoint is the collector, as an OTLP/gRPC URL, for example "http://localhost:4317". If it is empty, the
-	// variable OTEL_EXPORTER_OTLP_ENDPOINT is used. If both are empty, nothing is exported.
+	// Endpoint is the address of the collector as an OTLP/gRPC URL, for example "http://localhost:4317". If it is empty,
+	// the variable OTEL_EXPORTER_OTLP_ENDPOINT is used. If both are empty, nothing is exported.
 	Endpoint string
-	// Sample is the part of traces that are sampled if this process is their root, from 0 to 1.
+	// Sample is the fraction of traces that are sampled if this process is their root, from 0 to 1.
 	Sample float64
 	// Log receives the errors of OpenTelemetry, for example that the collector is unavailable. It is required.
 	// OpenTelemetry has one error handler per process, so the log of the last Start receives all errors.
 	Log *slog.Logger
 }
 
-// Telemetry makes the traces and the metrics of a process. It is safe for concurrent use.
+// Telemetry creates the traces and the metrics of a process. It is safe for concurrent use.
 type Telemetry struct {
-	// Provider makes tracers.
 	Provider trace.TracerProvider
-	// Meters makes meters. If nothing is exported, counting has no cost.
+	// Meters creates meters. If nothing is exported, counting has no cost.
 	Meters metric.MeterProvider
-	// Propagator carries only W3C Trace Context. The baggage of untrusted clients is dropped.
+	// Propagator forwards only W3C Trace Context. The baggage of untrusted clients is dropped.
 	Propagator propagation.TextMapPropagator
 
-	// flush contains a function for each exporter that exports the remaining data and stops the exporter.
+	// flush contains a function for each exporter. It exports the remaining data and stops the exporter.
 	flush []func(context.Context) error
 }
 
@@ -87,8 +86,8 @@ func Start(ctx context.Context, cfg Config) (*Telemetry, error) {
 	return t, nil
 }
 
-// process returns the resource that identifies the process in exported data. The instance id distinguishes replicas;
-// without it, their counts would be mixed up. An operator may set it.
+// process returns the resource that identifies the process in exported data. The instance id distinguishes replicas.
+// Without it, their counts would be mixed up. An operator may set it.
 func (c *Config) process() (*resource.Resource, error) {
 	instance := resource.NewSchemaless(attribute.String("service.instance.id", uuid.NewString()))
 	named, err := resource.Merge(instance, resource.Environment())
@@ -109,8 +108,7 @@ func (t *Telemetry) startTraces(ctx context.Context, cfg Config, process *resour
 	if cfg.Endpoint != "" {
 		exporter, err := otlptracegrpc.New(ctx,
 			otlptracegrpc.WithEndpointURL(cfg.Endpoint),
-			// Without this option the client waits for a service config from DNS, which never arrives on a closed
-			// network.
+			// Without this option the client waits for a service config from DNS, which never arrives on a closed network.
 			otlptracegrpc.WithDialOption(grpc.WithDisableServiceConfig()),
 		)
 		if err != nil {

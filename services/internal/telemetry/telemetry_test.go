@@ -20,7 +20,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// collector stores exported spans.
 type collector struct {
 	collectorv1.UnimplementedTraceServiceServer
 	url     string
@@ -43,7 +42,7 @@ func newCollector(t *testing.T) *collector {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = server.Serve(lis) // ends when the test ends
+		_ = server.Serve(lis) // returns when the test ends
 	}()
 	t.Cleanup(func() {
 		server.Stop()
@@ -108,7 +107,7 @@ func TestClose_ExportsLastSpans(t *testing.T) {
 	}
 }
 
-// Every span has a trace id, sampled or not, so that journals and servers can name the same trace.
+// Every span has a trace id, even if it is not sampled, so that journals and servers can name the same trace.
 func TestSpans_HaveContextWhenUnsampled(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []telemetry.Config{{}, {Endpoint: newCollector(t).url}, {Sample: 1}} {
@@ -140,7 +139,7 @@ func TestSpans_UnsampledAreNotExported(t *testing.T) {
 	}
 }
 
-// The parent decides for its children, so a trace is sampled as a whole.
+// A child is sampled if and only if its parent is sampled, so that a trace is sampled as a whole.
 func TestSpans_ParentDecidesSampling(t *testing.T) {
 	t.Parallel()
 	for _, flags := range []trace.TraceFlags{0, trace.FlagsSampled} {
@@ -185,7 +184,6 @@ func TestStart_RequiresLog(t *testing.T) {
 	}
 }
 
-// Errors of OpenTelemetry are logged.
 func TestStart_LogsExportErrors(t *testing.T) { // not parallel, because a process has only one error handler
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -212,7 +210,6 @@ func TestStart_LogsExportErrors(t *testing.T) { // not parallel, because a proce
 	}
 }
 
-// writer sends log lines to a channel.
 type writer chan string
 
 func (w writer) Write(line []byte) (int, error) {
@@ -220,7 +217,7 @@ func (w writer) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// An unavailable collector delays the end of a process by at most the timeout, and does not cause an error.
+// The collector is unavailable. It delays the end of the process by at most the timeout, and does not cause an error.
 func TestClose_DoesNotWaitForUnavailableCollector(t *testing.T) {
 	t.Parallel()
 	tel := start(t, telemetry.Config{Endpoint: "http://127.0.0.1:1", Sample: 1})

@@ -7,9 +7,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// TraceParent returns the context of a span as a traceparent of W3C Trace Context, in 55 bytes. It does so even if
-// the span is not sampled, so that journals, approvals and servers name the same trace. It returns "" if there is no
-// trace.
+// TraceParent returns the context of a span as a W3C Trace Context traceparent of 55 bytes. It returns a traceparent
+// even if the span is not sampled, so that journals, approvals and servers name the same trace. It returns "" if there
+// is no trace.
 func TraceParent(span trace.SpanContext) string {
 	if !span.IsValid() {
 		return ""

@@ -13,7 +13,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// Errors of claims. Compare with errors.Is.
+// Errors of claims. Use errors.Is to compare them.
 var (
 	ErrDecisionMissing = errors.New("policy has not decided on the call")
 	ErrClaimEnded      = errors.New("the claim has ended, or another holder has used its identifier")
@@ -25,36 +25,36 @@ var (
 
 // ClaimRequest is a request to claim an approved call.
 type ClaimRequest struct {
-	// Claim identifies the claim. Its attempt is the attempt for which the caller reserved limits.
+	// Claim identifies the claim. The caller reserved limits for the attempt in Claim.
 	Claim
 	// Decision is policy's current decision on the call.
 	Decision *policyv1.Decision
-	// Times are the times of the configuration. They apply if approvers must be asked again.
+	// Times are the configured times. They apply if approvers must be asked again.
 	Times Times
-	// Definition is the digest of the tool's current definition, and ServerIdentity the server's current identity.
+	// Definition is the digest of the tool's current definition, and ServerIdentity is the server's current identity.
 	Definition     []byte
 	ServerIdentity string
-	// Duration is the length of the lease; positive.
+	// Duration is the length of the lease. It must be positive.
 	Duration time.Duration
-	// VoidReason returns why a vote no longer counts, or "" if it counts.
+	// VoidReason returns the reason why a vote no longer counts, or "" if it counts.
 	VoidReason func(*approvalv1.Vote) string
-	// Grant is the record whose grant covers the call; nil if no grant does. It may be the claimed record itself. If it
-	// is another record, Claim changes it too.
+	// Grant is the record whose grant covers the call, or nil if there is none. It may be the claimed record itself. If it
+	// is another record, the method Claim changes it too.
 	Grant *Record
 }
 
-// Refusal is the reason why a claim was refused.
+// Refusal is the reason for refusing a claim.
 type Refusal struct {
-	// Code and Message tell the caller why. Message may be empty.
+	// Code and Message are the reason for the caller. Message may be empty.
 	Code    commonv1.Code
 	Message string
-	// LeaseUnused means that no call can be sent any more under the claim's lease of limits. The holder must then
-	// settle the lease as never sent.
+	// LeaseUnused means that the claim's lease of limits can no longer be used to send a call. The holder must then settle
+	// the lease as never sent.
 	LeaseUnused bool
 }
 
-// Claim claims the call for one holder. It returns nil and nil if the holder has the claim. Otherwise it returns either
-// a refusal for the caller or an error.
+// Claim claims the call for one holder. If the holder has the claim, Claim returns nil, nil. Otherwise it returns a
+// refusal for the caller, or an error.
 func (r *Record) Claim(c ClaimRequest, now time.Time) (*Refusal, error) {
 	if !isDecision(c.Decision) {
 		return nil, ErrDecisionMissing
@@ -86,7 +86,7 @@ func (r *Record) Claim(c ClaimRequest, now time.Time) (*Refusal, error) {
 	return nil, nil //nolint:nilnil // the holder has the claim
 }
 
-// isDecision reports whether the decision has a known effect and, if it requires approval, terms.
+// isDecision reports whether the decision has a known effect. A decision that requires approval must also have terms.
 func isDecision(d *policyv1.Decision) bool {
 	switch d.GetEffect() {
 	case policyv1.Effect_EFFECT_ALLOW, policyv1.Effect_EFFECT_DENY:
@@ -100,8 +100,8 @@ func isDecision(d *policyv1.Decision) bool {
 	}
 }
 
-// checkClaim returns why the call can't be claimed, or nil if it can. It also makes the move that the reason requires,
-// except in the state outcome_unknown, which no refusal changes.
+// checkClaim returns the reason for refusing the claim, or nil if there is none. It also makes the move that the reason
+// requires, but not in the state outcome_unknown: a refusal does not change that state.
 func (r *Record) checkClaim(c ClaimRequest, now time.Time) *Refusal {
 	a, again := r.Approval, r.Approval.GetState() == unknown
 	move := func(to approvalv1.ApprovalState, why cause) {
@@ -139,8 +139,8 @@ func (r *Record) checkClaim(c ClaimRequest, now time.Time) *Refusal {
 	}
 }
 
-// dropInvalidVotes voids the votes that no longer count. If votes are missing after that, dropInvalidVotes asks
-// approvers again and returns true. If a grant covers the call, dropInvalidVotes checks the votes for the grant.
+// dropInvalidVotes voids the votes that no longer count. If votes are then missing, it asks approvers again and returns
+// true. If a grant covers the call, dropInvalidVotes checks the votes for the grant.
 func (r *Record) dropInvalidVotes(c ClaimRequest, now time.Time) bool {
 	voted := r
 	if r.Approval.GetGrantedBy() != "" && c.Grant != nil {
@@ -149,7 +149,7 @@ func (r *Record) dropInvalidVotes(c ClaimRequest, now time.Time) bool {
 	if !voted.voidVotes(c.VoidReason, now) {
 		return false
 	}
-	if r.Approval.GetGrantedBy() != "" { // now approvers are asked about this call itself, on its terms
+	if r.Approval.GetGrantedBy() != "" { // now approvers are asked about this call itself, with its own terms
 		r.Approval.GrantedBy, r.Approval.Grant = "", newGrant(r.Approval.GetTerms())
 	}
 	r.Approval.VotesMissing = r.missingVotes()
@@ -168,16 +168,15 @@ func deniedCode(d *policyv1.Decision) commonv1.Code {
 	}
 }
 
-// isLeaseUnused reports whether no call can be sent any more under the lease of limits of a refused claim. It returns
-// true if no accepted claim names the lease, and the attempt of the refused claim is over or was claimed under another
-// lease.
+// isLeaseUnused reports whether the lease of limits in a refused claim can no longer be used to send a call. That is the
+// case if no accepted claim names the lease and the attempt of the refused claim is over or claimed with another lease.
 func (r *Record) isLeaseUnused(c Claim) bool {
 	named := slices.ContainsFunc(r.Claims, func(old Claim) bool { return old.Lease == c.Lease })
 	taken := slices.ContainsFunc(r.Claims, func(old Claim) bool { return old.Attempt == c.Attempt })
 	return c.Lease != "" && !named && (taken || r.Ended() || r.Approval.GetAttempt() != c.Attempt)
 }
 
-// currentClaim returns the newest claim if it has the given identifier and holder. Otherwise it returns [ErrNotHolder].
+// currentClaim returns the newest claim if it has this id and this holder. Otherwise it returns [ErrNotHolder].
 func (r *Record) currentClaim(id, holder string) (*Claim, error) {
 	if n := len(r.Claims); n > 0 && r.Claims[n-1].ID == id && r.Claims[n-1].Holder == holder {
 		return &r.Claims[n-1], nil
@@ -190,7 +189,7 @@ func (r *Record) endClaim(how End, now time.Time) {
 	r.Approval.GetClaim().Ended = timestamppb.New(now)
 }
 
-// Renew extends a claim's lease, so that it ends at now plus d.
+// Renew extends the lease of a claim until now plus d.
 func (r *Record) Renew(id, holder string, d time.Duration, now time.Time) error {
 	c, err := r.currentClaim(id, holder)
 	switch {

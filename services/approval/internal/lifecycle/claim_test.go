@@ -31,7 +31,8 @@ func TestClaim_SucceedsForOneHolder(t *testing.T) {
 	}
 }
 
-// Case A4. A claim checks the current decision, tool, server and voters, and moves the approval if they have changed.
+// Case A4. Claim checks the current decision, tool, server and voters. If they have changed, Claim refuses and moves
+// the approval.
 func TestClaim_ChecksWhatHasChanged(t *testing.T) {
 	t.Parallel()
 	left := func(c *lifecycle.ClaimRequest) {
@@ -174,7 +175,6 @@ func TestClaim_OfUnknownOutcomeNeedsAnIdempotentCall(t *testing.T) {
 	wantState(t, r, "claimed")
 }
 
-// step changes an approval.
 type step func(*testing.T, *lifecycle.Record)
 
 func completes(outcome approvalv1.CallOutcome) step {
@@ -211,7 +211,7 @@ func resolvesFailed(t *testing.T, r *lifecycle.Record) {
 	}
 }
 
-// The params of an ended approval are deleted if its call was certainly not sent, and only then.
+// When an approval ends, its params are deleted only if its call was certainly not sent.
 func TestRecord_DeletesParamsOfACallThatDidNotRun(t *testing.T) {
 	t.Parallel()
 	lost, late, neverSent := passesTime(time.Minute), passesTime(times.Execute), completes(approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT)
@@ -242,7 +242,7 @@ func TestRecord_DeletesParamsOfACallThatDidNotRun(t *testing.T) {
 	}
 }
 
-// If policy denies a call at its claim, the approval and its last move name the revision that denies the call.
+// If policy denies a call at its claim, the approval and its last move name the revision that denied the call.
 func TestClaim_DenialNamesItsRevision(t *testing.T) {
 	t.Parallel()
 	r := approvedRecord(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 )
 
-// If a grant no longer has enough votes, approvers are asked about the covered call itself. Their approval creates the
-// grant that the terms of that call allow.
+// A grant covers a call and then loses a vote that it needs. The approvers are asked about the covered call itself.
+// Their approval creates the grant in the terms of that call.
 func TestGrant_IsGivenByACallThatWasCovered(t *testing.T) {
 	t.Parallel()
 	r := approvedRecord(t, grant(5))
@@ -31,8 +31,7 @@ func TestGrant_IsGivenByACallThatWasCovered(t *testing.T) {
 	}
 }
 
-// A change of the tool cancels an approval but not its grant. Cancel then ends the grant, and adds a move to the
-// history.
+// CancelOutdated cancels an approval but not its grant. Cancel then ends the grant and adds one move to the history.
 func TestCancel_EndsTheGrantOfACancelledApproval(t *testing.T) {
 	t.Parallel()
 	r := approvedRecord(t, grant(5))
@@ -49,10 +48,10 @@ func TestCancel_EndsTheGrantOfACancelledApproval(t *testing.T) {
 	}
 }
 
-// A covered call can't be executed after the grant has expired, even if the time to execute has not ended.
+// A covered call must be executed before the grant expires, even if the time to execute ends later.
 func TestCover_LimitsTheTimeToExecuteToTheGrant(t *testing.T) {
 	t.Parallel()
-	r := approvedRecord(t, grant(5)) // for an hour
+	r := approvedRecord(t, grant(5)) // the grant is valid for an hour
 	for at, want := range map[time.Duration]time.Duration{
 		0: times.Execute, time.Hour - times.Execute: time.Hour, time.Hour - times.Execute + time.Second: time.Hour, time.Hour - time.Second: time.Hour,
 	} {
@@ -67,7 +66,7 @@ func grantedBy(r *lifecycle.Record) func(*lifecycle.ClaimRequest) {
 	return func(c *lifecycle.ClaimRequest) { c.Grant = r }
 }
 
-// withoutVoter makes the vote of one subject no longer count.
+// withoutVoter makes the vote of one subject invalid.
 func withoutVoter(subject string) func(*lifecycle.ClaimRequest) {
 	return func(c *lifecycle.ClaimRequest) {
 		c.VoidReason = func(v *approvalv1.Vote) string {

@@ -88,7 +88,6 @@ func withDecision(d *policyv1.Decision) func(*lifecycle.ClaimRequest) {
 	return func(c *lifecycle.ClaimRequest) { c.Decision = d }
 }
 
-// approvedRecord returns an approval that one person has approved.
 func approvedRecord(t *testing.T, change ...func(*policyv1.Decision)) *lifecycle.Record {
 	t.Helper()
 	r := open(decision(change...))
@@ -162,8 +161,8 @@ func TestApplyDue_MovesAnApprovalInTime(t *testing.T) {
 	}
 }
 
-// Case A3. A vote counts only if the voter may decide: the requester, the principals in its chain and their owners may
-// not.
+// Case A3. A vote counts only if the voter may decide. The requester, the principals in the requester's chain, and
+// their owners may not decide.
 func TestVote_RefusesAVoterWhoMayNotDecide(t *testing.T) {
 	t.Parallel()
 	tooNew := person("ben", "finance")
@@ -344,7 +343,7 @@ func TestCancel_EndsAPendingOrApprovedRecord(t *testing.T) {
 	}
 }
 
-// covered returns an approval of another call, which the grant of r covers.
+// covered returns an approval of another call that the grant of r covers.
 func covered(r *lifecycle.Record, now time.Time) *lifecycle.Record {
 	c := open(decision(grant(r.Approval.GetGrant().GetCalls())))
 	c.Approval.Id = "a2"
@@ -409,7 +408,6 @@ func TestRecordSelfVote_ApprovesTheCall(t *testing.T) {
 	}
 }
 
-// Terms without a quorum need one vote.
 func TestOpen_NeedsOneVoteWithoutAQuorum(t *testing.T) {
 	t.Parallel()
 	r := open(decision(quorum(0)))

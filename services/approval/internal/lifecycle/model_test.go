@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 )
 
-// recordModel is the model of one approval: the record, and the facts against which check compares the record. sent
-// contains the id of the claim that succeeded in each attempt.
+// recordModel is the model of one approval. Besides the record it has the facts with which check compares the record.
+// sent contains the id of the successful claim of each attempt.
 type recordModel struct {
 	r       *lifecycle.Record
 	now     time.Time
@@ -24,9 +24,9 @@ type recordModel struct {
 	ended   approvalv1.ApprovalState
 }
 
-// TestRecord_KeepsItsInvariants applies random operations to approvals. It checks that at most one claim succeeds for
-// each attempt, that an ended approval does not change its state, that no call is claimed after a denial, and that
-// every move is in the history.
+// TestRecord_KeepsItsInvariants applies random operations to approvals. It checks four invariants: for each attempt at
+// most one claim succeeds, an ended approval does not change its state, a denied call is not claimed, and every move is
+// in the history.
 func TestRecord_KeepsItsInvariants(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -81,7 +81,7 @@ func (l *recordModel) claim(t *rapid.T) {
 	if refused != nil || err != nil {
 		return
 	}
-	attempt = l.r.Approval.GetClaim().GetAttempt() // a repeated claim succeeds whatever its attempt is
+	attempt = l.r.Approval.GetClaim().GetAttempt() // a repeated claim succeeds with any attempt
 	if holds := l.sent[attempt]; holds != "" && holds != id {
 		t.Fatalf("attempt %d was given to %s and to %s", attempt, holds, id)
 	}

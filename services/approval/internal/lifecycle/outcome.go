@@ -10,14 +10,14 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// Errors of [Record.Cancel]. Compare with errors.Is.
+// Errors of [Record.Cancel]. Use errors.Is to compare them.
 var (
 	ErrRunning = errors.New("the call is claimed")
 	ErrEnded   = errors.New("the approval has ended")
 )
 
-// Complete records the outcome that a claim's holder reports, and reports whether the outcome settled the approval. If
-// the approval is in a final state, Complete only adds the outcome to the history.
+// Complete records the outcome that the holder of a claim reports. It returns true if the outcome settled the approval.
+// If the approval is in a final state, Complete only adds the outcome to the history.
 func (r *Record) Complete(id, holder string, outcome approvalv1.CallOutcome, now time.Time) (bool, error) {
 	c, err := r.currentClaim(id, holder)
 	if err != nil || c.End == Released {
@@ -42,7 +42,7 @@ func (r *Record) Complete(id, holder string, outcome approvalv1.CallOutcome, now
 	return settles, nil
 }
 
-// stateAfter returns the state of the approval after an outcome, how the claim ends, and the reason for the history.
+// stateAfter returns the approval's state after an outcome, the end of the claim, and the reason for the history.
 func stateAfter(outcome approvalv1.CallOutcome) (approvalv1.ApprovalState, End, string) {
 	switch outcome { //nolint:exhaustive // an unspecified outcome is unknown
 	case approvalv1.CallOutcome_CALL_OUTCOME_DONE:
@@ -56,7 +56,7 @@ func stateAfter(outcome approvalv1.CallOutcome) (approvalv1.ApprovalState, End, 
 	}
 }
 
-// Resolve settles an unknown outcome: the operator says whether the call ran. It is idempotent.
+// Resolve settles an unknown outcome: the operator reports whether the call ran. It is idempotent.
 func (r *Record) Resolve(operator string, resolution approvalv1.Resolution, comment string, now time.Time) error {
 	to := failed
 	if resolution == approvalv1.Resolution_RESOLUTION_DONE {
@@ -93,8 +93,8 @@ func (r *Record) Cancel(actor, reason string, now time.Time) error {
 	}
 }
 
-// CancelOutdated cancels a pending or approved record, because its tool or its server has changed. The record's grant
-// does not end: it still covers calls of the old tool.
+// CancelOutdated cancels a pending or approved record because its tool or its server has changed. It does not end the
+// record's grant, which still covers calls to the unchanged tool.
 func (r *Record) CancelOutdated(now time.Time) {
 	if state := r.Approval.GetState(); state == pending || state == approved {
 		r.move(cancelled, now, toolChanged())
@@ -105,7 +105,6 @@ func toolChanged() cause {
 	return cause{reason: "the tool's definition or its server has changed", code: commonv1.Code_CODE_TOOL_CHANGED}
 }
 
-// endGrant ends the grant if it is live, and reports whether it did.
 func (r *Record) endGrant(now time.Time) bool {
 	if !r.HasLiveGrant(now) {
 		return false

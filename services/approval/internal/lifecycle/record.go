@@ -11,7 +11,6 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// Short names of the states.
 const (
 	pending   = approvalv1.ApprovalState_APPROVAL_STATE_PENDING
 	approved  = approvalv1.ApprovalState_APPROVAL_STATE_APPROVED
@@ -24,7 +23,7 @@ const (
 	cancelled = approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED
 )
 
-// Record is an approval as the store has it.
+// Record is an approval with its stored call, decision and claims.
 type Record struct {
 	// Approval is the part that people and callers may see. Its state is the state after the last move. [Record.ApplyDue]
 	// makes the moves that are due.
@@ -33,42 +32,41 @@ type Record struct {
 	Call *approvalv1.BoundCall
 	// Decision is the newest decision that requires this approval.
 	Decision *policyv1.Decision
-	// Times are the time limits in the decision's terms. If the terms don't set a limit, the configuration does.
+	// Times are the time limits in the decision's terms. The configuration sets the limits that the terms omit.
 	Times Times
-	// Alike is the digest of the call without the tool's definition and the server's identity. It is empty for an
-	// approval that an older version of the store wrote.
+	// Alike is the digest of the call without the tool's definition and the server's identity. It is empty if an older
+	// version of the store wrote the approval.
 	Alike []byte
 	// Bare is the digest of the essential parts of the call, such as the tool and its arguments, without other params.
-	// It is set on a new record only, because the store writes it and does not read it.
+	// Only a new record has it, because the store writes Bare and does not read it.
 	Bare []byte
-	// Claims are all claims so far, oldest first. The newest claim is the claim in Approval.
+	// Claims contains all claims, oldest first. The newest claim is the claim in Approval.
 	Claims []Claim
-	// Moves are the moves since the record was read or opened.
+	// Moves contains the moves since the record was read or opened.
 	Moves []*approvalv1.Move
 }
 
-// Times limits how long an approval may take.
+// Times limits the duration of an approval.
 type Times struct {
-	// Decide is how long people have to decide. Execute is how long an approved call may wait to be claimed. Both are
-	// positive.
+	// Decide is the time that people have to decide. Execute is the time that an approved call may wait for its claim.
+	// Both are positive.
 	Decide, Execute time.Duration
 }
 
 // Claim is the part of a claim that is stored until the approval is deleted.
 type Claim struct {
-	// ID and Holder identify the claim. Lease identifies the lease under which the call's rate limits are reserved; may be
-	// empty.
+	// ID and Holder identify the claim. Lease identifies the lease of the call's rate limits. It may be empty.
 	ID, Holder, Lease string
 	// Attempt is the attempt of the approval when it was claimed.
 	Attempt int32
 	End     End
 }
 
-// End is how a claim ended. The zero value means that the claim has not ended.
+// End describes how a claim ended. The zero value means that the claim has not ended.
 type End int
 
 const (
-	// Active means that the holder of the claim, and no other, may send the call.
+	// Active means that only the holder of the claim may send the call.
 	Active End = iota
 	// Released means that the holder released the claim without sending the call.
 	Released
@@ -98,12 +96,12 @@ func (r *Record) RequestsDecision() bool {
 	return r.Approval.GetState() == pending && slices.ContainsFunc(r.Moves, func(m *approvalv1.Move) bool { return m.GetTo() == pending && m.GetVote() == nil })
 }
 
-// LastAsked returns when approvers were last asked.
+// LastAsked returns the time at which approvers were last asked.
 func (r *Record) LastAsked() time.Time {
 	return r.Approval.GetDecideBefore().AsTime().Add(-r.Times.Decide)
 }
 
-// Due returns when the next move is due, or the zero time if no move will be due.
+// Due returns the time of the next move, or the zero time if none will be due.
 func (r *Record) Due() time.Time {
 	var at *timestamppb.Timestamp
 	switch r.Approval.GetState() { //nolint:exhaustive // no other state has a deadline
@@ -120,7 +118,7 @@ func (r *Record) Due() time.Time {
 	return at.AsTime()
 }
 
-// ApplyDue makes the move that is due at the time now, if there is one.
+// ApplyDue makes the move that is due at now, if there is one.
 func (r *Record) ApplyDue(now time.Time) {
 	due := r.Due()
 	if due.IsZero() || now.Before(due) {
@@ -139,13 +137,13 @@ func (r *Record) ApplyDue(now time.Time) {
 
 // cause is the reason for a move.
 type cause struct {
-	// actor is the subject of a person, or a claim's holder. It is empty if time or policy causes the move.
+	// actor is the subject of a person, or the holder of a claim. It is empty if a deadline or policy causes the move.
 	actor string
 	// reason is shown to people.
 	reason string
-	// vote is the vote that causes the move; may be nil.
+	// vote is the vote that causes the move, or nil.
 	vote *approvalv1.Vote
-	// code overrides the code of the state; may be unspecified.
+	// code replaces the code of the new state if it is set.
 	code commonv1.Code
 }
 
@@ -174,12 +172,11 @@ func (r *Record) move(to approvalv1.ApprovalState, now time.Time, why cause) {
 	r.addMove(from, now, why)
 }
 
-// mayHaveRun reports whether the call was sent, or may have been sent, under any claim.
+// mayHaveRun reports whether the call was sent, or may have been sent, under one of the claims.
 func (r *Record) mayHaveRun() bool {
 	return slices.ContainsFunc(r.Claims, func(c Claim) bool { return c.End != Released && c.End != NeverSent })
 }
 
-// addMove adds a move to the history.
 func (r *Record) addMove(from approvalv1.ApprovalState, now time.Time, why cause) {
 	r.Moves = append(r.Moves, &approvalv1.Move{
 		Version: r.Approval.GetVersion(), From: from, To: r.Approval.GetState(), Time: timestamppb.New(now),
@@ -188,7 +185,7 @@ func (r *Record) addMove(from approvalv1.ApprovalState, now time.Time, why cause
 	})
 }
 
-// codeOf returns the code that a waiting caller gets in a state.
+// codeOf returns the code that a waiting caller receives in a state.
 func codeOf(s approvalv1.ApprovalState) commonv1.Code {
 	switch s { //nolint:exhaustive // the others are expired and cancelled
 	case approved:

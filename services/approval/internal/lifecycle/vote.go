@@ -12,7 +12,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// Errors of [Record.Vote] and [Record.MayDecide]. Compare with errors.Is.
+// Errors of [Record.Vote] and [Record.MayDecide]. Use errors.Is to compare them.
 var (
 	ErrSelf         = errors.New("the caller, or a principal in its chain, can't decide on the call")
 	ErrOwner        = errors.New("you own the agent that made the call")
@@ -24,31 +24,29 @@ var (
 	ErrViewChanged  = errors.New("the view has changed")
 )
 
-// externalVoteLife is how long a vote counts if an external issuer asserted the voter's groups.
+// externalVoteLife is the time for which a vote counts if an external issuer asserted the voter's groups.
 const externalVoteLife = 15 * time.Minute
 
 // Ballot is the vote that a person casts.
 type Ballot struct {
 	// Voter is the principal of the person's token.
-	Voter *identityv1.Principal
-	// Verdict is approve or deny.
+	Voter   *identityv1.Principal
 	Verdict approvalv1.Verdict
-	// Comment is the person's comment; may be empty.
+	// Comment is the person's comment. It may be empty.
 	Comment string
-	// Channel is how the vote was cast.
 	Channel approvalv1.VoteChannel
 	// External is true if an external issuer asserted the voter's groups.
 	External bool
-	// ShownDigest is the digest of the view that the person saw, and ViewDigest the digest of the current view.
+	// ShownDigest is the digest of the view that the person saw. ViewDigest is the digest of the current view.
 	ShownDigest, ViewDigest []byte
 	// OwnersMayDecide allows the owner of the agent to decide.
 	OwnersMayDecide bool
-	// CoolDown is how long a denied call stays denied: 0 or more.
+	// CoolDown is the time for which a denied call stays denied. It must not be negative.
 	CoolDown time.Duration
 }
 
 // Vote casts a person's vote. One denial ends the approval, and the vote that completes the quorum approves it. If the
-// person has already cast the same vote, and that vote still counts, Vote changes nothing.
+// person's earlier vote still counts and has the same verdict, Vote changes nothing.
 func (r *Record) Vote(b Ballot, now time.Time) error {
 	a := r.Approval
 	at := r.voteIndex(b.Voter)
@@ -88,7 +86,7 @@ func (r *Record) Vote(b Ballot, now time.Time) error {
 	return nil
 }
 
-// reasonSuffix returns the text that appends a reason to the name of a state. It returns "" for an empty reason.
+// reasonSuffix returns ": " and the reason, or "" if the reason is empty.
 func reasonSuffix(reason string) string {
 	if reason == "" {
 		return ""
@@ -102,7 +100,7 @@ func (r *Record) deny(vote *approvalv1.Vote, reason string, coolDown time.Durati
 	r.move(denied, now, cause{actor: vote.GetSubject(), reason: reason, vote: vote})
 }
 
-// VoteOf returns the valid vote of a person, or nil.
+// VoteOf returns the valid vote of a person, or nil if there is none.
 func (r *Record) VoteOf(voter *identityv1.Principal) *approvalv1.Vote {
 	if at := r.voteIndex(voter); at >= 0 {
 		return r.Approval.GetVotes()[at]
@@ -110,7 +108,8 @@ func (r *Record) VoteOf(voter *identityv1.Principal) *approvalv1.Vote {
 	return nil
 }
 
-// voteIndex returns the index of a person's valid vote, or -1. It ignores a vote that was cast at the agent.
+// voteIndex returns the index of a person's valid vote, or -1 if there is none. It ignores votes that were cast at the
+// agent.
 func (r *Record) voteIndex(voter *identityv1.Principal) int {
 	return slices.IndexFunc(r.Approval.GetVotes(), func(v *approvalv1.Vote) bool {
 		return v.GetSubject() == voter.GetSubject() && v.GetVoidReason() == "" && v.GetChannel() != approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION
@@ -131,8 +130,8 @@ func (b *Ballot) checkView() error {
 	}
 }
 
-// MayDecide returns the groups that allow a person to decide on this approval, which are the voter's groups that the
-// terms name. It returns nil if the terms name no groups, and an error if the person may not decide.
+// MayDecide returns an error if a person may not decide on this approval. Otherwise it returns the voter's groups that
+// the terms name, or nil if the terms name no groups.
 func (r *Record) MayDecide(voter *identityv1.Principal, ownersMay bool) ([]string, error) {
 	asked := r.Approval.GetRequester()
 	for _, who := range append([]*identityv1.Principal{asked}, asked.GetChain()...) {
@@ -149,8 +148,8 @@ func (r *Record) MayDecide(voter *identityv1.Principal, ownersMay bool) ([]strin
 	return r.decidingGroups(voter.GetGroups())
 }
 
-// decidingGroups returns the given groups that the terms name, or [ErrNotApprover] if the terms name other groups only.
-// It returns nil if the terms name no groups.
+// decidingGroups returns the given groups that the terms name. It returns [ErrNotApprover] if the terms name only other
+// groups, and nil if they name no groups.
 func (r *Record) decidingGroups(groups []string) ([]string, error) {
 	named := r.Approval.GetTerms().GetApprovers()
 	if len(named) == 0 {
@@ -163,7 +162,7 @@ func (r *Record) decidingGroups(groups []string) ([]string, error) {
 	return in, nil
 }
 
-// LetsDecide reports whether the terms let a member of the given groups decide.
+// LetsDecide reports whether a member of the given groups may decide according to the terms.
 func (r *Record) LetsDecide(groups []string) bool {
 	_, err := r.decidingGroups(groups)
 	return err == nil
@@ -181,7 +180,7 @@ func (r *Record) countVotes(now time.Time, why cause) {
 	r.approve(now.Add(r.Times.Execute), now, why)
 }
 
-// missingVotes returns how many votes are still needed. Terms without a quorum need one.
+// missingVotes returns the number of votes that are still needed. Terms without a quorum need one vote.
 func (r *Record) missingVotes() int32 {
 	n := max(r.Approval.GetTerms().GetQuorum(), 1)
 	for _, v := range r.Approval.GetVotes() {
@@ -201,8 +200,8 @@ func (r *Record) approve(until, now time.Time, why cause) {
 	r.move(approved, now, why)
 }
 
-// voidVotes voids the votes that no longer count, and reports whether votes are missing after that. standing returns
-// why a vote no longer counts, or "" if it counts.
+// voidVotes voids the votes that no longer count, and reports whether votes are then missing. standing returns the
+// reason why a vote no longer counts, or "" if it counts.
 func (r *Record) voidVotes(standing func(*approvalv1.Vote) string, now time.Time) bool {
 	for _, v := range r.Approval.GetVotes() {
 		switch {
@@ -217,8 +216,8 @@ func (r *Record) voidVotes(standing func(*approvalv1.Vote) string, now time.Time
 	return r.Approval.GetVotesMissing() > 0
 }
 
-// StateName returns the name of a state, such as outcome_unknown, or "" for an unknown value. It appears in messages,
-// notices and metrics.
+// StateName returns the name of a state, such as outcome_unknown, or "" for an unknown value. Messages, notices and
+// metrics contain these names.
 func StateName(s approvalv1.ApprovalState) string { return stateNames[s] }
 
 var stateNames = map[approvalv1.ApprovalState]string{

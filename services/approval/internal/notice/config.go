@@ -8,26 +8,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
 )
 
-// Config configures the channels. The zero value has no channel.
+// Config configures the channels. The zero value has no channels.
 type Config struct {
-	// Webhooks notify programs.
 	Webhooks []Webhook
-	// Mail notifies approvers by mail; nil sends no mail.
+	// Mail notifies approvers by mail. If it is nil, no mail is sent.
 	Mail *Mail
-	// Slack notifies approvers in a channel of Slack; nil sends nothing to Slack.
+	// Slack notifies approvers in a Slack channel. If it is nil, no messages are sent to Slack.
 	Slack *Slack
 }
 
-// Target is the configuration that all channels have in common.
+// Target is the configuration that all kinds of channels have.
 type Target struct {
-	// Name identifies the channel in the outbox and in logs: 1 to 32 lower-case letters, digits and hyphens. It must be
-	// unique. After a change of the name, the notices that wait under the old name are not sent.
+	// Name identifies the channel in the outbox and in logs. It must be unique and consist of 1 to 32 lower-case letters,
+	// digits and hyphens. After a change of the name, the notices that wait under the old name are not sent.
 	Name string
-	// Tenant limits the channel to approvals of one tenant; empty for all.
+	// Tenant limits the channel to approvals of one tenant. If it is empty, the channel is for all tenants.
 	Tenant string
-	// After is a fraction of the time to decide: at least 0 and below 1. A channel with 0 is notified at once, and also
-	// when an approval ends. A channel with a higher value is an escalation: it is notified only of approvals that are
-	// still pending after this fraction of the time.
+	// After is a fraction of the time to decide. It must be at least 0 and below 1. If it is 0, the channel is notified
+	// immediately when approvers are asked, and again when the approval ends. Otherwise the channel is an escalation: it
+	// is notified only of approvals that are still pending after this fraction of the time.
 	After float64
 }
 
@@ -37,16 +36,15 @@ func (t Target) validate() error {
 	if !channelNames.MatchString(t.Name) {
 		return fmt.Errorf("notices: the name %q must be 1 to 32 lower-case letters, digits and hyphens", t.Name)
 	}
-	if !(t.After >= 0 && t.After < 1) { // NaN is refused too
+	if !(t.After >= 0 && t.After < 1) { // this form of the condition also refuses NaN
 		return fmt.Errorf("notices: %s: after must be at least 0 and below 1, is %v", t.Name, t.After)
 	}
 	return nil
 }
 
-// channelConfig is the configuration of one channel.
 type channelConfig interface {
 	target() Target
-	// open creates the channel without connecting to anything.
+	// open creates the channel. It does not connect to a server.
 	open(Deps) (Channel, error)
 }
 
@@ -86,7 +84,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Channels returns the channels that the store writes notices for.
+// Channels returns the channels for which the store writes notices.
 func (c *Config) Channels() (out []store.Channel) {
 	for _, w := range c.channelConfigs() {
 		t := w.target()

@@ -1,3 +1,3 @@
-// Package notice notifies people of approvals by webhooks, by mail and in Slack. The store contains the outbox, which
-// is the list of notices to send. Each notice is sent at least once, with the same identifier in every attempt.
+// Package notice notifies people of approvals by webhook, by mail and in Slack. The store contains the outbox, which is
+// the list of notices to send. Each notice is sent at least once, with the same id in every attempt.
 package notice

@@ -22,25 +22,24 @@ import (
 // hidden is the value of an argument. No webhook and no mail may contain it.
 const hidden = "4111-1111"
 
-// senderFixture is a store and a sender of its notices.
 type senderFixture struct {
 	cfg   notice.Config
 	store *store.Store
 	log   *lockedBuffer
-	// ahead is how far the store's clock is ahead of the real time.
+	// ahead is the time by which the store's clock is ahead of the real time.
 	mu    sync.Mutex
 	ahead time.Duration
-	// before is the previous call, with which views compare; may be nil.
+	// before is the previous call, with which views compare a call. It may be nil.
 	before *lifecycle.Record
-	// givenUp is how many notices the store has reported as given up.
+	// givenUp is the number of notices that the store has reported as given up.
 	givenUp int64
-	// presses are the button presses so far.
+	// presses are the button presses that the sender has received.
 	presses []notice.Press
 	stop    context.CancelFunc
 	ended   chan error
 }
 
-// lockedBuffer is a log that a test can read while it is written.
+// lockedBuffer is a log that a test can read while the sender writes to it.
 type lockedBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -58,7 +57,6 @@ func (l *lockedBuffer) String() string {
 	return l.buf.String()
 }
 
-// start opens a store and runs a sender of its notices.
 func start(t *testing.T, cfg notice.Config) *senderFixture {
 	t.Helper()
 	s := &senderFixture{cfg: cfg, log: new(lockedBuffer)}
@@ -89,7 +87,7 @@ func start(t *testing.T, cfg notice.Config) *senderFixture {
 	return s
 }
 
-// run starts a sender, which kill stops.
+// run starts a sender. The method kill stops it.
 func (s *senderFixture) run(t *testing.T) {
 	t.Helper()
 	sender, err := notice.New(s.cfg, notice.Deps{
@@ -110,7 +108,8 @@ func (s *senderFixture) run(t *testing.T) {
 	go func() { s.ended <- sender.Run(ctx) }()
 }
 
-// draw returns the view of an approval that still waits for the same decision, or nil.
+// draw returns the view of an approval if it still waits for the decision that asked waited for. Otherwise it returns
+// nil.
 func (s *senderFixture) draw(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error) {
 	var r *lifecycle.Record
 	err := s.store.Look(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -130,24 +129,23 @@ func (s *senderFixture) draw(ctx context.Context, asked *approvalv1.Approval) (*
 	return v.Part(0, "")
 }
 
-// kill stops the sender. It may be called again.
+// kill stops the sender. It may be called more than once.
 func (s *senderFixture) kill(t *testing.T) {
 	t.Helper()
 	s.stop()
 	if err := <-s.ended; err != nil {
 		t.Error(err)
 	}
-	s.ended <- nil // for the next kill
+	s.ended <- nil // for the next call to kill
 }
 
-// advanceClock moves the store's clock forward.
 func (s *senderFixture) advanceClock(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ahead += d
 }
 
-// openRequest returns a call that needs approval, with an argument.
+// openRequest returns a call that needs approval. An argument of the call contains the hidden value.
 func openRequest(id string, change ...func(*lifecycle.OpenRequest)) lifecycle.OpenRequest {
 	q := lifecycle.OpenRequest{
 		ID: id, DecisionID: "d-" + id, Digest: []byte("digest-" + id),
@@ -167,7 +165,6 @@ func openRequest(id string, change ...func(*lifecycle.OpenRequest)) lifecycle.Op
 	return q
 }
 
-// ask opens an approval.
 func (s *senderFixture) ask(t *testing.T, id string, change ...func(*lifecycle.OpenRequest)) {
 	t.Helper()
 	q := openRequest(id, change...)
@@ -177,7 +174,7 @@ func (s *senderFixture) ask(t *testing.T, id string, change ...func(*lifecycle.O
 	}
 }
 
-// setPrevious makes views compare with an earlier call with another argument.
+// setPrevious makes views compare a call with an earlier call that has another argument.
 func (s *senderFixture) setPrevious(t *testing.T) {
 	t.Helper()
 	s.mu.Lock()
@@ -201,7 +198,7 @@ func (s *senderFixture) askAgain(t *testing.T, id string) {
 	}
 }
 
-// decide casts a vote of ana.
+// decide casts a vote as ana.
 func (s *senderFixture) decide(t *testing.T, id string, verdict approvalv1.Verdict) {
 	t.Helper()
 	err := s.store.Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {
@@ -226,7 +223,6 @@ func (s *senderFixture) votes() []notice.Press {
 	return append([]notice.Press(nil), s.presses...)
 }
 
-// count counts the notices of a channel that ended in a given way.
 func (s *senderFixture) count(t *testing.T, channel string, how store.NoticeEnd) (n int) {
 	t.Helper()
 	err := s.store.Do(t.Context(), func(ctx context.Context, tx *store.Tx) (err error) {

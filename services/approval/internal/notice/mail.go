@@ -22,30 +22,30 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// Mail is a mail server with lists of recipients. A mail names the caller, the call and the commands to decide. It
-// contains no value of an argument.
+// Mail configures a mail server and the lists of recipients. A mail contains the caller, the call and the commands to
+// decide. It does not contain argument values.
 type Mail struct {
 	// Server is the address of the SMTP server: `HOST:PORT`.
 	Server string
-	// TLS is `starttls` or empty for STARTTLS, which must succeed before a mail is sent. It is `tls` for TLS from the
-	// first byte, or `none`, which is allowed only for a server on the same machine.
+	// TLS is `starttls`, `tls` or `none`. With `starttls`, which is the default, STARTTLS must succeed before a mail is
+	// sent. With `tls`, the connection uses TLS from its first byte. `none` is allowed only for a server on the same
+	// machine.
 	TLS string
-	// CA is a PEM file with the certificate authorities for the server; empty for the system's authorities.
+	// CA is a PEM file with the certificate authorities for the server. If it is empty, the system's authorities apply.
 	CA string
-	// User and Password are the account of the sender. Either both are empty, or both are set.
+	// User and Password are the account of the sender. Both must be set, or both must be empty.
 	User     string
 	Password config.Secret
-	// From is the sender's address.
-	From string
-	// Lists are the lists of recipients; at least one.
+	From     string
+	// Lists are the lists of recipients. At least one is required.
 	Lists []MailList
 }
 
-// MailList is a list of people who get a mail when a call waits for approvers. Each address gets a separate mail, so
-// that an address that fails does not delay the others. No mail is sent when an approval ends.
+// MailList is a list of people who receive a mail when a call waits for approvers. Each address receives a separate
+// mail, so that a failing address does not delay the others. No mail is sent when an approval ends.
 type MailList struct {
 	Target
-	// To contains the addresses, at least one.
+	// To contains the addresses. At least one is required.
 	To []string
 }
 
@@ -98,15 +98,14 @@ func (l *MailList) validate() error {
 	return errors.Join(errs...)
 }
 
-// recipient is one address of a list.
 type recipient struct {
 	*Mail
 	Target
 	to string
 }
 
-// recipients returns all addresses of all lists. Each address has a channel. The name of the channel is the list's name
-// followed by a digest of the address.
+// recipients returns all addresses of all lists. Each address is a channel. The name of the channel is the name of the
+// list followed by a digest of the address.
 func (m *Mail) recipients() (out []channelConfig) {
 	for _, l := range m.Lists {
 		for _, to := range l.To {
@@ -141,7 +140,6 @@ func (r *recipient) open(Deps) (Channel, error) {
 	return &mailChannel{recipient: r, host: host, opts: opts}, nil
 }
 
-// options returns the options of the SMTP client.
 func (m *Mail) options(host string) (opts []mail.Option, err error) {
 	switch m.TLS {
 	case implicitTLS:
@@ -168,7 +166,6 @@ func (m *Mail) options(host string) (opts []mail.Option, err error) {
 	return opts, nil
 }
 
-// mailChannel is the channel to one address.
 type mailChannel struct {
 	*recipient
 	host string
@@ -184,7 +181,7 @@ func (b *mailChannel) Send(ctx context.Context, m *Message) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("write a mail: %w", err)
 	}
-	client, err := mail.NewClient(b.host, b.opts...) // a new client for each mail, because a client has one connection
+	client, err := mail.NewClient(b.host, b.opts...) // a client has only one connection, so each mail has its own client
 	if err != nil {
 		return "", fmt.Errorf("set up mail: %w", err)
 	}
@@ -212,14 +209,14 @@ func (b *mailChannel) newMail(m *Message) (*mail.Msg, error) {
 	return msg, nil
 }
 
-// factsText returns the facts of a view without the values of arguments.
+// factsText returns the facts of a view without argument values.
 func factsText(v *approvalv1.View) string {
 	v = proto.CloneOf(v)
 	v.PreviousApprovalId, v.Changes, v.ChangesTotal = "", nil, 0
 	return safetext.Facts(v)
 }
 
-// commandsText returns the commands for a person to see the arguments and to decide.
+// commandsText returns the commands with which a person can read the arguments and decide.
 func commandsText(v *approvalv1.View) string {
 	return fmt.Sprintf("This shows the arguments and then asks for confirmation:\n\n  sluice approvals approve %[1]s\n  sluice approvals deny %[1]s\n", v.GetApprovalId())
 }

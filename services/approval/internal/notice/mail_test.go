@@ -22,13 +22,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// mailServer is a mail server that stores the mails that it accepts.
+// mailServer is a fake mail server that stores the mails that it accepts.
 type mailServer struct {
 	addr string
-	tls  *tls.Config // nil: the server offers no STARTTLS
+	tls  *tls.Config // if nil, the server does not offer STARTTLS
 
 	mu      sync.Mutex
-	refuse  int    // how many mails the server refuses next
+	refuse  int    // the number of mails that the server refuses next
 	unknown string // the recipient that the server refuses
 	said    []string
 	mails   []string
@@ -55,7 +55,7 @@ func startMailServer(t *testing.T, cfg *tls.Config) *mailServer {
 	return s
 }
 
-// serve implements the part of RFC 5321 that sending one mail needs.
+// serve implements the part of RFC 5321 that is needed to receive one mail.
 func (s *mailServer) serve(conn net.Conn) {
 	defer func() { conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
@@ -136,7 +136,7 @@ func mailList(name string, after float64, to ...string) notice.MailList {
 	return notice.MailList{Target: notice.Target{Name: name, After: after}, To: to}
 }
 
-// names returns the channels of the addresses in a configuration.
+// names returns the name of each address's channel.
 func names(cfg notice.Config) (out []string) {
 	for _, c := range cfg.Channels() {
 		out = append(out, c.Name)
@@ -190,7 +190,7 @@ func TestMail_IsSentWhenACallWaits(t *testing.T) {
 	}
 }
 
-// An address that the mail server refuses does not delay the mails to other addresses.
+// The mail server refuses one of two addresses. The mail to the other address is sent without delay.
 func TestMail_IsSentToEachAddressSeparately(t *testing.T) {
 	t.Parallel()
 	s := startMailServer(t, nil)
@@ -205,8 +205,8 @@ func TestMail_IsSentToEachAddressSeparately(t *testing.T) {
 	}
 }
 
-// A mail that waits for another attempt is not sent if approvers have been asked again since the failed attempt. Only
-// the mail about the newer request is sent.
+// A mail is not sent in the first attempt, and approvers are then asked again. The sender sends only the mail about the
+// newer request.
 func TestMail_IsNotSentIfOutOfDate(t *testing.T) {
 	t.Parallel()
 	s := startMailServer(t, nil)
@@ -222,7 +222,6 @@ func TestMail_IsNotSentIfOutOfDate(t *testing.T) {
 	}
 }
 
-// A mail does not contain the differences from the previous call.
 func TestMail_ContainsNoComparison(t *testing.T) {
 	t.Parallel()
 	s := startMailServer(t, nil)
@@ -242,7 +241,7 @@ func readsHidden(q *lifecycle.OpenRequest) {
 	c.Method, c.Name, c.ParamsJson = "resources/read", "https://ana:"+hidden+"@host/plan?key="+hidden, `{"uri":"https://ana:`+hidden+`@host/plan?key=`+hidden+`"}`
 }
 
-// Case X9. A mail names the resource that would be read, without the secrets in its URI.
+// Case X9. A mail contains the URI of the resource without the secrets in the URI.
 func TestMail_ContainsNoSecretOfAURI(t *testing.T) {
 	t.Parallel()
 	s := startMailServer(t, nil)
@@ -267,7 +266,7 @@ func certificate(t *testing.T) (*tls.Config, string) {
 	return &tls.Config{Certificates: made.TLS.Certificates}, file
 }
 
-// By default no mail and no password is sent before the connection is encrypted.
+// By default, neither a mail nor a password is sent over an unencrypted connection.
 func TestMail_IsSentOverTLSByDefault(t *testing.T) {
 	t.Parallel()
 	cert, ca := certificate(t)

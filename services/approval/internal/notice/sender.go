@@ -16,53 +16,53 @@ import (
 )
 
 const (
-	// pollInterval is how often a channel reads the notices that other processes wrote, or that are due again.
+	// pollInterval is the interval at which a channel reads due notices. It finds notices that other processes wrote, and
+	// notices whose pause is over.
 	pollInterval = time.Second
-	// batchSize is how many notices a channel sends concurrently.
+	// batchSize is the maximum number of notices that a channel sends concurrently.
 	batchSize = 16
-	// sendTimeout limits one attempt. lease is how long no other process sends the same notice.
+	// sendTimeout limits one attempt. lease is the time for which no other process sends the same notice.
 	sendTimeout = 15 * time.Second
 	lease       = time.Minute
-	// storeTimeout limits storing the result of an attempt.
+	// storeTimeout limits the transaction that stores the result of an attempt.
 	storeTimeout = 5 * time.Second
-	// firstPause is the longest pause after the first failure. The pause doubles with each failure, up to lastPause.
+	// firstPause is the maximum pause after the first failure. The maximum doubles with each failure, up to lastPause.
 	firstPause = time.Second
 	lastPause  = 10 * time.Minute
-	// giveUpAfter is how long a channel tries to send a notice. retention is how long a notice is stored after its end.
+	// giveUpAfter is the time for which a channel retries a notice. retention is the time for which the store keeps a
+	// notice after its end.
 	giveUpAfter = 24 * time.Hour
 	retention   = 30 * 24 * time.Hour
-	// deleteInterval is how often old notices are deleted.
+	// deleteInterval is the interval at which old notices are deleted.
 	deleteInterval = time.Hour
 )
 
-// ErrObsolete means that the notice has become irrelevant. Compare with errors.Is.
+// ErrObsolete means that the notice is no longer relevant. Use errors.Is to compare it.
 var ErrObsolete = errors.New("the notice is no longer relevant")
 
 // Message is a notice to send.
 type Message struct {
 	*store.Notice
-	// View is what a person must see before deciding. If a view has several parts, View is the first part. It is nil if
+	// View is what a person must see before deciding. If a view has several parts, View is the first part. View is nil if
 	// the notice does not ask for a decision, or if the decision is no longer needed.
 	View *approvalv1.View
 }
 
-// Channel notifies people in one way. It is safe for concurrent use.
+// Channel sends notices in one way, such as by mail. It is safe for concurrent use.
 type Channel interface {
-	// Send sends a notice. It returns a receipt, which may be empty; later notices of the same approval contain the
-	// receipt. The error contains no secret. Errors: [ErrObsolete].
+	// Send sends a notice and returns a receipt, which may be empty. Later notices of the same approval contain the
+	// receipt. Send returns [ErrObsolete] if the notice is no longer relevant. No error contains a secret.
 	Send(ctx context.Context, m *Message) (receipt string, err error)
 }
 
-// listener is a channel through which people can vote.
 type listener interface{ listen(ctx context.Context) }
 
 // Deps are the dependencies of a [Sender]. Every field is required.
 type Deps struct {
 	// Store must have been opened with the channels of the configuration.
 	Store *store.Store
-	// Draw returns the view of an approval, or the first part of a view that has several. It returns nil if the
-	// approval no longer asks for the decision of the notice. Draw may take long, so it is called outside of
-	// transactions.
+	// Draw returns the view of an approval, or the first part of a view that has several. It returns nil if the approval
+	// no longer needs the decision for which the notice asks. Draw may be slow, so it is called outside of transactions.
 	Draw func(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error)
 	// Vote casts the vote of a person who pressed a button.
 	Vote Voter
@@ -94,8 +94,8 @@ func New(cfg Config, deps Deps) (*Sender, error) {
 	return s, nil
 }
 
-// Run sends notices until ctx ends. If Run ends before it has stored the result of a notice, the next process sends the
-// notice again.
+// Run sends notices until ctx ends. If Run ends before it has stored the result of an attempt, the next process sends
+// the notice again.
 func (s *Sender) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for name, c := range s.channels {
@@ -108,7 +108,6 @@ func (s *Sender) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// sendNotices sends the notices of one channel until ctx ends.
 func (s *Sender) sendNotices(ctx context.Context, name string, c Channel) {
 	for ctx.Err() == nil {
 		moved := s.deps.Store.Moved()
@@ -123,7 +122,7 @@ func (s *Sender) sendNotices(ctx context.Context, name string, c Channel) {
 	}
 }
 
-// sendDue sends due notices, and reports whether more may be due.
+// sendDue sends one batch of due notices, and reports whether more may be due.
 func (s *Sender) sendDue(ctx context.Context, name string, c Channel) bool {
 	var messages []*Message
 	err := s.deps.Store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -155,7 +154,7 @@ func (s *Sender) sendDue(ctx context.Context, name string, c Channel) bool {
 func (s *Sender) send(ctx context.Context, c Channel, m *Message) {
 	receipt, err := s.attempt(ctx, c, m)
 	if err != nil && ctx.Err() != nil {
-		return // the result is not known; when the lease ends, the notice is sent again
+		return // the result is unknown; the notice is sent again after its lease
 	}
 	log := s.deps.Log.With("channel", m.Channel, "notice", m.ID, "attempt", m.Attempt)
 	how := store.Sent
@@ -193,7 +192,7 @@ func (s *Sender) attempt(ctx context.Context, c Channel, m *Message) (receipt st
 	defer cancel()
 	if m.Kind == store.Pending || m.Kind == store.Escalated {
 		if m.View, err = s.deps.Draw(ctx, m.Approval); err != nil {
-			return "", err // the notice is tried again later
+			return "", err // the notice is retried later
 		}
 	}
 	if m.Kind == store.Escalated && m.View == nil {
@@ -202,8 +201,8 @@ func (s *Sender) attempt(ctx context.Context, c Channel, m *Message) (receipt st
 	return c.Send(ctx, m)
 }
 
-// retryPause returns how long to wait before the next attempt. attempt is the number of the failed attempt, from 1. The
-// pause grows exponentially, and half of it is random.
+// retryPause returns the pause before the next attempt. attempt is the number of the failed attempt, from 1. The
+// maximum pause grows exponentially. The pause is a random value between half of the maximum and the maximum.
 func retryPause(attempt int64) time.Duration {
 	most := lastPause
 	if n := attempt - 1; n < 20 { // a larger shift would overflow
@@ -212,7 +211,6 @@ func retryPause(attempt int64) time.Duration {
 	return most/2 + rand.N(most/2) //nolint:gosec // no secret
 }
 
-// deleteOld deletes old notices until ctx ends.
 func (s *Sender) deleteOld(ctx context.Context) {
 	tick := time.NewTicker(deleteInterval)
 	defer tick.Stop()

@@ -18,19 +18,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// Slack is a channel in Slack. A message that shows the whole view has buttons to decide. Sluice connects to Slack by
-// Socket Mode, so Slack does not need to reach Sluice.
+// Slack configures a channel in Slack. A message that shows the whole view has buttons to decide. Sluice connects to
+// Slack by Socket Mode, so Slack does not need network access to Sluice.
 type Slack struct {
-	// Target must have a tenant, in which people vote, and must not be an escalation.
+	// Target must have a tenant and must not be an escalation. The presses are votes in this tenant.
 	Target
 	// AppToken (`xapp-…`, connections:write) and BotToken (`xoxb-…`, chat:write) are the tokens of the Slack app.
 	AppToken, BotToken config.Secret
-	// Channel is the identifier of the channel, such as C0123456789. The app must be a member of it.
+	// Channel is the id of the channel, such as C0123456789. The app must be a member of it.
 	Channel string
-	// People maps the identifiers of Slack users to subjects. Presses by other users don't count. If People is empty,
-	// messages have no buttons.
+	// People maps the ids of Slack users to subjects. Presses by other users don't count. If People is empty, messages
+	// have no buttons.
 	People map[string]string
-	// API is the address of Slack's Web API, for tests; empty means the address of slack.com.
+	// API is the URL of Slack's Web API. It is empty except in tests.
 	API string
 }
 
@@ -62,24 +62,23 @@ func (s *Slack) open(deps Deps) (Channel, error) {
 		slack.OptionAPIURL(cmp.Or(s.API, slack.APIURL)), slack.OptionHTTPClient(&http.Client{Timeout: sendTimeout}))}, nil
 }
 
-// slackChannel is the open channel in Slack.
 type slackChannel struct {
 	*Slack
 	deps Deps
 	api  *slack.Client
 }
 
-// maxText is the maximum length of the text of a section, in bytes. Slack limits the number of characters, which is at
-// most the number of bytes.
+// maxText is the maximum length of the text in a section, in bytes. Slack limits the number of characters, which never
+// exceeds the number of bytes.
 const maxText = 3000
 
-// Send implements Channel. Its receipt is the timestamp of the message. Later notices use the timestamp to change the
-// message, when approvers are asked again and when the approval ends.
+// Send implements Channel. Its receipt is the timestamp of the message. Send uses the receipts of earlier notices to
+// change their messages when approvers are asked again and when the approval ends.
 func (c *slackChannel) Send(ctx context.Context, m *Message) (string, error) {
 	line := describeCall(m.Approval) + ": " + statusText(m)
 	for _, ts := range m.Receipts {
 		_, _, _, err := c.api.UpdateMessageContext(ctx, c.Channel, ts, slack.MsgOptionText(line, true), slack.MsgOptionBlocks(textSection(line)))
-		if err != nil && err.Error() != "message_not_found" { // a person has deleted the message
+		if err != nil && err.Error() != "message_not_found" { // message_not_found: a person has deleted the message
 			return "", fmt.Errorf("change a message: %w", withoutURL(err))
 		}
 	}
@@ -96,12 +95,11 @@ func (c *slackChannel) Send(ctx context.Context, m *Message) (string, error) {
 	return ts, nil
 }
 
-// describeCall describes the call of an approval in one line.
 func describeCall(a *approvalv1.Approval) string {
 	return safetext.Escape(fmt.Sprintf("%s, requested by %s", safetext.CallName(a.GetServer(), a.GetMethod(), a.GetName()), a.GetRequester().GetSubject()))
 }
 
-// statusText returns the text that replaces an earlier message.
+// statusText returns the text that replaces the content of an earlier message.
 func statusText(m *Message) string {
 	if m.Kind == store.Pending {
 		return "people are asked again; see the newer message"
@@ -113,8 +111,8 @@ func statusText(m *Message) string {
 	return m.Kind + ", " + reason
 }
 
-// questionBlocks returns the blocks of a message that asks for a decision. The message has buttons if it shows the
-// whole view and c.People is not empty. Otherwise it shows the commands to decide.
+// questionBlocks returns the blocks of a message that asks for a decision. If the message shows the whole view and
+// c.People is not empty, it has buttons. Otherwise it shows the commands to decide.
 func (c *slackChannel) questionBlocks(v *approvalv1.View) []slack.Block {
 	seen, params := preformatted(safetext.Facts(v)), preformatted(v.GetParams())
 	if len(c.People) == 0 || len(v.GetDigest()) == 0 || len(seen) > maxText || len(params) > maxText {
@@ -133,17 +131,17 @@ func (c *slackChannel) questionBlocks(v *approvalv1.View) []slack.Block {
 	}
 }
 
-// preformatted returns text as a preformatted block. It escapes markup, and backticks, which would end the block.
+// preformatted returns text as a preformatted block. It escapes markup and also backticks, because backticks would end
+// the block.
 func preformatted(text string) string {
 	return "```\n" + strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "`", `\u0060`).Replace(strings.TrimSuffix(text, "\n")) + "\n```"
 }
 
-// section returns a section that Slack does not fold, so that the approver sees all of it.
+// section returns a section that Slack does not collapse, so that the approver sees all of it.
 func section(text string) slack.Block {
 	return slack.NewSectionBlock(slack.NewTextBlockObject(slack.MarkdownType, text, false, true), nil, nil, slack.SectionBlockOptionExpand(true))
 }
 
-// textSection returns a section of plain text.
 func textSection(line string) slack.Block {
 	if len(line) > maxText {
 		line = strings.ToValidUTF8(line[:maxText], "")

@@ -16,32 +16,33 @@ import (
 const (
 	approveButton = "approve"
 	denyButton    = "deny"
-	// pressTimeout limits the handling of one button press. maxPresses is how many presses are handled concurrently.
-	// Slack requires an acknowledgement of each press within 3 s; receivePresses sends it before the press is handled.
+	// pressTimeout limits the handling of one button press. maxPresses is the maximum number of presses that are handled
+	// concurrently. Slack requires an acknowledgement of each press within 3 s, so receivePresses acknowledges a press
+	// before it handles the press.
 	pressTimeout = 10 * time.Second
 	maxPresses   = 8
 	// maxEnvelope is the maximum size of a message from Slack, in bytes.
 	maxEnvelope = 1 << 20
-	// unmappedUser is the answer to a Slack user that the configuration maps to no subject.
+	// unmappedUser is the answer to a Slack user who has no subject in the configuration.
 	unmappedUser = "Nothing was decided: your Slack user is mapped to no subject of Sluice."
 )
 
 // Press is a vote that a person cast with a button.
 type Press struct {
-	// Tenant and Subject are the tenant and the subject to which the configuration maps the Slack user.
+	// Tenant and Subject are the tenant and the subject that the configuration assigns to the Slack user.
 	Tenant, Subject string
-	// Approval is the identifier of the approval.
+	// Approval is the id of the approval.
 	Approval string
 	// Verdict is the verdict of the button. ViewDigest is the digest of the view that the message showed.
 	Verdict    approvalv1.Verdict
 	ViewDigest []byte
 }
 
-// Voter casts the vote of a press. The rules are the same as for a vote by token. It returns a sentence about the
-// result for the person.
+// Voter casts the vote of a press under the same rules as a vote by token. It returns a sentence that tells the person
+// the result.
 type Voter func(context.Context, Press) (answer string)
 
-// listen receives button presses until ctx ends. After a failure it connects again.
+// listen receives button presses until ctx ends. It reconnects after a failure.
 func (c *slackChannel) listen(ctx context.Context) {
 	for failures := int64(1); ctx.Err() == nil; failures++ {
 		client := socketmode.New(c.api, socketmode.OptionReadLimit(maxEnvelope))
@@ -60,7 +61,6 @@ func (c *slackChannel) listen(ctx context.Context) {
 	}
 }
 
-// receivePresses receives the events of one connection.
 func (c *slackChannel) receivePresses(ctx context.Context, client *socketmode.Client) error {
 	var presses errgroup.Group
 	presses.SetLimit(maxPresses)
@@ -105,8 +105,8 @@ func (c *slackChannel) handlePress(ctx context.Context, callback slack.Interacti
 	}
 }
 
-// castVote casts the vote of a button, and returns the answer for the person. It returns "" if Sluice did not write the
-// button.
+// castVote casts the vote of a button and returns the answer for the person. It returns "" if the button is not from
+// Sluice.
 func (c *slackChannel) castVote(ctx context.Context, user string, action *slack.BlockAction) (answer string) {
 	verdicts := map[string]approvalv1.Verdict{approveButton: approvalv1.Verdict_VERDICT_APPROVE, denyButton: approvalv1.Verdict_VERDICT_DENY}
 	verdict, ok := verdicts[action.ActionID]

@@ -95,8 +95,8 @@ func TestSlack_HasNoButtonsWithoutTheWholeView(t *testing.T) {
 	}
 }
 
-// A message shows the text of an agent without markup: the text can't end the preformatted block, mention people or
-// link.
+// An argument contains backticks, a mention and a link. The message shows them without effect, inside the preformatted
+// block.
 func TestSlack_EscapesMarkup(t *testing.T) {
 	t.Parallel()
 	fake := fakeslack.Start(t)

@@ -21,19 +21,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// Webhook is an HTTP endpoint that gets signed requests about approvals, as Standard Webhooks specifies. Every status
-// other than 2xx is a failure. Redirects are not followed.
+// Webhook configures an HTTP endpoint that receives signed requests about approvals, as Standard Webhooks specifies.
+// Every status other than 2xx is a failure. Redirects are not followed.
 type Webhook struct {
 	Target
-	// URL is the URL of the endpoint: https, or http on the same machine.
+	// URL is the URL of the endpoint. Its scheme is https, or http if the endpoint is on the same machine.
 	URL string
 	// Secret is the signing key: `whsec_` and 24 to 64 bytes in base64.
 	Secret config.Secret
 }
 
 const (
-	// maxResponse is how many bytes of a response body are read, so that the connection can be used again. maxHeader is
-	// the maximum size of a response header, in bytes.
+	// maxResponse is the number of bytes of a response body that are read so that the connection can be reused. maxHeader
+	// is the maximum size of a response header, in bytes.
 	maxResponse = 4 << 10
 	maxHeader   = 64 << 10
 )
@@ -82,7 +82,7 @@ type webhook struct {
 	client *http.Client
 }
 
-// event is the body of a request.
+// event is the body of a webhook request.
 type event struct {
 	Type      string            `json:"type"`
 	Timestamp time.Time         `json:"timestamp"`
@@ -116,8 +116,8 @@ func (w *webhook) Send(ctx context.Context, m *Message) (string, error) {
 	if err != nil {
 		return "", withoutURL(err)
 	}
-	defer func() { _ = resp.Body.Close() }()                           // only the status counts
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxResponse)) // only the status counts
+	defer func() { _ = resp.Body.Close() }()                           // only the status matters
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxResponse)) // only the status matters
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		return "", fmt.Errorf("the endpoint answered with status %d instead of 2xx", resp.StatusCode)
 	}

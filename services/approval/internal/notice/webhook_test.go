@@ -29,7 +29,7 @@ const (
 
 var secret = "whsec_" + base64.StdEncoding.EncodeToString([]byte("a key of thirty-two bytes, no less"))
 
-// endpoint receives webhooks and checks their signatures. It answers with the function that the test sets.
+// endpoint receives webhooks and checks their signatures. The test sets the function that writes its responses.
 type endpoint struct {
 	*httptest.Server
 	t *testing.T
@@ -71,7 +71,6 @@ func (e *endpoint) answers(fn func(w http.ResponseWriter)) {
 	e.answer = fn
 }
 
-// types returns the types of all events so far.
 func (e *endpoint) types(t *testing.T) (out []string) {
 	t.Helper()
 	e.mu.Lock()
@@ -129,8 +128,8 @@ func TestWebhook_SendsPendingAndEnd(t *testing.T) {
 	}
 }
 
-// A request without a 2xx response is repeated with the same identifier and body. Redirects are not followed, and the
-// log contains neither the secret nor the URL.
+// If the response is not 2xx, the sender repeats the request with the same id and body. The sender does not follow
+// redirects, and its log contains neither the secret nor the URL.
 func TestWebhook_RetriesWithTheSameIdentifier(t *testing.T) {
 	for name, answer := range map[string]func(w http.ResponseWriter){
 		"an error": func(w http.ResponseWriter) { w.WriteHeader(http.StatusInternalServerError) },
@@ -164,7 +163,7 @@ func TestWebhook_RetriesWithTheSameIdentifier(t *testing.T) {
 	}
 }
 
-// After the lease, the next sender sends the notice of a sender that was killed during its request.
+// A sender is killed during a request. After the lease, the next sender sends the notice again with the same id.
 func TestWebhook_IsSentAgainAfterAKilledSender(t *testing.T) {
 	t.Parallel()
 	e, hang := receive(t), make(chan struct{})
@@ -195,7 +194,7 @@ func TestWebhook_IsGivenUpAfterADay(t *testing.T) {
 	if n := s.count(t, "hook", store.GivenUp); n != 0 {
 		t.Fatal("the notice was given up after the first attempt")
 	}
-	s.advanceClock(25 * time.Hour) // the approval has expired then, too
+	s.advanceClock(25 * time.Hour) // by then the approval has expired too
 	eventually.Holds(t, "both are over", func() bool { return s.count(t, "hook", store.GivenUp) == 1 })
 	eventually.Holds(t, "the log says so", func() bool { return strings.Contains(s.log.String(), "given_up_lately=1") })
 	e.answers(nil)

@@ -12,21 +12,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// An Account is a principal or a person whose limits are charged for a caller's pending calls and approval requests.
+// An Account is a principal or a person. A caller's pending calls and approval requests count against the limits of its
+// accounts.
 type Account struct {
 	principal.Key
 
-	// Person is true for a person whom the caller, or a principal of its chain, works for.
+	// Person is true if the account is a person for whom the caller, or a principal in its chain, works.
 	Person bool
-	// Digest is the digest that identifies the account in the tables.
+	// Digest identifies the account in the tables.
 	Digest []byte
-	// Factor is the account's limit, in multiples of the limit of one principal.
+	// Factor is the account's limit as a multiple of the limit of one principal.
 	Factor int
 }
 
 // Accounts returns the accounts of a caller. The caller and each principal in its chain have the limit of one
-// principal. Each person whom they work for has [quota.PersonFactor] times that limit, for all principals of the person
-// together.
+// principal. Each person for whom they work has [quota.PersonFactor] times that limit, shared by all principals of the
+// person.
 func Accounts(p *identityv1.Principal) []Account {
 	out := []Account{{Key: principal.Of(p), Digest: PrincipalDigest(p), Factor: 1}}
 	for _, of := range p.GetChain() {
@@ -41,9 +42,9 @@ func Accounts(p *identityv1.Principal) []Account {
 	return out
 }
 
-// RetryAfter returns how long a caller must wait before it may request an approval, or 0 if it may request one now. A
-// caller must wait if an account of the caller has reached its limit in the last window. most is the limit of one
-// principal: 1 or more.
+// RetryAfter returns the time that a caller must wait before it may request an approval, or 0 if it may request one
+// now. A caller must wait if one of its accounts has reached its limit in the last window. most is the limit of one
+// principal. It must be at least 1.
 func (t *Tx) RetryAfter(ctx context.Context, p *identityv1.Principal, most int, window time.Duration) (left time.Duration, err error) {
 	for _, a := range Accounts(p) {
 		var at int64
@@ -69,7 +70,6 @@ func (t *Tx) CountRequest(ctx context.Context, p *identityv1.Principal) error {
 	return t.saveRequestCount(ctx, number, p)
 }
 
-// saveRequestCount counts an approval request under the number of its move.
 func (t *Tx) saveRequestCount(ctx context.Context, number int64, p *identityv1.Principal) error {
 	for _, a := range Accounts(p) {
 		_, err := t.inner.ExecContext(ctx, "INSERT INTO asked (who, at, number) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", a.Digest, sqlstore.Micros(t.Now), number)

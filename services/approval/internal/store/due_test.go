@@ -44,7 +44,8 @@ func TestPrune_KeepsALiveGrant(t *testing.T) {
 	})
 }
 
-// An approval that is due is expired when it is read, even if more moves are due than one transaction makes.
+// More approvals expire at the same time than one transaction can move. The transaction that reads one of them finds it
+// expired.
 func TestDo_ExpiresMoreApprovalsThanOneBatch(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)

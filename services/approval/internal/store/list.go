@@ -15,33 +15,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/publicname"
 )
 
-// Filter selects approvals of a tenant. An empty field matches all approvals.
+// Filter selects approvals of a tenant. Empty fields are ignored.
 type Filter struct {
 	// Tenant is required.
 	Tenant string
-	// ID selects one approval.
-	ID string
-	// States are alternatives. Server, Name, Subject (of the requester) and Holder (of the newest claim) must match
-	// exactly.
+	ID     string
+	// An approval may have any of the States. Server, Name, Subject (of the requester) and Holder (of the newest claim)
+	// must match exactly.
 	States                        []approvalv1.ApprovalState
 	Server, Name, Subject, Holder string
-	// Requester selects the approvals that this principal, with this chain, requested.
+	// Requester selects the approvals that this principal requested with this chain.
 	Requester *identityv1.Principal
-	// Alike selects the approvals with this [lifecycle.Record.Alike]: the same call, with any definition of its tool.
+	// Alike selects approvals of the same call, with any definition of its tool. See [lifecycle.Record.Alike].
 	Alike []byte
 }
 
-// Listed is an approval in a list. Its record has only the field Approval: the call, which may be large, the decision
-// and the claims are not read.
+// Listed is an approval in a list. Only the field Approval of its record is set. The call, which may be large, the
+// decision and the claims are not read.
 type Listed struct {
 	*lifecycle.Record
-	// Opened is the number of the move that opened the approval, and Moved the number of its newest move. The store
-	// numbers the moves of all approvals in one ascending sequence.
+	// Opened is the number of the move that opened the approval. Moved is the number of its newest move. The store numbers
+	// the moves of all approvals in one ascending sequence.
 	Opened, Moved int64
 }
 
-// List reads approvals that were opened by a move with a number below before, newest first, up to most. If before is 0,
-// List reads the newest approvals.
+// List reads the newest approvals, newest first. If before is not 0, List reads only approvals that were opened by a
+// move with a lower number. most is the maximum number of approvals.
 func (t *Tx) List(ctx context.Context, f Filter, before int64, most int) ([]Listed, error) {
 	c := f.conditions()
 	if before > 0 {
@@ -50,19 +49,20 @@ func (t *Tx) List(ctx context.Context, f Filter, before int64, most int) ([]List
 	return t.listed(ctx, c, "ORDER BY opened DESC", most)
 }
 
-// MovedSince reads approvals whose newest move has a number above after, in the order of these numbers, up to most.
+// MovedSince reads approvals whose newest move has a number above after, in the order of these numbers. most is the
+// maximum number of approvals.
 func (t *Tx) MovedSince(ctx context.Context, f Filter, after int64, most int) ([]Listed, error) {
 	c := f.conditions()
 	c.add("moved > %s", after)
 	return t.listed(ctx, c, "ORDER BY moved", most)
 }
 
-// maxWaiting is the maximum number of approvals that OtherDefinitions reads. A caller can't have that many pending
-// approvals.
+// maxWaiting is the maximum number of approvals that OtherDefinitions reads. It is higher than the maximum number of
+// pending approvals of one caller.
 const maxWaiting = 1000
 
-// OtherDefinitions returns the identifiers of the caller's pending and approved approvals for the same call with
-// another definition of the tool or another server.
+// OtherDefinitions returns the ids of the caller's pending and approved approvals for the same call, but with another
+// definition of the tool or another server.
 func (t *Tx) OtherDefinitions(ctx context.Context, asker *identityv1.Principal, call *approvalv1.BoundCall, alike []byte) (ids []string, err error) {
 	found, err := t.List(ctx, Filter{
 		Tenant: asker.GetTenant(), Requester: asker, Server: call.GetCall().GetServer(), Name: publicname.Of(call.GetCall().GetName()), Alike: alike,
@@ -76,7 +76,6 @@ func (t *Tx) OtherDefinitions(ctx context.Context, asker *identityv1.Principal, 
 	return ids, err
 }
 
-// NewestMove returns the number of the newest move.
 func (t *Tx) NewestMove(ctx context.Context) (n int64, err error) {
 	err = t.inner.QueryRowContext(ctx, "SELECT n FROM moved").Scan(&n)
 	return n, err
@@ -105,7 +104,7 @@ type conditions struct {
 	args  []any
 }
 
-// add adds a condition, in which %s is replaced by the parameter.
+// add adds a condition. %s in the condition is replaced with the parameter.
 func (c *conditions) add(text string, arg any) {
 	c.args = append(c.args, arg)
 	c.parts = append(c.parts, fmt.Sprintf(text, fmt.Sprintf("$%d", len(c.args))))

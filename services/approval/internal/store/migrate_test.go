@@ -36,22 +36,22 @@ var update = flag.Bool("update", false, "store the rows that this program writes
 // firstVersion is the first version of the tables whose rows are stored in testdata.
 const firstVersion = 2
 
-// earlierRows contains the rows that an earlier program wrote. They are the same on every kind of store.
+// earlierRows contains the rows that an earlier program wrote. They are the same for SQLite and PostgreSQL.
 type earlierRows struct {
-	// Migrations are the SHA-256 digests of the migrations of the program, by file name.
+	// Migrations contains the SHA-256 digests of the program's migrations, by file name.
 	Migrations map[string]string `json:"migrations"`
-	// Rows are the rows by table. Each row has its values by column. A value is a number, a text, or, for bytes, an
-	// array with one text in hexadecimal.
+	// Rows contains the rows by table. Each row contains its values by column. A value is a number or a string. Bytes are
+	// an array with one hexadecimal string.
 	Rows map[string][]map[string]any `json:"rows"`
-	// States are the states of the approvals, by identifier.
+	// States contains the states of the approvals, by id.
 	States map[string]approvalv1.ApprovalState `json:"states"`
 }
 
-// tables are the tables in the order in which rows can be inserted.
+// tables lists the tables in the order in which rows can be inserted.
 var tables = []string{"moved", "approvals", "pending", "claims", "moves", "notices", "asked"}
 
-// The store reads and changes the rows that earlier versions wrote, so that an upgrade loses no decision. The
-// migrations of earlier versions have not changed.
+// The store reads and changes the rows that earlier versions wrote, so that an upgrade loses no decision. The test also
+// checks that the migrations of earlier versions have not changed.
 func TestMigrations_ReadRowsOfEarlierVersions(t *testing.T) {
 	t.Parallel()
 	names, err := filepath.Glob("migrations/*.sql")
@@ -106,7 +106,7 @@ func hashes(t *testing.T, names []string) map[string]string {
 	return out
 }
 
-// openAt opens a database with the migrations in the files names, and no others.
+// openAt opens a database with only the named migration files.
 func openAt(t *testing.T, cfg store.Config, names []string) *sqlstore.DB {
 	t.Helper()
 	files := fstest.MapFS{}
@@ -124,7 +124,6 @@ func openAt(t *testing.T, cfg store.Config, names []string) *sqlstore.DB {
 	return db
 }
 
-// write creates a database with the rows of the earlier program.
 func (e *earlierRows) write(t *testing.T, cfg store.Config, names []string) {
 	t.Helper()
 	db := openAt(t, cfg, names)
@@ -174,7 +173,8 @@ func value(t *testing.T, v any) any {
 	}
 }
 
-// check reads all approvals with this program. It also votes on, claims and completes approvals that have not ended.
+// check reads all approvals with the current program. It also votes on, claims and completes approvals that have not
+// ended.
 func (e *earlierRows) check(t *testing.T, cfg store.Config) {
 	t.Helper()
 	cfg.Log, cfg.Channels, cfg.Observe = slog.New(slog.DiscardHandler), channels, func(context.Context, store.Changes) {}
@@ -222,7 +222,7 @@ func (e *earlierRows) check(t *testing.T, cfg store.Config) {
 	})
 }
 
-// writeRows writes the rows of this program to the file of its version.
+// writeRows writes the rows of the current program to the file of its version.
 func writeRows(t *testing.T, names []string) {
 	t.Helper()
 	cfg := store.Config{Source: "sqlite", File: filepath.Join(t.TempDir(), "approvals.db")}
@@ -279,10 +279,9 @@ func readRows(ctx context.Context, tx *sqlstore.Tx, table string) (out []map[str
 	return out, rows.Err()
 }
 
-// century is a time to decide that does not end while the files in testdata are used.
+// century is a time to decide that does not end while the files in testdata are in use.
 const century = 100 * 365 * 24 * time.Hour
 
-// createRecords creates an approval in each state, and returns the states.
 func createRecords(t *testing.T, cfg store.Config) map[string]approvalv1.ApprovalState {
 	t.Helper()
 	cfg.Log, cfg.Channels, cfg.Observe = slog.New(slog.DiscardHandler), channels, func(context.Context, store.Changes) {}
@@ -309,7 +308,7 @@ func createRecords(t *testing.T, cfg store.Config) map[string]approvalv1.Approva
 	return out
 }
 
-// moveToState moves an approval to the state that its identifier names.
+// moveToState moves an approval to the state that its id names.
 func moveToState(ctx context.Context, tx *store.Tx, id string) error {
 	r, err := tx.Get(ctx, "acme", id)
 	if err != nil {

@@ -28,22 +28,22 @@ const (
 type Channel struct {
 	// Name identifies the channel in stored notices. It consists of letters, digits and hyphens.
 	Name string
-	// Tenant limits the channel to approvals of one tenant; empty for all.
+	// Tenant limits the channel to approvals of one tenant. If it is empty, the channel is for all tenants.
 	Tenant string
-	// After is 0, or the fraction of the time to decide (below 1) after which the channel gets one notice if the approval
-	// is still pending. A channel with a value above 0 gets no other notices.
+	// After is 0 or a fraction below 1 of the time to decide. If it is 0, the channel receives all notices. Otherwise the
+	// channel receives one notice, after this fraction of the time, if the approval is still pending.
 	After float64
 }
 
-// Notice is a message for people on one channel.
+// Notice is a message to people on one channel.
 type Notice struct {
-	// ID identifies the notice. It is the same in every attempt. Channel is the name of the channel.
+	// ID is the same in every attempt to send the notice. Channel is the name of the channel.
 	ID, Channel, Kind string
-	// Approval is the approval in its version after the move that the notice reports.
+	// Approval is the approval after the move that the notice reports.
 	Approval *approvalv1.Approval
 	// Due is the time of the first attempt to send the notice.
 	Due time.Time
-	// Attempt counts the attempts to send the notice, from 1.
+	// Attempt is the number of the current attempt, from 1.
 	Attempt int64
 	// Receipts are the receipts of earlier notices of this approval on the channel, oldest first.
 	Receipts []string
@@ -51,20 +51,20 @@ type Notice struct {
 	sequence int64
 }
 
-// NoticeEnd is how a notice ended.
+// NoticeEnd describes how a notice ended.
 type NoticeEnd int64
 
 const (
 	// Sent means that the channel accepted the notice.
 	Sent NoticeEnd = iota + 1
-	// Obsolete means that the notice was not sent, because it had become irrelevant.
+	// Obsolete means that the notice was not sent because it was no longer relevant.
 	Obsolete
-	// GivenUp means that the channel did not accept the notice for too long.
+	// GivenUp means that all attempts failed until the time to retry was over.
 	GivenUp
 )
 
-// noticeKind returns the kind of the notice for a record's new moves, or "" if the moves need no notice. The newest
-// move that needs a notice determines the kind.
+// noticeKind returns the kind of notice for a record's new moves, or "" if they need no notice. The newest move that
+// needs a notice determines the kind.
 func noticeKind(r *lifecycle.Record) string {
 	for _, m := range slices.Backward(r.Moves) {
 		state := lifecycle.StateName(m.GetTo())
@@ -79,7 +79,7 @@ func noticeKind(r *lifecycle.Record) string {
 	return ""
 }
 
-// saveNotices writes the notices of a record's new moves. number is the number of the newest move.
+// saveNotices writes the notices for a record's new moves. number is the number of the newest move.
 func (t *Tx) saveNotices(ctx context.Context, r *lifecycle.Record, number int64) error {
 	kind := noticeKind(r)
 	if kind == "" || len(t.channels) == 0 {
@@ -112,9 +112,9 @@ func (t *Tx) saveNotices(ctx context.Context, r *lifecycle.Record, number int64)
 	return nil
 }
 
-// LeaseNotices returns up to most due notices of a channel, and leases them to the caller. Other callers don't get
-// these notices until the lease ends. LeaseNotices returns only the oldest waiting notice of each approval, so that a
-// channel gets the notices of an approval in the order of the approval's moves.
+// LeaseNotices leases due notices of a channel to the caller and returns them. most is their maximum number. Until the
+// lease ends, other callers don't receive these notices. LeaseNotices returns only the oldest waiting notice of each
+// approval, so that the notices of an approval are sent in the order of its moves.
 func (t *Tx) LeaseNotices(ctx context.Context, channel string, lease time.Duration, most int) ([]*Notice, error) {
 	var out []*Notice
 	err := t.inner.Each(ctx, func(rows *sql.Rows) error {
@@ -153,8 +153,8 @@ func (t *Tx) receipts(ctx context.Context, n *Notice) (out []string, err error) 
 	return out, err
 }
 
-// EndNotice ends a notice that the caller has leased. receipt identifies the sent notice on its channel; may be empty.
-// If another attempt has begun, EndNotice changes nothing.
+// EndNotice ends a notice that the caller has leased. receipt identifies the sent notice on its channel. It may be
+// empty. If another attempt has begun, EndNotice changes nothing.
 func (t *Tx) EndNotice(ctx context.Context, n *Notice, how NoticeEnd, receipt string) error {
 	done, err := t.inner.ExecContext(ctx, "UPDATE notices SET state = $1, ended = $2, receipt = $3 WHERE id = $4 AND state = 0 AND attempts = $5",
 		int64(how), sqlstore.Micros(t.Now), receipt, n.ID, n.Attempt)
@@ -166,8 +166,8 @@ func (t *Tx) EndNotice(ctx context.Context, n *Notice, how NoticeEnd, receipt st
 	return err
 }
 
-// RetryNotice ends the caller's lease of a notice, and makes the notice due again after pause. If another attempt has
-// begun, RetryNotice changes nothing.
+// RetryNotice ends the caller's lease of a notice. The notice is due again after pause. If another attempt has begun,
+// RetryNotice changes nothing.
 func (t *Tx) RetryNotice(ctx context.Context, n *Notice, pause time.Duration) error {
 	_, err := t.inner.ExecContext(ctx, "UPDATE notices SET next = $1 WHERE id = $2 AND state = 0 AND attempts = $3",
 		sqlstore.Micros(t.Now.Add(pause)), n.ID, n.Attempt)
@@ -180,7 +180,7 @@ func (t *Tx) CountNotices(ctx context.Context, channel string, how NoticeEnd) (n
 	return n, err
 }
 
-// DeleteOldNotices deletes notices whose end is longer ago than the duration older. It also deletes notices that have
+// DeleteOldNotices deletes notices that ended longer ago than the duration older. It also deletes notices that have
 // waited for longer than that, because their channel is no longer configured.
 func (t *Tx) DeleteOldNotices(ctx context.Context, older time.Duration) error {
 	_, err := t.inner.ExecContext(ctx, "DELETE FROM notices WHERE ended > 0 AND ended <= $1 OR state = 0 AND due <= $1", sqlstore.Micros(t.Now.Add(-older)))

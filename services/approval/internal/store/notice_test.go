@@ -20,7 +20,6 @@ import (
 // channels are the channels of all stores in these tests.
 var channels = []store.Channel{{Name: "all"}, {Name: "elsewhere", Tenant: "other"}, {Name: "late", After: 0.5}}
 
-// leaseNotices leases and returns the due notices of a channel.
 func leaseNotices(t *testing.T, s *store.Store, channel string, lease time.Duration) (out []*store.Notice) {
 	t.Helper()
 	do(t, s, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -30,7 +29,7 @@ func leaseNotices(t *testing.T, s *store.Store, channel string, lease time.Durat
 	return out
 }
 
-// leaseNoticesLater leases the notices of a channel that are due after a time.
+// leaseNoticesLater leases the notices of a channel that will be due after a time.
 func leaseNoticesLater(t *testing.T, s *store.Store, channel string, after time.Duration) (out []*store.Notice) {
 	t.Helper()
 	do(t, s, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -41,14 +40,13 @@ func leaseNoticesLater(t *testing.T, s *store.Store, channel string, after time.
 	return out
 }
 
-// endNotice ends a notice that the test has leased.
 func endNotice(t *testing.T, s *store.Store, n *store.Notice, how store.NoticeEnd, receipt string) {
 	t.Helper()
 	do(t, s, func(ctx context.Context, tx *store.Tx) error { return tx.EndNotice(ctx, n, how, receipt) })
 }
 
-// sentNotices leases and ends the due notices of a channel until none is left. It returns the identifier, the kind and
-// the state of each.
+// sentNotices leases and ends the due notices of a channel until none is left. It returns the id, the kind and the
+// state of each.
 func sentNotices(t *testing.T, s *store.Store, channel string) (out []string) {
 	t.Helper()
 	for {
@@ -63,7 +61,6 @@ func sentNotices(t *testing.T, s *store.Store, channel string) (out []string) {
 	}
 }
 
-// changeRecord changes an approval and saves it.
 func changeRecord(t *testing.T, s *store.Store, id string, fn func(r *lifecycle.Record, now time.Time) error) {
 	t.Helper()
 	do(t, s, func(ctx context.Context, tx *store.Tx) error {
@@ -79,7 +76,7 @@ func TestNotices_AreWrittenForMoves(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
 		openApproval(t, s, openRequest("a", func(q *lifecycle.OpenRequest) { q.Decision.Approval.Quorum = 2 }))
-		approve(t, s, "a", "ben") // one vote of two causes no notice
+		approve(t, s, "a", "ben") // the first of two required votes causes no notice
 		changeRecord(t, s, "a", func(r *lifecycle.Record, now time.Time) error {
 			r.UpdateDecision(&policyv1.Decision{Approval: &policyv1.ApprovalTerms{Quorum: 1}}, r.Times, now)
 			return nil
@@ -111,7 +108,7 @@ func TestNotices_AreWrittenForMoves(t *testing.T) {
 	})
 }
 
-// A call that is confirmed at the agent in the same transaction has no notice of kind pending.
+// A call is requested and confirmed at the agent in the same transaction. The store writes no notice of kind pending.
 func TestNotices_SkipPendingIfApprovedAtOnce(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
@@ -143,7 +140,7 @@ func TestNotices_AreRolledBackWithTheMove(t *testing.T) {
 	})
 }
 
-// After the lease of a killed sender, another sender gets the notice with the same identifier. The killed sender can no
+// After the lease of a killed sender, another sender receives the notice with the same id. The killed sender can no
 // longer change the notice.
 func TestLeaseNotices_ReturnsANoticeAgainAfterTheLease(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
@@ -182,7 +179,7 @@ func TestLeaseNotices_ReturnsANoticeAgainAfterTheLease(t *testing.T) {
 	})
 }
 
-// A channel gets the notices of an approval in the order of the approval's moves, even after failures.
+// A channel receives the notices of an approval in the order of the approval's moves, even after failures.
 func TestLeaseNotices_KeepsTheOrderOfMoves(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
@@ -226,7 +223,7 @@ func TestLeaseNotices_ReturnsAnEscalationWhenDue(t *testing.T) {
 	})
 }
 
-// Each notice is leased to one of many concurrent senders.
+// Many senders lease notices concurrently. Each notice is leased to only one of them.
 func TestLeaseNotices_LeasesANoticeToOneSender(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		replicas := []*store.Store{at.open(t)}

@@ -16,12 +16,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Get reads an approval of a tenant. Errors: [ErrNotFound].
+// Get reads an approval of a tenant. It returns [ErrNotFound] if there is none.
 func (t *Tx) Get(ctx context.Context, tenant, id string) (*lifecycle.Record, error) {
 	return single(t.query(ctx, "tenant = $1 AND id = $2", tenant, id))
 }
 
-// GetHead reads an approval of a tenant without its call, which may be large. Errors: [ErrNotFound].
+// GetHead reads an approval of a tenant without its call, which may be large. It returns [ErrNotFound] if there is
+// none.
 func (t *Tx) GetHead(ctx context.Context, tenant, id string) (*lifecycle.Record, error) {
 	found, err := t.List(ctx, Filter{Tenant: tenant, ID: id}, 0, 1)
 	if err != nil {
@@ -33,19 +34,19 @@ func (t *Tx) GetHead(ctx context.Context, tenant, id string) (*lifecycle.Record,
 	return found[0].Record, nil
 }
 
-// GetAnyTenant reads an approval of any tenant by its identifier. The caller must check the claim and its holder.
-// Errors: [ErrNotFound].
+// GetAnyTenant reads an approval of any tenant by its id. The caller must check the claim and its holder. GetAnyTenant
+// returns [ErrNotFound] if there is no such approval.
 func (t *Tx) GetAnyTenant(ctx context.Context, id string) (*lifecycle.Record, error) {
 	return single(t.query(ctx, "id = $1", id))
 }
 
-// Newest reads the newest approval of a call. Errors: [ErrNotFound].
+// Newest reads the newest approval of a call. It returns [ErrNotFound] if there is none.
 func (t *Tx) Newest(ctx context.Context, tenant string, digest []byte) (*lifecycle.Record, error) {
 	return single(t.query(ctx, "tenant = $1 AND digest = $2 ORDER BY opened DESC LIMIT 1", tenant, digest))
 }
 
 // Previous reads the newest other approval of the same caller and tool whose call ran or may have run. If r has ended,
-// Previous reads only approvals that were opened before r. Errors: [ErrNotFound].
+// Previous reads only approvals that were opened before r. It returns [ErrNotFound] if there is none.
 func (t *Tx) Previous(ctx context.Context, r *lifecycle.Record) (*lifecycle.Record, error) {
 	a := r.Approval
 	where := `asker = $1 AND server = $2 AND name = $3 AND id <> $4 AND (state IN ($5, $6) OR state = $7 AND EXISTS (
@@ -80,8 +81,8 @@ func (t *Tx) Denied(ctx context.Context, tenant string, digest, bare []byte) (*a
 	return a, nil
 }
 
-// Unsettled returns the identifier of the newest approval of the same call that was opened before r and whose outcome
-// is unknown. It returns "" if there is no such approval.
+// Unsettled returns the id of the newest approval of the same call that was opened before r and has an unknown outcome.
+// It returns "" if there is none.
 func (t *Tx) Unsettled(ctx context.Context, r *lifecycle.Record) (id string, err error) {
 	a := r.Approval
 	err = t.inner.QueryRowContext(ctx, `SELECT id FROM approvals WHERE tenant = $1 AND digest = $2 AND state = $3
@@ -93,13 +94,13 @@ func (t *Tx) Unsettled(ctx context.Context, r *lifecycle.Record) (id string, err
 	return id, err
 }
 
-// Grants reads the approvals whose live grants may cover the call of r. They are sorted by the expiry of the grant, the
-// latest first.
+// Grants reads the approvals whose live grants may cover the call of r, sorted by the expiry of the grant, latest
+// first.
 func (t *Tx) Grants(ctx context.Context, r *lifecycle.Record) ([]*lifecycle.Record, error) {
 	return t.query(ctx, "family = $1 AND granted_to > $2 ORDER BY granted_to DESC, opened", grantFamily(r), sqlstore.Micros(t.Now))
 }
 
-// Coverable reads up to most pending approvals that r's grant may cover, oldest first.
+// Coverable reads pending approvals that r's grant may cover, oldest first. most is the maximum number.
 func (t *Tx) Coverable(ctx context.Context, r *lifecycle.Record, most int64) ([]*lifecycle.Record, error) {
 	return t.query(ctx, "asker = $1 AND server = $2 AND state = $3 AND family = $4 AND id <> $5 ORDER BY opened LIMIT $6",
 		RequesterDigest(r.Approval.GetRequester()), r.Approval.GetServer(), int64(approvalv1.ApprovalState_APPROVAL_STATE_PENDING), grantFamily(r), r.Approval.GetId(), most)
@@ -112,7 +113,7 @@ func (t *Tx) Pending(ctx context.Context, who []byte) (int, error) {
 	return n, err
 }
 
-// History reads the newest moves of an approval, up to most, and returns them oldest first.
+// History reads the newest moves of an approval and returns them oldest first. most is the maximum number of moves.
 func (t *Tx) History(ctx context.Context, id string, most int) (out []*approvalv1.Move, err error) {
 	err = t.inner.Each(ctx, func(rows *sql.Rows) error {
 		var raw []byte
@@ -139,7 +140,6 @@ func single(records []*lifecycle.Record, err error) (*lifecycle.Record, error) {
 	return records[0], nil
 }
 
-// query reads the approvals that match an SQL condition.
 func (t *Tx) query(ctx context.Context, where string, args ...any) (out []*lifecycle.Record, err error) {
 	err = t.inner.Each(ctx, func(rows *sql.Rows) error {
 		r, err := scanRecord(rows)
@@ -185,8 +185,8 @@ func (t *Tx) claims(ctx context.Context, id string) (out []lifecycle.Claim, err 
 	return out, err
 }
 
-// Save writes a record that is new or that this transaction has read. It also writes the record's new moves and the
-// notices about them.
+// Save writes a record that is new or that this transaction has read. It also writes the record's new moves and their
+// notices.
 func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 	a := r.Approval
 	number, err := t.nextMoveNumber(ctx)
@@ -225,7 +225,7 @@ func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 }
 
 // UpdateClaim writes a record whose lease or claim changed without a move. It uses no move number, so watchers don't
-// get the record.
+// receive the record.
 func (t *Tx) UpdateClaim(ctx context.Context, r *lifecycle.Record) error {
 	approval, err := proto.Marshal(r.Approval)
 	if err != nil {
@@ -238,7 +238,8 @@ func (t *Tx) UpdateClaim(ctx context.Context, r *lifecycle.Record) error {
 	return t.saveClaims(ctx, r)
 }
 
-// Prune deletes the approvals that ended, and whose grants expired, before a time. It returns how many it deleted.
+// Prune deletes the approvals that ended, and whose grants expired, before a time. It returns the number of deleted
+// approvals.
 func (t *Tx) Prune(ctx context.Context, before time.Time) (int64, error) {
 	done, err := t.inner.ExecContext(ctx, "DELETE FROM approvals WHERE ended > 0 AND ended < $1 AND granted_to < $1", sqlstore.Micros(before))
 	if err != nil {
@@ -247,7 +248,6 @@ func (t *Tx) Prune(ctx context.Context, before time.Time) (int64, error) {
 	return done.RowsAffected()
 }
 
-// nextMoveNumber returns the number of the next move.
 func (t *Tx) nextMoveNumber(ctx context.Context) (n int64, err error) {
 	err = t.inner.QueryRowContext(ctx, "UPDATE moved SET n = n + 1 RETURNING n").Scan(&n)
 	return n, err
@@ -266,7 +266,7 @@ func (t *Tx) saveClaims(ctx context.Context, r *lifecycle.Record) error {
 	return nil
 }
 
-// saveMoves adds the record's new moves to its history, and clears them.
+// saveMoves adds the record's new moves to its history and clears r.Moves.
 func (t *Tx) saveMoves(ctx context.Context, r *lifecycle.Record) error {
 	for _, m := range r.Moves {
 		raw, err := proto.Marshal(m)
@@ -283,7 +283,7 @@ func (t *Tx) saveMoves(ctx context.Context, r *lifecycle.Record) error {
 	return nil
 }
 
-// savePending stores the accounts whose limits a pending approval uses.
+// savePending stores the accounts against whose limits a pending approval counts.
 func (t *Tx) savePending(ctx context.Context, r *lifecycle.Record) error {
 	id := r.Approval.GetId()
 	if _, err := t.inner.ExecContext(ctx, "DELETE FROM pending WHERE approval = $1", id); err != nil {
@@ -300,7 +300,7 @@ func (t *Tx) savePending(ctx context.Context, r *lifecycle.Record) error {
 	return nil
 }
 
-// grantFamily returns a digest of the properties that all calls under one grant share.
+// grantFamily returns a digest of the properties that all calls under one grant have in common.
 func grantFamily(r *lifecycle.Record) []byte {
 	a := r.Approval
 	return hash(string(RequesterDigest(a.GetRequester())), a.GetServer(), a.GetServerIdentity(), a.GetMethod(), a.GetName(),

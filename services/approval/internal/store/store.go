@@ -26,15 +26,15 @@ var ErrNotFound = errors.New("no such approval")
 
 // Config configures a store.
 type Config struct {
-	// Source is `sqlite` or the URL of a PostgreSQL database, and File the path of the SQLite file.
+	// Source is `sqlite` or the URL of a PostgreSQL database. File is the path of the SQLite file.
 	Source, File string
 	// Channels are the channels for which the store writes notices. Their names must be unique.
 	Channels []Channel
-	// Observe is called once after each committed transaction, with its changes. Required.
+	// Observe is called once after each committed transaction with the changes of the transaction. It is required.
 	Observe func(context.Context, Changes)
-	// Log receives messages about migrations. Required.
+	// Log receives messages about migrations. It is required.
 	Log *slog.Logger
-	// Now is the clock for SQLite, for tests; nil means time.Now.
+	// Now is the clock for SQLite. It is nil except in tests. The default is time.Now.
 	Now func() time.Time
 }
 
@@ -48,7 +48,7 @@ type Store struct {
 	moved chan struct{} // closed at the next move of this process
 }
 
-// Open opens a store, and creates or migrates its tables. The caller must close the store.
+// Open opens a store and creates or migrates its tables. The caller must close the store.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Observe == nil {
 		return nil, errors.New("store: Observe is required")
@@ -67,14 +67,14 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Do makes the moves that are due, and then runs fn in the same transaction. If many moves are due, Do first makes them
-// in separate transactions. Concurrent calls of Do wait for each other. Do may run fn several times, so fn must have no
-// effect outside of its transaction. Do returns the error of fn, or [sqlstore.ErrUnavailable].
+// Do makes the moves that are due, and then runs fn in the same transaction. If many moves are due, Do makes the first
+// of them in separate transactions. Concurrent calls to Do wait for each other. Do may run fn several times, so fn must
+// have no effect outside of its transaction. Do returns the error of fn, or [sqlstore.ErrUnavailable].
 func (s *Store) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return s.do(ctx, s.db.Do, fn)
 }
 
-// Look runs fn as Do does, but fn must not change anything. Look does not wait for other transactions.
+// Look runs fn as Do does, but does not wait for other transactions. fn must not change data.
 func (s *Store) Look(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return s.do(ctx, s.db.DoUnqueued, fn)
 }
@@ -87,14 +87,14 @@ func (s *Store) do(ctx context.Context, run transact, fn work) error {
 	}
 }
 
-// work is a function that runs in a transaction, and transact a method of [sqlstore.DB] that runs a transaction.
+// work is a function that runs in a transaction. transact is a method of [sqlstore.DB] that runs a transaction.
 type work func(ctx context.Context, tx *Tx) error
 type transact func(context.Context, func(context.Context, *sqlstore.Tx) error) error
 
-// runOnce makes up to dueBatchSize due moves in one transaction. If no more moves are due, runOnce runs fn in the same
+// runOnce makes up to dueBatchSize due moves in one transaction. If no more moves are due, it runs fn in the same
 // transaction. It reports whether fn ran.
 func (s *Store) runOnce(ctx context.Context, run transact, fn work) (ran bool, err error) {
-	var last *Tx // the committed transaction
+	var last *Tx // the last attempt, which is the committed one
 	err = run(ctx, func(ctx context.Context, inner *sqlstore.Tx) error {
 		last = &Tx{inner: inner, Now: inner.Now, channels: s.channels}
 		more, err := last.applyDue(ctx)
@@ -115,7 +115,7 @@ func (s *Store) runOnce(ctx context.Context, run transact, fn work) (ran bool, e
 	return ran, nil
 }
 
-// Moved returns a channel that is closed when this process moves an approval. Moves by other processes don't close the
+// Moved returns a channel that is closed when this process moves an approval. Moves by other processes do not close the
 // channel.
 func (s *Store) Moved() <-chan struct{} {
 	s.mu.Lock()
@@ -132,7 +132,7 @@ func (s *Store) notifyMoved() {
 
 // Tx is a transaction. The records that it returns belong to the caller.
 type Tx struct {
-	// Now is the time of the transaction by the store's clock.
+	// Now is the time of the transaction on the store's clock.
 	Now time.Time
 
 	inner    *sqlstore.Tx
@@ -141,11 +141,11 @@ type Tx struct {
 	changes  Changes
 }
 
-// dueBatchSize is how many due approvals are moved in one transaction. Approvals may be large, so a transaction that
-// moved all of them would let callers wait too long.
+// dueBatchSize is the maximum number of due approvals that are moved in one transaction. Because approvals may be
+// large, callers would wait too long if one transaction moved all of them.
 const dueBatchSize = 8
 
-// applyDue makes moves that are due, and reports whether more may be due.
+// applyDue makes one batch of due moves, and reports whether more may be due.
 func (t *Tx) applyDue(ctx context.Context) (more bool, err error) {
 	records, err := t.query(ctx, "due > 0 AND due <= $1 ORDER BY due LIMIT $2", sqlstore.Micros(t.Now), dueBatchSize)
 	if err != nil {
@@ -176,7 +176,7 @@ func RequesterDigest(p *identityv1.Principal) []byte {
 	return hash(words...)
 }
 
-// hash returns a digest of a list of words. Lists with different boundaries between words have different digests.
+// hash returns a digest of a list of words. Lists with other boundaries between the words have other digests.
 func hash(words ...string) []byte {
 	sum := canonicaljson.Sum(words...)
 	return sum[:]

@@ -28,11 +28,10 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(sqlstoretest.Main(m)) }
 
-// storeKind is one kind of store.
+// storeKind is a store on SQLite or on PostgreSQL.
 type storeKind struct {
 	// open opens the store. Every call opens the same tables.
-	open func(t *testing.T) *store.Store
-	// observed opens the store with an Observe function.
+	open     func(t *testing.T) *store.Store
 	observed func(t *testing.T, observe func(context.Context, store.Changes)) *store.Store
 	// replicas is true if several processes may have the store open at the same time.
 	replicas bool
@@ -76,7 +75,6 @@ var principal = &identityv1.Principal{
 	Tenant: "acme", Subject: "bot", Agent: "dev", Chain: []*identityv1.Principal{{Tenant: "acme", Subject: "carl"}},
 }
 
-// openRequest returns a call that needs approval.
 func openRequest(id string, change ...func(*lifecycle.OpenRequest)) lifecycle.OpenRequest {
 	q := lifecycle.OpenRequest{
 		ID: id, DecisionID: "d-" + id, Digest: []byte("digest-" + id), Requester: principal,
@@ -101,13 +99,11 @@ func do(t *testing.T, s *store.Store, fn func(ctx context.Context, tx *store.Tx)
 	}
 }
 
-// openApproval opens an approval.
 func openApproval(t *testing.T, s *store.Store, q lifecycle.OpenRequest) {
 	t.Helper()
 	do(t, s, func(ctx context.Context, tx *store.Tx) error { return tx.Save(ctx, lifecycle.Open(q, tx.Now)) })
 }
 
-// approve casts a person's vote to approve.
 func approve(t *testing.T, s *store.Store, id, person string) {
 	t.Helper()
 	do(t, s, func(ctx context.Context, tx *store.Tx) error {
@@ -195,7 +191,8 @@ func TestDo_RollsBackAFailedTransaction(t *testing.T) {
 	})
 }
 
-// An approval whose time to decide has ended is expired when it is read, and no longer counts as pending.
+// The time to decide on an approval ends. The next transaction finds the approval expired, and it no longer counts as
+// pending.
 func TestDo_ExpiresADueApproval(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
@@ -376,7 +373,7 @@ func TestGrants_FindsLiveGrants(t *testing.T) {
 	})
 }
 
-// Case A2. Of 200 concurrent claims of an approved call, one succeeds. SLUICE_REDEEMS sets the number of rounds.
+// Case A2. SLUICE_REDEEMS sets the number of rounds.
 func TestClaim_OneOf200ConcurrentClaimsSucceeds(t *testing.T) {
 	rounds := 3
 	if text, ok := os.LookupEnv("SLUICE_REDEEMS"); ok {
@@ -401,7 +398,7 @@ func TestClaim_OneOf200ConcurrentClaimsSucceeds(t *testing.T) {
 				wg.Go(func() {
 					var got *lifecycle.Refusal
 					err := sqlstore.ErrUnavailable
-					for errors.Is(err, sqlstore.ErrUnavailable) { // a busy machine may not open a connection in time
+					for errors.Is(err, sqlstore.ErrUnavailable) { // on a busy machine, a connection may not open in time
 						err = replicas[i%len(replicas)].Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {
 							r, err := tx.Get(ctx, "acme", id)
 							if err != nil {

@@ -9,20 +9,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 )
 
-// Changes are what a transaction changed, for metrics.
+// Changes are the changes of a transaction that metrics count.
 type Changes struct {
 	Transitions []Transition
 	// GivenUp is the number of notices that the transaction ended as [GivenUp].
 	GivenUp int64
 }
 
-// Transition is a move that a transaction made, for metrics.
+// Transition is a move of a transaction, for metrics.
 type Transition struct {
 	// From and To are the same if only a vote or the terms changed.
 	From, To approvalv1.ApprovalState
-	// Time is the time of the move, and LastAsked when approvers were last asked before it.
+	// Time is the time of the move. LastAsked is the last time before it at which approvers were asked.
 	Time, LastAsked time.Time
-	// Granted is true if a grant covers the call. No approver is asked about such a call.
+	// Granted is true if a grant covers the call. Approvers are not asked about such a call.
 	Granted bool
 }
 

@@ -19,7 +19,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
-// changeRecorder records the changes that a store reported to Observe.
 type changeRecorder struct {
 	mu      sync.Mutex
 	steps   []string
@@ -37,7 +36,7 @@ func (l *changeRecorder) observe(_ context.Context, c store.Changes) {
 	l.givenUp += c.GivenUp
 }
 
-// wantMoves checks the moves that were reported since the last call of wantMoves.
+// wantMoves checks the moves that were reported since the last call to wantMoves.
 func (l *changeRecorder) wantMoves(t *testing.T, what string, steps ...string) {
 	t.Helper()
 	l.mu.Lock()
@@ -48,7 +47,8 @@ func (l *changeRecorder) wantMoves(t *testing.T, what string, steps ...string) {
 	l.steps = nil
 }
 
-// Each move is reported once, by the store that made it, with the time when people were asked.
+// Two processes move approvals. Each move is reported once, by the store that made it, with the time at which people
+// were asked.
 func TestObserve_ReportsEachMoveOnce(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		var mine, other changeRecorder
@@ -71,7 +71,7 @@ func TestObserve_ReportsEachMoveOnce(t *testing.T) {
 
 		openApproval(t, s, openRequest("b", func(q *lifecycle.OpenRequest) { q.Times.Decide = time.Millisecond }))
 		for get(t, s, "b").Approval.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
-			continue // for a millisecond
+			continue // repeat until the time to decide, 1 ms, is over
 		}
 		mine.wantMoves(t, "expired", ">pending", "pending>expired")
 		if got := mine.last.Time.Sub(mine.last.LastAsked); got != time.Millisecond {
@@ -82,7 +82,8 @@ func TestObserve_ReportsEachMoveOnce(t *testing.T) {
 
 var errRefused = errors.New("refused")
 
-// A move of a rolled back transaction is not reported, and a move of a transaction that ran twice is reported once.
+// A move in a transaction that was rolled back is not reported. A move in a transaction that ran twice is reported
+// once.
 func TestObserve_ReportsOnlyCommittedMoves(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		var seen changeRecorder
@@ -95,7 +96,7 @@ func TestObserve_ReportsOnlyCommittedMoves(t *testing.T) {
 		}
 		seen.wantMoves(t, "rolled back")
 		if !at.replicas {
-			return // SQLite has one connection that writes, so transactions don't collide
+			return // SQLite has a single connection for writing, so transactions don't conflict
 		}
 		rival, runs := at.open(t), 0
 		look(t, s, func(ctx context.Context, tx *store.Tx) error {
@@ -114,7 +115,7 @@ func TestObserve_ReportsOnlyCommittedMoves(t *testing.T) {
 	})
 }
 
-// look runs fn in a transaction that does not wait for other transactions, so that fn can collide with them.
+// look runs fn in a transaction that does not wait for other transactions, so that fn can conflict with them.
 func look(t *testing.T, s *store.Store, fn func(ctx context.Context, tx *store.Tx) error) {
 	t.Helper()
 	if err := s.Look(t.Context(), fn); err != nil {
@@ -122,7 +123,7 @@ func look(t *testing.T, s *store.Store, fn func(ctx context.Context, tx *store.T
 	}
 }
 
-// A notice that is given up twice is counted once.
+// A test ends the same notice as given up twice. The store counts it once.
 func TestEndNotice_CountsAGivenUpNoticeOnce(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		var seen changeRecorder
@@ -138,18 +139,18 @@ func TestEndNotice_CountsAGivenUpNoticeOnce(t *testing.T) {
 	})
 }
 
-// A transaction whose commit collides and which runs again is reported once.
+// Two transactions conflict, and one of them runs again. Each transaction is reported once.
 func TestObserve_ReportsATransactionThatRanTwiceOnce(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		if !at.replicas {
-			return // SQLite has one connection that writes, so transactions don't collide
+			return // SQLite has a single connection for writing, so transactions don't conflict
 		}
 		var mine, others changeRecorder
 		s, rival := at.observed(t, mine.observe), at.observed(t, others.observe)
 		openApproval(t, s, openRequest("a"))
 		openApproval(t, s, openRequest("b"))
 		taken := leaseNotices(t, s, "all", time.Hour)
-		// Each transaction counts the rows that the other changes, so the two can't be serialized.
+		// Each transaction counts rows that the other transaction changes, so the two conflict.
 		giveUp := func(ctx context.Context, tx *store.Tx, n *store.Notice) error {
 			_, err := tx.CountNotices(ctx, "all", store.GivenUp)
 			return errors.Join(err, tx.EndNotice(ctx, n, store.GivenUp, ""))
@@ -200,8 +201,7 @@ func TestOpen_RequiresObserve(t *testing.T) {
 	}
 }
 
-// Many due moves are made in several transactions. If the caller's function fails, the moves of the earlier
-// transactions stay.
+// Many moves are due, and the caller's function fails. The moves in the separate transactions before it are kept.
 func TestDo_MakesDueMovesInSeparateTransactions(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		const many = 43
@@ -228,8 +228,7 @@ func TestDo_MakesDueMovesInSeparateTransactions(t *testing.T) {
 	})
 }
 
-// BenchmarkDo_ConcurrentRequests measures how long the slowest of many requests waits, and how often a transaction
-// runs.
+// BenchmarkDo_ConcurrentRequests measures the longest wait of many requests, and the number of runs per transaction.
 func BenchmarkDo_ConcurrentRequests(b *testing.B) {
 	s, err := store.Open(b.Context(), store.Config{
 		Source: sqlstoretest.Postgres(b), Log: slog.New(slog.DiscardHandler), Observe: func(context.Context, store.Changes) {},

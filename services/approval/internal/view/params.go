@@ -18,7 +18,7 @@ import (
 const redacted = `"[redacted]"`
 
 // renderParams returns params as indented JSON without invisible characters. It replaces the values at the JSON
-// Pointers in hidden, and does not reformat numbers.
+// Pointers in hidden. It does not reformat numbers.
 func renderParams(params string, hidden []string) (string, error) {
 	if params == "" {
 		return "{}", nil
@@ -47,7 +47,7 @@ func copyToken(enc *jsontext.Encoder, dec *jsontext.Decoder, hidden []string) er
 		}
 		return enc.WriteValue(jsontext.Value(redacted))
 	}
-	if next == '0' { // a number stays as it was written
+	if next == '0' { // keep the spelling of the number
 		raw, err := dec.ReadValue()
 		if err != nil {
 			return err
@@ -65,17 +65,16 @@ func copyToken(enc *jsontext.Encoder, dec *jsontext.Decoder, hidden []string) er
 }
 
 // isHidden reports whether the next value must be replaced. It builds the value's pointer only at a depth at which
-// hidden has a pointer, because long keys at great depth make pointers expensive.
+// hidden has a pointer, because pointers with long keys at great depth are expensive.
 func isHidden(hidden []string, dec *jsontext.Decoder, kind jsontext.Kind, n int64) bool {
 	depth := dec.StackDepth()
 	return slices.ContainsFunc(hidden, func(at string) bool { return strings.Count(at, "/") == depth }) &&
 		slices.Contains(hidden, pointer(dec, kind, n))
 }
 
-// pointer returns the JSON Pointer of the next value.
 func pointer(dec *jsontext.Decoder, kind jsontext.Kind, n int64) string {
 	at := string(dec.StackPointer())
-	if kind == '[' { // StackPointer names the previous element, or the array if it has none
+	if kind == '[' { // StackPointer returns the previous element, or the array if there is none
 		if n > 0 {
 			at = at[:strings.LastIndexByte(at, '/')]
 		}
@@ -94,10 +93,10 @@ const (
 	maxValue = 1024
 )
 
-// errTooLarge means that the pointers in the params are too many or too long to compare.
+// errTooLarge means that the pointers in the params are too many or too long for a comparison.
 var errTooLarge = errors.New("the params are too wide to compare")
 
-// diffParams returns the differences between the params of two calls, sorted by JSON Pointer, up to maxChanges. Its
+// diffParams returns the first maxChanges differences between the params of two calls, sorted by JSON Pointer. Its
 // second result is the number of all differences.
 func diffParams(before, after string, hidden []string) ([]*approvalv1.ArgumentChange, int32, error) {
 	was, err1 := leaves(before, hidden)
@@ -129,7 +128,7 @@ func diffParams(before, after string, hidden []string) ([]*approvalv1.ArgumentCh
 	return out, int32(min(len(places), 1<<30)), nil
 }
 
-// leaves returns the scalars and the empty objects and arrays in params, by their JSON Pointers.
+// leaves returns the scalars and the empty objects and arrays in params, by JSON Pointer.
 func leaves(params string, hidden []string) (map[string]string, error) {
 	text, err := renderParams(params, hidden)
 	if err != nil {
@@ -165,7 +164,7 @@ func leaves(params string, hidden []string) (map[string]string, error) {
 	}
 }
 
-// truncate truncates a long value at a character boundary, and reports whether it did.
+// truncate truncates a value that is too long at a character boundary, and reports whether it did.
 func truncate(value string) (string, bool) {
 	if len(value) <= maxValue {
 		return value, false

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// Errors of [View.Part]. Compare with errors.Is.
+// Errors of [View.Part]. Use errors.Is to compare them.
 var (
 	ErrChanged = errors.New("the view has changed: begin again at offset 0")
 	ErrOffset  = errors.New("no part of the view begins at this offset")
@@ -29,11 +29,12 @@ var (
 // maxPartBytes is the maximum length of the params in one part, in bytes.
 const maxPartBytes = 1 << 20
 
-// Facts are what a view shows in addition to the record.
+// Facts are the facts that a view shows and that are not in the record.
 type Facts struct {
-	// Previous is the newest earlier approval of the same caller and tool whose call ran or may have run; nil for none.
+	// Previous is the newest earlier approval of the same caller and tool whose call ran or may have run, or nil if there
+	// is none.
 	Previous *lifecycle.Record
-	// Unsettled is the identifier of an approval of an equal call whose outcome is not known; empty for none.
+	// Unsettled is the id of an approval of an equal call whose outcome is unknown. It is empty if there is none.
 	Unsettled string
 }
 
@@ -43,7 +44,7 @@ type View struct {
 	params string
 }
 
-// Draw draws the view of a record, whose params must still be stored.
+// Draw renders the view of a record. The record's params must still be stored.
 func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
 	hidden := redactedPointers(r.Decision)
 	params, err := renderParams(r.Call.GetCall().GetParamsJson(), hidden)
@@ -66,8 +67,8 @@ func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
 	if v.Digest, err = digest(v); err != nil {
 		return nil, err
 	}
-	// The digest does not cover the comparison with the previous call. The comparison changes whenever another call of
-	// the tool has run, and a changed digest would invalidate votes on a view that shows the same call.
+	// The digest does not cover the comparison with the previous call. The comparison changes whenever another call to the
+	// tool has run. If the digest covered it, the digest would change too and invalidate votes on a view of the same call.
 	if err := addChanges(v, r, facts.Previous, hidden); err != nil {
 		return nil, err
 	}
@@ -80,8 +81,8 @@ func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
 	return &View{whole: v, params: params}, nil
 }
 
-// classification returns the class of the tool in the catalog when policy required approval, or nil if the catalog did
-// not have the tool.
+// classification returns the class that the tool had in the catalog when policy required approval. It returns nil if
+// the catalog did not contain the tool.
 func classification(d *policyv1.Decision) *policyv1.Classification {
 	c := d.GetToolClass()
 	if c == nil {
@@ -90,20 +91,19 @@ func classification(d *policyv1.Decision) *policyv1.Classification {
 	return &policyv1.Classification{Category: c.GetCategory(), Risk: c.GetRisk(), Tags: c.GetTags()}
 }
 
-// addChanges adds the differences from the previous call.
 func addChanges(v *approvalv1.View, r, before *lifecycle.Record, hidden []string) error {
 	if before == nil || before.Approval.GetMethod() != r.Approval.GetMethod() || before.Call.GetCall().GetParamsJson() == "" {
 		return nil
 	}
 	found, total, err := diffParams(before.Call.GetCall().GetParamsJson(), r.Call.GetCall().GetParamsJson(), hidden)
 	if errors.Is(err, errTooLarge) {
-		return nil // an incomplete comparison would mislead
+		return nil // an incomplete comparison would be misleading
 	}
 	v.PreviousApprovalId, v.Changes, v.ChangesTotal = before.Approval.GetId(), found, total
 	return err
 }
 
-// digest returns the digest of the fields of a view that are set so far.
+// digest returns the digest of the fields of v that are set when it is called.
 func digest(v *approvalv1.View) ([]byte, error) {
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(v)
 	if err != nil {
@@ -113,11 +113,11 @@ func digest(v *approvalv1.View) ([]byte, error) {
 	return digest[:], nil
 }
 
-// Digest returns the digest that a vote to approve must name.
+// Digest returns the digest that a vote to approve must contain.
 func (v *View) Digest() []byte { return v.whole.GetDigest() }
 
-// Part returns the part that begins at an offset. A request for a later part must name the version of the first part.
-// Errors: [ErrChanged], [ErrOffset].
+// Part returns the part that begins at an offset. A request for a later part must contain the version of the first
+// part. The error is [ErrChanged] or [ErrOffset].
 func (v *View) Part(offset int64, version string) (*approvalv1.View, error) {
 	if offset > 0 && version != v.whole.GetVersion() {
 		return nil, ErrChanged
@@ -140,7 +140,7 @@ func (v *View) Part(offset int64, version string) (*approvalv1.View, error) {
 	}
 }
 
-// partEnd returns the end of the part that begins at begin. It is never inside a character.
+// partEnd returns the end of the part that begins at begin. It is always at a character boundary.
 func (v *View) partEnd(begin int64) int64 {
 	end := begin + maxPartBytes
 	if end >= int64(len(v.params)) {
@@ -186,7 +186,8 @@ func warnings(r *lifecycle.Record, v *approvalv1.View, unsettled string) (out []
 	return out
 }
 
-// grantWarnings returns the warnings about a grant: how many calls it allows, and one line for each of its conditions.
+// grantWarnings returns the warnings about a grant: the number of calls that it allows, and one line for each of its
+// conditions.
 func grantWarnings(g *policyv1.Grant) []string {
 	calls := fmt.Sprintf("This allows up to %d calls within %s", g.GetCalls(), g.GetWithin().AsDuration())
 	if len(g.GetWhere()) == 0 {
@@ -199,7 +200,7 @@ func grantWarnings(g *policyv1.Grant) []string {
 	return out
 }
 
-// hasInvisible reports whether a key or a text in params contains invisible characters, other than line breaks and
+// hasInvisible reports whether a key or a string in params contains invisible characters other than line breaks and
 // tabs.
 func hasInvisible(params string) bool {
 	dec := jsontext.NewDecoder(bytes.NewBufferString(params))
@@ -215,7 +216,7 @@ func hasInvisible(params string) bool {
 }
 
 // redactedPointers returns the JSON Pointers of the arguments that policy rules hide even from approvers. It skips
-// redactions by a detector, which have no path. No policy can require them yet.
+// redactions by a detector, because they have no path.
 func redactedPointers(d *policyv1.Decision) (out []string) {
 	for _, r := range d.GetRedactions() {
 		if r.GetPath() != "" {

@@ -74,7 +74,7 @@ func TestDraw_ShowsAllParams(t *testing.T) {
 	}
 }
 
-// A view shows invisible characters and characters that change the direction of text as escapes.
+// A view shows invisible characters, and characters that change the text direction, as escapes.
 func TestDraw_EscapesInvisibleCharacters(t *testing.T) {
 	t.Parallel()
 	const tricks = "a\u202eb\u2066c\u200bd\u00ade\u3164f\ufe0fg\x1b[31mh\ni\u2028j\U000e0041k\\u202e"
@@ -104,13 +104,11 @@ func TestDraw_EscapesInvisibleCharacters(t *testing.T) {
 	}
 }
 
-// classed gives the tool of the call a class in the catalog.
 func classed(q *lifecycle.OpenRequest) {
 	q.Decision.ToolClass = &policyv1.ToolClass{Risk: policyv1.Risk_RISK_HIGH}
 }
 
-// Views that differ in an argument, the message, the terms or the class have different digests. Equal views have the
-// same digest.
+// Views with another argument, message, class or terms have different digests. Equal views have the same digest.
 func TestDigest_ChangesWithWhatIsDecided(t *testing.T) {
 	t.Parallel()
 	digests := map[string]string{}
@@ -219,7 +217,7 @@ func TestDraw_ReplacesRedactedValues(t *testing.T) {
 	}
 }
 
-// Case X1. A view of long keys at great depth allocates little memory. The test is not parallel, because it measures
+// Case X1. A view with long keys at great depth allocates little memory. The test is not parallel because it measures
 // the allocations of all goroutines.
 func TestDraw_AllocatesLittleForLongKeys(t *testing.T) {
 	const depth, values = 58, 9_000
@@ -253,7 +251,6 @@ func FuzzDraw(f *testing.F) {
 	})
 }
 
-// The view warns if the server does not list the tool.
 func TestDraw_WarnsOfAToolThatIsNotListed(t *testing.T) {
 	t.Parallel()
 	unlisted := record(`{}`, classed, func(q *lifecycle.OpenRequest) { q.Call.Call.DefinitionDigest = nil })

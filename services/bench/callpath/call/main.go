@@ -1,5 +1,5 @@
-// Command call makes one allowed call over HTTP through a mesh in its own process, and writes the coverage data of this
-// call to the folder that its argument names. It must be built with -cover; see command callpath.
+// Command call makes one allowed call over HTTP through a mesh in its own process. It writes the coverage data of this
+// call to the directory in its argument. It must be built with -cover. See command callpath.
 package main
 
 import (
@@ -79,7 +79,7 @@ func run(ctx context.Context, out string) (err error) {
 		return err
 	}
 	c := &client{url: "http://" + mesh.MCP().String() + "/mcp/echo", token: token}
-	for _, body := range []string{hello, ready, call, call} { // code that runs only during the first calls must not be counted
+	for _, body := range []string{hello, ready, call, call} { // the first three requests run code that must not be counted
 		if err := c.post(ctx, body); err != nil {
 			return err
 		}
@@ -93,7 +93,7 @@ func run(ctx context.Context, out string) (err error) {
 	return errors.Join(coverage.WriteMetaDir(out), coverage.WriteCountersDir(out))
 }
 
-// write writes the configuration of a mesh with one server, and the policy of the mesh.
+// write writes the configuration and the policy of a mesh with one server.
 func write(dir, server, token string) (*config.File, error) {
 	text := fmt.Sprintf("listen: 127.0.0.1:0\ngrpc: 127.0.0.1:0\ndata: data\nauth: {tokens: [{name: way, token: %q, agent: way, role: agent}]}\nservers: {echo: {http: {url: %q}}}\npolicies: [policy.yaml]\n",
 		token, server+"/mcp")
@@ -107,7 +107,6 @@ func write(dir, server, token string) (*config.File, error) {
 	return config.Load(path, os.LookupEnv)
 }
 
-// client is an MCP client with one session.
 type client struct{ url, token, session string }
 
 func (c *client) post(ctx context.Context, body string) error {

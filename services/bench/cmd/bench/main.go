@@ -1,5 +1,5 @@
-// Command bench measures how many calls per second the mesh forwards, and writes a page with the results. `make bench`
-// builds the mesh and runs this command.
+// Command bench measures the number of calls per second that the mesh forwards, and writes a page with the results.
+// `make bench` builds the mesh and runs this command.
 package main
 
 import (
@@ -26,8 +26,8 @@ func main() {
 	}
 }
 
-// run makes the measurements. If the first argument is echo, proxy or lean, run serves as that server of the benchmark
-// instead.
+// run makes the measurements. If the first argument is echo, proxy or lean, run instead runs that server of the
+// benchmark.
 func run(ctx context.Context, args []string) error {
 	switch {
 	case len(args) == 2 && args[0] == "echo":
@@ -45,14 +45,13 @@ func run(ctx context.Context, args []string) error {
 	}
 }
 
-// options are the flags of the command line.
 type options struct {
 	bench.Config
 
 	out string
 }
 
-// quickDefaults contains the values that -quick sets for flags that are not set, by the name of the flag.
+// quickDefaults contains the values that -quick sets for unset flags, by the name of the flag.
 var quickDefaults = map[string]string{"rounds": "2", "duration": "500ms", "out": ""}
 
 func parse(args []string) (options, error) {
@@ -87,7 +86,7 @@ func parse(args []string) (options, error) {
 	return opts, err
 }
 
-// setQuickDefaults sets the flags that are not set to the values of a quick run.
+// setQuickDefaults sets the unset flags to the values of a quick run.
 func setQuickDefaults(flags *flag.FlagSet) {
 	given := make(map[string]bool)
 	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
@@ -110,7 +109,7 @@ func counts(text string) ([]int, error) {
 	return out, nil
 }
 
-// measure makes the measurements and prints the page. It writes the page to the file only if the run is complete.
+// measure makes the measurements and prints the report. It writes the report to the file only if the run is complete.
 func measure(ctx context.Context, args []string) error {
 	opts, err := parse(args)
 	if errors.Is(err, flag.ErrHelp) {

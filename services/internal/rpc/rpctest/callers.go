@@ -23,7 +23,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// callTimeout bounds one call.
 const callTimeout = 10 * time.Second
 
 // A caller is a kind of caller in the tests.
@@ -31,14 +30,14 @@ type caller struct {
 	name   string
 	conn   grpc.ClientConnInterface
 	behalf *identityv1.Principal
-	// refusal returns the code with which a contract refuses the caller, or OK if it allows the caller.
+	// refusal returns the code with which a contract refuses the caller, or OK if the contract allows the caller.
 	refusal func(*authv1.Callers) codes.Code
 }
 
 // CheckCallers calls every method of every service in a protobuf package, as every kind of caller. The kinds are each
 // role with and without a principal, each kind of token, no token, and an unknown token. The requests satisfy the
-// contracts. Callers that the contract does not name must be refused. Other callers must get UNIMPLEMENTED, except from
-// the methods whose full names are in implemented.
+// contracts. Callers that the contract does not name must be refused. Other callers must receive UNIMPLEMENTED, except
+// from the methods whose full names are in implemented.
 func (s *Server) CheckCallers(t *testing.T, contracts protoreflect.FullName, implemented ...protoreflect.FullName) {
 	t.Helper()
 	callers := s.callers(t)
@@ -61,8 +60,8 @@ func (s *Server) CheckCallers(t *testing.T, contracts protoreflect.FullName, imp
 	}
 }
 
-// methodsOf returns the methods of a protobuf package. It returns an error if there are none, because every check
-// would pass for a misspelled package.
+// methodsOf returns the methods of a protobuf package. It returns an error if there are none, because every check would
+// pass for a misspelled package.
 func methodsOf(contracts protoreflect.FullName) ([]protoreflect.MethodDescriptor, error) {
 	var out []protoreflect.MethodDescriptor
 	protoregistry.GlobalFiles.RangeFilesByPackage(contracts, func(file protoreflect.FileDescriptor) bool {
@@ -154,7 +153,7 @@ func (c *caller) check(t *testing.T, method protoreflect.MethodDescriptor, imple
 	}
 }
 
-// call calls a method. For a stream it waits for the first message.
+// call calls a method. For a stream, it waits for the first message.
 func (c *caller) call(t *testing.T, method protoreflect.MethodDescriptor) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// samples are texts. Each pattern in the contracts matches at least one of them.
+// samples are sample strings. Each pattern in the contracts matches at least one of them.
 var samples = []string{"a", "0", "2026-07-28", strings.Repeat("0", 64), "a:a"}
 
 // Request returns the smallest request that satisfies the contract of a method.
@@ -46,7 +46,6 @@ func fill(m protoreflect.Message) {
 	}
 }
 
-// isZeroRefused reports whether the zero value of a field violates its rules.
 func isZeroRefused(field protoreflect.FieldDescriptor, rules *validatev1.FieldRules) bool {
 	if field.IsList() {
 		return rules.GetRepeated().GetMinItems() > 0
@@ -97,7 +96,7 @@ func value(zero protoreflect.Value, field protoreflect.FieldDescriptor, rules *v
 	return zero
 }
 
-// text returns a text that satisfies the rules.
+// text returns a string that satisfies the rules.
 func text(rules *validatev1.StringRules) string {
 	if len(rules.GetIn()) > 0 {
 		return rules.GetIn()[0]

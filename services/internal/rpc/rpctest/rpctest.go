@@ -1,5 +1,5 @@
 // Package rpctest serves a role in the tests of that role. As in the mesh, other roles connect over pipes, and people
-// over loopback.
+// connect over loopback.
 package rpctest
 
 import (
@@ -109,8 +109,8 @@ func (s *Server) Role(role authv1.Role) grpc.ClientConnInterface { return s.role
 // Gateway returns the connection of the gateway.
 func (s *Server) Gateway() grpc.ClientConnInterface { return s.roles[authv1.Role_ROLE_GATEWAY] }
 
-// Person returns a connection with a token that [Record] has made, or without a token if the name is empty. The
-// connection is closed when the test ends.
+// Person returns a connection with a token from [Record], or without a token if the name is empty. The connection is
+// closed when the test ends.
 func (s *Server) Person(t testing.TB, token string) *grpc.ClientConn {
 	t.Helper()
 	secret := ""
@@ -125,8 +125,8 @@ func (s *Server) Person(t testing.TB, token string) *grpc.ClientConn {
 	return conn
 }
 
-// CheckHealth waits until the service reports to the operator that it is serving. It checks that the service reports
-// the same without a token.
+// CheckHealth waits until the service reports to the operator that it serves. It checks that the service reports the
+// same to a caller without a token.
 func (s *Server) CheckHealth(t *testing.T, role string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
@@ -151,7 +151,7 @@ func (s *Server) CheckHealth(t *testing.T, role string) {
 	}
 }
 
-// Secret returns the text of a token that [Record] has made.
+// Secret returns the secret of a token from [Record].
 func Secret(token string) string { return "the-text-of-the-token-that-is-named-" + token }
 
 // Record returns a token. The token's subject has the same name as the token.
@@ -177,7 +177,6 @@ func Principal(tenant, subject string) *identityv1.Principal {
 	return &identityv1.Principal{Tenant: tenant, Subject: subject, Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
 }
 
-// roles returns all roles of the contract.
 func roles() []authv1.Role {
 	var out []authv1.Role
 	for _, n := range slices.Sorted(maps.Keys(authv1.Role_name))[1:] {

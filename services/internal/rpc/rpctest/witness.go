@@ -20,7 +20,6 @@ type Witness struct {
 	seen []recordedMessage
 }
 
-// A recordedMessage is a message and its original encoding.
 type recordedMessage struct {
 	method   string
 	what     string
@@ -28,7 +27,7 @@ type recordedMessage struct {
 	original []byte
 }
 
-// NewWitness returns a witness of conn. When the test ends, the witness fails the test for every message that was
+// NewWitness returns a Witness of conn. At the end of the test, it reports an error for every message that was
 // modified.
 func NewWitness(t testing.TB, conn grpc.ClientConnInterface) *Witness {
 	t.Helper()
@@ -51,7 +50,7 @@ func (w *Witness) Invoke(ctx context.Context, method string, args, reply any, op
 	return err
 }
 
-// Methods returns the full names of the methods that were called, sorted and each once.
+// Methods returns the full names of the methods that were called, sorted and without duplicates.
 func (w *Witness) Methods() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -21,14 +21,13 @@ import (
 )
 
 const (
-	// startTime is how long a server may take to start.
+	// startTime is the maximum time that a server may take to start.
 	startTime = time.Minute
-	// missing says what to do if PostgreSQL is not installed.
+	// missing is the advice if PostgreSQL is not installed.
 	missing = "these tests start a PostgreSQL of their own and need its programs (13 or later): install them " +
 		"(Debian: apt-get install postgresql; macOS: brew install postgresql), or name their folder in PG_BIN"
 )
 
-// Server is a PostgreSQL server that a test program has started.
 type Server struct {
 	bin, dir string
 	addr     string
@@ -55,9 +54,8 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// Postgres returns the URL of an empty database on a server that all tests of the program share. The URL allows 30 s
-// to connect, because the machine may be busy. A test of an unavailable server must start a separate server with
-// [Start].
+// Postgres returns the URL of an empty database on a server that all tests of the program share. The URL allows 30 s to
+// connect, because the machine may be busy. A test of an unavailable server must start its own server with [Start].
 func Postgres(t testing.TB) string {
 	t.Helper()
 	skipWithout(t)
@@ -68,7 +66,7 @@ func Postgres(t testing.TB) string {
 	return shared.server.Database(t) + "?connect_timeout=30"
 }
 
-// skipWithout skips a test that needs PostgreSQL where `make test` has found none.
+// skipWithout skips a test that needs PostgreSQL if `make test` has not found PostgreSQL.
 func skipWithout(t testing.TB) {
 	t.Helper()
 	if os.Getenv("SLUICE_TEST_NO_POSTGRES") == "1" {
@@ -117,7 +115,7 @@ func (*Server) url(addr, database string) string {
 	return "postgres://postgres@" + addr + "/" + database
 }
 
-// Kill stops the server abruptly, as a crash would.
+// Kill stops the server abruptly, like a crash.
 func (s *Server) Kill(t testing.TB) {
 	t.Helper()
 	if err := s.stop("immediate"); err != nil {
@@ -205,7 +203,7 @@ func (s *Server) run(name string, args ...string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = out.Close() }() // the file is removed with the folder
+	defer func() { _ = out.Close() }() // the file is removed with the directory
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Run(); err != nil {
 		output, _ := os.ReadFile(out.Name())
@@ -215,7 +213,7 @@ func (s *Server) run(name string, args ...string) error {
 	return nil
 }
 
-// programs returns the folder that contains PostgreSQL's programs.
+// programs returns the directory that contains PostgreSQL's programs.
 func programs() (string, error) {
 	if bin := os.Getenv("PG_BIN"); bin != "" {
 		return bin, nil

@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// unprivileged returns attributes that make root run a command as another user, as PostgreSQL requires. It also gives
-// the folder to that user.
+// unprivileged returns attributes with which root runs a command as another user, because PostgreSQL requires this. It
+// also makes that user the owner of the directory.
 func unprivileged(dir string) (*syscall.SysProcAttr, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil //nolint:nilnil // nil means that nothing changes

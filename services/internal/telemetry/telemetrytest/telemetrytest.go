@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Documented returns the rows of the tables below a heading in a file, without the rows of headings. A row begins
-// with a name in backquotes. The first cell contains the name without the backquotes.
+// Documented returns the rows of the tables below a heading in a file, without their header rows. A row begins with a
+// name in backquotes. The first cell contains the name without the backquotes.
 func Documented(t testing.TB, file, heading string) [][]string {
 	t.Helper()
 	raw, err := os.ReadFile(file)

@@ -29,7 +29,7 @@ func names(n int) []string {
 	return all
 }
 
-// reserveAndSettle reserves and settles, as a gateway does for one call.
+// reserveAndSettle makes one reservation and settles it, as a gateway does for one call.
 func reserveAndSettle(b *testing.B, m *store.Memory, key string, limits []store.Limit) {
 	result, err := m.Reserve(b.Context(), store.ReserveRequest{Key: key, Owner: "acme/ana", Limits: limits, Lifetime: time.Minute})
 	if err != nil {

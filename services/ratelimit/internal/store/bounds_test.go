@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
 )
 
-// wantSize checks the numbers of stored buckets and reservations.
 func wantSize(t *testing.T, m *store.Memory, buckets, reservations int) {
 	t.Helper()
 	if got, want := m.Size(), (store.Bounds{Buckets: buckets, Reservations: reservations}); got != want {
@@ -37,7 +36,7 @@ func TestReserve_FullStoreRefusesOnlyNewBuckets(t *testing.T) {
 		for i := range 99 {
 			mustReserve(t, m, true, fmt.Sprint("k", i), limitPerMinute(fmt.Sprint("b", i), 2))
 		}
-		// The capacity does not suffice for two more buckets. No units are taken, not even from the existing bucket.
+		// There is no capacity for two more buckets. No units are taken, not even from the existing bucket.
 		_, err := reserve(t, m, "two", limitPerMinute("b0", 2), limitPerMinute("x", 2), limitPerMinute("y", 2))
 		if !errors.Is(err, store.ErrFull) {
 			t.Fatalf("two more: %v", err)
@@ -49,7 +48,7 @@ func TestReserve_FullStoreRefusesOnlyNewBuckets(t *testing.T) {
 		}
 		mustReserve(t, m, true, "old", limitPerMinute("b0", 2))
 		mustReserve(t, m, false, "older", limitPerMinute("b0", 2))
-		mustReserve(t, m, true, "k7", limitPerMinute("b7", 2)) // a repeat
+		mustReserve(t, m, true, "k7", limitPerMinute("b7", 2)) // a repeated request
 		if left, err := m.Peek(t.Context(), []store.Limit{limitPerMinute("y", 2), limitPerMinute("b7", 2)}); err != nil || left[0] != 2 || left[1] != 1 {
 			t.Errorf("Peek: %v %v", left, err)
 		}
@@ -96,11 +95,11 @@ func TestReserve_OwnerFillsOnlyItsQuota(t *testing.T) {
 		full("ana", limitPerMinute("more", 2), limitPerMinute("and more", 2)) // only one of the two buckets would fit
 		invent("ana", share-1, 1)
 
-		// Existing buckets can be used, whichever owner created them.
+		// Every owner can use existing buckets, even those that another owner created.
 		if result, err := reserveFor(t, m, "eve", "old", limitPerMinute("eve0", 2), limitPerMinute("ana0", 2)); err != nil || !result.Granted {
 			t.Errorf("old buckets: %+v, %v", result, err)
 		}
-		// Buckets whose units were returned, that were reset, or that have become empty do not count against the quota.
+		// A bucket does not count against the quota if its units were returned, if it was reset, or if it has become empty.
 		if err := m.Reset(t.Context(), "eve1"); err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +149,7 @@ func TestReserve_FullStoreRefusesNewReservations(t *testing.T) {
 			t.Errorf("a fourth reservation: %v", err)
 		}
 		wantSize(t, m, 1, 3)
-		mustReserve(t, m, true, "0", l) // a repeat
+		mustReserve(t, m, true, "0", l) // a repeated request
 		if _, err := m.Settle(t.Context(), first.Reservation.ID, store.Sent); err != nil {
 			t.Fatal(err)
 		}
@@ -257,7 +256,6 @@ func TestMemory_RemovalFreesMemory(t *testing.T) {
 	runtime.KeepAlive(m)
 }
 
-// heap returns the number of reachable bytes.
 func heap() int64 {
 	runtime.GC()
 	runtime.GC()

@@ -14,7 +14,7 @@ import (
 // shards is the number of shards of buckets, and of shards of reservations. It equals the number of bits of a shardSet.
 const shards = 64
 
-// A bucket is a sliding window with a name. It is guarded by the lock of its shard.
+// A bucket is a sliding window with a name. It is guarded by the mutex of its shard.
 type bucket struct {
 	slot
 	name   string
@@ -28,18 +28,18 @@ type bucket struct {
 type bucketShard struct {
 	mu    sync.Mutex
 	named map[string]*bucket
-	idle  dueQueue[*bucket] // by the instants at which the buckets may become empty
+	idle  dueQueue[*bucket] // by the times at which the buckets may become empty
 	all   *buckets
-	seen  time.Duration // the latest instant passed to tick
-	_     [64]byte      // separates the cache lines of shards
+	seen  time.Duration // the latest time passed to tick
+	_     [64]byte      // prevents shards from sharing cache lines
 }
 
-// tick moves the shard's clock to now. The clock never goes back. An evicted empty bucket would therefore still be
-// empty at any later instant.
+// tick moves the shard's clock to now. The clock never goes back. Therefore an evicted empty bucket would still be
+// empty at any later time.
 func (s *bucketShard) tick(now time.Duration) { s.seen = max(s.seen, now) }
 
-// find returns the bucket of a limit, or nil if it does not exist. If the bucket is empty and its window has another
-// length than the limit's, find evicts the bucket.
+// find returns the bucket of a limit, or nil if it does not exist. If the bucket is empty and the length of its window
+// differs from the limit's, find evicts the bucket.
 func (s *bucketShard) find(l *Limit) (*bucket, error) {
 	b := s.named[l.Bucket]
 	if b == nil || b.log.Length() == l.Window {
@@ -52,7 +52,6 @@ func (s *bucketShard) find(l *Limit) (*bucket, error) {
 	return nil, fmt.Errorf("%w: bucket %q is in use with a window of %v, not %v", ErrInvalid, l.Bucket, b.log.Length(), l.Window)
 }
 
-// evict removes a bucket.
 func (s *bucketShard) evict(b *bucket) {
 	delete(s.named, b.name)
 	s.idle.remove(b)
@@ -89,7 +88,7 @@ type buckets struct {
 	shards [shards]bucketShard
 }
 
-// setUp initializes b. The capacity, in buckets, is most.
+// setUp initializes b. most is the capacity, in buckets.
 func (b *buckets) setUp(most int) {
 	b.seed = maphash.MakeSeed()
 	b.room.most = int64(most)
@@ -117,8 +116,7 @@ func (b *buckets) takeQuota(owner string, n int64) (*owner, error) {
 	return by, nil
 }
 
-// shardSet is a set of indexes of shards. Shards are locked in ascending order of their indexes, so that there is no
-// deadlock.
+// shardSet is a set of indexes of shards. Shards are locked in ascending order of their indexes to prevent deadlocks.
 type shardSet uint64
 
 func (b *buckets) lock(set shardSet) {
@@ -172,9 +170,9 @@ func (s *bucketRef) check(l *Limit) (window.Verdict, error) {
 	return b.log.Check(now, l.Cost, l.Max), nil
 }
 
-// take takes the limit's cost from the bucket. The caller must have called check under the same lock, and the cost must
-// fit. If the bucket does not exist, take creates it for the owner by. The caller must then have called takeQuota for
-// this owner.
+// take takes the limit's cost from the bucket. The caller must have called check while it held the same locks, and the
+// cost must fit. If the bucket does not exist, take creates it for the owner by. In that case the caller must have
+// called takeQuota for this owner.
 func (s *bucketRef) take(l *Limit, by *owner) charge {
 	b := s.bucket
 	if b == nil {

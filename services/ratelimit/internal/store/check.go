@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/window"
 )
 
-// checkReservation returns an error that wraps ErrInvalid if a field of r is not valid.
+// checkReservation returns an error that wraps ErrInvalid if a field of r is invalid.
 func checkReservation(r *ReserveRequest) error {
 	if r.Key == "" {
 		return fmt.Errorf("%w: the idempotency key is empty", ErrInvalid)
@@ -33,7 +33,7 @@ func checkReservation(r *ReserveRequest) error {
 	return nil
 }
 
-// checkLimits returns an error that wraps ErrInvalid if a field of a limit other than the cost is not valid.
+// checkLimits returns an error that wraps ErrInvalid if a field of a limit other than the cost is invalid.
 func checkLimits(limits []Limit) error {
 	if len(limits) < 1 || len(limits) > MaxLimits {
 		return fmt.Errorf("%w: %d limits, want 1 to %d", ErrInvalid, len(limits), MaxLimits)
@@ -52,7 +52,7 @@ func checkLimits(limits []Limit) error {
 	return nil
 }
 
-// checkLifetime returns an error that wraps ErrInvalid if the lifetime of a reservation is not valid.
+// checkLifetime returns an error that wraps ErrInvalid if the lifetime of a reservation is invalid.
 func checkLifetime(d time.Duration) error {
 	if d < 1 || d > window.MaxLength {
 		return fmt.Errorf("%w: the lifetime %v is not within 1ns and %v", ErrInvalid, d, window.MaxLength)

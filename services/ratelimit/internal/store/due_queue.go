@@ -25,12 +25,10 @@ type entry[T any] struct {
 // next returns the member that is due first. The queue must not be empty.
 func (a *dueQueue[T]) next() T { return a.heap[0].member }
 
-// isDue reports whether a member is due at now.
 func (a *dueQueue[T]) isDue(now time.Duration) bool {
 	return len(a.heap) > 0 && a.heap[0].due <= now
 }
 
-// dueOf returns the due time of a member.
 func (a *dueQueue[T]) dueOf(x T) time.Duration { return a.heap[x.position().index].due }
 
 func (a *dueQueue[T]) add(x T, due time.Duration) {
@@ -38,7 +36,6 @@ func (a *dueQueue[T]) add(x T, due time.Duration) {
 	a.sift(len(a.heap) - 1)
 }
 
-// move changes the due time of a member.
 func (a *dueQueue[T]) move(x T, due time.Duration) {
 	i := x.position().index
 	a.heap[i].due = due

@@ -10,21 +10,21 @@ import (
 // Bounds is the capacity of a [Memory]. If the capacity is used up, Reserve returns ErrFull. Buckets in use are not
 // evicted, because calls could then exceed their limits. The zero value is invalid.
 type Bounds struct {
-	// Buckets is the largest number of stored buckets. It is at least 1. A bucket uses about 250 bytes, and up to 4 KB
-	// more for exact times.
+	// Buckets is the maximum number of stored buckets. It must be at least 1. A bucket uses about 250 bytes, and up to 4
+	// KB more for exact times.
 	Buckets int
-	// Reservations is the largest number of stored reservations. It is at least 1. A reservation with one limit uses about
-	// 400 bytes.
+	// Reservations is the maximum number of stored reservations. It must be at least 1. A reservation with one limit uses
+	// about 400 bytes.
 	Reservations int
 }
 
 // Memory is a [Store] in the memory of the process. It starts no goroutine and needs no Close, because empty buckets
 // and expired reservations are removed when others are added.
 //
-// Reservations and buckets are divided into shards, each with a lock. A method first locks at most one shard of
+// Reservations and buckets are divided into shards. Each shard has a mutex. A method first locks at most one shard of
 // reservations. It then locks shards of buckets in ascending order of their indexes.
 type Memory struct {
-	origin       time.Time // instants are durations since origin, by the monotonic clock
+	origin       time.Time // times are durations since origin, on the monotonic clock
 	buckets      buckets
 	reservations reservations
 }
@@ -42,15 +42,15 @@ func NewMemory(most Bounds) (*Memory, error) {
 	return m, nil
 }
 
-// Size returns how many buckets and reservations are stored now. It counts empty buckets and expired reservations that
+// Size returns the number of stored buckets and reservations. It counts empty buckets and expired reservations that
 // were not yet removed.
 func (m *Memory) Size() Bounds {
 	return Bounds{Buckets: int(m.buckets.room.used.Load()), Reservations: int(m.reservations.room.used.Load())}
 }
 
-// now returns the current instant by the monotonic clock. Decisions use only this clock; the wall clock is used only
-// for results. All callers except sweep must hold their locks, so that the instant is not out of date when they get a
-// lock.
+// now returns the current time on the monotonic clock. Only this clock determines whether a reservation is granted. The
+// wall clock is used only for results. All callers except sweep must hold their mutexes, so that the time is not out of
+// date when they acquire a mutex.
 func (m *Memory) now() time.Duration { return time.Since(m.origin) }
 
 // Reserve implements [Store].
@@ -68,7 +68,6 @@ func (m *Memory) Reserve(ctx context.Context, r ReserveRequest) (Result, error) 
 	return result, err
 }
 
-// reserve makes one attempt to reserve.
 func (m *Memory) reserve(r *ReserveRequest) (Result, error) {
 	home := m.reservations.of(r.Key)
 	home.mu.Lock()

@@ -24,7 +24,6 @@ func TestMemory(t *testing.T) {
 	})
 }
 
-// newMemory returns an empty store.
 func newMemory(t *testing.T, most store.Bounds) *store.Memory {
 	t.Helper()
 	m, err := store.NewMemory(most)
@@ -39,7 +38,7 @@ func limitPerMinute(bucket string, n int64) store.Limit {
 	return store.Limit{Bucket: bucket, Max: n, Window: time.Minute, Cost: 1}
 }
 
-// reserve reserves limits under a key for ten minutes. The key is also the name of the owner.
+// reserve reserves limits with a key for ten minutes. The key is also the name of the owner.
 func reserve(t *testing.T, m *store.Memory, key string, limits ...store.Limit) (store.Result, error) {
 	t.Helper()
 	return reserveFor(t, m, key, key, limits...)
@@ -50,7 +49,7 @@ func reserveFor(t *testing.T, m *store.Memory, owner, key string, limits ...stor
 	return m.Reserve(t.Context(), store.ReserveRequest{Owner: owner, Key: key, Limits: limits, Lifetime: 10 * time.Minute})
 }
 
-// mustReserve reserves, and fails the test unless the result is a grant (want is true) or a refusal.
+// mustReserve reserves limits, and fails the test unless they are granted (want is true) or refused (want is false).
 func mustReserve(t *testing.T, m *store.Memory, want bool, key string, limits ...store.Limit) store.Result {
 	t.Helper()
 	result, err := reserve(t, m, key, limits...)
@@ -82,7 +81,7 @@ func TestReserve_AdmitsNothingExtraWhenTheClockJumps(t *testing.T) {
 	tests := []struct {
 		name  string
 		jumps []time.Duration
-		want  int // how many calls pass after the jumps
+		want  int // the number of calls that are granted after the jumps
 	}{
 		{"back by a little", []time.Duration{-time.Second}, 0},
 		{"back before the store was made", []time.Duration{-1000 * time.Hour}, 0},
@@ -119,8 +118,8 @@ func TestReserve_AdmitsNothingExtraWhenTheClockJumps(t *testing.T) {
 	}
 }
 
-// TestReserve_AdmitsNothingExtraWhenTheClockJumpsBackAfterEviction checks that after a bucket was evicted, units count
-// from the latest instant of all calls.
+// TestReserve_AdmitsNothingExtraWhenTheClockJumpsBackAfterEviction checks that after the eviction of a bucket, units
+// count from the latest time of all calls.
 func TestReserve_AdmitsNothingExtraWhenTheClockJumpsBackAfterEviction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -134,7 +133,7 @@ func TestReserve_AdmitsNothingExtraWhenTheClockJumpsBackAfterEviction(t *testing
 		wantSize(t, m, 0, 1)
 		m.Jump(-time.Minute)
 		mustReserve(t, m, true, "2", l)
-		time.Sleep(time.Minute + 1) // to one minute after the first call, by the clock
+		time.Sleep(time.Minute + 1) // on the clock, one minute after the first call
 		mustReserve(t, m, false, "3", l)
 		time.Sleep(time.Minute)
 		mustReserve(t, m, true, "4", l)

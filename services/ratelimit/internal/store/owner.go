@@ -12,7 +12,7 @@ type owner struct {
 	used int64
 }
 
-// owners limits the number of buckets per owner. Its lock is acquired after all other locks, and only to create or
+// owners limits the number of buckets per owner. Its mutex is locked after all other mutexes, and only to create or
 // remove buckets.
 type owners struct {
 	mu    sync.Mutex
@@ -20,14 +20,14 @@ type owners struct {
 	named map[string]*owner // the owners with buckets, by name
 }
 
-// setUp initializes o. The capacity of the store, in buckets, is room.
+// setUp initializes o. room is the capacity of the store, in buckets.
 func (o *owners) setUp(room int) {
 	o.most = max(1, int64(room)/ownerShare)
 	o.named = map[string]*owner{}
 }
 
-// take adds n new buckets to the count of an owner. n is at least 1. If the owner would exceed the quota, take returns
-// nil and leaves the count as it is.
+// take adds n new buckets to the count of an owner. n must be at least 1. If the owner would exceed the quota, take
+// returns nil and does not change the count.
 func (o *owners) take(name string, n int64) *owner {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A reservation is a granted request that is neither settled nor expired. It is guarded by the lock of its shard.
+// A reservation is a granted request that is neither settled nor expired. It is guarded by the mutex of its shard.
 type reservation struct {
 	slot
 	Reservation
@@ -19,7 +19,6 @@ type reservation struct {
 	few     [2]charge // the array of charges for up to two limits, for example a limit and its cap
 }
 
-// matches reports whether the reservation was granted for the same limits.
 func (l *reservation) matches(limits []Limit) bool {
 	if len(limits) != len(l.charges) {
 		return false
@@ -40,11 +39,11 @@ type reservationShard struct {
 	expiring dueQueue[*reservation]
 	room     *quota
 	last     uint64        // number of the newest reservation; its low bits are the index of the shard
-	seen     time.Duration // the latest instant passed to tick
-	_        [64]byte      // separates the cache lines of shards
+	seen     time.Duration // the latest time passed to tick
+	_        [64]byte      // prevents shards from sharing cache lines
 }
 
-// tick moves the shard's clock to now and returns it. The clock never goes back.
+// tick moves the shard's clock to now and returns the clock's time. The clock never goes back.
 func (s *reservationShard) tick(now time.Duration) time.Duration {
 	s.seen = max(s.seen, now)
 	return s.seen
@@ -83,7 +82,6 @@ func (s *reservationShard) end(l *reservation) {
 	s.room.give(1)
 }
 
-// sweep removes up to most expired reservations.
 func (s *reservationShard) sweep(most int) {
 	for ; most > 0 && s.expiring.isDue(s.seen); most-- {
 		s.end(s.expiring.next())
@@ -98,7 +96,7 @@ type reservations struct {
 	shards [shards]reservationShard
 }
 
-// setUp initializes l. The capacity, in reservations, is most.
+// setUp initializes l. most is the capacity, in reservations.
 func (l *reservations) setUp(most int) {
 	l.seed = maphash.MakeSeed()
 	l.prefix = rand.Text() + "-"
@@ -109,7 +107,6 @@ func (l *reservations) setUp(most int) {
 	}
 }
 
-// of returns the shard of a key.
 func (l *reservations) of(key string) *reservationShard {
 	return &l.shards[maphash.String(l.seed, key)%shards]
 }

@@ -9,61 +9,61 @@ import (
 	"time"
 )
 
-// MaxLimits is the largest number of limits in one reservation.
+// MaxLimits is the maximum number of limits in one reservation.
 const MaxLimits = 64
 
 var (
-	// ErrInvalid means that the request is not valid: a limit is out of range, two limits have the same bucket, or a
-	// bucket is in use with another window. No units were taken.
+	// ErrInvalid means that the request is invalid: a limit is out of range, two limits have the same bucket, or a bucket
+	// is in use with another window. No units were taken.
 	ErrInvalid = errors.New("invalid request")
 	// ErrReused means that a reservation with the same key and other limits exists. No units were taken.
 	ErrReused = errors.New("idempotency key was used for other limits")
 	// ErrFull means that the store has no capacity for another bucket or reservation, or that the owner has created too
 	// many buckets. No units were taken.
 	ErrFull = errors.New("limiter is full")
-	// ErrNotFound means that the reservation does not exist, or that the bucket is empty: no units are taken from it.
+	// ErrNotFound means that the reservation does not exist, or that no units are taken from the bucket.
 	ErrNotFound = errors.New("not found")
 )
 
 // Store counts the units that are taken from buckets. A bucket is a sliding window: in any closed period of its window,
-// at most max units are taken, by the store's clock at the time of Reserve. A bucket exists while units are taken from
+// at most max units are taken, on the store's clock at the time of Reserve. A bucket exists while units are taken from
 // it.
 //
-// After any error the caller must not send the call. The methods return the errors that are listed with them, errors of
-// the context, and errors of the connection to the store. All methods are atomic and safe for concurrent use.
+// After any error the caller must not send the call. The methods return the errors in their comments, errors of the
+// context, and errors of the connection to the store. All methods are atomic and safe for concurrent use.
 type Store interface {
-	// Reserve takes units from all limits of r, or from none. If the units don't fit, the result is a refusal, and
-	// nothing is stored. A refusal is not an error.
+	// Reserve takes units from all limits of r, or from none. If the units don't fit, the result is a refusal, and nothing
+	// is stored. A refusal is not an error.
 	//
-	// If a reservation with the same key exists, Reserve takes no more units. It returns the existing reservation and
-	// the units that remain now. The limits must be equal to the limits of the existing reservation, in the same order.
+	// If a reservation with the same key exists, Reserve takes no more units. It returns the existing reservation and the
+	// units that remain now. The limits must be equal to the limits of the existing reservation, in the same order.
 	//
-	// Errors: ErrInvalid, ErrReused, ErrFull.
+	// The error is ErrInvalid, ErrReused or ErrFull.
 	Reserve(ctx context.Context, r ReserveRequest) (Result, error)
 
-	// Renew extends the reservation with an ID to at least d from now, and returns the time at which it expires. It
-	// never shortens a reservation. d must be positive.
+	// Renew extends the reservation with an ID to at least d from now, and returns the time at which it expires. It never
+	// shortens a reservation. d must be positive.
 	//
-	// Errors: ErrInvalid, and ErrNotFound if the reservation has ended.
+	// The error is ErrInvalid, or ErrNotFound if the reservation has ended.
 	Renew(ctx context.Context, id string, d time.Duration) (expires time.Time, err error)
 
 	// Settle ends the reservation with an ID. It returns true if this call ended the reservation, and false if the
-	// reservation had already ended or never existed. With NeverSent, it returns the reservation's units that still count
-	// to their buckets.
+	// reservation had already ended or never existed. With NeverSent, it returns the units of the reservation that still
+	// count to their buckets.
 	//
-	// Errors: ErrInvalid if outcome is neither Sent nor NeverSent.
+	// The error is ErrInvalid if outcome is neither Sent nor NeverSent.
 	Settle(ctx context.Context, id string, outcome Outcome) (settled bool, err error)
 
-	// Peek returns the units that remain in the buckets of 1 to MaxLimits limits, in the order of the limits. It takes
-	// no units and ignores the costs. Several limits may have the same bucket.
+	// Peek returns the units that remain in the buckets of 1 to MaxLimits limits, in the order of the limits. It takes no
+	// units and ignores the costs. Several limits may have the same bucket.
 	//
-	// Errors: ErrInvalid.
+	// The error is ErrInvalid.
 	Peek(ctx context.Context, limits []Limit) (remaining []int64, err error)
 
 	// Reset empties a bucket. Reservations that took units from the bucket remain, but Settle returns no units to the
 	// bucket for them.
 	//
-	// Errors: ErrNotFound if no units are taken from the bucket.
+	// The error is ErrNotFound if no units are taken from the bucket.
 	Reset(ctx context.Context, bucket string) error
 }
 
@@ -72,13 +72,13 @@ type ReserveRequest struct {
 	// Key identifies repeats of the request. It must not be empty. All tenants share one namespace of keys, so different
 	// tenants must use different keys.
 	Key string
-	// Owner is the principal to whom the buckets that the request creates are charged. An owner with too many buckets gets
-	// ErrFull while other owners do not. All tenants share one namespace of owners.
+	// Owner is the principal to whom the buckets that the request creates are charged. If an owner has too many buckets,
+	// its requests fail with ErrFull, while requests of other owners succeed. All tenants share one namespace of owners.
 	Owner string
-	// Limits are 1 to MaxLimits limits with distinct buckets.
+	// Limits contains 1 to MaxLimits limits with distinct buckets.
 	Limits []Limit
-	// Lifetime is how long the reservation exists without Renew. It must be positive. When the reservation expires, its
-	// units are not returned to the buckets.
+	// Lifetime is the time for which the reservation exists without Renew. It must be positive. When the reservation
+	// expires, its units are not returned to the buckets.
 	Lifetime time.Duration
 }
 
@@ -86,19 +86,19 @@ type ReserveRequest struct {
 type Limit struct {
 	// Bucket identifies the counter. It must not be empty. Buckets and keys have separate namespaces.
 	Bucket string
-	// Max is the largest number of units that may be taken in any period of Window. It is at least 0. It may differ
+	// Max is the maximum number of units that are taken in any period of Window. It must not be negative. It may differ
 	// between calls. Units that are already taken remain taken. If Max is at most 256, the count is exact. Otherwise a
 	// unit may count for up to a 64th of Window too long.
 	Max int64
 	// Window is the length of the period: 1 ns to 366 days. It must stay the same while the bucket is in use.
 	Window time.Duration
-	// Cost is the number of units to take. It is at least 1. A cost above Max is always refused.
+	// Cost is the number of units to take. It must be at least 1. A cost above Max is always refused.
 	Cost int64
 }
 
 // Result is the result of [Store.Reserve]: a grant or a refusal. The zero value is a refusal.
 type Result struct {
-	// Granted reports whether the units were taken.
+	// Granted is true if the units were taken.
 	Granted bool
 	// Reservation is the reservation of a grant. It is zero for a refusal.
 	Reservation Reservation
@@ -110,7 +110,7 @@ type Result struct {
 	// RetryAfter is the time after which the same request fits, if no other units are taken. It is rounded up to whole
 	// milliseconds. It is zero for a grant and if Never is true.
 	RetryAfter time.Duration
-	// Never reports whether a refused request will never fit, because the cost of a limit is more than its Max.
+	// Never is true if a refused request will never fit, because the cost of a limit is more than its Max.
 	Never bool
 }
 
@@ -118,13 +118,13 @@ type Result struct {
 type Reservation struct {
 	// ID has 1 to 128 bytes. No two reservations have the same ID, even in different processes.
 	ID string
-	// Granted is when the reservation was granted, by the wall clock.
+	// Granted is the time of the grant on the wall clock.
 	Granted time.Time
-	// Expires is when the reservation expires without Renew, by the wall clock.
+	// Expires is the time at which the reservation expires without Renew, on the wall clock.
 	Expires time.Time
 }
 
-// Outcome says whether the call of a reservation was sent. The zero value is invalid.
+// Outcome specifies whether the call of a reservation was sent. The zero value is invalid.
 type Outcome int
 
 const (

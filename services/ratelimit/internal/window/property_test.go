@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/window"
 )
 
-// A history contains all units that were ever taken. It is a simple implementation of a window, which computes each
-// result from all units.
+// A history contains all units that were taken. It is a simple implementation of a window, which computes each result
+// from all units.
 type history []take
 
 // within returns the sum of units in the closed period of a length that ends at now.
@@ -24,8 +24,8 @@ func (h history) within(now, length time.Duration) int64 {
 	return sum
 }
 
-// most returns the largest sum of units in any closed period of a length. It checks only periods that end with a unit,
-// because one of these periods has the largest sum.
+// most returns the maximum sum of units in any closed period of a length. It checks only periods that end with a unit,
+// because one of these periods has the maximum sum.
 func (h history) most(length time.Duration) int64 {
 	var most int64
 	for _, k := range h {
@@ -34,7 +34,7 @@ func (h history) most(length time.Duration) int64 {
 	return most
 }
 
-// drawStep draws a step of the clock: usually to an edge of the window or of a slot, and sometimes backwards.
+// drawStep draws a step of the clock, which is usually to an edge of the window or of a slot, and sometimes backwards.
 func drawStep(t *rapid.T, length time.Duration) time.Duration {
 	edges := rapid.SampledFrom([]time.Duration{0, 0, 1, length / 64, length/2 + 1, length - 1, length, length + 1, -length / 3})
 	anything := rapid.Custom(func(t *rapid.T) time.Duration {
@@ -52,18 +52,17 @@ func drawLimit(t *rapid.T) int64 {
 	).Draw(t, "limit")
 }
 
-// A run is a log with its history.
 type run struct {
 	log     window.Log
 	length  time.Duration
-	now     time.Duration // the instant of the last call; may go back
-	clock   time.Duration // the latest instant of all calls
+	now     time.Duration // the time of the last call; may go back
+	clock   time.Duration // the latest time of all calls
 	history history
 	stamps  []time.Duration // the stamps of history
 	asked   []take          // all attempts, for replayed
 }
 
-// newRun draws a window and a first instant.
+// newRun draws a window and a first time.
 func newRun(t *rapid.T) *run {
 	length := time.Duration(rapid.SampledFrom([]int64{1, 63, 64, 1000, int64(time.Second), int64(window.MaxLength)}).Draw(t, "length"))
 	start := time.Duration(rapid.Int64Range(0, int64(length)).Draw(t, "start"))
@@ -72,12 +71,11 @@ func newRun(t *rapid.T) *run {
 	return r
 }
 
-// advance moves the clock by a drawn step.
 func (r *run) advance(t *rapid.T) {
 	r.setNow(max(0, r.now+drawStep(t, r.length)))
 }
 
-// setNow calls the log with an instant.
+// setNow calls the log with a time.
 func (r *run) setNow(now time.Duration) {
 	r.now = now
 	r.clock = max(r.clock, now)
@@ -215,8 +213,7 @@ func TestLog_WaitIsAtMostOneSlotTooLongAboveMaxExact(t *testing.T) {
 	})
 }
 
-// TestLog_BehavesLikeANewLogWhenEmpty checks that from the instant that EmptyFrom returns, a log behaves like a new
-// log.
+// TestLog_BehavesLikeANewLogWhenEmpty checks that from the time that EmptyFrom returns, a log behaves like a new log.
 func TestLog_BehavesLikeANewLogWhenEmpty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

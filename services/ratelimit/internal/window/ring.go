@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// firstEntries is the initial size of a ring's buffer. It is small, because most buckets are used only once or twice.
+// firstEntries is the initial size of a ring's buffer. It is small because most buckets are used only once or twice.
 const firstEntries = 2
 
 // entry is a number of units that were taken at the same time.
@@ -23,7 +23,7 @@ type ring struct {
 	count int
 }
 
-// at returns the entry with index i, from 0 for the oldest entry to count-1.
+// at returns the entry with index i. The oldest entry has the index 0.
 func (r *ring) at(i int) *entry {
 	i += r.head
 	if i >= len(r.buf) {
@@ -40,8 +40,8 @@ func (r *ring) last() *entry {
 	return r.at(r.count - 1)
 }
 
-// push adds an entry, which must be newer than all others. If the buffer is full, push doubles its size. The new size
-// is limited to the argument most, unless the buffer already has that size.
+// push adds an entry, which must be newer than all others. If the buffer is full, push doubles its size, but not beyond
+// most. If the buffer already has that size, push adds space for one entry.
 func (r *ring) push(e entry, most int64) {
 	if r.count == len(r.buf) {
 		size := max(firstEntries, 2*r.count)
@@ -51,7 +51,6 @@ func (r *ring) push(e entry, most int64) {
 	*r.at(r.count - 1) = e
 }
 
-// grow moves the entries to a new buffer.
 func (r *ring) grow(size int) {
 	buf := make([]entry, size)
 	n := copy(buf, r.buf[r.head:])

@@ -6,7 +6,7 @@ import (
 )
 
 // TestLog_EntriesAreBoundedWhenLimitsChange checks that a log has at most one entry per unit of an exact limit, and at
-// most one entry per slot of a larger limit.
+// most one entry per slot of a higher limit.
 func TestLog_EntriesAreBoundedWhenLimitsChange(t *testing.T) {
 	t.Parallel()
 	const most = MaxExact + slots + 2

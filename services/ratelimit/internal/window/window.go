@@ -3,9 +3,9 @@
 // count.
 //
 // A window is a log of the times at which units were taken. If the limit is at most [MaxExact], the log contains the
-// exact times, and its results are exact to the nanosecond. For a larger limit, the window is divided into 64 slots,
+// exact times, and its results are exact to the nanosecond. For a higher limit, the window is divided into 64 slots,
 // and each time is rounded up to the end of its slot, so that the log stays short. Because of the rounding, a unit may
-// count for up to one slot too long, but never too short. A window may therefore refuse units that fit, but never
+// count for up to one slot too long, but never too short. Therefore a window may refuse units that fit, but never
 // admits too many.
 //
 // The limit may differ between calls, because a log contains only the times and the numbers of units.
@@ -14,36 +14,36 @@ package window
 import "time"
 
 const (
-	// MaxExact is the largest limit for which the log contains exact times.
+	// MaxExact is the maximum limit for which the log contains exact times.
 	MaxExact = 256
-	// MaxLength is the largest length of a window.
+	// MaxLength is the maximum length of a window.
 	MaxLength = 366 * 24 * time.Hour
 
 	// slots is the number of slots of a window if the limit is above MaxExact.
 	slots = 64
-	// horizon is the last instant, about 100 years. Later instants are treated as horizon, so that sums of times don't
+	// horizon is the last time, after about 100 years. Later times are treated as horizon, so that sums of times don't
 	// overflow.
 	horizon = 100 * MaxLength
 )
 
-// Log is the window of one bucket. Instants are durations since a moment that the caller chooses, and are at least 0.
-// If an instant is before the instant of an earlier call, the Log uses the instant of the earlier call. A clock that
-// jumps back therefore admits no extra units.
+// Log is the window of one bucket. Times are durations since a start that the caller chooses, and must not be negative.
+// If a time is before the time of an earlier call, the Log uses the time of the earlier call. Therefore a clock that
+// jumps back admits no extra units.
 //
-// In the zero Log no units fit; use [New]. A Log is not safe for concurrent use.
+// In the zero Log no units fit. Use [New]. A Log is not safe for concurrent use.
 type Log struct {
 	length  time.Duration
-	seen    time.Duration // the latest instant passed to any method
+	seen    time.Duration // the latest time passed to any method
 	used    int64         // sum of the units of entries
 	entries ring          // in ascending order of time, with distinct times
 }
 
 // Verdict is the result of [Log.Check].
 type Verdict struct {
-	// Fits reports whether the units fit now.
+	// Fits is true if the units fit now.
 	Fits bool
-	// Never reports whether the units will never fit: the cost is more than the limit or less than 1, or the length of
-	// the window is out of range.
+	// Never is true if the units will never fit: the cost is more than the limit or less than 1, or the length of the
+	// window is out of range.
 	Never bool
 	// Wait is the time after which the units fit, if no other units are taken in that time. If the limit is at most
 	// MaxExact, the units do not fit a nanosecond earlier. Wait is 0 if Fits or Never is true.
@@ -57,10 +57,9 @@ func New(length time.Duration) Log {
 	return Log{length: length}
 }
 
-// Length returns the length of the window.
 func (g *Log) Length() time.Duration { return g.length }
 
-// Check reports whether cost units fit under the limit now and, if they do not, when they will. It takes no units.
+// Check returns the verdict on taking cost units now under the limit. It takes no units.
 func (g *Log) Check(now time.Duration, cost, limit int64) Verdict {
 	g.advance(now)
 	v := Verdict{Remaining: g.remaining(limit)}
@@ -84,8 +83,8 @@ func (g *Log) Take(now time.Duration, cost, limit int64) (stamp time.Duration, o
 	}
 	stamp = g.stamp(limit)
 	if last := g.entries.last(); last != nil && last.at >= stamp {
-		// The last entry is for the same slot, or it has a later time because the limit was larger when the entry was added.
-		// Its time is used, so that times stay in ascending order. The units may therefore count for too long, but never for
+		// The last entry is for the same slot, or it has a later time because the limit was higher when the entry was added.
+		// Its time is used, so that times stay in ascending order. Therefore the units may count for too long, but never for
 		// too short a time.
 		stamp = last.at
 		last.units += cost
@@ -96,7 +95,7 @@ func (g *Log) Take(now time.Duration, cost, limit int64) (stamp time.Duration, o
 	return stamp, true
 }
 
-// Undo removes the units that one call of [Log.Take] took. It must be called at most once for each call of Take, with
+// Undo removes the units that one call to [Log.Take] took. It must be called at most once for each call to Take, with
 // the stamp that Take returned and the same cost. If the units no longer count, Undo does nothing.
 func (g *Log) Undo(stamp time.Duration, cost int64) {
 	i, found := g.entries.find(stamp)
@@ -118,7 +117,7 @@ func (g *Log) Empty(now time.Duration) bool {
 	return g.entries.count == 0
 }
 
-// EmptyFrom returns the first instant at which the log is empty, if no more units are taken.
+// EmptyFrom returns the first time at which the log is empty, if no more units are taken.
 func (g *Log) EmptyFrom() time.Duration {
 	last := g.entries.last()
 	if last == nil {
@@ -140,8 +139,8 @@ func (g *Log) advance(now time.Duration) {
 	}
 }
 
-// freed returns the first instant at which an entry no longer counts. The entry still counts exactly one window after
-// its time, because the period is closed.
+// freed returns the first time at which an entry no longer counts. The entry still counts exactly one window after its
+// time, because the period is closed.
 func (g *Log) freed(e *entry) time.Duration {
 	return e.at + g.length + 1
 }
@@ -151,13 +150,14 @@ func (g *Log) neverFits(cost, limit int64) bool {
 	return cost < 1 || cost > limit || g.length < 1 || g.length > MaxLength
 }
 
-// remaining returns how many units fit. It returns 0 if the limit is now below the number of units that are taken.
+// remaining returns the number of units that fit. It returns 0 if the limit is now below the number of units that are
+// taken.
 func (g *Log) remaining(limit int64) int64 {
 	return max(0, max(0, limit)-g.used)
 }
 
-// wait returns how long it takes until enough of the oldest units no longer count, so that cost fits. The cost must not
-// fit now, and must fit in an empty log.
+// wait returns the time until enough of the oldest units no longer count, so that cost fits. The cost must not fit now,
+// and must fit in an empty log.
 func (g *Log) wait(cost, limit int64) time.Duration {
 	used := g.used
 	for i := range g.entries.count {

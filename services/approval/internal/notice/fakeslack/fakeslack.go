@@ -1,5 +1,5 @@
-// Package fakeslack is a fake of Slack for tests. It implements the methods of the Web API and the events of Socket
-// Mode that Sluice uses, and listens on the loopback interface.
+// Package fakeslack is a fake Slack server for tests, on the loopback interface. It implements the methods of the Web
+// API and the events of Socket Mode that Sluice uses.
 package fakeslack
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// AppToken and BotToken are the tokens of the app that the fake accepts, and Channel is its channel.
+// AppToken and BotToken are the tokens that the fake accepts. Channel is the id of its channel.
 const (
 	AppToken = "xapp-geheim"
 	BotToken = "xoxb-geheim" //nolint:gosec // valid for the fake only
@@ -26,14 +26,14 @@ const (
 type Message struct {
 	// TS is the timestamp that identifies the message.
 	TS string
-	// Text and Blocks are the newest content of the message.
+	// Text and Blocks are the current content of the message.
 	Text   string
 	Blocks []Block
-	// Changes is how often the message was changed.
+	// Changes is the number of times that the message was changed.
 	Changes int
 }
 
-// Block is a block of a message. It has only the fields that tests read.
+// Block is a block of a message. It contains only the fields that tests read.
 type Block struct {
 	Type string `json:"type"`
 	Text struct {
@@ -47,7 +47,7 @@ type Block struct {
 	} `json:"elements"`
 }
 
-// Button returns the value of a button of the message, or "" if the message has no such button.
+// Button returns the value of the button with this action, or "" if the message has no such button.
 func (m *Message) Button(action string) string {
 	for _, b := range m.Blocks {
 		for _, e := range b.Elements {
@@ -59,7 +59,7 @@ func (m *Message) Button(action string) string {
 	return ""
 }
 
-// Ephemeral is an ephemeral message, which only User sees.
+// Ephemeral is a message that only User sees.
 type Ephemeral struct{ User, Text string }
 
 // Server is a running fake.
@@ -75,7 +75,7 @@ type Server struct {
 	acks       int
 }
 
-// Start starts a fake, which is closed at the end of the test.
+// Start starts a fake. The fake is closed at the end of the test.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{t: t}
@@ -92,10 +92,10 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// API returns the address of the fake's Web API.
+// API returns the URL of the fake's Web API.
 func (s *Server) API() string { return s.URL + "/" }
 
-// Fail makes the next requests that post or change a message fail. calls is how many requests fail.
+// Fail makes the next requests that post or change a message fail. calls is the number of these requests.
 func (s *Server) Fail(calls int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +116,7 @@ func (s *Server) Ephemerals() []Ephemeral {
 	return append([]Ephemeral(nil), s.ephemerals...)
 }
 
-// Acks returns how many presses the client has acknowledged.
+// Acks returns the number of presses that the client has acknowledged.
 func (s *Server) Acks() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +130,7 @@ func (s *Server) Connected() bool {
 	return s.socket != nil
 }
 
-// Press sends a button press to the connected client. action and value are the button's action and value.
+// Press sends a press of a button to the connected client. action and value are the action and the value of the button.
 func (s *Server) Press(user, channel, action, value string) {
 	s.t.Helper()
 	s.mu.Lock()
@@ -201,7 +201,6 @@ func (s *Server) postEphemeral(r *http.Request) string {
 	return `"message_ts":"1"`
 }
 
-// listen serves the Socket Mode connection.
 func (s *Server) listen(w http.ResponseWriter, r *http.Request) {
 	upgrader := websocket.Upgrader{CheckOrigin: func(*http.Request) bool { return true }}
 	conn, err := upgrader.Upgrade(w, r, nil)

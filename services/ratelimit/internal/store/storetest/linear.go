@@ -42,7 +42,7 @@ type operation struct {
 
 // A result is the result of an operation on the store.
 type result struct {
-	granted bool // for the kind "return": whether the reservation was settled
+	granted bool // for "return": true if this operation settled the reservation
 	left    counts
 }
 
@@ -82,7 +82,7 @@ func (c counts) step(op operation, r result) (bool, counts) {
 	return r.granted == fits, next
 }
 
-// record runs clients that use two buckets at the same time, and returns their operations and results. The times of
+// record runs clients that use two buckets concurrently, and returns their operations and results. The times of
 // operations are values of one counter, so that their order does not depend on a clock.
 func (f *fixture) record(round uint64) []porcupine.Operation {
 	var clock atomic.Int64
@@ -119,7 +119,6 @@ type heldReservation struct {
 	cost counts
 }
 
-// choose returns a random next operation.
 func (c *linearClient) choose(random *rand.Rand) operation {
 	switch n := random.IntN(10); {
 	case n == 0:
@@ -132,7 +131,6 @@ func (c *linearClient) choose(random *rand.Rand) operation {
 	}
 }
 
-// do performs an operation.
 func (c *linearClient) do(op operation) result {
 	switch op.kind {
 	case "return":
@@ -154,7 +152,6 @@ func (c *linearClient) do(op operation) result {
 	}
 }
 
-// reserve performs a reservation.
 func (c *linearClient) reserve(cost counts) result {
 	c.calls++
 	r := store.ReserveRequest{Key: fmt.Sprint(c.name, "/", c.calls), Limits: c.limits(cost), Lifetime: time.Minute}

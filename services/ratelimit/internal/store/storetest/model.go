@@ -33,18 +33,18 @@ type model struct {
 	f            *fixture
 	prefix       string // the prefix of all names, because one store serves many models
 	maxes        []int64
-	most         int64 // the largest cost
+	most         int64 // the maximum cost
 	now          time.Duration
-	reservations []string // reservation identifiers, by call
+	reservations []string // reservation ids, by call
 	taken        map[string][]unit
 	check        func(m *model, t *rapid.T, limits []store.Limit, result store.Result)
 }
 
-// modelWindows are the windows of a model's buckets, by name.
+// modelWindows contains the windows of a model's buckets, by name.
 var modelWindows = map[string]time.Duration{"a": time.Second, "b": 3 * time.Second, "c": 20 * time.Millisecond}
 
-// compare runs random histories on the store and on a model. The costs of requests are up to most, and check checks the
-// results.
+// compare runs random histories on the store and on a model. most is the maximum cost of a request, and check checks
+// the results.
 func (f *fixture) compare(maxes []int64, most int64, check func(*model, *rapid.T, []store.Limit, store.Result)) {
 	rapid.Check(f, func(t *rapid.T) {
 		f.calls++
@@ -62,7 +62,6 @@ func (f *fixture) compare(maxes []int64, most int64, check func(*model, *rapid.T
 	})
 }
 
-// sleep lets time pass for the store and for the model.
 func (m *model) sleep(d time.Duration) {
 	m.f.Sleep(d)
 	m.now += d
@@ -103,7 +102,7 @@ func (m *model) try(t *rapid.T, limits []store.Limit) store.Result {
 	return result
 }
 
-// settle settles a random reservation, which may be settled already.
+// settle settles a random reservation, which may already be settled.
 func (m *model) settle(t *rapid.T) {
 	if len(m.reservations) == 0 {
 		return
@@ -133,12 +132,12 @@ func (m *model) within(l store.Limit, end time.Duration) int64 {
 	return sum
 }
 
-// fits reports whether limits fit at an instant if no other units are taken before that instant.
+// fits reports whether limits fit at a time if no other units are taken before that time.
 func (m *model) fits(limits []store.Limit, at time.Duration) bool {
 	return !slices.ContainsFunc(limits, func(l store.Limit) bool { return m.within(l, at)+l.Cost > l.Max })
 }
 
-// sameResult checks that the store and the model give the same result.
+// sameResult checks that the store's result is the model's result.
 func (m *model) sameResult(t *rapid.T, limits []store.Limit, result store.Result) {
 	for i, l := range limits {
 		if want := max(0, l.Max-m.within(l, m.now)); result.Remaining[i] != want {
@@ -162,8 +161,8 @@ func (m *model) sameResult(t *rapid.T, limits []store.Limit, result store.Result
 	}
 }
 
-// noBetterResult checks that the store reports no more remaining units than the model, and that a request fits after
-// its retry time. The method try checks grants.
+// noBetterResult checks that the store does not report more remaining units than the model, and that a request fits
+// after its retry time. The method try checks grants.
 func (m *model) noBetterResult(t *rapid.T, limits []store.Limit, result store.Result) {
 	for i, l := range limits {
 		if most := max(0, l.Max-m.within(l, m.now)); result.Remaining[i] > most {

@@ -70,7 +70,7 @@ var parallelCases = []testCase{
 	{name: "parallel reservations of overlapping limits in any order end, all or nothing", run: overlapping},
 }
 
-// together calls do n times in parallel and waits for all calls.
+// together calls do n times concurrently and waits for all calls.
 func (f *fixture) together(n int, do func(i int)) {
 	var all sync.WaitGroup
 	start := make(chan struct{})
@@ -84,7 +84,7 @@ func (f *fixture) together(n int, do func(i int)) {
 	all.Wait()
 }
 
-// overlapping runs parallel callers that reserve random limits in random order and return the units of some
+// overlapping runs concurrent callers that reserve random limits in random order and return the units of some
 // reservations. It compares the remaining units with the grants.
 func overlapping(f *fixture) {
 	const buckets, callers, calls, most = 12, 16, 250, 600

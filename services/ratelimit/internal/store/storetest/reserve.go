@@ -200,7 +200,7 @@ func invalid(f *fixture) {
 		}
 		f.left(1, good)
 	}
-	f.reserveAs("k", good) // no failure was remembered
+	f.reserveAs("k", good) // no failure is stored
 	_, err := f.store.Peek(f.Context(), nil)
 	f.fails("a peek at nothing", err, store.ErrInvalid)
 	_, err = f.store.Peek(f.Context(), many)

@@ -1,4 +1,4 @@
-// Package storetest tests what every [store.Store] must do.
+// Package storetest tests the behavior that every [store.Store] must have.
 package storetest
 
 import (
@@ -12,22 +12,21 @@ import (
 
 // Harness describes the store to test.
 type Harness struct {
-	// New returns an empty store for one test, with a capacity of a million buckets and a million reservations. It
-	// cleans up with t.Cleanup.
+	// New returns an empty store for one test, with a capacity of a million buckets and a million reservations. It cleans
+	// up with t.Cleanup.
 	New func(t *testing.T) store.Store
-	// Within runs one test in the environment that the store's clock needs, for example [synctest.Test]. If it is nil,
-	// the test is run directly.
+	// Within runs one test in the environment that the store's clock needs, for example [synctest.Test]. If it is nil, the
+	// test is run directly.
 	Within func(t *testing.T, test func(*testing.T))
-	// Sleep waits until d has passed by the store's clock. If it is nil, time.Sleep is used.
+	// Sleep waits until d has passed on the store's clock. The default is time.Sleep.
 	Sleep func(d time.Duration)
-	// Exact reports whether the store's clock moves only in Sleep, and exactly by d. If it is false, tests that depend
-	// on exact times are skipped.
+	// Exact is true if the store's clock moves only in Sleep, and exactly by d. If it is false, tests that depend on exact
+	// times are skipped.
 	Exact bool
 	// Tick is the resolution of the store's clock: 1 ns to 1 ms.
 	Tick time.Duration
 }
 
-// fixture is the environment of one test.
 type fixture struct {
 	Harness
 	*testing.T
@@ -35,7 +34,7 @@ type fixture struct {
 	calls int
 }
 
-// Run runs the suite.
+// Run runs all tests of the package with a store.
 func Run(t *testing.T, h Harness) {
 	if h.Within == nil {
 		h.Within = func(t *testing.T, test func(*testing.T)) { test(t) }
@@ -71,25 +70,22 @@ const (
 	short = 500 * time.Millisecond
 )
 
-// limitOf returns a limit with a cost of one unit.
 func limitOf(bucket string, most int64, window time.Duration) store.Limit {
 	return store.Limit{Bucket: bucket, Max: most, Window: window, Cost: 1}
 }
 
-// withCost returns l with another cost.
 func withCost(cost int64, l store.Limit) store.Limit {
 	l.Cost = cost
 	return l
 }
 
-// reserve reserves limits under a new key.
+// reserve reserves limits with a new key.
 func (f *fixture) reserve(limits ...store.Limit) store.Result {
 	f.Helper()
 	f.calls++
 	return f.reserveAs(fmt.Sprintf("call-%d", f.calls), limits...)
 }
 
-// reserveAs reserves limits under a key.
 func (f *fixture) reserveAs(key string, limits ...store.Limit) store.Result {
 	f.Helper()
 	result, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: key, Limits: limits, Lifetime: time.Minute})
@@ -100,7 +96,6 @@ func (f *fixture) reserveAs(key string, limits ...store.Limit) store.Result {
 	return result
 }
 
-// check checks the invariants of every result.
 func (f *fixture) check(a store.Result, limits int) {
 	f.Helper()
 	if len(a.Remaining) != limits || a.Limit < 0 || a.Limit >= limits {
@@ -122,7 +117,7 @@ func (f *fixture) check(a store.Result, limits int) {
 	}
 }
 
-// granted reserves limits, and fails the test unless the result is a grant.
+// granted reserves limits, and fails the test unless they are granted.
 func (f *fixture) granted(limits ...store.Limit) store.Result {
 	f.Helper()
 	result := f.reserve(limits...)
@@ -132,7 +127,7 @@ func (f *fixture) granted(limits ...store.Limit) store.Result {
 	return result
 }
 
-// refused reserves limits, and fails the test unless the result is a refusal.
+// refused reserves limits, and fails the test unless they are refused.
 func (f *fixture) refused(limits ...store.Limit) store.Result {
 	f.Helper()
 	result := f.reserve(limits...)
@@ -171,7 +166,6 @@ func (f *fixture) settle(reservation string, outcome store.Outcome, want bool) {
 	}
 }
 
-// fails checks that err wraps want.
 func (f *fixture) fails(what string, err, want error) {
 	f.Helper()
 	if !errors.Is(err, want) {
