@@ -145,6 +145,7 @@ func TestServer_RefusesTwoPrincipals(t *testing.T) {
 	checkAnswer(t, got, err, "", codes.Unauthenticated, "PRINCIPAL_REFUSED")
 }
 
+// Case I1.
 func TestServer_IdentifiesPeopleByToken(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, whoami().register(t))
