@@ -18,8 +18,8 @@ const (
 	// for each call of the approval service, and the rest for a busy machine.
 	databaseRefusalTimeLimit = 10 * time.Second
 	// recoveryTimeLimit is the longest time until approvals can be requested again after the network fault, on an
-	// otherwise idle machine. `make away` uses it, and other runs use busyRecoveryTimeLimit. The measured time ends when a
-	// caller receives the response, which the gateway sends after holdTime.
+	// otherwise idle machine. `make stress RUN=away` uses it, and other runs use busyRecoveryTimeLimit. The measured time
+	// ends when a caller receives the response, which the gateway sends after holdTime.
 	recoveryTimeLimit     = 5 * time.Second
 	busyRecoveryTimeLimit = 30 * time.Second
 	holdTime              = time.Second

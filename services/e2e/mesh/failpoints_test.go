@@ -79,7 +79,7 @@ func failpointCases() []failpointCase {
 //	SLUICE_SEEDS=200 go test ./e2e/mesh -run 'TestFailpoints_ApprovedCallsSurviveAKillAtEachPoint/POINT/seed=17$' -v
 func TestFailpoints_ApprovedCallsSurviveAKillAtEachPoint(t *testing.T) {
 	t.Parallel()
-	seeds := repetitions(t, "SLUICE_SEEDS", 4) // `make failpoints` runs many more
+	seeds := repetitions(t, "SLUICE_SEEDS", 4) // `make stress RUN=failpoints` runs many more
 	build, err := failpoint.Open(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -47,7 +47,7 @@ const (
 
 // Checks that a server that hangs and a server that dies every second do not affect the sessions of the same callers
 // with working servers. The test logs response times with and without calls to the failing servers, and the resources
-// that the mesh uses (`make soak`).
+// that the mesh uses (`make stress RUN=soak`).
 func TestSoak_FailingServersDoNotAffectOthers(t *testing.T) {
 	t.Parallel()
 	long, sessions := soakParameters(t)
