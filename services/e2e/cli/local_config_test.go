@@ -3,6 +3,7 @@ package cli_test
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -43,7 +44,8 @@ type terminalUp struct {
 	screen terminalScreen
 	person *os.File
 	cmd    *exec.Cmd
-	ended  chan struct{}
+	// ended is closed when the program has ended and screen has all of its text.
+	ended chan struct{}
 }
 
 // startUpAtTerminal starts `sluice up` at a terminal in the folder dir. home is the home folder, in which the command
@@ -63,18 +65,9 @@ func startUpAtTerminal(t *testing.T, dir, home string) *terminalUp {
 	}
 	_ = terminal.Close()
 	go func() {
-		part := make([]byte, 4096)
-		for {
-			n, err := person.Read(part)
-			_, _ = u.screen.Write(part[:n])
-			if err != nil {
-				return
-			}
-		}
-	}()
-	go func() {
-		_ = u.cmd.Wait() // the exit code is read from ProcessState
-		close(u.ended)
+		defer close(u.ended)
+		_, _ = io.Copy(&u.screen, person) // an error means that the program has ended, and that all of its text was read
+		_ = u.cmd.Wait()                  // the exit code is read from ProcessState
 	}()
 	t.Cleanup(u.stop)
 	return u
