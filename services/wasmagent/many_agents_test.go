@@ -16,11 +16,11 @@ import (
 )
 
 // TestManyAgents_MeasureMemoryAndTime measures the memory of many agents. It also measures the duration of prompts if
-// the agent must be loaded, and if it is in memory. Run the test with make many.
+// the agent must be loaded, and if it is in memory. Run the test with `make stress RUN=many`.
 func TestManyAgents_MeasureMemoryAndTime(t *testing.T) {
 	many, err := strconv.Atoi(os.Getenv("SLUICE_MANY"))
 	if err != nil || many < 100 {
-		t.Skip("the measurement takes minutes: run make many")
+		t.Skip("the measurement takes minutes: run `make stress RUN=many`")
 	}
 	l := newRestartableService(t, nil)
 	owner := func(i int) client { return l.onBehalfOfUser(t, fmt.Sprint("owner-", i%10)) }
@@ -54,11 +54,11 @@ func TestManyAgents_MeasureMemoryAndTime(t *testing.T) {
 }
 
 // TestManyPrompts_MeasureTime measures how the duration of a prompt changes with the number of earlier prompts to the
-// same agent. Run the test with make many.
+// same agent. Run the test with `make stress RUN=many`.
 func TestManyPrompts_MeasureTime(t *testing.T) {
 	many, err := strconv.Atoi(os.Getenv("SLUICE_MANY"))
 	if err != nil || many < 100 {
-		t.Skip("the measurement takes minutes: run make many")
+		t.Skip("the measurement takes minutes: run `make stress RUN=many`")
 	}
 	c := newRestartableService(t, nil).onBehalfOfUser(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{MaxTurns: new(int32(10_000))})

@@ -65,7 +65,7 @@ func Connect(t testing.TB, url, token string) *Client {
 // Open opens a session of protocol revision 2025-11-25 and replaces the client's previous session, if any.
 func (c *Client) Open() error {
 	c.session, c.Version = "", ""
-	resp, err := c.TryPost([]byte(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw-client","version":"1"}}}`))
+	resp, err := c.TryPost([]byte(InitializeRequest))
 	if err != nil {
 		return err
 	}

@@ -317,7 +317,7 @@ func (a *Distributed) StartReplica(t *testing.T, role authv1.Role, reach map[aut
 	for other, addr := range reach {
 		own = append(own, fmt.Sprintf("addr: %q", a.addrs[other]), fmt.Sprintf("addr: %q", addr))
 	}
-	writeFile(t, b.Config, strings.NewReplacer(own...).Replace(string(text)))
+	WriteFile(t, b.Config, strings.NewReplacer(own...).Replace(string(text)))
 	b.Start(t, role)
 	b.AwaitServing(t, role)
 	return b

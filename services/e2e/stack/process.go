@@ -5,10 +5,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -164,6 +168,42 @@ func (p *Process) Stderr() string { return p.stderr.String() }
 
 // PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// GeneratedToken returns a token that `sluice up` generated, and checks the mode of the token's file.
+func (p *Process) GeneratedToken(t *testing.T, name string) string {
+	t.Helper()
+	file := filepath.Join(p.Tokens, name)
+	info, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("%s has mode %v, want 0600", file, info.Mode())
+	}
+	return strings.TrimSpace(ReadFile(t, file))
+}
+
+// highWater matches the highest resident memory in /proc/PID/status.
+var highWater = regexp.MustCompile(`VmHWM:\s+(\d+) kB`)
+
+// PeakMemory returns the highest resident memory that the process has had, in MiB. It skips the test on a system
+// without /proc.
+func (p *Process) PeakMemory(t *testing.T) int {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
+	if err != nil {
+		t.Skip("no /proc")
+	}
+	m := highWater.FindSubmatch(status)
+	if m == nil {
+		t.Fatalf("/proc does not have the highest resident memory: %s", status)
+	}
+	kib, err := strconv.Atoi(string(m[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kib >> 10
+}
 
 // Kill kills the process as kill -9 does, and waits until it has ended.
 func (p *Process) Kill() {

@@ -30,6 +30,10 @@ const (
 	ViewerToken   = "test-viewer-token-M1n2B3v4C5x6Z7l8"
 )
 
+// OpenPolicy allows every call, so that every refusal comes from the checks that run before policy. The tool limited
+// has a rate limit of three calls per minute.
+const OpenPolicy = "version: 1\nname: open\ndefault: allow\ntools:\n  limited: {rate_limit: {max: 3, window: 60}}\n"
+
 // readyTimeout is the longest time that a start may take.
 const readyTimeout = 20 * time.Second
 
@@ -76,6 +80,9 @@ type Stack struct {
 
 // MCP returns the URL of a server at the MCP edge.
 func (s *Stack) MCP(server string) string { return s.URL + "/mcp/" + server }
+
+// AllServers returns the URL for all servers.
+func (s *Stack) AllServers() string { return s.URL + "/mcp" }
 
 // Journal returns the folder of the gateway's journal.
 func (s *Stack) Journal() string { return filepath.Join(s.Dir, "data", "gateway", "journal") }
@@ -159,14 +166,7 @@ servers:
 	if strings.TrimSpace(opts.Servers) == "" {
 		text = strings.Replace(text, "servers:\n", "", 1)
 	}
-	writeFile(t, s.Config, text)
-	writeFile(t, s.Policy, opts.Policy)
+	WriteFile(t, s.Config, text)
+	WriteFile(t, s.Policy, opts.Policy)
 	return s
-}
-
-func writeFile(t *testing.T, file, text string) {
-	t.Helper()
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }

@@ -1,0 +1,133 @@
+package approvals_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/rawmesh"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// watcher is a running `sluice approvals watch`. rows reads its standard output, and stderr its standard error.
+type watcher struct {
+	cmd          *exec.Cmd
+	rows, stderr *bufio.Scanner
+}
+
+func startWatch(t *testing.T, f *rawmesh.Mesh, token string, args ...string) *watcher {
+	t.Helper()
+	program := stack.Program(t, "sluice")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // stops the wait for a row that never comes
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, program, append([]string{"approvals", "watch", "--addr", f.GRPC}, args...)...)
+	cmd.Env = append(os.Environ(), "SLUICE_TOKEN="+token)
+	lines := func(r io.Reader, err error) *bufio.Scanner {
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bufio.NewScanner(r)
+	}
+	stdout, outErr := cmd.StdoutPipe()
+	stderr, errErr := cmd.StderrPipe()
+	w := &watcher{cmd: cmd, rows: lines(stdout, outErr), stderr: lines(stderr, errErr)}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// expectRow checks that the next row contains these words.
+func (w *watcher) expectRow(t *testing.T, want ...string) {
+	t.Helper()
+	if !w.rows.Scan() {
+		t.Fatalf("no more rows, want %q: %v", want, w.rows.Err())
+	}
+	for _, word := range want {
+		if !strings.Contains(" "+w.rows.Text()+" ", " "+word+" ") {
+			t.Errorf("%q is not in the row %q", word, w.rows.Text())
+		}
+	}
+}
+
+// expectStderr checks the next line on standard error.
+func (w *watcher) expectStderr(t *testing.T, want string) {
+	t.Helper()
+	if !w.stderr.Scan() || w.stderr.Text() != want {
+		t.Errorf("standard error has %q, want %q: %v", w.stderr.Text(), want, w.stderr.Err())
+	}
+}
+
+// interruptAndCheckEnd stops the watcher as Ctrl-C does, and checks that it prints nothing more.
+func (w *watcher) interruptAndCheckEnd(t *testing.T) {
+	t.Helper()
+	if err := w.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	for w.rows.Scan() {
+		t.Errorf("one more row: %s", w.rows.Text())
+	}
+	for w.stderr.Scan() {
+		t.Errorf("another line on standard error: %s", w.stderr.Text())
+	}
+	if err := w.cmd.Wait(); err != nil {
+		t.Errorf("after Ctrl-C the command ended with %v", err)
+	}
+}
+
+// Checks that `sluice approvals watch` shows pending approvals, new approvals and the changes of both, even across a
+// restart of the mesh. The command reports once that the mesh is unavailable, and once that it is available again.
+func TestApprovalsCLI_WatchShowsChangesAcrossARestart(t *testing.T) {
+	t.Parallel()
+	up := rawmcp.Start(t, rawmcp.Tools)
+	p := stack.Start(t, stack.WriteConfig(t, stack.Options{
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: rulesPolicy, Tokens: financePeople,
+		GRPC: stack.FreeAddr(t), Extra: "groups: {finance: [ana, ben]}\napprovals: {hold: 0s}",
+	}))
+	f := &rawmesh.Mesh{Upstream: up, Stack: p.Stack}
+	c := f.Connect(t)
+	c.Call("pay", `{}`)
+	pay := f.AwaitOnePending(t)
+	stack.CheckCommand(t, f.RunApprovals(t, anaToken, "approve", pay), 0, "")
+	c.Call("send", `{}`)
+	send := f.ListApprovals(t)[0].ID
+
+	all, mine := startWatch(t, f, anaToken), startWatch(t, f, anaToken, "--for-me")
+	for _, w := range []*watcher{all, mine} {
+		w.expectRow(t, "ASKED", "STATE", "WHO", "WHAT", "MISSING", "UNTIL", "NOTE", "ID")
+	}
+	all.expectRow(t, "pending", "agent", "raw pay", "1", pay)
+	all.expectRow(t, "pending", "raw send", send)
+	mine.expectRow(t, "pending", "raw send", send)
+
+	stack.CheckCommand(t, f.RunApprovals(t, benToken, "approve", pay), 0, "")
+	stack.CheckCommand(t, f.RunApprovals(t, benToken, "deny", send), 0, "")
+	for _, w := range []*watcher{all, mine} { // both watchers show changes
+		w.expectRow(t, "approved", "raw pay", pay)
+		w.expectRow(t, "denied", "raw send", send)
+	}
+
+	if err := p.Stop(t); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(3 * time.Second) // longer than the pause of the command between two attempts
+	p = stack.Start(t, p.Stack)
+	f = &rawmesh.Mesh{Upstream: up, Stack: p.Stack}
+	for _, w := range []*watcher{all, mine} {
+		w.expectStderr(t, "sluice: the mesh does not answer; trying again until it does")
+		w.expectStderr(t, "sluice: the mesh answers again")
+	}
+	f.Connect(t).Call("sync", `{}`)
+	for _, w := range []*watcher{all, mine} {
+		w.expectRow(t, "pending", "raw sync")
+		w.interruptAndCheckEnd(t)
+	}
+}

@@ -1,0 +1,114 @@
+package mesh_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/network"
+	"github.com/sluice-mesh/sluice/services/e2e/rawmesh"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
+)
+
+const (
+	// faultTimeVariable names the environment variable with the time that each network fault lasts, as a duration.
+	faultTimeVariable = "SLUICE_AWAY"
+	// databaseRefusalTimeLimit is the longest time in which a call is refused while the database is unavailable: 2 s
+	// for each call of the approval service, and the rest for a busy machine.
+	databaseRefusalTimeLimit = 10 * time.Second
+	// recoveryTimeLimit is the longest time until approvals can be requested again after the network fault, on an
+	// otherwise idle machine. `make stress RUN=away` uses it, and other runs use busyRecoveryTimeLimit. The measured time
+	// ends when a caller receives the response, which the gateway sends after holdTime.
+	recoveryTimeLimit     = 5 * time.Second
+	busyRecoveryTimeLimit = 30 * time.Second
+	holdTime              = time.Second
+)
+
+// networkFault is a way in which the network to the database fails.
+type networkFault struct {
+	name   string
+	inject func(p *network.Proxy)
+	// repeated is set if the fault is started repeatedly, with calls passing in between.
+	repeated bool
+}
+
+func networkFaults(t *testing.T) []networkFault {
+	t.Helper()
+	return []networkFault{
+		{name: "refused", inject: func(p *network.Proxy) { p.Refuse(t) }},
+		{name: "silent", inject: func(p *network.Proxy) { p.Silence(t) }},
+		{name: "lost", inject: func(p *network.Proxy) { p.DropSilently(t) }},
+		{name: "slow", inject: func(p *network.Proxy) { p.Delay(t, time.Second) }},
+		{name: "reset", inject: func(p *network.Proxy) { p.Reset(t) }},
+		{name: "commits", inject: func(p *network.Proxy) { p.DropCommitResponses(t) }, repeated: true},
+	}
+}
+
+// Checks the approvals of a mesh while the network between the approval service and its database fails in every way
+// that package network offers. Calls that need approval are refused within a bounded time, and other calls pass. After
+// each fault the same processes accept approval requests again. No decision is lost, and no call runs twice.
+func TestApprovals_SurviveDatabaseNetworkFaults(t *testing.T) {
+	t.Parallel()
+	lasts := 2 * time.Second
+	if text, ok := os.LookupEnv(faultTimeVariable); ok {
+		var err error
+		if lasts, err = time.ParseDuration(text); err != nil || lasts <= 0 {
+			t.Fatalf("%s=%q is not a duration above 0", faultTimeVariable, text)
+		}
+	}
+	server := sqlstoretest.Start(t)
+	proxy := network.Start(t, server.Addr())
+	a := rawmesh.StartDistributed(t, rawmesh.PayPolicy, fmt.Sprintf("approvals: {hold: %v, max_pending: 1000, max_asked: {max: 100000}}\nstores: {approval: %q}", holdTime, server.Through(proxy.Addr, server.Database(t))))
+	busy := startApprovalLoad(t, a)
+	for _, f := range networkFaults(t) {
+		<-time.After(time.Second) // some calls run in between
+		callDuringFault(t, a, proxy, f, lasts)
+	}
+	busy.finish(t)
+	busy.checkResults(t)
+}
+
+// callDuringFault injects a fault, makes calls until the fault ends, and checks how fast they are refused and accepted
+// again.
+func callDuringFault(t *testing.T, a *rawmesh.Distributed, proxy *network.Proxy, f networkFault, lasts time.Duration) {
+	t.Helper()
+	c := a.Connect(t)
+	var refused, passed int
+	var slowest time.Duration
+	f.inject(proxy)
+	for begin := time.Now(); time.Since(begin) < lasts; <-time.After(100 * time.Millisecond) {
+		if f.repeated {
+			proxy.EndFault(t)
+			<-time.After(200 * time.Millisecond)
+			f.inject(proxy)
+		}
+		asked := time.Now()
+		code := c.Call("pay", fmt.Sprintf(`{"probe":"%s %d"}`, f.name, refused)).Decision(t).Code
+		if code == "approval_unavailable" {
+			refused++
+		} else if !f.repeated {
+			t.Errorf("%s: a call that needs approval: %q", f.name, code)
+		}
+		slowest = max(slowest, time.Since(asked))
+		asked = time.Now()
+		if resp := c.Call("safe", `{}`); resp.IsError(t) || time.Since(asked) > databaseRefusalTimeLimit {
+			t.Errorf("%s: another call, after %v: %s", f.name, time.Since(asked), resp.Body)
+		}
+		passed++
+	}
+	proxy.EndFault(t)
+	back := time.Now()
+	for c.Call("pay", fmt.Sprintf(`{"probe":"after %s"}`, f.name)).Decision(t).Code == "approval_unavailable" && time.Since(back) < 10*recoveryTimeLimit {
+		<-time.After(20 * time.Millisecond)
+	}
+	t.Logf("%s for %v: %d calls refused, the slowest after %v; %d others passed; accepted again after %v",
+		f.name, lasts, refused, slowest.Round(time.Millisecond), passed, (time.Since(back) - holdTime).Round(time.Millisecond))
+	within := busyRecoveryTimeLimit
+	if os.Getenv(faultTimeVariable) != "" {
+		within = recoveryTimeLimit
+	}
+	if took := time.Since(back) - holdTime; took > within || slowest > databaseRefusalTimeLimit || refused == 0 {
+		t.Errorf("%s: accepted again after %v, refused within %v, %d times", f.name, took, slowest, refused)
+	}
+}

@@ -1,0 +1,48 @@
+package mesh_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/rawmesh"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// Checks that calls wait for a policy service that does not answer for a moment, for example on a busy machine. The
+// calls include those that need the policy service only to check their token.
+func TestDistributed_CallsWaitForABusyPolicyService(t *testing.T) {
+	t.Parallel()
+	a := rawmesh.StartDistributed(t, stack.OpenPolicy, "")
+	c := a.Connect(t)
+	awaitCallPasses(t, c, "safe")
+	for _, pause := range []time.Duration{200, 500, 900, 1300} {
+		callDuringPause(t, a, pause*time.Millisecond, func() {
+			if resp := c.Call("safe", "{}"); resp.Status != http.StatusOK || resp.IsError(t) {
+				t.Errorf("the policy service is busy for %d ms: %d %s", pause, resp.Status, resp.Body)
+			}
+		})
+	}
+}
+
+// callDuringPause stops the policy service for the time pause. It calls fn repeatedly until the service continues, and
+// one more time when the service runs again.
+func callDuringPause(t *testing.T, a *rawmesh.Distributed, pause time.Duration, fn func()) {
+	t.Helper()
+	a.Signal(t, policyRole, stack.SIGSTOP)
+	defer a.AwaitReady(t)
+	went := make(chan struct{})
+	time.AfterFunc(pause, func() {
+		a.Signal(t, policyRole, stack.SIGCONT)
+		close(went)
+	})
+	for {
+		fn()
+		select {
+		case <-went:
+			fn()
+			return
+		default:
+		}
+	}
+}

@@ -1,0 +1,16 @@
+package policy_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// TestMain runs the tests. If recordingServer is set, the process runs instead as a stdio server of a test.
+func TestMain(m *testing.M) {
+	if os.Getenv(recordingServer) != "" {
+		os.Exit(runRecordingServer())
+	}
+	os.Exit(stack.Main(m))
+}

@@ -1,0 +1,51 @@
+package servers_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+)
+
+// Checks that a call is refused with the actual cause while the gateway itself can't list a server whose tools a
+// session can list, and that the call runs soon after the gateway can list the server. No operator has to accept a
+// definition.
+func TestFirstUse_CallNamesTheFailedListing(t *testing.T) {
+	t.Parallel()
+	var repaired atomic.Bool
+	odd := startOddServer(t, func(w http.ResponseWriter, _ *http.Request, method, id string) {
+		const tools = `{"tools":[{"name":"one","inputSchema":{"type":"object"}}]`
+		switch {
+		case method == "initialize":
+			writeResult(w, id, oddInitializeResult)
+		case method == "tools/call":
+			writeResult(w, id, `{"content":[{"type":"text","text":"ran"}]}`)
+		case repaired.Load():
+			writeResult(w, id, tools+"}")
+		default: // a session finds the tool on the first page, but the whole list has no end
+			writeResult(w, id, tools+`,"nextCursor":"again"}`)
+		}
+	})
+	s := stack.StartInProcess(t, stack.Options{Servers: fmt.Sprintf("  odd: {http: {url: %q}}", odd.URL), Policy: allowAll})
+	lists, callsOnly := stack.Connect(t, s.MCP("odd"), stack.AgentToken), stack.Connect(t, s.MCP("odd"), stack.OtherToken)
+	for range 5 {
+		lists.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+		for name, c := range map[string]*stack.Client{"that lists tools": lists, "that only calls": callsOnly} {
+			resp := c.Call("one", "{}")
+			text := resp.Text(t)
+			if code := resp.Decision(t).Code; code != "upstream_unavailable" || !strings.Contains(text, "the gateway could not list the server's tools") ||
+				!strings.Contains(text, "page 2 has a cursor that was given before") || strings.Contains(text, "operator has accepted") {
+				t.Errorf("a client %s receives %s: %s", name, code, text)
+			}
+		}
+	}
+	repaired.Store(true)
+	for _, c := range []*stack.Client{lists, callsOnly} {
+		eventually.Within(t, 30*time.Second, "the call runs", func() bool { return strings.Contains(string(c.Call("one", "{}").Body), `"ran"`) })
+	}
+}
