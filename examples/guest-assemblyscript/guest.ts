@@ -1,9 +1,9 @@
 // A guest in AssemblyScript: an agent that counts the words of its prompt and writes the count
 // to one of its files.
 //
-// A guest receives envelopes, JSON objects, and returns one for each: the effect that it
-// requests, or the end of its turn (sdk/abi/abi-1.schema.json). Between two envelopes its only
-// state is its memory.
+// A guest receives envelopes, which are JSON objects. It returns one envelope for each: the effect
+// that it requests, or the end of its turn (sdk/abi/abi-1.schema.json). Between two envelopes its
+// only state is its memory.
 
 let place: usize = 0; // address of the buffer for envelopes
 let room: i32 = 0; // size of that buffer in bytes
@@ -25,7 +25,7 @@ export function alloc(bytes: i32): i32 {
   return i32(place);
 }
 
-// step handles an envelope and returns the next one as address << 32 | size in bytes.
+// step handles an envelope and returns the response envelope as address << 32 | size in bytes.
 export function step(at: i32, bytes: i32): i64 {
   const envelope = String.UTF8.decodeUnsafe(usize(at), usize(bytes));
   switch (kindOf(envelope)) {
@@ -35,7 +35,7 @@ export function step(at: i32, bytes: i32): i64 {
     case 2: // the file was written, or writing failed
       if (envelope.includes('"error":{')) return say('"kind":"fail","text":"the count could not be written down"');
       return say('"kind":"finish","text":"' + words.toString() + ' words"');
-    default: // the start, or the end of a prompt whose caller has gone
+    default: // the start, or the cancellation of a prompt
       return say('"kind":"finish"');
   }
 }
@@ -46,7 +46,7 @@ function kindOf(envelope: string): i32 {
   return 0;
 }
 
-// input returns the text of a prompt in its JSON form: up to the first unescaped quote.
+// input returns the JSON-escaped text of a prompt, up to the first unescaped quote.
 function input(envelope: string): string {
   const begin = envelope.indexOf('"input":"') + 9;
   if (begin < 9) return '';

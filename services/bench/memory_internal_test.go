@@ -16,7 +16,7 @@ import (
 // memoryInUse returns the number of bytes of heap and stacks that this process uses after a garbage collection.
 func memoryInUse() int64 {
 	runtime.GC()
-	runtime.GC() // the second run frees memory whose finalizers the first run started
+	runtime.GC() // finalizers run after the first collection, so their memory is freed by the second
 	var now runtime.MemStats
 	runtime.ReadMemStats(&now)
 	return int64(now.HeapAlloc + now.StackInuse)

@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
+// Mesh contains what a role needs from the process and from the other roles.
 type Mesh struct {
 	Process
 	// Tokens identifies people. The policy role's service fills Tokens. The other roles receive updates from the policy

@@ -25,6 +25,7 @@ var gatewayLayers = [][]string{
 	{"protocol/allservers"},              // the URL for all servers
 	{"protocol/v2025", "protocol/v2026"}, // the families of MCP revisions
 	{"mcpserver"},                        // endpoints
+	{"gatewaytest"},                      // gateways for tests of other packages
 }
 
 // gatewayLayer returns the layer of a package below gateway/internal and its entry in gatewayLayers. If there is none,

@@ -43,6 +43,7 @@ type Mail struct {
 	Lists []MailList `yaml:"lists"`
 }
 
+// MailList is a channel that sends email to a list of addresses.
 type MailList struct {
 	// Name identifies the channel, as for a webhook. Required.
 	Name string `yaml:"name"`

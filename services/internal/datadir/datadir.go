@@ -61,7 +61,7 @@ func RemoveAll(dir string) error {
 	return errors.Join(RemoveAllIn(parent, filepath.Base(dir)), parent.Close())
 }
 
-// RemoveAllIn is [RemoveAll] for a file or directory in an open directory.
+// RemoveAllIn is like [RemoveAll] for a file or directory in an open directory.
 func RemoveAllIn(parent *os.Root, name string) error {
 	if parent.RemoveAll(name) == nil {
 		return nil

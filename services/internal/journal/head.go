@@ -119,7 +119,7 @@ func ReadHeads(path string) ([]Head, error) {
 func readHead(dir string) (*Head, error) {
 	text, err := os.ReadFile(filepath.Join(dir, headName))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil //nolint:nilnil // the folder has no head
+		return nil, nil //nolint:nilnil // the directory has no head
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read head: %w", err)

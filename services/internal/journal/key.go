@@ -38,7 +38,7 @@ func loadKeys(cfg *Config) (keys, error) {
 	if err := os.MkdirAll(cfg.Keys, 0o700); err != nil {
 		return keys{}, fmt.Errorf("make folder of keys: %w", err)
 	}
-	if err := os.Chmod(cfg.Keys, 0o700); err != nil { //nolint:gosec // a folder needs the x bit
+	if err := os.Chmod(cfg.Keys, 0o700); err != nil { //nolint:gosec // a directory needs the x bit
 		return keys{}, fmt.Errorf("protect folder of keys: %w", err)
 	}
 	if err := moveKey(filepath.Join(cfg.Dir, hmacName), filepath.Join(cfg.Keys, hmacName)); err != nil {

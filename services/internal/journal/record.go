@@ -182,6 +182,7 @@ type Principal struct {
 	TokenID string `json:"token_id,omitzero"`
 }
 
+// Rule names a rule of a policy document.
 type Rule struct {
 	// Document is the name of the document.
 	Document string `json:"document,omitzero"`

@@ -7,6 +7,7 @@ import (
 	"slices"
 )
 
+// Report is the result of verifying a journal.
 type Report struct {
 	// Calls is the chain of intents and outcomes.
 	Calls ChainReport
@@ -16,6 +17,7 @@ type Report struct {
 	Head *Head
 }
 
+// ChainReport is the result of verifying one chain of a journal.
 type ChainReport struct {
 	// Segments is the number of the chain's files.
 	Segments int

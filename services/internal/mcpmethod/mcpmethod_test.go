@@ -34,8 +34,8 @@ func TestLists_AreNotShared(t *testing.T) {
 	}
 }
 
-// A method that needs a rule must be in none of the lists for which policy is not asked. A rule is needed for everything
-// that does work.
+// A method that executes work on a server needs a rule. Such a method must not be in the lists of methods that are
+// forwarded without an evaluation by policy.
 func TestWithoutRule_ContainsOnlyMethodsOfTheProtocol(t *testing.T) {
 	t.Parallel()
 	for _, method := range mcpmethod.WithoutRule() {
@@ -50,7 +50,8 @@ func TestWithoutRule_ContainsOnlyMethodsOfTheProtocol(t *testing.T) {
 	}
 }
 
-// Each notification is forwarded unless a rule denies it, needs no rule, or belongs to tasks, which are not forwarded.
+// Each notification is in one of three groups: forwarded unless a rule denies it, forwarded without a rule, or a
+// notification about tasks, which is not forwarded.
 func TestNotifications_AreHandledInOneWay(t *testing.T) {
 	t.Parallel()
 	var tasks []string

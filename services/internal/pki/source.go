@@ -40,6 +40,7 @@ type Source[T any] struct {
 // fingerprint is a digest of the contents of the files.
 type fingerprint [sha256.Size]byte
 
+// Keys contains the certificate and key of a role, and the authority that it trusts.
 type Keys struct {
 	*Identity
 	Pool *x509.CertPool

@@ -228,6 +228,7 @@ func (g *Group) checkTotal() error {
 	return nil
 }
 
+// PIDs returns the ids of the processes in the group.
 func (g *Group) PIDs() []int {
 	l := g.limiter
 	l.mu.Lock()

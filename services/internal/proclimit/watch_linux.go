@@ -140,7 +140,7 @@ func processes() map[int]process {
 	if err != nil {
 		return nil
 	}
-	defer dir.Close() //nolint:errcheck // the folder was only read
+	defer dir.Close() //nolint:errcheck // the directory was only read
 	names, _ := dir.Readdirnames(-1)
 	out := make(map[int]process, len(names))
 	for _, name := range names {

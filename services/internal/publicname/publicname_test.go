@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/publicname"
 )
 
-// Case X9. Shown names contain no part of a URI that may be a secret, however the URI is written.
+// Case X9. URIs are written in different forms. The shown names contain no part of a URI that may be a secret.
 func TestOf_RemovesSecretsOfURIs(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{

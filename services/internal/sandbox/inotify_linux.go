@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File descriptors of a launcher in namespaces, in addition to the descriptor of its order.
+// File descriptors of a launcher in namespaces, in addition to orderFD.
 const (
 	// noticesFD is the inotify instance to which the launcher adds watches.
 	noticesFD = orderFD + 1

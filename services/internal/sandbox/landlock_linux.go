@@ -95,7 +95,7 @@ func (p *plan) makeCaches(o *order) error {
 	home := o.Rules.Home
 	real, err := filepath.EvalSymlinks(home)
 	if err != nil || !slices.Contains(o.Command.Env, "HOME="+home) || !slices.Contains(p.above, real) {
-		return nil //nolint:nilerr // the folder is not the program's home, or does not exist
+		return nil //nolint:nilerr // the directory is not the program's home, or does not exist
 	}
 	for _, name := range []string{".npm", ".cache", ".config", ".local"} {
 		if err := os.Mkdir(filepath.Join(real, name), 0o700); err != nil && !errors.Is(err, os.ErrExist) && !errors.Is(err, os.ErrPermission) && !errors.Is(err, unix.EROFS) {

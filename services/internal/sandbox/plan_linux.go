@@ -132,8 +132,8 @@ func (p *plan) hideOwnFolders(hidden map[string]bool) {
 	}
 }
 
-// protectFolders protects the whole directory of a program instead of the program, if no program needs to write to that
-// directory. Then a file that replaces the program in the directory is protected too.
+// protectFolders replaces a protected program by its whole directory, if no program needs to write to that directory.
+// Then a file that replaces the program in the directory is protected too.
 func (p *plan) protectFolders(programs, hidden map[string]bool, o *order) {
 	for _, path := range slices.Sorted(maps.Keys(programs)) {
 		folder := filepath.Dir(path)

@@ -234,7 +234,7 @@ func eachUser(t *testing.T, f func(t *testing.T)) {
 // runAsOther runs the test in another process, without its parent tests.
 func runAsOther(t *testing.T, sys *syscall.SysProcAttr, env ...string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "again") //nolint:usetesting // another user can't enter the test's folder
+	dir, err := os.MkdirTemp("", "again") //nolint:usetesting // another user can't enter the test's directory
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,7 @@ type Config struct {
 // DB is an open store. It is safe for concurrent use.
 type DB struct {
 	sql   *sql.DB
-	queue string           // SQL that waits for earlier transactions; empty if there is no queue
+	queue string           // SQL that waits for earlier transactions, or empty if there is no queue
 	now   func() time.Time // if nil, the database's clock is used
 	// slots has a slot for each transaction that uses a connection. It is nil for SQLite, which has only one connection.
 	slots chan struct{}

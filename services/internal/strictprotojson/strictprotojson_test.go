@@ -11,17 +11,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
-// large is far above the size of each message of these tests.
+// large is a size limit that no message of these tests reaches.
 const large = 1 << 20
 
-// read reads a JSON text into a message of the contract.
+// read decodes JSON into a message of the contract.
 func read(t testing.TB, message protoreflect.Name, text string) (protoreflect.Message, error) {
 	t.Helper()
 	m := newMessage(t, message)
 	return m, strictprotojson.Read([]byte(text), m)
 }
 
-// write returns the JSON text of a message.
+// write returns the JSON encoding of a message.
 func write(t testing.TB, m protoreflect.Message) string {
 	t.Helper()
 	out, err := strictprotojson.Append(nil, m, large)
@@ -55,7 +55,7 @@ func TestReadAndAppend_AreInverse(t *testing.T) {
 	}
 }
 
-// A field without presence is written even if it is empty, so that clients need not know defaults.
+// A field without presence is written even if it is empty, so that clients need not know the defaults.
 func TestAppend_WritesEmptyFieldsWithoutPresence(t *testing.T) {
 	t.Parallel()
 	want := `{"flag":false,"i32":0,"s32":0,"i64":"0","f64":"0","u32":0,"u64":"0","single":0,"number":0,"someText":"","data":"","color":"red","object":{},` +
@@ -131,7 +131,7 @@ func TestAppend_AppendsUpToItsLimit(t *testing.T) {
 	}
 }
 
-// Read accepts exactly one form of each value, so that what policy has judged is what the service reads.
+// Read accepts exactly one form of each value. Therefore the service reads the same values that policy has evaluated.
 func TestRead_RefusesOtherForms(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -210,8 +210,7 @@ func TestRead_RefusesTextThatIsNotJSON(t *testing.T) {
 		`{"list":[{"id":"a"}`, `{"byName":{"a":{"id":"1"}`, `{"sizes":{"x":"1","x":"2"}}`, `{"sizes":{"x"`, `{"object":{"a":1,"a":2}}`, `{"someText":"` + "\xff" + `"}`, `{"someText":"\ud800"}`,
 	} {
 		m, err := read(t, "All", text)
-		var broken *strictprotojson.Error
-		if !errors.As(err, &broken) {
+		if _, ok := errors.AsType[*strictprotojson.Error](err); !ok {
 			t.Errorf("%s is read as %v: %v", text, m.Interface(), err)
 		}
 	}
@@ -243,7 +242,7 @@ func TestRead_RefusesWhatToolsCannotHave(t *testing.T) {
 	if _, err := read(t, "Numbered", `{"byNumber":{"1":"a"}}`); err == nil || err.Error() != "/byNumber: has keys that are not strings, which tools can't accept" {
 		t.Errorf("a map with numbers as keys: %v", err)
 	}
-	if _, err := read(t, "Nothing", `{"x":1}`); err == nil || err.Error() != "/x: is not known; known are none" {
+	if _, err := read(t, "Nothing", `{"x":1}`); err == nil || !strings.HasPrefix(err.Error(), "/x: is not known; ") {
 		t.Errorf("a field of a message without fields: %v", err)
 	}
 	if _, err := read(t, "Small", `{}`); err == nil || err.Error() != "/id: is missing" {
@@ -251,7 +250,7 @@ func TestRead_RefusesWhatToolsCannotHave(t *testing.T) {
 	}
 }
 
-// An optional field is in a oneof of its own, which excludes nothing.
+// An optional field is in a synthetic oneof with no other field, so it excludes no other field.
 func TestRead_KeepsPresence(t *testing.T) {
 	t.Parallel()
 	m, err := read(t, "All", `{"maybe":"","someText":""}`)
@@ -266,7 +265,7 @@ func TestRead_KeepsPresence(t *testing.T) {
 	}
 }
 
-// The text of an object is not changed, because numbers in it may have more digits than a float64.
+// The JSON of an object is not changed, because its numbers may have more digits than a float64.
 func TestRead_KeepsTheTextOfObjects(t *testing.T) {
 	t.Parallel()
 	m, err := read(t, "All", `{"object": {"n" : 1.50} }`)
@@ -306,7 +305,7 @@ func TestDescriptors_AreClassified(t *testing.T) {
 	}
 }
 
-// FuzzRead checks that a text that is accepted is read like the text that is written.
+// FuzzRead reads JSON, writes the message, and reads and writes it again. Both outputs must be equal.
 func FuzzRead(f *testing.F) {
 	for _, seed := range []string{filled, `{}`, `{"object":{"a":[1]}}`, `{"number":1e-7}`, `{"sizes":{"a":"1"}}`, `{"single":1e38}`} {
 		f.Add(seed)

@@ -28,17 +28,17 @@ const (
 // ApprovalState is the state of an approval. The moves are:
 //
 //	pending          to approved, denied, expired, cancelled
-//	approved         to claimed; to pending if terms or votes changed; to denied if policy denies now; to expired,
-//	                 cancelled
+//	approved         to claimed; to pending if terms or votes changed; to denied if policy now denies the call;
+//	                 to expired, cancelled
 //	claimed          to done, failed, outcome_unknown; to approved by ReleaseClaim
-//	outcome_unknown  to done, failed; to claimed if policy calls the tool idempotent and the time to execute is not
-//	                 over
+//	outcome_unknown  to done, failed; to claimed if the tool is idempotent according to policy and the time to
+//	                 execute is not over
 //
 // The other states are final.
 type ApprovalState int32
 
 const (
-	// Not known to this reader, which must not run the call.
+	// The state is unknown to this reader, which must not run the call.
 	ApprovalState_APPROVAL_STATE_UNSPECIFIED ApprovalState = 0
 	// People have not decided yet.
 	ApprovalState_APPROVAL_STATE_PENDING ApprovalState = 1
@@ -48,16 +48,16 @@ const (
 	ApprovalState_APPROVAL_STATE_CLAIMED ApprovalState = 3
 	// The call ran.
 	ApprovalState_APPROVAL_STATE_DONE ApprovalState = 4
-	// The server answered with an error, or the call is now known not to have run.
+	// The server responded with an error, or the call is now known not to have run.
 	ApprovalState_APPROVAL_STATE_FAILED ApprovalState = 5
-	// The call may have run: the holder of the claim did not know, or its lease ran out. Operators see the approval, and
-	// the call is never sent again automatically.
+	// The call may have run: the holder of the claim did not know the outcome, or its lease expired. Operators see the
+	// approval, and the call is never sent again automatically.
 	ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN ApprovalState = 6
-	// A person denied the call, or policy denied it meanwhile.
+	// A person denied the call, or policy denied it later.
 	ApprovalState_APPROVAL_STATE_DENIED ApprovalState = 7
-	// There was no decision in time, or the approved call was not claimed in time.
+	// There was no decision before the deadline, or the approved call was not claimed before the deadline.
 	ApprovalState_APPROVAL_STATE_EXPIRED ApprovalState = 8
-	// The caller or an operator cancelled the approval, or what it is bound to has changed.
+	// The caller or an operator cancelled the approval, or the tool or the server has changed.
 	ApprovalState_APPROVAL_STATE_CANCELLED ApprovalState = 9
 )
 
@@ -120,11 +120,11 @@ func (ApprovalState) EnumDescriptor() ([]byte, []int) {
 type Verdict int32
 
 const (
-	// Refused.
+	// A vote without a verdict is refused.
 	Verdict_VERDICT_UNSPECIFIED Verdict = 0
 	// The call may run.
 	Verdict_VERDICT_APPROVE Verdict = 1
-	// The call must not run. One is enough.
+	// The call must not run. One denial is enough.
 	Verdict_VERDICT_DENY Verdict = 2
 )
 
@@ -169,17 +169,17 @@ func (Verdict) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_approval_proto_rawDescGZIP(), []int{1}
 }
 
-// VoteChannel is how a vote was cast.
+// VoteChannel is the way in which a person voted.
 type VoteChannel int32
 
 const (
-	// Not known. Such a vote does not count.
+	// Unknown. Such a vote does not count.
 	VoteChannel_VOTE_CHANNEL_UNSPECIFIED VoteChannel = 0
-	// DecideApproval, with the person's own token.
+	// DecideApproval with the person's own token.
 	VoteChannel_VOTE_CHANNEL_TOKEN VoteChannel = 1
-	// A button in Slack, by a user who is mapped to a subject.
+	// A button in Slack, pressed by a user who is mapped to a subject.
 	VoteChannel_VOTE_CHANNEL_SLACK VoteChannel = 2
-	// Elicitation: a form for the person at the agent, if the terms allow it.
+	// Elicitation: a form that the person at the agent fills in, if the terms allow it.
 	VoteChannel_VOTE_CHANNEL_ELICITATION VoteChannel = 3
 )
 
@@ -226,89 +226,90 @@ func (VoteChannel) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_approval_proto_rawDescGZIP(), []int{2}
 }
 
-// Approval is a request to people to decide on one call, and its result. It never contains values of arguments: people
-// see those in the view, and the holder of the claim gets the stored call.
+// Approval is a request for a person's decision on one call, and its result. It never contains argument values: people
+// see them in the view, and the holder of the claim receives the stored call.
 //
-// The message is stored as it is, and so are Move, BoundCall and Decision. Their fields keep their numbers.
+// The message is stored unchanged, and so are Move, BoundCall and Decision. Their fields keep their numbers.
 type Approval struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identifier, random: 1 to 64 characters of `A-Z a-z 0-9 -`. Knowing it gives
-	// no right.
+	// Random identifier: 1 to 64 characters of `A-Z a-z 0-9 -`. Knowing it does not grant access.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// State of the approval.
 	State ApprovalState `protobuf:"varint,2,opt,name=state,proto3,enum=sluice.approval.v1.ApprovalState" json:"state,omitempty"`
-	// Code that a waiting caller gets in this state. Only approved has none. The others have: pending approval_pending;
-	// claimed, done and failed approval_used; outcome_unknown outcome_unknown, although an idempotent call may be
-	// claimed; denied approval_denied, or the decision's code if policy denied; expired approval_expired; cancelled
-	// approval_expired, or tool_changed if that was the reason.
+	// Code that a waiting caller receives in this state. In the state approved there is none. The other states have these
+	// codes: pending has approval_pending; claimed, done and failed have approval_used; outcome_unknown has
+	// outcome_unknown, although an idempotent call may be claimed; denied has approval_denied, or the decision's code if
+	// policy denied the call; expired has approval_expired; cancelled has approval_expired, or tool_changed if that was
+	// the reason.
 	Code v1.Code `protobuf:"varint,3,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
-	// Number of moves so far, from 1. Of two copies, the one with the larger number is newer.
+	// Number of moves so far, from 1. If two copies differ, the copy with the higher number is newer.
 	Version int64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
 	// The next or current attempt to run the call, from 1. Limits are reserved for this attempt, and ClaimApproval names
-	// it. It increases when the approval goes from approved back to pending, with each ReleaseClaim, and when the outcome
+	// it. It increases when an approved approval becomes pending again, with each ReleaseClaim, and when the outcome
 	// becomes unknown, so that a later claim makes its own reservation.
 	Attempt int32 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// Digest of the call and its principal, as specified at BoundCall: 32 bytes.
 	Digest []byte `protobuf:"bytes,6,opt,name=digest,proto3" json:"digest,omitempty"`
-	// The principal that made the call, without session, run and token.
+	// Principal that made the call, without session, run and token.
 	Requester *v11.Principal `protobuf:"bytes,7,opt,name=requester,proto3" json:"requester,omitempty"`
-	// MCP method, never empty.
+	// MCP method. It is never empty.
 	Method string `protobuf:"bytes,8,opt,name=method,proto3" json:"method,omitempty"`
-	// Server, by its configured name.
+	// Configured name of the server.
 	Server string `protobuf:"bytes,9,opt,name=server,proto3" json:"server,omitempty"`
 	// Identity of the server when the approval was requested, as in BoundCall.
 	ServerIdentity string `protobuf:"bytes,10,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
-	// Tool, or what else the method names, in a form without secrets: a URI without query, fragment and user, and at most
-	// 256 bytes, followed by `…` if it was longer.
+	// Name of the tool, or of the item that the method addresses, without secrets: a URI has no query, fragment and user.
+	// The name is truncated to 256 bytes, followed by `…`.
 	Name string `protobuf:"bytes,11,opt,name=name,proto3" json:"name,omitempty"`
-	// Digest of the tool's definition: 32 bytes, or empty if it is not known.
+	// Digest of the tool's definition: 32 bytes, or empty if it is unknown.
 	DefinitionDigest []byte `protobuf:"bytes,12,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
-	// Size of the stored params in bytes.
+	// Size of the stored params, in bytes.
 	ParamsBytes int64 `protobuf:"varint,13,opt,name=params_bytes,json=paramsBytes,proto3" json:"params_bytes,omitempty"`
 	// Identifier of the gateway's decision that required the approval.
 	DecisionId string `protobuf:"bytes,14,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
-	// The rule that requires the approval; absent if a default does.
+	// Rule that requires the approval. It is absent if a default requires it.
 	Rule *v12.RuleRef `protobuf:"bytes,15,opt,name=rule,proto3" json:"rule,omitempty"`
 	// Digest of that rule's content: 32 bytes, or empty if a default requires the approval.
 	RuleDigest []byte `protobuf:"bytes,16,opt,name=rule_digest,json=ruleDigest,proto3" json:"rule_digest,omitempty"`
 	// Policy revision of the decision that last required the approval, or with which the call was claimed: hex SHA-256.
-	// Recorded, not bound.
+	// It is recorded, but the approval is not bound to it.
 	PolicyRevision string `protobuf:"bytes,17,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// The rule's reason, for people; may be empty.
+	// Reason in the rule, for people. It may be empty.
 	Message string `protobuf:"bytes,18,opt,name=message,proto3" json:"message,omitempty"`
-	// Who may decide and how. The terms have changed if the approvers as a set, the quorum, self_confirm, decide_within,
-	// execute_within or the grant differ, or the digest of the deciding rule.
+	// Terms: who may decide, and under which conditions. The terms have changed if the set of approvers, the quorum,
+	// self_confirm, decide_within, execute_within or the grant differ, or the digest of the rule.
 	Terms *v12.ApprovalTerms `protobuf:"bytes,19,opt,name=terms,proto3" json:"terms,omitempty"`
 	// Votes under these terms, oldest first. At most one vote of each person is valid. Votes that were cleared are only
 	// in the history.
 	Votes []*Vote `protobuf:"bytes,20,rep,name=votes,proto3" json:"votes,omitempty"`
-	// How many more people must approve; 0 if the quorum is met.
+	// Number of votes that are still needed. It is 0 if the quorum is met.
 	VotesMissing int32 `protobuf:"varint,21,opt,name=votes_missing,json=votesMissing,proto3" json:"votes_missing,omitempty"`
-	// When the approval was requested.
+	// Time of the request.
 	Requested *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=requested,proto3" json:"requested,omitempty"`
-	// Until when the approval can be decided. The time starts again when an approval becomes pending again.
+	// Deadline for the decision. The time to decide starts again when an approval becomes pending again.
 	DecideBefore *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=decide_before,json=decideBefore,proto3" json:"decide_before,omitempty"`
-	// When the quorum was met; absent while it is not.
+	// Time at which the quorum was met. It is absent until then.
 	Approved *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=approved,proto3" json:"approved,omitempty"`
-	// Until when the call can be claimed; absent before approval.
+	// Deadline for the claim. It is absent before the approval.
 	ExecuteBefore *timestamppb.Timestamp `protobuf:"bytes,25,opt,name=execute_before,json=executeBefore,proto3" json:"execute_before,omitempty"`
-	// The newest claim; absent if there was none.
+	// Newest claim. It is absent if there was none.
 	Claim *ClaimRecord `protobuf:"bytes,26,opt,name=claim,proto3" json:"claim,omitempty"`
-	// When the approval reached a final state; absent before.
+	// Time at which the approval reached a final state. It is absent until then.
 	Ended *timestamppb.Timestamp `protobuf:"bytes,27,opt,name=ended,proto3" json:"ended,omitempty"`
-	// Reason for the state, for people: the comment of a denial or of an operator, or what changed. May be empty.
+	// Reason for the state, for people: the comment of a denial or of an operator, or a description of a change. It may
+	// be empty.
 	Reason string `protobuf:"bytes,28,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The grant of the approval; absent if the approval is for one call.
+	// Grant of the approval. It is absent if the approval is for one call.
 	Grant *GrantRecord `protobuf:"bytes,29,opt,name=grant,proto3" json:"grant,omitempty"`
-	// The approval whose grant covers this call; empty if people decide on this call itself.
+	// Id of the approval whose grant covers this call. It is empty if people decide on this call itself.
 	GrantedBy string `protobuf:"bytes,30,opt,name=granted_by,json=grantedBy,proto3" json:"granted_by,omitempty"`
-	// Where a person can decide; may be empty.
+	// URL at which a person can decide. It may be empty.
 	Url string `protobuf:"bytes,31,opt,name=url,proto3" json:"url,omitempty"`
-	// The trace of the RequestApproval that opened the approval, as a `traceparent` of W3C Trace Context: at most 55
-	// bytes, empty if there was no trace. It stays when approvers begin again.
+	// Trace of the RequestApproval that opened the approval, as a `traceparent` of W3C Trace Context: at most 55 bytes,
+	// or empty if there was no trace. It does not change when approvers are asked again.
 	TraceParent string `protobuf:"bytes,32,opt,name=trace_parent,json=traceParent,proto3" json:"trace_parent,omitempty"`
-	// Until when the same request stays denied: until then it gets no other approval, whatever keys of `_meta` or of
-	// params differ. Absent if no person has denied it.
+	// End of the cool-down after a person's denial. Until then the same request gets no other approval, even if keys of
+	// `_meta` or of params differ. It is absent if no person has denied the call.
 	DeniedUntil   *timestamppb.Timestamp `protobuf:"bytes,33,opt,name=denied_until,json=deniedUntil,proto3" json:"denied_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -580,20 +581,20 @@ type Vote struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Subject of the person, from the credential.
 	Subject string `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
-	// The decision.
+	// Decision of the person.
 	Verdict Verdict `protobuf:"varint,2,opt,name=verdict,proto3,enum=sluice.approval.v1.Verdict" json:"verdict,omitempty"`
-	// When.
+	// Time of the vote.
 	Time *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
-	// Comment of the person; may be empty.
+	// Comment of the person. It may be empty.
 	Comment string `protobuf:"bytes,4,opt,name=comment,proto3" json:"comment,omitempty"`
-	// Groups of the terms that the person was in; empty if the terms name none.
+	// Groups in the terms to which the person belonged. It is empty if the terms name no groups.
 	Groups []string `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
-	// How the vote was cast.
+	// Way in which the person voted.
 	Channel VoteChannel `protobuf:"varint,6,opt,name=channel,proto3,enum=sluice.approval.v1.VoteChannel" json:"channel,omitempty"`
-	// Whether the groups come from an outside issuer's credential, and so are those of the time of the vote. After 15 min
-	// such a vote no longer counts.
+	// Whether the groups are from an external issuer's credential. In that case they are the groups at the time of the
+	// vote, and the vote no longer counts after 15 min.
 	External bool `protobuf:"varint,7,opt,name=external,proto3" json:"external,omitempty"`
-	// Why the vote no longer counts; empty if it counts.
+	// Reason why the vote no longer counts. It is empty if the vote counts.
 	VoidReason    string `protobuf:"bytes,8,opt,name=void_reason,json=voidReason,proto3" json:"void_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -685,23 +686,24 @@ func (x *Vote) GetVoidReason() string {
 	return ""
 }
 
-// ClaimRecord is a claim: which gateway has or had the call.
+// ClaimRecord is the claim of one gateway on the call.
 type ClaimRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identifier of the claim, chosen by its holder.
+	// Identifier of the claim. Its holder chooses it.
 	ClaimId string `protobuf:"bytes,1,opt,name=claim_id,json=claimId,proto3" json:"claim_id,omitempty"`
-	// The gateway that holds it.
+	// Name of the gateway that holds the claim.
 	Holder string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
-	// The attempt that was claimed, from 1.
+	// Attempt that was claimed, from 1.
 	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Lease of the limits that were reserved for the claim; empty if none were. Only the holder of the claim settles the
-	// lease.
+	// Lease of the limits that were reserved for the claim. It is empty if no limits were reserved. Only the holder of
+	// the claim settles the lease.
 	LimitLeaseId string `protobuf:"bytes,4,opt,name=limit_lease_id,json=limitLeaseId,proto3" json:"limit_lease_id,omitempty"`
-	// When it was claimed.
+	// Time of the claim.
 	Claimed *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=claimed,proto3" json:"claimed,omitempty"`
-	// When its lease ends without RenewClaim.
+	// Time at which the lease of the claim ends without RenewClaim.
 	LeaseExpires *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=lease_expires,json=leaseExpires,proto3" json:"lease_expires,omitempty"`
-	// When the holder released the claim or reported the outcome, or the lease ran out; absent while the claim holds.
+	// Time at which the holder released the claim or reported the outcome, or at which the lease expired. It is absent
+	// until then.
 	Ended         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -786,17 +788,17 @@ func (x *ClaimRecord) GetEnded() *timestamppb.Timestamp {
 	return nil
 }
 
-// GrantRecord is an approval of more calls than the one that people decided on. It covers calls of the same principal,
-// server, tool and definition, under a rule of the same digest with the same scope.
+// GrantRecord is an approval of several calls. It covers calls of the same principal, server, tool and definition,
+// under a rule with the same digest and the same scope.
 type GrantRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many calls the grant covers in all, including the one that people decided on.
+	// Number of calls that the grant covers, including the call on which people decided.
 	Calls int64 `protobuf:"varint,1,opt,name=calls,proto3" json:"calls,omitempty"`
-	// How many of them were claimed and not released.
+	// Number of these calls that were claimed and not released.
 	Used int64 `protobuf:"varint,2,opt,name=used,proto3" json:"used,omitempty"`
-	// Until when the grant holds; absent before approval.
+	// Time at which the grant expires. It is absent before the approval.
 	Expires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
-	// Identity of the set of calls, from the terms.
+	// Scope of the grant, from the terms. It identifies the set of calls.
 	Scope         string `protobuf:"bytes,4,opt,name=scope,proto3" json:"scope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -865,17 +867,18 @@ type Move struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// `version` of the approval after the move.
 	Version int64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	// State before; unspecified on the first move.
+	// State before the move. It is unspecified for the first move.
 	From ApprovalState `protobuf:"varint,2,opt,name=from,proto3,enum=sluice.approval.v1.ApprovalState" json:"from,omitempty"`
-	// State after; the same as before if only votes or terms changed.
+	// State after the move. It equals the state before if only votes or terms changed.
 	To ApprovalState `protobuf:"varint,3,opt,name=to,proto3,enum=sluice.approval.v1.ApprovalState" json:"to,omitempty"`
-	// When.
+	// Time of the move.
 	Time *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
-	// Subject of the person, or holder, that made the move; empty if time or policy did.
+	// Subject of the person, or holder of the claim, that made the move. It is empty if a deadline or policy caused the
+	// move.
 	Actor string `protobuf:"bytes,5,opt,name=actor,proto3" json:"actor,omitempty"`
-	// What happened, in one sentence for people.
+	// Description of the move for people, in one sentence.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The vote that caused the move; absent if none did.
+	// Vote that caused the move. It is absent if no vote caused it.
 	Vote *Vote `protobuf:"bytes,7,opt,name=vote,proto3" json:"vote,omitempty"`
 	// Attempt of the approval after the move.
 	Attempt int32 `protobuf:"varint,8,opt,name=attempt,proto3" json:"attempt,omitempty"`

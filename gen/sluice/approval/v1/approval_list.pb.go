@@ -22,18 +22,18 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// GetApprovalRequest names an approval.
+// GetApprovalRequest specifies an approval.
 type GetApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The approval.
+	// Id of the approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Whether to send the view. A principal whose role is agent knows its own arguments and gets no view, except if the
-	// terms say self_confirm: then the person at the agent is shown the view.
+	// Whether to send the view. A principal with the role agent knows its own arguments and receives no view, unless the
+	// terms have self_confirm. In that case the view is for the person at the agent.
 	View bool `protobuf:"varint,2,opt,name=view,proto3" json:"view,omitempty"`
-	// Where the part of the view's params starts, in bytes: `next_offset` of the part before. 0: the start.
+	// Offset of the part of the view's params, in bytes: `next_offset` of the previous part, or 0 for the first part.
 	ViewOffset int64 `protobuf:"varint,3,opt,name=view_offset,json=viewOffset,proto3" json:"view_offset,omitempty"`
-	// `version` of the part before, so that all parts are of one view. Empty if and only if view_offset is 0. At most 64
-	// bytes.
+	// `version` of the previous part, so that all parts are from one view. It must be empty if and only if view_offset is
+	// 0. At most 64 bytes.
 	ViewVersion   string `protobuf:"bytes,4,opt,name=view_version,json=viewVersion,proto3" json:"view_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -97,15 +97,16 @@ func (x *GetApprovalRequest) GetViewVersion() string {
 	return ""
 }
 
-// GetApprovalResponse is an approval.
+// GetApprovalResponse contains an approval.
 type GetApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
-	// The approval's moves, oldest first: the newest 1,000 and 1 MiB at most. Empty with a later part of a view.
+	// The newest moves of the approval, at most 1,000 moves and 1 MiB, oldest first. It is empty in the response with a
+	// later part of a view.
 	History []*Move `protobuf:"bytes,2,rep,name=history,proto3" json:"history,omitempty"`
-	// The view, or a part of it. Absent if none was requested or none may be seen, and if the approval has ended and its
-	// params are no longer stored.
+	// The view, or a part of it. It is absent if the caller did not request it or may not see it, and if the approval has
+	// ended and its params are no longer stored.
 	View          *View `protobuf:"bytes,3,opt,name=view,proto3" json:"view,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -162,20 +163,21 @@ func (x *GetApprovalResponse) GetView() *View {
 	return nil
 }
 
-// ApprovalFilter picks approvals. An empty field picks all.
+// ApprovalFilter selects approvals. An empty field selects all approvals.
 type ApprovalFilter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// States; an approval in one of them is picked.
+	// Selects approvals in one of these states.
 	States []ApprovalState `protobuf:"varint,1,rep,packed,name=states,proto3,enum=sluice.approval.v1.ApprovalState" json:"states,omitempty"`
-	// Server.
+	// Configured name of the server.
 	Server string `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"`
-	// Tool, or what else the method names, exactly, in full or as the approval has it; at most 4,096 bytes.
+	// Exact name of the tool, or of the item that the method addresses, either complete or as in the approval. At most
+	// 4,096 bytes.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// Subject of the requester, exactly; at most 256 bytes.
+	// Exact subject of the requester, at most 256 bytes.
 	Subject string `protobuf:"bytes,4,opt,name=subject,proto3" json:"subject,omitempty"`
-	// Holder of the newest claim, exactly, to find the claims of a lost gateway.
+	// Exact holder of the newest claim, to find the claims of a lost gateway.
 	Holder string `protobuf:"bytes,5,opt,name=holder,proto3" json:"holder,omitempty"`
-	// Only approvals that the calling person may decide on now and has not voted on.
+	// Whether to select only approvals on which the calling person may decide now and has not voted.
 	ForMe         bool `protobuf:"varint,6,opt,name=for_me,json=forMe,proto3" json:"for_me,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -256,11 +258,11 @@ func (x *ApprovalFilter) GetForMe() bool {
 // ListApprovalsRequest requests a page of approvals.
 type ListApprovalsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which of them.
+	// Selects approvals.
 	Filter *ApprovalFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
-	// How many at most: 0 to 1,000; 0 means 100.
+	// Maximum number of approvals: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Where to continue: `next_page_token` of the page before, with the same filter. Empty: the newest.
+	// `next_page_token` of the previous page, with the same filter. Empty for the newest approvals.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -317,12 +319,12 @@ func (x *ListApprovalsRequest) GetPageToken() string {
 	return ""
 }
 
-// ListApprovalsResponse is a page of approvals, the newest first.
+// ListApprovalsResponse is a page of approvals, newest first.
 type ListApprovalsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approvals.
 	Approvals []*Approval `protobuf:"bytes,1,rep,name=approvals,proto3" json:"approvals,omitempty"`
-	// Where the next page starts; empty on the last.
+	// Token of the next page. It is empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -372,16 +374,16 @@ func (x *ListApprovalsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// WatchApprovalsRequest requests approvals as they move.
+// WatchApprovalsRequest requests approvals when they move.
 type WatchApprovalsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only this approval; empty: all that the filter picks.
+	// Id of the only approval to watch. If it is empty, all approvals that the filter selects are watched.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Which approvals. `states` and `for_me` of the filter pick only what is sent first: later moves of all approvals
-	// that the other fields pick are sent, so that a watcher sees an approval leave a state.
+	// Selects approvals. `states` and `for_me` select only the approvals that are sent first. Later moves of all
+	// approvals that match the other fields are sent, so that a watcher sees an approval leave a state.
 	Filter *ApprovalFilter `protobuf:"bytes,2,opt,name=filter,proto3" json:"filter,omitempty"`
-	// Where to resume: the last `cursor` that was received, with the same approval_id and filter. Empty: from the current
-	// approvals. At most 256 bytes.
+	// The last received `cursor`, with the same approval_id and filter, from which to resume. If it is empty, the watch
+	// begins with the current approvals. At most 256 bytes.
 	Cursor        string `protobuf:"bytes,3,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -438,15 +440,15 @@ func (x *WatchApprovalsRequest) GetCursor() string {
 	return ""
 }
 
-// WatchApprovalsResponse is a current approval, an approval that has moved, or a beat.
+// WatchApprovalsResponse contains a current approval or an approval that has moved, or it is a heartbeat.
 type WatchApprovalsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The approval in its latest state. Absent on a beat.
+	// The approval in its latest state. It is absent in a heartbeat.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
-	// Where to resume after this message. Always set when `synced` is true, and empty before, so that a watch that breaks
-	// early starts again.
+	// Cursor from which to resume after this message. It is always set if `synced` is true, and empty before. Therefore a
+	// watch that fails early starts again.
 	Cursor string `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
-	// Whether all current approvals, or all moves since the cursor of the request, have been sent. False only in the
+	// Whether all current approvals, or all moves since the request's cursor, have been sent. It is false only in the
 	// first messages.
 	Synced        bool `protobuf:"varint,3,opt,name=synced,proto3" json:"synced,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -39,103 +39,107 @@ const (
 // ApprovalService stores the calls that wait for a person. It binds each approval to one exact call, counts the votes
 // of operators and approvers, and lets one caller claim an approved call, once.
 //
-// A gateway does this: RequestApproval; WatchApprovals or GetApproval until the state leaves pending; policy decides
-// again; the journal records the claim; limits are reserved under the key of binding.proto; ClaimApproval; the journal
-// records the intent; the call is sent; the journal records the outcome; CompleteClaim; limits are settled. What a
-// gateway does after a crash is specified at sluice.gateway.v1.Record. A person does this: ListApprovals or
-// WatchApprovals, GetApproval with the view, DecideApproval with the view's digest.
+// A gateway performs these steps: RequestApproval; WatchApprovals or GetApproval until the state is no longer pending;
+// policy evaluates the call again; the journal records the claim; limits are reserved with the key in binding.proto;
+// ClaimApproval; the journal records the intent; the call is sent; the journal records the outcome; CompleteClaim;
+// limits are settled. sluice.gateway.v1.Record specifies the steps after a crash. A person performs these steps:
+// ListApprovals or WatchApprovals, GetApproval with the view, DecideApproval with the view's digest.
 //
-// Each attempt of an approval has a reservation of its own: at most one call is sent for each attempt. The attempt
-// increases when an approved approval becomes pending again, with ReleaseClaim, and when the outcome becomes unknown.
-// Between ReserveLimits and ClaimApproval, other callers may hold the same lease. So a caller that gives up there lets
-// the lease expire. To get the reservation back, a caller claims, releases, and then settles as never sent. Only the
-// holder of a claim settles the claim's lease, by the outcome of its call, whatever the approval's state is by then.
+// Each attempt of an approval has its own reservation: at most one call is sent for each attempt. The attempt increases
+// when an approved approval becomes pending again, with ReleaseClaim, and when the outcome becomes unknown. Between
+// ReserveLimits and ClaimApproval, other callers may hold the same lease. Therefore a caller that stops between the two
+// lets the lease expire. To release the reservation, a caller claims, releases, and then settles as never sent. Only
+// the holder of a claim settles the claim's lease, according to the outcome of its call, in any state of the approval.
 //
-// Each move is one compare-and-set in one transaction, together with its record and its notices. What was acknowledged
-// survives a crash. Times are those of the store's clock. A time that has passed counts at once, even if the new state
-// is not written yet.
+// Each move is one compare-and-set in one transaction, together with its record and its notices. A change that was
+// acknowledged survives a crash. Times are from the store's clock. A deadline takes effect immediately, even if the new
+// state is not written yet.
 //
-// A caller sees only approvals of its own tenant. A principal whose role is agent sees only its own requests, by
-// tenant, subject, agent and chain. All other identifiers are answered with NOT_FOUND, APPROVAL_UNKNOWN, as if they did
+// A caller sees only approvals of its own tenant. A principal with the role agent sees only its own requests, by
+// tenant, subject, agent and chain. For all other identifiers the error is NOT_FOUND, APPROVAL_UNKNOWN, as if they did
 // not exist. RenewClaim, ReleaseClaim and CompleteClaim have no principal: they are authorized by claim and holder,
-// which a gateway has when it replays its journal. Every RPC may answer UNAVAILABLE, APPROVAL_STORE_AWAY: nothing was
-// acknowledged; repeat the request. RequestApproval, GetApproval and DecideApproval read what callers wrote, in time
-// slices: if 1,024 requests of one caller wait already, they answer RESOURCE_EXHAUSTED, APPROVAL_BUSY: repeat the
+// which a gateway has when it replays its journal. Every RPC may return UNAVAILABLE, APPROVAL_STORE_AWAY: no change was
+// acknowledged; repeat the request. RequestApproval, GetApproval and DecideApproval parse input from callers in time
+// slices. If 1,024 requests of one caller already wait, they return RESOURCE_EXHAUSTED, APPROVAL_BUSY: repeat the
 // request. All RPCs are safe to repeat.
 //
-// RequestApproval and ClaimApproval don't rely on a gateway for what policy decided: each request contains the decision
-// as the policy service signed it, for exactly this use. A signature is accepted once, for 5 s by the clock of this
-// service; the clock of the policy service may be up to 2 s ahead. A decision of a revision before the last one that
-// WatchRevision of the policy service has sent is never accepted. Both may answer
+// RequestApproval and ClaimApproval do not trust a gateway about policy's decision: each request contains the decision,
+// signed by the policy service for exactly this use. A signature is accepted once, for 5 s on the clock of this
+// service. The clock of the policy service may be up to 2 s ahead. A decision of a revision before the last revision
+// that WatchRevision of the policy service has sent is never accepted. Both RPCs may return
 //
-//	FAILED_PRECONDITION  DECISION_STALE: the decision is too old, of an older revision, from before this service
-//	                     started, or used already; ask policy again
-//	INVALID_ARGUMENT     DECISION_REFUSED: there is no signature, it is not the policy service's, or it is about
-//	                     something else than the request
+//	FAILED_PRECONDITION  DECISION_STALE: the decision is too old, is of an older revision, is from before the start of
+//	                     this service, or was already used; ask policy again
+//	INVALID_ARGUMENT     DECISION_REFUSED: the signature is missing, is not the policy service's, or is for another
+//	                     request
 //	RESOURCE_EXHAUSTED   APPROVAL_BUSY: more decisions were used in that time than this service remembers; repeat
 //	                     the request later
-//	UNAVAILABLE          POLICY_UNSEEN: WatchRevision has sent no revision yet; ask policy again later
+//	UNAVAILABLE          POLICY_UNSEEN: WatchRevision has not sent a revision yet; ask policy again later
 //
-// A ClaimApproval that is repeated after a lost answer needs a new signature, too.
+// If a response is lost and ClaimApproval is repeated, it needs a new signature too.
 //
-// An approval that has ended is stored for at least 30 days, and its params only if the call ran or may have run.
+// An approval that has ended is stored for at least 30 days. Its params are stored only if the call ran or may have
+// run.
 type ApprovalServiceClient interface {
-	// RequestApproval requests a person's decision on one call of the principal in the metadata, or finds the approval
-	// that the same call already has. A refusal is an answer, returned with OK.
+	// RequestApproval requests a person's decision on one call of the principal in the metadata, or finds the existing
+	// approval of the same call. A refusal is a response with OK.
 	//
-	// By the state of the newest approval with the same digest:
+	// The result depends on the state of the newest approval with the same digest:
 	//
-	//	pending, approved, claimed  that approval is the answer. If the terms or the rule's digest have changed, the
-	//	                            votes of a pending or approved one are cleared, and it is pending again.
-	//	outcome_unknown             that approval is the answer if the decision says idempotent and the time to execute
-	//	                            is not over; otherwise as below.
-	//	any other, or none          if a person denied the same request, whatever keys of `_meta` or of params differ:
-	//	                            refused, approval_denied, until denied_until. Otherwise a new one is opened, if the
-	//	                            principal, each principal of its chain and the persons whom they work for may have
-	//	                            one more pending, and may ask people once more. Otherwise refused, too_many_pending.
+	//	pending, approved, claimed  The result is that approval. If the terms or the rule's digest have changed, the
+	//	                            votes of a pending or approved one are cleared, and it becomes pending again.
+	//	outcome_unknown             The result is that approval if the decision is idempotent and the time to execute is
+	//	                            not over. Otherwise the next rule applies.
+	//	any other, or none          If a person denied the same request, even with other keys of `_meta` or of params,
+	//	                            the request is refused with approval_denied until denied_until. Otherwise a new
+	//	                            approval is opened, if the principal, each principal in its chain and the people
+	//	                            for whom they work may have one more pending approval and may ask people once more.
+	//	                            Otherwise the request is refused with too_many_pending.
 	//
 	// People are asked when an approval becomes pending, for the first time or again, and when the person at the agent is
-	// asked about one that is pending already. approvals.max_asked limits how often this may happen for one principal,
-	// for itself and for those in whose chain it is, in any period of a given length. Beyond the limit the approval stays
-	// as it was, and the answer is too_many_pending with an exact retry_after, unless other principals in the chain ask
-	// meanwhile.
-	// Before a new approval is opened, and before the pending ones are counted, approvals of the same call are cancelled
-	// with tool_changed if they are pending or approved and were requested for another definition of the tool or another
-	// identity of the server. Grants stay: they are bound to the definition and the identity.
-	// A new approval that a live grant covers is approved from the start. A vote of the person at the agent goes to the
-	// approval that it names instead.
+	// asked about an approval that is already pending. approvals.max_asked limits the number of times in any period of a
+	// given length. The limit applies to one principal, for its own calls and for those of the principals in whose chain
+	// it is. If the limit is reached, the approval does not change, and the result is too_many_pending with an exact
+	// retry_after, unless other principals in the chain ask in the meantime.
+	//
+	// Before a new approval is opened, and before pending approvals are counted, older approvals of the same call are
+	// cancelled with tool_changed. They are cancelled if they are pending or approved and were requested for another
+	// definition of the tool or another identity of the server. Grants stay, because they are bound to the definition and
+	// the identity. If a live grant covers a new approval, it is approved immediately. A vote of the person at the agent
+	// applies to the approval that the vote names instead.
 	//
 	// Errors:
 	//
 	//	INVALID_ARGUMENT  APPROVAL_NOT_ASKED: the decision is not require_approval or has no terms;
 	//	                  CONFIRMATION_REFUSED: self_vote without terms that allow it;
-	//	                  JSON_INVALID: params_json can't be read
-	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that was shown is not one of this call
+	//	                  JSON_INVALID: params_json can't be parsed
+	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that was shown is not an approval of this call
 	RequestApproval(ctx context.Context, in *RequestApprovalRequest, opts ...grpc.CallOption) (*RequestApprovalResponse, error)
-	// GetApproval returns an approval, its history and, on request, the view that a person decides on, in parts. Errors:
+	// GetApproval returns an approval, its history and, on request, the view on which a person decides, in parts. Errors:
 	//
 	//	NOT_FOUND         APPROVAL_UNKNOWN
 	//	ABORTED           VIEW_CHANGED: view_version is not that of the current view; begin again at 0
-	//	INVALID_ARGUMENT  VIEW_OFFSET_INVALID: no part begins there
+	//	INVALID_ARGUMENT  VIEW_OFFSET_INVALID: no part begins at this offset
 	GetApproval(ctx context.Context, in *GetApprovalRequest, opts ...grpc.CallOption) (*GetApprovalResponse, error)
-	// ListApprovals lists approvals without history and view, the newest first. Errors:
+	// ListApprovals lists approvals without history and view, newest first. Errors:
 	//
-	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: the token is not of a list with this filter
+	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: the token is not from a list with this filter
 	ListApprovals(ctx context.Context, in *ListApprovalsRequest, opts ...grpc.CallOption) (*ListApprovalsResponse, error)
-	// WatchApprovals sends the current approvals, then each one again when it has moved, and a beat at least every 10 s.
-	// A time that has passed is a move; the renewal of a lease is none. It is safe to break off and to resume with the
-	// last cursor: what moved meanwhile is sent in its latest state, and moves in between may be skipped. So a slow
-	// watcher loses no final state and delays no other caller. A watch of one approval ends with OK after it has sent the
-	// approval in a final state. After any other end, and after 20 s of silence, a watcher must resume. Errors:
+	// WatchApprovals sends the current approvals, then each approval again when it has moved, and a heartbeat at least
+	// every 10 s. A deadline that has passed is a move, but the renewal of a lease is not. It is safe to disconnect and
+	// to resume with the last cursor: the approvals that moved in the meantime are sent in their latest state, and moves
+	// in between may be skipped. Therefore a slow watcher misses no final state and delays no other caller. A watch of
+	// one approval ends with OK after it has sent the approval in a final state. After any other end, and after 20 s of
+	// silence, a watcher must resume. Errors:
 	//
-	//	INVALID_ARGUMENT  CURSOR_INVALID: the cursor is not of a watch with the same tenant, approval_id and filter
-	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval of the request
-	//	UNAUTHENTICATED   CREDENTIAL_ENDED: the token was revoked meanwhile
+	//	INVALID_ARGUMENT  CURSOR_INVALID: the cursor is not from a watch with the same tenant, approval_id and filter
+	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval in the request
+	//	UNAUTHENTICATED   CREDENTIAL_ENDED: the token was revoked during the watch
 	WatchApprovals(ctx context.Context, in *WatchApprovalsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchApprovalsResponse], error)
-	// DecideApproval casts the vote of the person whose token is used. One denial ends the approval; the vote that
-	// completes the quorum approves it. A person who approved may still deny while the approval is pending. A valid vote
-	// that the person has cast already, with any token, is answered with OK in any state, and is counted once. The digest
-	// of a denial is not compared. Errors:
+	// DecideApproval casts the vote of the person whose token is used. One denial ends the approval. The vote that
+	// completes the quorum approves it. A person who approved may still deny while the approval is pending. If the person
+	// has already cast the same valid vote, with any token, the result is OK in any state, and the vote is counted once.
+	// The digest of a denial is not compared. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	PERMISSION_DENIED    SELF_APPROVAL: the person made the call or is in the caller's chain;
@@ -143,74 +147,74 @@ type ApprovalServiceClient interface {
 	//	                     configuration lets owners decide);
 	//	                     NOT_AN_APPROVER: the terms name groups, and the person is in none of them;
 	//	                     TOKEN_TOO_NEW: the token was created after the approval was requested
-	//	ALREADY_EXISTS       ALREADY_VOTED: the person has another valid vote, which can't be changed any more
+	//	ALREADY_EXISTS       ALREADY_VOTED: the person has another valid vote, which can no longer be changed
 	//	ABORTED              VIEW_CHANGED: the digest is not that of the current view; get the view again
 	//	FAILED_PRECONDITION  NOT_PENDING: the approval was decided, was cancelled or has expired without a vote of this
 	//	                     person;
 	//	                     VIEW_NOT_SHOWN: a vote to approve without a digest
 	DecideApproval(ctx context.Context, in *DecideApprovalRequest, opts ...grpc.CallOption) (*DecideApprovalResponse, error)
-	// ClaimApproval gives an approved call to one caller, which is then the only one that may send it, or says why not. A
-	// refusal is an answer, returned with OK. The caller sends the decision that policy has just made on the call, and
-	// the lease of the limits that it reserved. The first rule that applies counts:
+	// ClaimApproval claims an approved call for one caller, which is then the only caller that may send it, or returns
+	// the reason for refusing the claim. A refusal is a response with OK. The caller sends policy's current decision on
+	// the call, and the lease of the limits that it reserved. The first rule that applies determines the result:
 	//  1. There is no such approval, or it is bound to another principal: NOT_FOUND, APPROVAL_UNKNOWN.
 	//  2. The decision has no effect, or requires approval without terms: INVALID_ARGUMENT, DECISION_MISSING.
-	//  3. The claim with this claim_id is this holder's and holds: the same answer again. If it has ended, or another
-	//     holder has used the claim_id: FAILED_PRECONDITION, CLAIM_ENDED. Release it, as after a lost answer.
-	//  4. The attempt is not the approval's: ABORTED, ATTEMPT_CHANGED. The reservation under the other attempt may
-	//     belong to another claim: don't settle it; get the approval, decide, reserve and claim again.
-	//  5. The state, after all times that have passed, is neither approved nor outcome_unknown: refused with the
+	//  3. This holder has a current claim with this claim_id: the same response again. If the claim has ended, or
+	//     another holder has used the claim_id: FAILED_PRECONDITION, CLAIM_ENDED. Release it, as after a lost response.
+	//  4. The attempt is not the approval's: ABORTED, ATTEMPT_CHANGED. The reservation for the other attempt may belong
+	//     to another claim: don't settle it. Get the approval, evaluate, reserve and claim again.
+	//  5. The state, after all deadlines that have passed, is neither approved nor outcome_unknown: refused with the
 	//     approval's code.
-	//  6. The state is outcome_unknown, and the decision does not say idempotent or the time to execute is over: refused
-	//     with outcome_unknown.
-	//  7. The decision denies or hides: denied, refused with the decision's code.
+	//  6. The state is outcome_unknown, and the decision is not idempotent or the time to execute is over: refused with
+	//     outcome_unknown.
+	//  7. The decision denies the call or hides the tool: denied, refused with the decision's code.
 	//  8. The definition or the server's identity has changed: cancelled, refused with tool_changed.
 	//  9. The decision requires approval on other terms or by a rule with another digest: pending, votes cleared,
 	//     refused with approval_pending.
 	//  10. A vote no longer counts, because its voter left the groups, lost the role, owns the calling agent, or was
-	//     identified by an outside issuer more than 15 min ago, and the quorum is not met without it: pending, those
+	//     identified by an external issuer more than 15 min ago, and the quorum is not met without it: pending, those
 	//     votes void, refused with approval_pending.
-	//     If 9 or 10 would ask people more often than the principal may, the approval stays as it was: refused with
+	//     If 9 or 10 would ask people more often than the limit allows, the approval does not change: refused with
 	//     too_many_pending.
 	//  11. The grant is used up or has expired: expired, refused with approval_expired.
 	//  12. Otherwise: claimed.
 	//
-	// An approval in outcome_unknown stays there, whatever the refusal. A decision that allows the call without approval
-	// changes nothing: votes stay, and the call runs through the claim.
-	// If the tokens of the voters are not known at the moment, the answer is UNAVAILABLE, TOKENS_STALE.
+	// A refusal does not change the state outcome_unknown. A decision that allows the call without approval changes
+	// nothing: votes stay, and the call runs with the claim. If the current tokens of the voters are unknown, the error
+	// is UNAVAILABLE, TOKENS_STALE.
 	ClaimApproval(ctx context.Context, in *ClaimApprovalRequest, opts ...grpc.CallOption) (*ClaimApprovalResponse, error)
-	// RenewClaim prolongs the lease of a claim whose call still runs. Errors:
+	// RenewClaim extends the lease of a claim whose call still runs. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the current one;
-	//	                     LEASE_ENDED: the lease ran out and the outcome counts as unknown. A call that was sent
+	//	                     LEASE_ENDED: the lease expired and the outcome counts as unknown. A call that was sent
 	//	                     continues, and CompleteClaim reports its outcome.
 	RenewClaim(ctx context.Context, in *RenewClaimRequest, opts ...grpc.CallOption) (*RenewClaimResponse, error)
-	// ReleaseClaim gives a claim back because the call certainly was not sent: claimed becomes approved, and the attempt
-	// increases. Settle the limits as never sent after that, not before: otherwise a caller that shares the reservation
-	// could take a second one under the same key. A repeat is answered with OK while no other claim was made. Errors:
+	// ReleaseClaim releases a claim because the call certainly was not sent: claimed becomes approved, and the attempt
+	// increases. Settle the limits as never sent after the release, not before. Otherwise a caller that shares the
+	// reservation could make a second reservation with the same key. If the request is repeated before another claim, the
+	// result is OK. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the newest, is another holder's, or never existed; there is
-	//	                     nothing to give back;
-	//	                     LEASE_ENDED: the lease ran out. CompleteClaim with CALL_OUTCOME_NEVER_SENT settles it;
+	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the newest, belongs to another holder, or never existed; there
+	//	                     is no claim to release;
+	//	                     LEASE_ENDED: the lease expired. CompleteClaim with CALL_OUTCOME_NEVER_SENT settles it;
 	//	                     OUTCOME_KNOWN: CompleteClaim has reported the outcome
 	ReleaseClaim(ctx context.Context, in *ReleaseClaimRequest, opts ...grpc.CallOption) (*ReleaseClaimResponse, error)
-	// CompleteClaim reports the outcome of a claimed call. A gateway that starts reports what its journal has: the
-	// recorded outcome, or CALL_OUTCOME_UNKNOWN for an intent without one. The report is accepted from the holder of the
-	// claim even if the lease ran out, and then settles outcome_unknown. A final state does not change, whatever is
-	// reported later. Errors:
+	// CompleteClaim reports the outcome of a claimed call. A gateway that starts reports the outcome in its journal, or
+	// CALL_OUTCOME_UNKNOWN for an intent without an outcome. The report of the claim's holder is accepted even if the
+	// lease expired. In that case it settles outcome_unknown. A later report does not change a final state. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN: a replay may skip it
 	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the newest, or was released; a replay may skip it
 	CompleteClaim(ctx context.Context, in *CompleteClaimRequest, opts ...grpc.CallOption) (*CompleteClaimResponse, error)
-	// ResolveOutcome settles outcome_unknown by the statement of an operator who looked at the server. Nothing is sent
+	// ResolveOutcome settles outcome_unknown according to an operator who has checked the server. The call is not sent
 	// again. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	FAILED_PRECONDITION  OUTCOME_KNOWN: the state is neither outcome_unknown nor the one that this request leads to
+	//	FAILED_PRECONDITION  OUTCOME_KNOWN: the state is neither outcome_unknown nor the state that this request sets
 	ResolveOutcome(ctx context.Context, in *ResolveOutcomeRequest, opts ...grpc.CallOption) (*ResolveOutcomeResponse, error)
 	// CancelApproval ends a pending or approved approval, and a live grant of an approval in any state. A gateway cancels
-	// for its principal, an operator for the tenant. Errors:
+	// for its principal, and an operator cancels for the tenant. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	FAILED_PRECONDITION  APPROVAL_RUNNING: the call is claimed, or its outcome is unknown;
@@ -352,103 +356,107 @@ func (c *approvalServiceClient) CancelApproval(ctx context.Context, in *CancelAp
 // ApprovalService stores the calls that wait for a person. It binds each approval to one exact call, counts the votes
 // of operators and approvers, and lets one caller claim an approved call, once.
 //
-// A gateway does this: RequestApproval; WatchApprovals or GetApproval until the state leaves pending; policy decides
-// again; the journal records the claim; limits are reserved under the key of binding.proto; ClaimApproval; the journal
-// records the intent; the call is sent; the journal records the outcome; CompleteClaim; limits are settled. What a
-// gateway does after a crash is specified at sluice.gateway.v1.Record. A person does this: ListApprovals or
-// WatchApprovals, GetApproval with the view, DecideApproval with the view's digest.
+// A gateway performs these steps: RequestApproval; WatchApprovals or GetApproval until the state is no longer pending;
+// policy evaluates the call again; the journal records the claim; limits are reserved with the key in binding.proto;
+// ClaimApproval; the journal records the intent; the call is sent; the journal records the outcome; CompleteClaim;
+// limits are settled. sluice.gateway.v1.Record specifies the steps after a crash. A person performs these steps:
+// ListApprovals or WatchApprovals, GetApproval with the view, DecideApproval with the view's digest.
 //
-// Each attempt of an approval has a reservation of its own: at most one call is sent for each attempt. The attempt
-// increases when an approved approval becomes pending again, with ReleaseClaim, and when the outcome becomes unknown.
-// Between ReserveLimits and ClaimApproval, other callers may hold the same lease. So a caller that gives up there lets
-// the lease expire. To get the reservation back, a caller claims, releases, and then settles as never sent. Only the
-// holder of a claim settles the claim's lease, by the outcome of its call, whatever the approval's state is by then.
+// Each attempt of an approval has its own reservation: at most one call is sent for each attempt. The attempt increases
+// when an approved approval becomes pending again, with ReleaseClaim, and when the outcome becomes unknown. Between
+// ReserveLimits and ClaimApproval, other callers may hold the same lease. Therefore a caller that stops between the two
+// lets the lease expire. To release the reservation, a caller claims, releases, and then settles as never sent. Only
+// the holder of a claim settles the claim's lease, according to the outcome of its call, in any state of the approval.
 //
-// Each move is one compare-and-set in one transaction, together with its record and its notices. What was acknowledged
-// survives a crash. Times are those of the store's clock. A time that has passed counts at once, even if the new state
-// is not written yet.
+// Each move is one compare-and-set in one transaction, together with its record and its notices. A change that was
+// acknowledged survives a crash. Times are from the store's clock. A deadline takes effect immediately, even if the new
+// state is not written yet.
 //
-// A caller sees only approvals of its own tenant. A principal whose role is agent sees only its own requests, by
-// tenant, subject, agent and chain. All other identifiers are answered with NOT_FOUND, APPROVAL_UNKNOWN, as if they did
+// A caller sees only approvals of its own tenant. A principal with the role agent sees only its own requests, by
+// tenant, subject, agent and chain. For all other identifiers the error is NOT_FOUND, APPROVAL_UNKNOWN, as if they did
 // not exist. RenewClaim, ReleaseClaim and CompleteClaim have no principal: they are authorized by claim and holder,
-// which a gateway has when it replays its journal. Every RPC may answer UNAVAILABLE, APPROVAL_STORE_AWAY: nothing was
-// acknowledged; repeat the request. RequestApproval, GetApproval and DecideApproval read what callers wrote, in time
-// slices: if 1,024 requests of one caller wait already, they answer RESOURCE_EXHAUSTED, APPROVAL_BUSY: repeat the
+// which a gateway has when it replays its journal. Every RPC may return UNAVAILABLE, APPROVAL_STORE_AWAY: no change was
+// acknowledged; repeat the request. RequestApproval, GetApproval and DecideApproval parse input from callers in time
+// slices. If 1,024 requests of one caller already wait, they return RESOURCE_EXHAUSTED, APPROVAL_BUSY: repeat the
 // request. All RPCs are safe to repeat.
 //
-// RequestApproval and ClaimApproval don't rely on a gateway for what policy decided: each request contains the decision
-// as the policy service signed it, for exactly this use. A signature is accepted once, for 5 s by the clock of this
-// service; the clock of the policy service may be up to 2 s ahead. A decision of a revision before the last one that
-// WatchRevision of the policy service has sent is never accepted. Both may answer
+// RequestApproval and ClaimApproval do not trust a gateway about policy's decision: each request contains the decision,
+// signed by the policy service for exactly this use. A signature is accepted once, for 5 s on the clock of this
+// service. The clock of the policy service may be up to 2 s ahead. A decision of a revision before the last revision
+// that WatchRevision of the policy service has sent is never accepted. Both RPCs may return
 //
-//	FAILED_PRECONDITION  DECISION_STALE: the decision is too old, of an older revision, from before this service
-//	                     started, or used already; ask policy again
-//	INVALID_ARGUMENT     DECISION_REFUSED: there is no signature, it is not the policy service's, or it is about
-//	                     something else than the request
+//	FAILED_PRECONDITION  DECISION_STALE: the decision is too old, is of an older revision, is from before the start of
+//	                     this service, or was already used; ask policy again
+//	INVALID_ARGUMENT     DECISION_REFUSED: the signature is missing, is not the policy service's, or is for another
+//	                     request
 //	RESOURCE_EXHAUSTED   APPROVAL_BUSY: more decisions were used in that time than this service remembers; repeat
 //	                     the request later
-//	UNAVAILABLE          POLICY_UNSEEN: WatchRevision has sent no revision yet; ask policy again later
+//	UNAVAILABLE          POLICY_UNSEEN: WatchRevision has not sent a revision yet; ask policy again later
 //
-// A ClaimApproval that is repeated after a lost answer needs a new signature, too.
+// If a response is lost and ClaimApproval is repeated, it needs a new signature too.
 //
-// An approval that has ended is stored for at least 30 days, and its params only if the call ran or may have run.
+// An approval that has ended is stored for at least 30 days. Its params are stored only if the call ran or may have
+// run.
 type ApprovalServiceServer interface {
-	// RequestApproval requests a person's decision on one call of the principal in the metadata, or finds the approval
-	// that the same call already has. A refusal is an answer, returned with OK.
+	// RequestApproval requests a person's decision on one call of the principal in the metadata, or finds the existing
+	// approval of the same call. A refusal is a response with OK.
 	//
-	// By the state of the newest approval with the same digest:
+	// The result depends on the state of the newest approval with the same digest:
 	//
-	//	pending, approved, claimed  that approval is the answer. If the terms or the rule's digest have changed, the
-	//	                            votes of a pending or approved one are cleared, and it is pending again.
-	//	outcome_unknown             that approval is the answer if the decision says idempotent and the time to execute
-	//	                            is not over; otherwise as below.
-	//	any other, or none          if a person denied the same request, whatever keys of `_meta` or of params differ:
-	//	                            refused, approval_denied, until denied_until. Otherwise a new one is opened, if the
-	//	                            principal, each principal of its chain and the persons whom they work for may have
-	//	                            one more pending, and may ask people once more. Otherwise refused, too_many_pending.
+	//	pending, approved, claimed  The result is that approval. If the terms or the rule's digest have changed, the
+	//	                            votes of a pending or approved one are cleared, and it becomes pending again.
+	//	outcome_unknown             The result is that approval if the decision is idempotent and the time to execute is
+	//	                            not over. Otherwise the next rule applies.
+	//	any other, or none          If a person denied the same request, even with other keys of `_meta` or of params,
+	//	                            the request is refused with approval_denied until denied_until. Otherwise a new
+	//	                            approval is opened, if the principal, each principal in its chain and the people
+	//	                            for whom they work may have one more pending approval and may ask people once more.
+	//	                            Otherwise the request is refused with too_many_pending.
 	//
 	// People are asked when an approval becomes pending, for the first time or again, and when the person at the agent is
-	// asked about one that is pending already. approvals.max_asked limits how often this may happen for one principal,
-	// for itself and for those in whose chain it is, in any period of a given length. Beyond the limit the approval stays
-	// as it was, and the answer is too_many_pending with an exact retry_after, unless other principals in the chain ask
-	// meanwhile.
-	// Before a new approval is opened, and before the pending ones are counted, approvals of the same call are cancelled
-	// with tool_changed if they are pending or approved and were requested for another definition of the tool or another
-	// identity of the server. Grants stay: they are bound to the definition and the identity.
-	// A new approval that a live grant covers is approved from the start. A vote of the person at the agent goes to the
-	// approval that it names instead.
+	// asked about an approval that is already pending. approvals.max_asked limits the number of times in any period of a
+	// given length. The limit applies to one principal, for its own calls and for those of the principals in whose chain
+	// it is. If the limit is reached, the approval does not change, and the result is too_many_pending with an exact
+	// retry_after, unless other principals in the chain ask in the meantime.
+	//
+	// Before a new approval is opened, and before pending approvals are counted, older approvals of the same call are
+	// cancelled with tool_changed. They are cancelled if they are pending or approved and were requested for another
+	// definition of the tool or another identity of the server. Grants stay, because they are bound to the definition and
+	// the identity. If a live grant covers a new approval, it is approved immediately. A vote of the person at the agent
+	// applies to the approval that the vote names instead.
 	//
 	// Errors:
 	//
 	//	INVALID_ARGUMENT  APPROVAL_NOT_ASKED: the decision is not require_approval or has no terms;
 	//	                  CONFIRMATION_REFUSED: self_vote without terms that allow it;
-	//	                  JSON_INVALID: params_json can't be read
-	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that was shown is not one of this call
+	//	                  JSON_INVALID: params_json can't be parsed
+	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that was shown is not an approval of this call
 	RequestApproval(context.Context, *RequestApprovalRequest) (*RequestApprovalResponse, error)
-	// GetApproval returns an approval, its history and, on request, the view that a person decides on, in parts. Errors:
+	// GetApproval returns an approval, its history and, on request, the view on which a person decides, in parts. Errors:
 	//
 	//	NOT_FOUND         APPROVAL_UNKNOWN
 	//	ABORTED           VIEW_CHANGED: view_version is not that of the current view; begin again at 0
-	//	INVALID_ARGUMENT  VIEW_OFFSET_INVALID: no part begins there
+	//	INVALID_ARGUMENT  VIEW_OFFSET_INVALID: no part begins at this offset
 	GetApproval(context.Context, *GetApprovalRequest) (*GetApprovalResponse, error)
-	// ListApprovals lists approvals without history and view, the newest first. Errors:
+	// ListApprovals lists approvals without history and view, newest first. Errors:
 	//
-	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: the token is not of a list with this filter
+	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: the token is not from a list with this filter
 	ListApprovals(context.Context, *ListApprovalsRequest) (*ListApprovalsResponse, error)
-	// WatchApprovals sends the current approvals, then each one again when it has moved, and a beat at least every 10 s.
-	// A time that has passed is a move; the renewal of a lease is none. It is safe to break off and to resume with the
-	// last cursor: what moved meanwhile is sent in its latest state, and moves in between may be skipped. So a slow
-	// watcher loses no final state and delays no other caller. A watch of one approval ends with OK after it has sent the
-	// approval in a final state. After any other end, and after 20 s of silence, a watcher must resume. Errors:
+	// WatchApprovals sends the current approvals, then each approval again when it has moved, and a heartbeat at least
+	// every 10 s. A deadline that has passed is a move, but the renewal of a lease is not. It is safe to disconnect and
+	// to resume with the last cursor: the approvals that moved in the meantime are sent in their latest state, and moves
+	// in between may be skipped. Therefore a slow watcher misses no final state and delays no other caller. A watch of
+	// one approval ends with OK after it has sent the approval in a final state. After any other end, and after 20 s of
+	// silence, a watcher must resume. Errors:
 	//
-	//	INVALID_ARGUMENT  CURSOR_INVALID: the cursor is not of a watch with the same tenant, approval_id and filter
-	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval of the request
-	//	UNAUTHENTICATED   CREDENTIAL_ENDED: the token was revoked meanwhile
+	//	INVALID_ARGUMENT  CURSOR_INVALID: the cursor is not from a watch with the same tenant, approval_id and filter
+	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval in the request
+	//	UNAUTHENTICATED   CREDENTIAL_ENDED: the token was revoked during the watch
 	WatchApprovals(*WatchApprovalsRequest, grpc.ServerStreamingServer[WatchApprovalsResponse]) error
-	// DecideApproval casts the vote of the person whose token is used. One denial ends the approval; the vote that
-	// completes the quorum approves it. A person who approved may still deny while the approval is pending. A valid vote
-	// that the person has cast already, with any token, is answered with OK in any state, and is counted once. The digest
-	// of a denial is not compared. Errors:
+	// DecideApproval casts the vote of the person whose token is used. One denial ends the approval. The vote that
+	// completes the quorum approves it. A person who approved may still deny while the approval is pending. If the person
+	// has already cast the same valid vote, with any token, the result is OK in any state, and the vote is counted once.
+	// The digest of a denial is not compared. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	PERMISSION_DENIED    SELF_APPROVAL: the person made the call or is in the caller's chain;
@@ -456,74 +464,74 @@ type ApprovalServiceServer interface {
 	//	                     configuration lets owners decide);
 	//	                     NOT_AN_APPROVER: the terms name groups, and the person is in none of them;
 	//	                     TOKEN_TOO_NEW: the token was created after the approval was requested
-	//	ALREADY_EXISTS       ALREADY_VOTED: the person has another valid vote, which can't be changed any more
+	//	ALREADY_EXISTS       ALREADY_VOTED: the person has another valid vote, which can no longer be changed
 	//	ABORTED              VIEW_CHANGED: the digest is not that of the current view; get the view again
 	//	FAILED_PRECONDITION  NOT_PENDING: the approval was decided, was cancelled or has expired without a vote of this
 	//	                     person;
 	//	                     VIEW_NOT_SHOWN: a vote to approve without a digest
 	DecideApproval(context.Context, *DecideApprovalRequest) (*DecideApprovalResponse, error)
-	// ClaimApproval gives an approved call to one caller, which is then the only one that may send it, or says why not. A
-	// refusal is an answer, returned with OK. The caller sends the decision that policy has just made on the call, and
-	// the lease of the limits that it reserved. The first rule that applies counts:
+	// ClaimApproval claims an approved call for one caller, which is then the only caller that may send it, or returns
+	// the reason for refusing the claim. A refusal is a response with OK. The caller sends policy's current decision on
+	// the call, and the lease of the limits that it reserved. The first rule that applies determines the result:
 	//  1. There is no such approval, or it is bound to another principal: NOT_FOUND, APPROVAL_UNKNOWN.
 	//  2. The decision has no effect, or requires approval without terms: INVALID_ARGUMENT, DECISION_MISSING.
-	//  3. The claim with this claim_id is this holder's and holds: the same answer again. If it has ended, or another
-	//     holder has used the claim_id: FAILED_PRECONDITION, CLAIM_ENDED. Release it, as after a lost answer.
-	//  4. The attempt is not the approval's: ABORTED, ATTEMPT_CHANGED. The reservation under the other attempt may
-	//     belong to another claim: don't settle it; get the approval, decide, reserve and claim again.
-	//  5. The state, after all times that have passed, is neither approved nor outcome_unknown: refused with the
+	//  3. This holder has a current claim with this claim_id: the same response again. If the claim has ended, or
+	//     another holder has used the claim_id: FAILED_PRECONDITION, CLAIM_ENDED. Release it, as after a lost response.
+	//  4. The attempt is not the approval's: ABORTED, ATTEMPT_CHANGED. The reservation for the other attempt may belong
+	//     to another claim: don't settle it. Get the approval, evaluate, reserve and claim again.
+	//  5. The state, after all deadlines that have passed, is neither approved nor outcome_unknown: refused with the
 	//     approval's code.
-	//  6. The state is outcome_unknown, and the decision does not say idempotent or the time to execute is over: refused
-	//     with outcome_unknown.
-	//  7. The decision denies or hides: denied, refused with the decision's code.
+	//  6. The state is outcome_unknown, and the decision is not idempotent or the time to execute is over: refused with
+	//     outcome_unknown.
+	//  7. The decision denies the call or hides the tool: denied, refused with the decision's code.
 	//  8. The definition or the server's identity has changed: cancelled, refused with tool_changed.
 	//  9. The decision requires approval on other terms or by a rule with another digest: pending, votes cleared,
 	//     refused with approval_pending.
 	//  10. A vote no longer counts, because its voter left the groups, lost the role, owns the calling agent, or was
-	//     identified by an outside issuer more than 15 min ago, and the quorum is not met without it: pending, those
+	//     identified by an external issuer more than 15 min ago, and the quorum is not met without it: pending, those
 	//     votes void, refused with approval_pending.
-	//     If 9 or 10 would ask people more often than the principal may, the approval stays as it was: refused with
+	//     If 9 or 10 would ask people more often than the limit allows, the approval does not change: refused with
 	//     too_many_pending.
 	//  11. The grant is used up or has expired: expired, refused with approval_expired.
 	//  12. Otherwise: claimed.
 	//
-	// An approval in outcome_unknown stays there, whatever the refusal. A decision that allows the call without approval
-	// changes nothing: votes stay, and the call runs through the claim.
-	// If the tokens of the voters are not known at the moment, the answer is UNAVAILABLE, TOKENS_STALE.
+	// A refusal does not change the state outcome_unknown. A decision that allows the call without approval changes
+	// nothing: votes stay, and the call runs with the claim. If the current tokens of the voters are unknown, the error
+	// is UNAVAILABLE, TOKENS_STALE.
 	ClaimApproval(context.Context, *ClaimApprovalRequest) (*ClaimApprovalResponse, error)
-	// RenewClaim prolongs the lease of a claim whose call still runs. Errors:
+	// RenewClaim extends the lease of a claim whose call still runs. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the current one;
-	//	                     LEASE_ENDED: the lease ran out and the outcome counts as unknown. A call that was sent
+	//	                     LEASE_ENDED: the lease expired and the outcome counts as unknown. A call that was sent
 	//	                     continues, and CompleteClaim reports its outcome.
 	RenewClaim(context.Context, *RenewClaimRequest) (*RenewClaimResponse, error)
-	// ReleaseClaim gives a claim back because the call certainly was not sent: claimed becomes approved, and the attempt
-	// increases. Settle the limits as never sent after that, not before: otherwise a caller that shares the reservation
-	// could take a second one under the same key. A repeat is answered with OK while no other claim was made. Errors:
+	// ReleaseClaim releases a claim because the call certainly was not sent: claimed becomes approved, and the attempt
+	// increases. Settle the limits as never sent after the release, not before. Otherwise a caller that shares the
+	// reservation could make a second reservation with the same key. If the request is repeated before another claim, the
+	// result is OK. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the newest, is another holder's, or never existed; there is
-	//	                     nothing to give back;
-	//	                     LEASE_ENDED: the lease ran out. CompleteClaim with CALL_OUTCOME_NEVER_SENT settles it;
+	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the newest, belongs to another holder, or never existed; there
+	//	                     is no claim to release;
+	//	                     LEASE_ENDED: the lease expired. CompleteClaim with CALL_OUTCOME_NEVER_SENT settles it;
 	//	                     OUTCOME_KNOWN: CompleteClaim has reported the outcome
 	ReleaseClaim(context.Context, *ReleaseClaimRequest) (*ReleaseClaimResponse, error)
-	// CompleteClaim reports the outcome of a claimed call. A gateway that starts reports what its journal has: the
-	// recorded outcome, or CALL_OUTCOME_UNKNOWN for an intent without one. The report is accepted from the holder of the
-	// claim even if the lease ran out, and then settles outcome_unknown. A final state does not change, whatever is
-	// reported later. Errors:
+	// CompleteClaim reports the outcome of a claimed call. A gateway that starts reports the outcome in its journal, or
+	// CALL_OUTCOME_UNKNOWN for an intent without an outcome. The report of the claim's holder is accepted even if the
+	// lease expired. In that case it settles outcome_unknown. A later report does not change a final state. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN: a replay may skip it
 	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the newest, or was released; a replay may skip it
 	CompleteClaim(context.Context, *CompleteClaimRequest) (*CompleteClaimResponse, error)
-	// ResolveOutcome settles outcome_unknown by the statement of an operator who looked at the server. Nothing is sent
+	// ResolveOutcome settles outcome_unknown according to an operator who has checked the server. The call is not sent
 	// again. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	FAILED_PRECONDITION  OUTCOME_KNOWN: the state is neither outcome_unknown nor the one that this request leads to
+	//	FAILED_PRECONDITION  OUTCOME_KNOWN: the state is neither outcome_unknown nor the state that this request sets
 	ResolveOutcome(context.Context, *ResolveOutcomeRequest) (*ResolveOutcomeResponse, error)
 	// CancelApproval ends a pending or approved approval, and a live grant of an approval in any state. A gateway cancels
-	// for its principal, an operator for the tenant. Errors:
+	// for its principal, and an operator cancels for the tenant. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
 	//	FAILED_PRECONDITION  APPROVAL_RUNNING: the call is claimed, or its outcome is unknown;

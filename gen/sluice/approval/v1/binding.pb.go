@@ -23,10 +23,10 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// BoundCall is the call that an approval is bound to. Together with the principal that makes the call, it has a digest.
-// A call with another digest needs another approval. The fields of the digest, hashed as above:
+// BoundCall is the call to which an approval is bound. Together with the principal that makes the call, it has a
+// digest. A call with another digest needs another approval. The fields of the digest, hashed as above:
 //
-//  1. the text `sluice-approval-1`, the format's version
+//  1. the string `sluice-approval-1`, the format's version
 //  2. tenant of the principal
 //  3. subject
 //  4. agent
@@ -39,12 +39,12 @@ const (
 //  10. call.definition_digest, 32 bytes or empty
 //  11. call.params_json in canonical form
 //
-// Session, run, groups, role, owner, token and the policy's revision are not part of the digest: they are recorded, and
-// judged again at the claim.
+// Session, run, groups, role, owner, token and the policy's revision are not part of the digest. They are recorded, and
+// evaluated again at the claim.
 //
-// The canonical form of params_json is made in three steps.
+// The canonical form of params_json is built in three steps.
 //
-// First, what changes from one request of the same call to the next is removed: `arguments` if it is null, and these
+// First, the members that differ between requests for the same call are removed: `arguments` if it is null, and these
 // volatile keys of the top `_meta`:
 //
 //	progressToken, traceparent, tracestate, baggage,
@@ -54,24 +54,27 @@ const (
 //	claudecode/toolUseId, vscode.conversationId, vscode.requestId,
 //	and every key that begins with dev.sluice/
 //
-// A volatile key is removed only if its value has the expected form: clientCapabilities, an object, which a gateway
-// replaces; clientInfo, an object with no keys but name and version, each a text of at most 128 bytes; the trace
-// context, which a gateway replaces, and dev.sluice/ keys, which a gateway removes, with any value; all other keys, a
-// number, or a text of at most 128 bytes with its escapes resolved. A top `_meta` without keys, then or from the start,
-// is removed too. Nothing else is. A gateway removes its own `requestState`, and the `inputResponses` that answer it,
-// before it requests the approval.
+// A volatile key is removed only if its value has the expected form. clientCapabilities must be an object; a gateway
+// replaces it. clientInfo must be an object whose only keys are name and version, each a string of at most 128 bytes.
+// The trace context, which a gateway replaces, and dev.sluice/ keys, which a gateway removes, may have any value. The
+// value of all other keys must be a number, or a string of at most 128 bytes with its escapes resolved. If the top
+// `_meta` has no keys, it is removed too. All other members stay. A gateway removes its own `requestState`, and the
+// `inputResponses` to it, before it requests the approval.
 //
-// Second, params that are absent, which is the empty text, become `{}`.
+// Second, absent params (an empty string) become `{}`.
 //
-// Third, the value is written without white space: keys of each object in the order of their UTF-8 bytes, a repeated
-// key refused; strings by value, with `\"`, `\\`, `\b`, `\f`, `\n`, `\r`, `\t`, other characters below U+0020 as `\u00`
-// and two lower-case digits, and all other characters as they are, not normalised; numbers by exact value, as an
-// integer that does not end in 0, the letter e, and the decimal exponent (0 and -0 are `0e0`, 100 is `1e2`, 1.50 is
-// `15e-1`, 9007199254740993 is `9007199254740993e0`), a number of more than 64 bytes in the text refused; `true`,
-// `false`, `null` as they are.
+// Third, the value is written without white space:
 //
-// Two examples. Tenant `default`, subject `ana`, no agent, no chain; server `github`,
-// identity `http https://api.example.com/mcp`, no method, name `list_issues`, no definition digest, no params:
+//	objects  keys in the order of their UTF-8 bytes; a repeated key is refused
+//	strings  by value, with `\"`, `\\`, `\b`, `\f`, `\n`, `\r`, `\t`, other characters below U+0020 as `\u00` and two
+//	         lower-case digits, and all other characters unchanged, not normalized
+//	numbers  by exact value, as an integer that does not end in 0, the letter e, and the decimal exponent (0 and -0
+//	         are `0e0`, 100 is `1e2`, 1.50 is `15e-1`, 9007199254740993 is `9007199254740993e0`); a number of more
+//	         than 64 bytes is refused
+//	`true`, `false` and `null`  unchanged
+//
+// Two examples. Tenant `default`, subject `ana`, no agent, no chain; server `github`, identity `http
+// https://api.example.com/mcp`, no method, name `list_issues`, no definition digest, no params:
 //
 //	8a2f1857c1a1348d7548e835fb6840abb63ba8c2d83fa01ee526b59bb82937ad
 //
@@ -92,11 +95,11 @@ const (
 //	df03ec2670fdd1d03b41e6428f7ba222e462d48837ccf50e793f453f217a6ca9
 type BoundCall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The call. In requests, params_json is the text that the gate parsed. In responses, params_json is that text without
-	// what the first step above removes.
+	// The call. In requests, params_json is the JSON that the gate parsed. In responses, params_json is that JSON without
+	// the members that the first step above removes.
 	Call *v1.Call `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
-	// Identity of the server, by the kind of its transport, as the configuration has it, with no `${…}` resolved. Headers
-	// and environment are not part of it. Words are separated by one space. 1 to 8,192 bytes; calls of a server with a
+	// Identity of the server, by the kind of its transport. It is the configured value, without resolving `${…}`. It does
+	// not include headers and environment. Words are separated by one space. 1 to 8,192 bytes; calls to a server with a
 	// longer identity can't be approved.
 	//
 	//	http   `http` and the URL: scheme and host in lower case, without the default port of the scheme (80, 443), an

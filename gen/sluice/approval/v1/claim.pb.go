@@ -25,20 +25,20 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// CallOutcome is the outcome of a call as far as approvals are concerned.
+// CallOutcome is the outcome of a call for its approval.
 type CallOutcome int32
 
 const (
-	// Refused.
+	// Not set. The request is refused.
 	CallOutcome_CALL_OUTCOME_UNSPECIFIED CallOutcome = 0
-	// The server answered without an error: done.
+	// The server responded without an error: done.
 	CallOutcome_CALL_OUTCOME_DONE CallOutcome = 1
-	// The server answered with an error of the tool or the protocol: failed.
+	// The server responded with an error of the tool or the protocol: failed.
 	CallOutcome_CALL_OUTCOME_FAILED CallOutcome = 2
-	// The call was sent, or may have been, and there was no usable answer: outcome_unknown.
+	// The call was sent, or may have been sent, and there was no usable response: outcome_unknown.
 	CallOutcome_CALL_OUTCOME_UNKNOWN CallOutcome = 3
-	// The call certainly was not sent: failed. While the claim holds, ReleaseClaim is better, because the call can then
-	// be claimed again.
+	// The call certainly was not sent: failed. While the claim is current, use ReleaseClaim instead, because the call can
+	// then be claimed again.
 	CallOutcome_CALL_OUTCOME_NEVER_SENT CallOutcome = 4
 )
 
@@ -90,31 +90,31 @@ func (CallOutcome) EnumDescriptor() ([]byte, []int) {
 // ClaimApprovalRequest requests the right to send an approved call.
 type ClaimApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The approval.
+	// Id of the approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Identifier of this claim, so that a repeat after a lost answer is the same claim: the `decision_id` of its records
-	// in the gateway's journal, a new one for each claim. 1 to 64 characters.
+	// Identifier of this claim, so that a repeat after a lost response is the same claim. It is the `decision_id` of the
+	// claim's records in the gateway's journal, a new one for each claim. 1 to 64 characters.
 	ClaimId string `protobuf:"bytes,2,opt,name=claim_id,json=claimId,proto3" json:"claim_id,omitempty"`
-	// Name of the gateway, the same after its restart: 1 to 128 characters.
+	// Name of the gateway. It does not change when the gateway restarts. 1 to 128 characters.
 	Holder string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
-	// The attempt of the approval for which limits were reserved: 1 or more.
+	// Attempt of the approval for which limits were reserved: 1 or more.
 	Attempt int32 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// The decision that policy has just made on the call, whatever its effect. Limits are reserved before, unless it
-	// denies.
+	// Policy's current decision on the call, with any effect. Unless it denies the call, limits are reserved before the
+	// claim.
 	Decision *v1.Decision `protobuf:"bytes,5,opt,name=decision,proto3" json:"decision,omitempty"`
-	// Lease of those limits, at most 128 bytes. Empty if nothing was reserved: the decision denies, has no limits, or its
-	// limits allow calls that can't be counted.
+	// Lease of those limits, at most 128 bytes. It is empty if no limits were reserved: the decision denies the call, has
+	// no limits, or its limits allow calls that can't be counted.
 	LimitLeaseId string `protobuf:"bytes,6,opt,name=limit_lease_id,json=limitLeaseId,proto3" json:"limit_lease_id,omitempty"`
-	// Digest of the definition of the tool that is to be called: the one that the waiting session listed, if it is still
-	// accepted, otherwise the one that is listed now for the session's protocol version. 32 bytes, or empty if none is
-	// known; an empty digest equals only an empty one.
+	// Digest of the definition of the tool to call. It is the definition that the waiting session listed, if that is
+	// still accepted, or otherwise the definition that is listed now for the session's protocol version. 32 bytes, or
+	// empty if no definition is known. An empty digest equals only an empty digest.
 	DefinitionDigest []byte `protobuf:"bytes,7,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
 	// Current identity of the server, as in BoundCall.
 	ServerIdentity string `protobuf:"bytes,8,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
-	// How long the lease lives without RenewClaim: 1 s to 1 h; absent: 1 min.
+	// Length of the lease without RenewClaim: 1 s to 1 h. If it is absent, 1 min.
 	Lease *durationpb.Duration `protobuf:"bytes,9,opt,name=lease,proto3" json:"lease,omitempty"`
 	// The same decision, signed by the policy service for the call and the principal of the approval, with this
-	// definition and this server's identity, for this approval and attempt. Without it nothing is claimed.
+	// definition and this server's identity, for this approval and attempt. It is required.
 	SignedDecision *v1.SignedDecision `protobuf:"bytes,10,opt,name=signed_decision,json=signedDecision,proto3" json:"signed_decision,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -220,10 +220,10 @@ func (x *ClaimApprovalRequest) GetSignedDecision() *v1.SignedDecision {
 	return nil
 }
 
-// ClaimApprovalResponse is the call or a refusal.
+// ClaimApprovalResponse contains the call or a refusal.
 type ClaimApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One of the two; absent means refused.
+	// Exactly one of the two. If it is absent, the claim is refused.
 	//
 	// Types that are valid to be assigned to Result:
 	//
@@ -294,12 +294,12 @@ type isClaimApprovalResponse_Result interface {
 }
 
 type ClaimApprovalResponse_Claimed struct {
-	// The caller, and no other, may send the call now.
+	// The call is claimed. Only the caller may send it now.
 	Claimed *Claimed `protobuf:"bytes,1,opt,name=claimed,proto3,oneof"`
 }
 
 type ClaimApprovalResponse_Refusal struct {
-	// The caller must not send the call. `lease_unused` says whether the caller settles its reservation.
+	// The caller must not send the call. If `lease_unused` is true, the caller must settle its reservation.
 	Refusal *Refusal `protobuf:"bytes,2,opt,name=refusal,proto3,oneof"`
 }
 
@@ -307,19 +307,20 @@ func (*ClaimApprovalResponse_Claimed) isClaimApprovalResponse_Result() {}
 
 func (*ClaimApprovalResponse_Refusal) isClaimApprovalResponse_Result() {}
 
-// Claimed is a call to send, once.
+// Claimed contains a call to send, once.
 type Claimed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The stored call, without volatile `_meta` keys. The gateway adds the values of this request: the JSON-RPC id, the
 	// progress token, the trace context and the protocol's own `io.modelcontextprotocol/` keys, but never a dev.sluice/
-	// key. The rest is sent byte for byte. The definition digest and the server's identity are those that were approved.
+	// key. The rest is sent unchanged, byte for byte. The definition digest and the server's identity are those that were
+	// approved.
 	Bound *BoundCall `protobuf:"bytes,1,opt,name=bound,proto3" json:"bound,omitempty"`
 	// The current approval.
 	Approval *Approval `protobuf:"bytes,2,opt,name=approval,proto3" json:"approval,omitempty"`
-	// When the lease ends without RenewClaim.
+	// Time at which the lease ends without RenewClaim.
 	LeaseExpires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=lease_expires,json=leaseExpires,proto3" json:"lease_expires,omitempty"`
-	// The votes that allow the call, oldest first, for the record: those of the approval or, if a grant covers the call,
-	// those of the approval with the grant.
+	// Votes that allow the call, oldest first, for the record. They are the votes on the approval or, if a grant covers
+	// the call, on the approval with the grant.
 	Votes         []*Vote `protobuf:"bytes,4,rep,name=votes,proto3" json:"votes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -383,16 +384,16 @@ func (x *Claimed) GetVotes() []*Vote {
 	return nil
 }
 
-// RenewClaimRequest prolongs a lease.
+// RenewClaimRequest extends a lease.
 type RenewClaimRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The approval.
+	// Id of the approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// The claim.
+	// Id of the claim.
 	ClaimId string `protobuf:"bytes,2,opt,name=claim_id,json=claimId,proto3" json:"claim_id,omitempty"`
-	// The gateway, as it claimed.
+	// Name of the gateway, as in the claim.
 	Holder string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
-	// How long from now: 1 s to 1 h; absent: 1 min.
+	// Length of the lease from now: 1 s to 1 h. If it is absent, 1 min.
 	Lease         *durationpb.Duration `protobuf:"bytes,4,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -456,10 +457,10 @@ func (x *RenewClaimRequest) GetLease() *durationpb.Duration {
 	return nil
 }
 
-// RenewClaimResponse is the new end of the lease.
+// RenewClaimResponse contains the new end of the lease.
 type RenewClaimResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When the lease ends without another RenewClaim.
+	// Time at which the lease ends without another RenewClaim.
 	LeaseExpires  *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=lease_expires,json=leaseExpires,proto3" json:"lease_expires,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -502,16 +503,16 @@ func (x *RenewClaimResponse) GetLeaseExpires() *timestamppb.Timestamp {
 	return nil
 }
 
-// ReleaseClaimRequest gives a claim back.
+// ReleaseClaimRequest releases a claim.
 type ReleaseClaimRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The approval.
+	// Id of the approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// The claim.
+	// Id of the claim.
 	ClaimId string `protobuf:"bytes,2,opt,name=claim_id,json=claimId,proto3" json:"claim_id,omitempty"`
-	// The gateway, as it claimed.
+	// Name of the gateway, as in the claim.
 	Holder string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
-	// Why the call was not sent, for the record: 1 to 1,024 bytes.
+	// Reason why the call was not sent, for the record: 1 to 1,024 bytes.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -575,10 +576,10 @@ func (x *ReleaseClaimRequest) GetReason() string {
 	return ""
 }
 
-// ReleaseClaimResponse is the approval after the release.
+// ReleaseClaimResponse contains the approval after the release.
 type ReleaseClaimResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The approval, with a higher attempt. It may have expired meanwhile.
+	// The approval, with a higher attempt. It may have expired in the meantime.
 	Approval      *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -624,13 +625,13 @@ func (x *ReleaseClaimResponse) GetApproval() *Approval {
 // CompleteClaimRequest reports the outcome of a claimed call.
 type CompleteClaimRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The approval.
+	// Id of the approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// The claim.
+	// Id of the claim.
 	ClaimId string `protobuf:"bytes,2,opt,name=claim_id,json=claimId,proto3" json:"claim_id,omitempty"`
-	// The gateway, as it claimed.
+	// Name of the gateway, as in the claim.
 	Holder string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
-	// The outcome.
+	// Outcome of the call.
 	Outcome       CallOutcome `protobuf:"varint,4,opt,name=outcome,proto3,enum=sluice.approval.v1.CallOutcome" json:"outcome,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -694,13 +695,13 @@ func (x *CompleteClaimRequest) GetOutcome() CallOutcome {
 	return CallOutcome_CALL_OUTCOME_UNSPECIFIED
 }
 
-// CompleteClaimResponse is the approval after the report.
+// CompleteClaimResponse contains the approval after the report.
 type CompleteClaimResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
-	// Whether this request settled the approval; false if it was settled before, also by an earlier attempt of the same
-	// request. A different outcome that is reported too late is in the history.
+	// Whether this request settled the approval. It is false if the approval was settled before, also by an earlier
+	// attempt of the same request. A different outcome that is reported too late is in the history.
 	Completed     bool `protobuf:"varint,2,opt,name=completed,proto3" json:"completed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

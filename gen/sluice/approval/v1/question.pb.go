@@ -25,24 +25,25 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// RequestApprovalRequest is a call that a person must decide on.
+// RequestApprovalRequest contains a call on which a person must decide.
 type RequestApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The call.
+	// The call to which the approval is bound.
 	Bound *BoundCall `protobuf:"bytes,1,opt,name=bound,proto3" json:"bound,omitempty"`
-	// The decision that requires the approval: its effect is require_approval, and its `approval` is set. Terms, rule,
-	// digests, revision, message and redactions are stored.
+	// Policy's decision that requires the approval: its effect is require_approval, and its `approval` is set. Terms,
+	// rule, digests, revision, message and redactions are stored.
 	Decision *v1.Decision `protobuf:"bytes,2,opt,name=decision,proto3" json:"decision,omitempty"`
 	// Identifier of the gateway's decision, for records: 1 to 64 characters.
 	DecisionId string `protobuf:"bytes,3,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
-	// The vote that the person at the agent has just cast on this call, by elicitation. Absent if that person was not
-	// asked. Refused if the terms don't say self_confirm, or if the quorum is not 1.
+	// Vote that the person at the agent has just cast on this call, by elicitation. It is absent if that person was not
+	// asked. It is refused if the terms do not have self_confirm, or if the quorum is not 1.
 	SelfVote *SelfVote `protobuf:"bytes,4,opt,name=self_vote,json=selfVote,proto3" json:"self_vote,omitempty"`
-	// Whether the caller's client can ask the person at the agent, and will do so now if `confirm` of the answer is true.
-	// False: that person is not asked.
+	// Whether the caller's client can ask the person at the agent, and will ask now if `confirm` in the response is true.
+	// If it is false, that person is not asked.
 	CanConfirm bool `protobuf:"varint,5,opt,name=can_confirm,json=canConfirm,proto3" json:"can_confirm,omitempty"`
 	// The same decision, signed by the policy service for this call of this principal, with the definition and the
-	// server's identity of `bound`, and for the approval that was shown, if any. Without it no approval is requested.
+	// server's identity of `bound`, and for the approval that was shown, if any. Without the signature no approval is
+	// requested.
 	SignedDecision *v1.SignedDecision `protobuf:"bytes,6,opt,name=signed_decision,json=signedDecision,proto3" json:"signed_decision,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -120,14 +121,14 @@ func (x *RequestApprovalRequest) GetSignedDecision() *v1.SignedDecision {
 	return nil
 }
 
-// SelfVote is the vote of the person at the agent. It counts only for the approval that was shown there, and opens
-// none. While that approval is pending on the decision's terms, the vote approves or denies it like any other vote. An
-// approval that was approved meanwhile, or is pending on other terms, is cancelled if the vote is to deny.
+// SelfVote is the vote of the person at the agent. It counts only for the approval that was shown to that person, and
+// opens no approval. While that approval is pending on the decision's terms, the vote approves or denies it like any
+// other vote. If that approval was approved in the meantime, or is pending on other terms, a vote to deny cancels it.
 type SelfVote struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The approval that was shown.
+	// Id of the approval that was shown.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// The vote.
+	// Decision of the person.
 	Verdict       Verdict `protobuf:"varint,2,opt,name=verdict,proto3,enum=sluice.approval.v1.Verdict" json:"verdict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -177,10 +178,10 @@ func (x *SelfVote) GetVerdict() Verdict {
 	return Verdict_VERDICT_UNSPECIFIED
 }
 
-// RequestApprovalResponse is an approval or a refusal.
+// RequestApprovalResponse contains an approval or a refusal.
 type RequestApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One of the two; absent means refused.
+	// One of the two. If it is absent, the request is refused.
 	//
 	// Types that are valid to be assigned to Result:
 	//
@@ -256,7 +257,7 @@ type RequestApprovalResponse_Asked struct {
 }
 
 type RequestApprovalResponse_Refusal struct {
-	// Nothing was opened.
+	// The reason for the refusal. No approval was opened.
 	Refusal *Refusal `protobuf:"bytes,2,opt,name=refusal,proto3,oneof"`
 }
 
@@ -264,17 +265,17 @@ func (*RequestApprovalResponse_Asked) isRequestApprovalResponse_Result() {}
 
 func (*RequestApprovalResponse_Refusal) isRequestApprovalResponse_Result() {}
 
-// Asked is the approval of a call.
+// Asked contains the approval of a call.
 type Asked struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The approval. Its state may be past pending.
+	// The approval. Its state may be a later one than pending.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
-	// Whether this request opened it.
+	// Whether this request opened the approval.
 	Opened bool `protobuf:"varint,2,opt,name=opened,proto3" json:"opened,omitempty"`
-	// Whether the person at the agent may be asked about the approval, once: the request says can_confirm, the approval
-	// is pending on terms that say self_confirm with a quorum of 1, and the principal may ask people once more
-	// (approvals.max_asked). If the request opened the approval, both together count once; otherwise the form counts as
-	// one more request. False: the person at the agent is not asked.
+	// Whether the person at the agent may be asked about the approval, once. It is true only if the request has
+	// can_confirm, the approval is pending on terms that have self_confirm with a quorum of 1, and the principal may ask
+	// people once more (approvals.max_asked). If the request opened the approval, both together count once. Otherwise the
+	// form counts as one more request. If it is false, the person at the agent is not asked.
 	Confirm       bool `protobuf:"varint,3,opt,name=confirm,proto3" json:"confirm,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -331,23 +332,23 @@ func (x *Asked) GetConfirm() bool {
 	return false
 }
 
-// Refusal is why a call gets no approval, or no claim.
+// Refusal is the reason for which a call gets no approval, or no claim.
 type Refusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The code for the caller: too_many_pending, approval_denied, approval_pending,
-	// approval_expired, approval_used, tool_changed, outcome_unknown, or that of
-	// policy's denial.
+	// Code for the caller: too_many_pending, approval_denied, approval_pending, approval_expired, approval_used,
+	// tool_changed, outcome_unknown, or the code of policy's denial.
 	Code v11.Code `protobuf:"varint,1,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
-	// Text for the model and for people; may be empty.
+	// Message for the model and for people. It may be empty.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	// How long until the same request may succeed, in whole milliseconds rounded up. Absent if it never will, or if the
-	// time is not known, as for too_many_pending because too many calls wait.
+	// Time until the same request may succeed, in whole milliseconds rounded up. It is absent if the request will never
+	// succeed, or if the time is not known, as for too_many_pending because too many calls wait.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
-	// The current approval; absent if there is none, as for too_many_pending.
+	// The current approval. It is absent if there is none, as for too_many_pending.
 	Approval *Approval `protobuf:"bytes,4,opt,name=approval,proto3" json:"approval,omitempty"`
 	// For a refused claim: whether no call can be sent any more under the limit lease of the request, because the attempt
-	// is over or has another claim, and no claim named that lease. Only then must the caller settle the lease as never
-	// sent. Otherwise the caller must not settle it: the lease belongs to another claim, or may still get one.
+	// is over or has another claim, and no claim has named that lease. Only if it is true must the caller settle the
+	// lease as never sent. Otherwise the caller must not settle the lease, which belongs to another claim or may still
+	// get one.
 	LeaseUnused   bool `protobuf:"varint,5,opt,name=lease_unused,json=leaseUnused,proto3" json:"lease_unused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

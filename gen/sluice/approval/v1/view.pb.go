@@ -23,77 +23,77 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// View is what a person must see before deciding: facts from the mesh, and not from the agent. In every text, invisible
-// and bidirectional characters, control characters and backslashes are written as escapes, so that the text can be
-// shown as it is wherever text is not interpreted.
+// View contains the facts that a person must see before deciding. They are from the mesh, and not from the agent. In
+// every string, invisible and bidirectional characters, control characters and backslashes are escaped. Therefore a
+// program that does not interpret markup can show the strings unchanged.
 //
-// A view whose params are larger than 1 MiB comes in parts. Every part has all facts, and the parts differ only in
+// A view whose params are larger than 1 MiB is sent in parts. Every part has all facts. The parts differ only in
 // digest, params and the two offsets.
 type View struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The approval.
+	// Id of the approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
 	// SHA-256 of the whole view without the comparison (previous_approval_id, changes, changes_total), 32 bytes. Any
-	// change of facts, terms or arguments changes it. The comparison changes when another call of the tool has run, and
-	// that must not void the votes on this one. DecideApproval requires the digest. Only the service computes it. The
-	// digest is empty on every part but the last: a program that shows less than the whole view has no digest to approve
-	// with.
+	// change of facts, terms or arguments changes the digest. The comparison changes when another call of the tool has
+	// run, which must not void the votes on this call. DecideApproval requires the digest. Only the service computes it.
+	// Every part except the last has an empty digest: a program that shows less than the whole view has no digest with
+	// which to approve.
 	Digest []byte `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Identifies this state of the view, including the comparison: 1 to 64 bytes, the same in all parts, for
-	// `view_version`. It can't be used to approve.
+	// Version of the view, including the comparison, for `view_version`: 1 to 64 bytes, the same in all parts. It can't
+	// be used to approve.
 	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
 	// Subject of the caller.
 	Subject string `protobuf:"bytes,4,opt,name=subject,proto3" json:"subject,omitempty"`
-	// Agent of the caller; empty for people.
+	// Agent of the caller. It is empty for people.
 	Agent string `protobuf:"bytes,5,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Person that the agent works for; empty if none is named.
+	// Person for whom the agent works. It is empty if none is named.
 	Owner string `protobuf:"bytes,6,opt,name=owner,proto3" json:"owner,omitempty"`
-	// The principals in the caller's chain, nearest first: subjects.
+	// Subjects of the principals in the caller's chain, nearest first.
 	Chain []string `protobuf:"bytes,7,rep,name=chain,proto3" json:"chain,omitempty"`
-	// Server.
+	// Configured name of the server.
 	Server string `protobuf:"bytes,8,opt,name=server,proto3" json:"server,omitempty"`
 	// Identity of the server, as in BoundCall.
 	ServerIdentity string `protobuf:"bytes,9,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
 	// MCP method.
 	Method string `protobuf:"bytes,10,opt,name=method,proto3" json:"method,omitempty"`
-	// Tool, or what else the method names, as the approval has it. If the name is cut, a warning says so, and `params`
-	// has it in full.
+	// Name of the tool, or of the item that the method addresses, as in the approval. If the name is truncated, a warning
+	// reports it, and `params` contains the complete name.
 	Name string `protobuf:"bytes,11,opt,name=name,proto3" json:"name,omitempty"`
 	// Digest of the tool's definition: 32 bytes, or empty if it is not known.
 	DefinitionDigest []byte `protobuf:"bytes,12,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
-	// Class of the tool in the catalog when policy required the approval: category, risk and tags, as in the decision.
-	// Absent if the catalog did not have the tool; assume the most severe class then.
+	// Class of the tool in the catalog when policy required the approval: category, risk and tags, as in the decision. It
+	// is absent if the tool was not in the catalog. In that case, assume the most severe class.
 	Classification *v1.Classification `protobuf:"bytes,13,opt,name=classification,proto3" json:"classification,omitempty"`
-	// The rule that requires the approval; absent if a default does.
+	// Rule that requires the approval. It is absent if a default requires it.
 	Rule *v1.RuleRef `protobuf:"bytes,14,opt,name=rule,proto3" json:"rule,omitempty"`
-	// The rule's reason; may be empty.
+	// Reason in the rule. It may be empty.
 	Message string `protobuf:"bytes,15,opt,name=message,proto3" json:"message,omitempty"`
-	// Who may decide and how.
+	// Terms: who may decide, and under which conditions.
 	Terms *v1.ApprovalTerms `protobuf:"bytes,16,opt,name=terms,proto3" json:"terms,omitempty"`
-	// Until when the approval can be decided.
+	// Deadline for the decision.
 	DecideBefore *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=decide_before,json=decideBefore,proto3" json:"decide_before,omitempty"`
-	// What a person should not overlook, one sentence each: for example escaped characters, a grant for more than this
-	// call, an equal call whose outcome is unknown, or a tool that the catalog does not have.
+	// Warnings for the person, one sentence each: for example about escaped characters, a grant for more than this call,
+	// an equal call whose outcome is unknown, or a tool that is not in the catalog.
 	Warnings []string `protobuf:"bytes,18,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	// The last call of the tool that was approved for the same caller and ran or may have run: done, outcome_unknown, or
-	// failed after it was sent. For an approval that has ended, only calls that were requested before it count. Empty if
-	// there is none, or if the two can't be compared: the methods differ, the earlier params are no longer stored, or the
-	// JSON Pointers of all values together are longer than 4 MiB.
+	// Id of the approval of the last call of the tool that was approved for the same caller and ran or may have run:
+	// done, outcome_unknown, or failed after it was sent. For an approval that has ended, only calls that were requested
+	// before it count. It is empty if there is no such call, or if the two calls can't be compared: the methods differ,
+	// the earlier params are no longer stored, or the JSON Pointers of all values together are longer than 4 MiB.
 	PreviousApprovalId string `protobuf:"bytes,19,opt,name=previous_approval_id,json=previousApprovalId,proto3" json:"previous_approval_id,omitempty"`
 	// The differences from that call, at most 100.
 	Changes []*ArgumentChange `protobuf:"bytes,20,rep,name=changes,proto3" json:"changes,omitempty"`
-	// How many differences there are in all.
+	// Total number of differences.
 	ChangesTotal int32 `protobuf:"varint,21,opt,name=changes_total,json=changesTotal,proto3" json:"changes_total,omitempty"`
-	// JSON Pointers of params that the rules redact. Their values are replaced in `params` by the text `[redacted]` and
-	// are approved unseen.
+	// JSON Pointers of params that the rules redact. In `params` their values are replaced by `[redacted]`. The person
+	// approves them without seeing them.
 	Redacted []string `protobuf:"bytes,22,rep,name=redacted,proto3" json:"redacted,omitempty"`
-	// The params from `params_offset`, indented JSON, at most 1 MiB.
+	// The params from `params_offset`, as indented JSON, at most 1 MiB.
 	Params string `protobuf:"bytes,23,opt,name=params,proto3" json:"params,omitempty"`
-	// Where this part starts, in bytes.
+	// Offset of this part, in bytes.
 	ParamsOffset int64 `protobuf:"varint,24,opt,name=params_offset,json=paramsOffset,proto3" json:"params_offset,omitempty"`
-	// Where the next part starts, for `view_offset`; 0 in the last part.
+	// Offset of the next part, for `view_offset`. It is 0 in the last part.
 	NextOffset int64 `protobuf:"varint,25,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
-	// Size of the whole text in bytes.
+	// Size of the complete params, in bytes.
 	ParamsTotal   int64 `protobuf:"varint,26,opt,name=params_total,json=paramsTotal,proto3" json:"params_total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -316,11 +316,11 @@ type ArgumentChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// JSON Pointer (RFC 6901) into the params.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// The earlier value as JSON text, at most 1,024 bytes; empty if there was none.
+	// The earlier value as JSON, at most 1,024 bytes. It is empty if there was none.
 	Before string `protobuf:"bytes,2,opt,name=before,proto3" json:"before,omitempty"`
-	// The current value as JSON text, at most 1,024 bytes; empty if there is none.
+	// The current value as JSON, at most 1,024 bytes. It is empty if there is none.
 	After string `protobuf:"bytes,3,opt,name=after,proto3" json:"after,omitempty"`
-	// Whether a longer value is cut here. The params have the current one in full.
+	// Whether a longer value is truncated here. The params contain the complete current value.
 	Cut           bool `protobuf:"varint,4,opt,name=cut,proto3" json:"cut,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

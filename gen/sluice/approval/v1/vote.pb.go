@@ -26,11 +26,11 @@ const (
 type Resolution int32
 
 const (
-	// Refused.
+	// A request without a resolution is refused.
 	Resolution_RESOLUTION_UNSPECIFIED Resolution = 0
-	// The call ran: done.
+	// The call ran. The state becomes done.
 	Resolution_RESOLUTION_DONE Resolution = 1
-	// The call did not run, or ran without effect: failed.
+	// The call did not run, or ran without effect. The state becomes failed.
 	Resolution_RESOLUTION_FAILED Resolution = 2
 )
 
@@ -75,17 +75,17 @@ func (Resolution) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_vote_proto_rawDescGZIP(), []int{0}
 }
 
-// DecideApprovalRequest is a vote.
+// DecideApprovalRequest contains a person's vote.
 type DecideApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The approval.
+	// Id of the approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// The vote.
+	// Decision of the person.
 	Verdict Verdict `protobuf:"varint,2,opt,name=verdict,proto3,enum=sluice.approval.v1.Verdict" json:"verdict,omitempty"`
-	// Digest of the view that the person was shown: 32 bytes. It may be empty only for a denial, which needs no whole
-	// view.
+	// Digest of the view that the person was shown: 32 bytes. It may be empty only for a denial, which does not need the
+	// whole view.
 	ViewDigest []byte `protobuf:"bytes,3,opt,name=view_digest,json=viewDigest,proto3" json:"view_digest,omitempty"`
-	// Comment of the person. The caller gets the comment of a denial. At most 1,024 bytes.
+	// Comment of the person, at most 1,024 bytes. The caller receives the comment of a denial.
 	Comment       string `protobuf:"bytes,4,opt,name=comment,proto3" json:"comment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -149,12 +149,13 @@ func (x *DecideApprovalRequest) GetComment() string {
 	return ""
 }
 
-// DecideApprovalResponse is the approval after the vote.
+// DecideApprovalResponse contains the approval after the vote.
 type DecideApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval, with the vote.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
-	// The person's valid vote, with the time at which it was cast. If the person had cast it before, it is the first one.
+	// The person's valid vote, with the time at which it was cast. If the person had cast the same vote before, it is the
+	// first one.
 	Vote          *Vote `protobuf:"bytes,2,opt,name=vote,proto3" json:"vote,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -207,11 +208,11 @@ func (x *DecideApprovalResponse) GetVote() *Vote {
 // ResolveOutcomeRequest settles an unknown outcome.
 type ResolveOutcomeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The approval.
+	// Id of the approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// What the operator found.
+	// Outcome that the operator determined.
 	Resolution Resolution `protobuf:"varint,2,opt,name=resolution,proto3,enum=sluice.approval.v1.Resolution" json:"resolution,omitempty"`
-	// How it was found, for the record: 1 to 1,024 bytes.
+	// Description of how the operator determined the outcome, for the record: 1 to 1,024 bytes.
 	Comment       string `protobuf:"bytes,3,opt,name=comment,proto3" json:"comment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -268,7 +269,7 @@ func (x *ResolveOutcomeRequest) GetComment() string {
 	return ""
 }
 
-// ResolveOutcomeResponse is the approval after the resolution.
+// ResolveOutcomeResponse contains the approval after the resolution.
 type ResolveOutcomeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
@@ -317,9 +318,9 @@ func (x *ResolveOutcomeResponse) GetApproval() *Approval {
 // CancelApprovalRequest cancels an approval.
 type CancelApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The approval.
+	// Id of the approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Why, for the record: 1 to 1,024 bytes.
+	// Reason for the cancellation, for the record: 1 to 1,024 bytes.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -369,7 +370,7 @@ func (x *CancelApprovalRequest) GetReason() string {
 	return ""
 }
 
-// CancelApprovalResponse is the approval after the cancellation.
+// CancelApprovalResponse contains the approval after the cancellation.
 type CancelApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.

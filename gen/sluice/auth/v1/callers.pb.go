@@ -22,25 +22,25 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Role is a process of the mesh, as its certificate names it.
+// Role is the role of a process of the mesh, as named by its certificate.
 type Role int32
 
 const (
 	// No role. A certificate without a known role is refused.
 	Role_ROLE_UNSPECIFIED Role = 0
-	// The MCP edge.
+	// The gateway: serves MCP clients.
 	Role_ROLE_GATEWAY Role = 1
-	// Policy documents, decisions, the catalogue and the token records.
+	// The policy service: policy documents, decisions, the catalog and the token records.
 	Role_ROLE_POLICY Role = 2
-	// Quotas and budgets.
+	// The rate limit service: quotas and budgets.
 	Role_ROLE_RATELIMIT Role = 3
-	// What waits for a person.
+	// The approval service: calls that wait for a person.
 	Role_ROLE_APPROVAL Role = 4
-	// Sandboxed agents.
+	// The agent service: sandboxed agents.
 	Role_ROLE_WASMAGENT Role = 5
-	// The decision log.
+	// The audit service: the decision log.
 	Role_ROLE_AUDIT Role = 6
-	// The web pages for people.
+	// The console: web pages for people.
 	Role_ROLE_CONSOLE Role = 7
 )
 
@@ -95,19 +95,19 @@ func (Role) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_auth_v1_callers_proto_rawDescGZIP(), []int{0}
 }
 
-// TokenRole is what the holder of a bearer token is to the mesh.
+// TokenRole is the role of the holder of a bearer token.
 type TokenRole int32
 
 const (
-	// No role. A token without one is refused when the configuration loads.
+	// No role. The configuration is refused if a token has no role.
 	TokenRole_TOKEN_ROLE_UNSPECIFIED TokenRole = 0
-	// An agent: calls tools through the gateway, reaches no RPC but health.
+	// An agent. It may call tools through the gateway, but no RPC other than the health check.
 	TokenRole_TOKEN_ROLE_AGENT TokenRole = 1
-	// Runs the installation: reads and changes everything, calls no tools.
+	// An operator. It may read and change all data, but may not call tools.
 	TokenRole_TOKEN_ROLE_OPERATOR TokenRole = 2
-	// Decides on approvals, and sees what is needed for it.
+	// An approver. It decides on approvals and may read the data that it needs for that.
 	TokenRole_TOKEN_ROLE_APPROVER TokenRole = 3
-	// Sees, and changes nothing.
+	// A viewer. It may read, but not change anything.
 	TokenRole_TOKEN_ROLE_VIEWER TokenRole = 4
 )
 
@@ -156,21 +156,19 @@ func (TokenRole) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_auth_v1_callers_proto_rawDescGZIP(), []int{1}
 }
 
-// Callers is the complete list of those who may call an RPC. An RPC without it
-// can be called by nobody.
+// Callers is the complete list of the callers that may call an RPC. An RPC without this option has no permitted caller.
 type Callers struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Roles whose certificate (or pipe, in one process) is accepted.
+	// Roles whose certificate is accepted, or whose in-process connection.
 	Roles []Role `protobuf:"varint,1,rep,packed,name=roles,proto3,enum=sluice.auth.v1.Role" json:"roles,omitempty"`
 	// Token roles whose bearer token is accepted.
 	Tokens []TokenRole `protobuf:"varint,2,rep,packed,name=tokens,proto3,enum=sluice.auth.v1.TokenRole" json:"tokens,omitempty"`
-	// Whether a role must send on whose behalf it calls, in the metadata
-	// `sluice-principal`; sluice.identity.v1.Principal tells its form. Tokens never
-	// send one.
+	// Whether a role must send the principal on whose behalf it calls, in the metadata `sluice-principal`.
+	// sluice.identity.v1.Principal specifies the format. A request with a token never has a principal.
 	Principal bool `protobuf:"varint,3,opt,name=principal,proto3" json:"principal,omitempty"`
-	// Whether a token is accepted that lived when the policy role was last heard of,
-	// for as long as nobody can say whether it still does. For what tells how the
-	// mesh is, of which one learns nothing about callers and by which nothing changes.
+	// Whether a token is accepted while the policy role is unavailable, if the token was valid when the policy role last
+	// responded. It is only for RPCs that report the state of the mesh. Such an RPC returns no data about callers and
+	// changes no state.
 	LastKnownTokens bool `protobuf:"varint,4,opt,name=last_known_tokens,json=lastKnownTokens,proto3" json:"last_known_tokens,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -263,18 +261,17 @@ var file_sluice_auth_v1_callers_proto_extTypes = []protoimpl.ExtensionInfo{
 
 // Extension fields to descriptorpb.MethodOptions.
 var (
-	// Who may call the method. Absent means nobody.
+	// Permitted callers of the method. If the option is absent, the method has no permitted caller.
 	//
 	// optional sluice.auth.v1.Callers callers = 51001;
 	E_Callers = &file_sluice_auth_v1_callers_proto_extTypes[0]
-	// The largest request, in bytes as encoded, 1 to 8,388,608; on a stream each
-	// message. Absent means 65,536. A larger one is refused with RESOURCE_EXHAUSTED
-	// before it is read.
+	// Maximum size of an encoded request in bytes, 1 to 8,388,608. On a stream it applies to each message. If it is
+	// absent, the maximum is 65,536. A larger request is refused with RESOURCE_EXHAUSTED before it is read.
 	//
 	// optional uint32 max_request_bytes = 51002;
 	E_MaxRequestBytes = &file_sluice_auth_v1_callers_proto_extTypes[1]
-	// Whether roles may make their calls of the method on a stream that carries many
-	// (sluice.mesh.v1.CarrierService). Only for a unary method that is safe to repeat.
+	// Whether roles may send their calls of the method on a stream that carries many calls
+	// (sluice.mesh.v1.CarrierService). It is only for a unary method that is safe to repeat.
 	//
 	// optional bool carried = 51003;
 	E_Carried = &file_sluice_auth_v1_callers_proto_extTypes[2]

@@ -21,14 +21,14 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Code is the reason why a call was refused, or why its outcome is unknown. The list is closed: clients branch on it,
-// dashboards count by it, and a new reason is a new value here. On the wire to MCP clients, in journals and in
-// documents a code is written in lower case without its prefix, for example `denied_by_rule`.
+// Code is the reason for which a call was refused, or for which its outcome is unknown. The list is closed: clients
+// branch on the code, and dashboards count by it. A new reason is a new value of this enum. On the wire to MCP clients,
+// in journals and in documents a code is written in lower case without its prefix, for example `denied_by_rule`.
 type Code int32
 
 const (
-	// No reason to refuse was recorded. With the effect allow it means "not refused"; with any other effect a reader must
-	// treat the call as refused.
+	// No reason to refuse was recorded. With the effect allow, the call was not refused. With any other effect, a reader
+	// must treat the call as refused.
 	Code_CODE_UNSPECIFIED Code = 0
 	// A rule or a tool entry with `action: deny` matched.
 	Code_CODE_DENIED_BY_RULE Code = 1
@@ -36,25 +36,25 @@ const (
 	Code_CODE_DENIED_BY_DEFAULT Code = 2
 	// The tool is hidden from this caller, or the server is not known.
 	Code_CODE_TOOL_UNKNOWN Code = 3
-	// The tool's definition is not the one that was pinned or approved.
+	// The tool's definition differs from the definition that was pinned or approved.
 	Code_CODE_TOOL_CHANGED Code = 4
-	// The tool or its server waits for a person to accept a new definition.
+	// A person must accept a new definition of the tool, or of its server, before it can be called.
 	Code_CODE_QUARANTINED Code = 5
-	// A person must decide first, and none was asked yet.
+	// A person must decide first, and no person was asked yet.
 	Code_CODE_APPROVAL_REQUIRED Code = 6
 	// A person was asked and has not decided yet. The call did not run.
 	Code_CODE_APPROVAL_PENDING Code = 7
 	// A person denied the call, or the cool-down after a denial is not over.
 	Code_CODE_APPROVAL_DENIED Code = 8
-	// There was no decision in time, or the approved call was not run in time.
+	// No person decided before the deadline, or the approved call was not run before the deadline.
 	Code_CODE_APPROVAL_EXPIRED Code = 9
 	// Another call has used the approval.
 	Code_CODE_APPROVAL_USED Code = 10
-	// The caller has reached its limit of calls that wait for a person, or of approval requests for now.
+	// The caller has reached its limit of calls that wait for a person, or its current limit of approval requests.
 	Code_CODE_TOO_MANY_PENDING Code = 11
-	// A rate limit is used up for now.
+	// A rate limit is currently exhausted.
 	Code_CODE_RATE_LIMITED Code = 12
-	// The cost of the call does not fit into a budget.
+	// The cost of the call exceeds the rest of a budget.
 	Code_CODE_BUDGET_EXCEEDED Code = 13
 	// The same call was repeated more often than its loop guard allows.
 	Code_CODE_LOOP_DETECTED Code = 14
@@ -68,19 +68,19 @@ const (
 	Code_CODE_APPROVAL_UNAVAILABLE Code = 18
 	// The decision could not be recorded, so the call was not sent.
 	Code_CODE_AUDIT_UNAVAILABLE Code = 19
-	// The server could not be reached; the call certainly was not sent.
+	// The server could not be reached. The call certainly was not sent.
 	Code_CODE_UPSTREAM_UNAVAILABLE Code = 20
-	// The server did not answer in time; it is not known whether the call ran.
+	// The server did not respond before the timeout. It is not known whether the call ran.
 	Code_CODE_UPSTREAM_TIMEOUT Code = 21
-	// The call was sent and there was no usable answer; it is not known whether the call ran.
+	// The call was sent, but no usable response was received. It is not known whether the call ran.
 	Code_CODE_OUTCOME_UNKNOWN Code = 22
 	// The agent is working on another prompt.
 	Code_CODE_AGENT_BUSY Code = 23
 	// The request has no valid credential.
 	Code_CODE_UNAUTHENTICATED Code = 24
-	// The Host header names none of the accepted hosts.
+	// The host in the Host header is not among the accepted hosts.
 	Code_CODE_HOST_REFUSED Code = 25
-	// The Origin header names none of the accepted origins.
+	// The origin in the Origin header is not among the accepted origins.
 	Code_CODE_ORIGIN_REFUSED Code = 26
 	// The body is not JSON, or is compressed.
 	Code_CODE_MEDIA_TYPE Code = 27
@@ -90,28 +90,28 @@ const (
 	Code_CODE_TOO_MANY_SESSIONS Code = 29
 	// Policy does not allow the method.
 	Code_CODE_METHOD_DENIED Code = 30
-	// A header disagrees with the body.
+	// A header contradicts the body.
 	Code_CODE_HEADER_MISMATCH Code = 31
-	// The principal was refused so often that refusals are now only counted, or has too many unanswered requests at the
+	// The principal was refused so often that its refusals are only counted, or it has too many pending requests at the
 	// gateway.
 	Code_CODE_ABUSE_LIMITED Code = 32
-	// The credential is valid but does not permit this request, for example an operator's token on a tool call.
+	// The credential is valid but does not permit this request, for example an operator's token for a tool call.
 	Code_CODE_FORBIDDEN Code = 33
 	// The gateway does not support the protocol revision.
 	Code_CODE_PROTOCOL_VERSION Code = 34
-	// The request needs a session and names none, or names one twice.
+	// The request needs a session, but its session header is missing or repeated.
 	Code_CODE_SESSION_REQUIRED Code = 35
 	// The client does not declare a capability that the request needs.
 	Code_CODE_CAPABILITY_MISSING Code = 36
 	// The body is larger than the gateway accepts for its kind.
 	Code_CODE_BODY_TOO_LARGE Code = 64
-	// The bytes are not one JSON value.
+	// The body is not one JSON value.
 	Code_CODE_JSON_INVALID Code = 65
-	// An object names the same key twice, escapes resolved.
+	// An object contains the same key twice, after unescaping.
 	Code_CODE_JSON_DUPLICATE_KEY Code = 66
-	// The text is not valid UTF-8, starts with a byte order mark, or contains a lone surrogate.
+	// The body is not valid UTF-8, starts with a byte order mark, or contains a lone surrogate.
 	Code_CODE_JSON_ENCODING Code = 67
-	// More bytes follow the first JSON value.
+	// The first JSON value is followed by more bytes.
 	Code_CODE_JSON_TRAILING Code = 68
 	// Objects and arrays are nested deeper than the gateway accepts.
 	Code_CODE_JSON_TOO_DEEP Code = 69

@@ -26,25 +26,23 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// CallToolRequest is one tool call.
+// CallToolRequest specifies one tool call.
 type CallToolRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Configured name of the server that has the tool.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// Name of the tool.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
-	// Arguments as JSON text: one object, at most 4 MiB; empty means none. They are parsed strictly and sent byte for
+	// Arguments as JSON: one object, at most 4 MiB. Empty means no arguments. They are parsed strictly and sent byte for
 	// byte.
 	ArgumentsJson string `protobuf:"bytes,3,opt,name=arguments_json,json=argumentsJson,proto3" json:"arguments_json,omitempty"`
-	// Not supported in this version: a call with a key is answered UNIMPLEMENTED, NOT_SERVED, and is not made. Leave it
-	// empty. If the answer of a call is lost, ask GetDecision for its outcome before you repeat the call. At most 128
-	// bytes.
+	// Not supported in this version: leave it empty. A call with a key is refused with UNIMPLEMENTED, NOT_SERVED. If the
+	// response to a call is lost, get its outcome with GetDecision before you repeat the call. At most 128 bytes.
 	IdempotencyKey string `protobuf:"bytes,4,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	// Id of an approval whose state is to be reported, as `_meta["dev.sluice/approval"]`; at most 128 bytes; empty for
-	// none.
+	// Id of an approval whose state to report, as `_meta["dev.sluice/approval"]`, at most 128 bytes. Empty means none.
 	ApprovalId string `protobuf:"bytes,5,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// How long to hold the call if a person must decide; absent: the configured time. 0 s answers with the ticket at
-	// once. At most 10 min.
+	// Maximum time to hold the call if a person must decide, at most 10 min. If it is absent, the configured time
+	// applies. With 0 s, the response with the ticket is immediate.
 	Hold          *durationpb.Duration `protobuf:"bytes,6,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -122,7 +120,7 @@ func (x *CallToolRequest) GetHold() *durationpb.Duration {
 	return nil
 }
 
-// CallToolResponse is either progress or the answer, which ends the stream.
+// CallToolResponse contains progress, or the result, which ends the stream.
 type CallToolResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Exactly one is set.
@@ -201,7 +199,7 @@ type CallToolResponse_Progress struct {
 }
 
 type CallToolResponse_Answer struct {
-	// Answer to the call.
+	// Result of the call.
 	Answer *ToolAnswer `protobuf:"bytes,2,opt,name=answer,proto3,oneof"`
 }
 
@@ -209,14 +207,14 @@ func (*CallToolResponse_Progress) isCallToolResponse_Item() {}
 
 func (*CallToolResponse_Answer) isCallToolResponse_Item() {}
 
-// Progress is a progress notification of the server.
+// Progress is a progress notification from the server.
 type Progress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Increases from message to message.
+	// Progress so far. It increases from message to message.
 	Progress float64 `protobuf:"fixed64,1,opt,name=progress,proto3" json:"progress,omitempty"`
-	// Value at which the call is complete; 0: not known.
+	// Value at which the call is complete. It is 0 if the value is not known.
 	Total float64 `protobuf:"fixed64,2,opt,name=total,proto3" json:"total,omitempty"`
-	// Text for people; may be empty.
+	// Message for people. It may be empty.
 	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -273,17 +271,17 @@ func (x *Progress) GetMessage() string {
 	return ""
 }
 
-// ToolAnswer is the answer to a tool call.
+// ToolAnswer is the result of a tool call.
 type ToolAnswer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Decision on the call, allowed or refused.
 	Decision *DecisionInfo `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
-	// MCP CallToolResult as JSON text, as the server sent it; for a refused call, the result that an MCP client would
-	// get. Empty if it is too large.
+	// MCP CallToolResult as JSON, as the server sent it. For a refused call, it is the result that an MCP client would
+	// receive. It is empty if it is too large.
 	ResultJson string `protobuf:"bytes,2,opt,name=result_json,json=resultJson,proto3" json:"result_json,omitempty"`
 	// Whether the tool reports an error or the call was refused.
 	IsError bool `protobuf:"varint,3,opt,name=is_error,json=isError,proto3" json:"is_error,omitempty"`
-	// Whether the result is larger than 6 MiB and therefore left out. The call has run.
+	// Whether the result is larger than 6 MiB and therefore omitted. The call has run.
 	TooLarge      bool `protobuf:"varint,4,opt,name=too_large,json=tooLarge,proto3" json:"too_large,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -347,7 +345,7 @@ func (x *ToolAnswer) GetTooLarge() bool {
 	return false
 }
 
-// DecisionInfo is what a caller may know about the decision on its call. It corresponds to
+// DecisionInfo is the part of the decision on a call that its caller may see. It corresponds to
 // `_meta["dev.sluice/decision"]`.
 type DecisionInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -355,19 +353,19 @@ type DecisionInfo struct {
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Effect of the decision.
 	Effect v1.Effect `protobuf:"varint,2,opt,name=effect,proto3,enum=sluice.policy.v1.Effect" json:"effect,omitempty"`
-	// Why the call was refused; unspecified if it ran.
+	// Reason for which the call was refused. It is unspecified if the call ran.
 	Code v11.Code `protobuf:"varint,3,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
 	// Rule that decided.
 	Rule *v1.RuleRef `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"`
 	// Whether the same call may succeed later.
 	Retryable bool `protobuf:"varint,5,opt,name=retryable,proto3" json:"retryable,omitempty"`
-	// How long until it may succeed, in whole milliseconds, rounded up; absent if not known.
+	// Time until the call may succeed, in whole milliseconds, rounded up. It is absent if it is not known.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,6,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
-	// Approval for which the call waits; absent if there is none.
+	// Approval for which the call waits. It is absent if there is none.
 	Approval *ApprovalInfo `protobuf:"bytes,7,opt,name=approval,proto3" json:"approval,omitempty"`
 	// Policy revision of the decision: hex SHA-256.
 	PolicyRevision string `protobuf:"bytes,8,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Text for the model.
+	// Message for the model.
 	Message       string `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -466,16 +464,16 @@ func (x *DecisionInfo) GetMessage() string {
 	return ""
 }
 
-// ApprovalInfo is what a caller may know about an approval.
+// ApprovalInfo is the part of an approval that its caller may see.
 type ApprovalInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identifier.
+	// Id of the approval.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Where a person can decide; may be empty.
+	// URL at which a person can decide. It may be empty.
 	Url string `protobuf:"bytes,2,opt,name=url,proto3" json:"url,omitempty"`
-	// When the approval expires, undecided or unused.
+	// Time at which the approval expires, undecided or unused.
 	Expires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
-	// Until when an equal call stays denied; absent if no person has denied it.
+	// Time until which an equal call is denied. It is absent if no person has denied the call.
 	DeniedUntil   *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=denied_until,json=deniedUntil,proto3" json:"denied_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -539,12 +537,12 @@ func (x *ApprovalInfo) GetDeniedUntil() *timestamppb.Timestamp {
 	return nil
 }
 
-// WithdrawApprovalRequest names one of the principal's approvals.
+// WithdrawApprovalRequest specifies one of the principal's approvals.
 type WithdrawApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Why the principal no longer waits for the call, in a sentence for approvers: 1 to 1,024 bytes.
+	// Reason for which the principal no longer waits for the call, in one sentence for approvers: 1 to 1,024 bytes.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -631,14 +629,14 @@ func (*WithdrawApprovalResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_gateway_v1_call_proto_rawDescGZIP(), []int{7}
 }
 
-// ListToolsRequest asks for a page of tools.
+// ListToolsRequest requests a page of tools.
 type ListToolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Configured name of the server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// Maximum number of tools: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the previous page; empty for the first page.
+	// `next_page_token` of the previous page. Empty for the first page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -698,9 +696,9 @@ func (x *ListToolsRequest) GetPageToken() string {
 // ListToolsResponse is a page of tools.
 type ListToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Definitions of the tools as JSON texts, as the server sent them. A definition larger than 1 MiB is left out.
+	// Definitions of the tools as JSON, as the server sent them. A definition larger than 1 MiB is omitted.
 	ToolsJson []string `protobuf:"bytes,1,rep,name=tools_json,json=toolsJson,proto3" json:"tools_json,omitempty"`
-	// Token of the next page; empty on the last page.
+	// Token of the next page. It is empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

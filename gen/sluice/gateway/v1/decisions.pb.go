@@ -24,10 +24,10 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// GetDecisionRequest asks for the records of a decision.
+// GetDecisionRequest specifies a decision whose records are requested.
 type GetDecisionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identifier of the decision, as in answers and records: 1 to 64 characters.
+	// Identifier of the decision, as in responses and records: 1 to 64 characters.
 	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -121,20 +121,20 @@ type DecisionFilter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Configured name of the server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Exact name of the tool; at most 128 bytes.
+	// Exact name of the tool, at most 128 bytes.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
-	// Exact subject of the principal; at most 256 bytes.
+	// Exact subject of the principal, at most 256 bytes.
 	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Selects records with one of these codes.
 	Codes []v1.Code `protobuf:"varint,4,rep,packed,name=codes,proto3,enum=sluice.common.v1.Code" json:"codes,omitempty"`
 	// Selects records of one of these kinds.
 	Kinds []RecordKind `protobuf:"varint,5,rep,packed,name=kinds,proto3,enum=sluice.gateway.v1.RecordKind" json:"kinds,omitempty"`
-	// Selects records that were written at this time or later; absent: all.
+	// Selects records that were written at this time or later.
 	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
-	// Selects records that were written before this time; absent: all.
+	// Selects records that were written before this time.
 	Until *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=until,proto3" json:"until,omitempty"`
-	// Whether to leave out protocol messages: initialize, ping, discovery, lists and notifications that passed or that
-	// no rule allows. Those that were refused for another reason are selected.
+	// Whether to omit protocol messages: initialize, ping, discovery, lists and notifications that passed or that no rule
+	// allows. Such messages that were refused for another reason are selected.
 	WithoutProtocol bool `protobuf:"varint,20,opt,name=without_protocol,json=withoutProtocol,proto3" json:"without_protocol,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -226,14 +226,14 @@ func (x *DecisionFilter) GetWithoutProtocol() bool {
 	return false
 }
 
-// ListDecisionsRequest asks for a page of records.
+// ListDecisionsRequest requests a page of records.
 type ListDecisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Selects records; absent: all.
+	// Selects records. If it is absent, all records are selected.
 	Filter *DecisionFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
 	// Maximum number of records: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the previous page, with the same filter; empty for the newest records.
+	// `next_page_token` of the previous page, with the same filter. Empty for the newest records.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -291,14 +291,14 @@ func (x *ListDecisionsRequest) GetPageToken() string {
 }
 
 // ListDecisionsResponse is a page of records, newest first. A page may have fewer records than requested, or none,
-// although more follow: the gateway searches for about 0.5 s for each page.
+// although more follow, because the gateway searches for about 0.5 s for each page.
 type ListDecisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The records.
 	Records []*Record `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
-	// Token of the next page; empty on the last page.
+	// Token of the next page. It is empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// Time of the oldest record that was searched for this page; absent if none was searched.
+	// Time of the oldest record that was searched for this page. It is absent if no record was searched.
 	Searched      *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=searched,proto3" json:"searched,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -355,12 +355,12 @@ func (x *ListDecisionsResponse) GetSearched() *timestamppb.Timestamp {
 	return nil
 }
 
-// WatchDecisionsRequest asks for records when they are written.
+// WatchDecisionsRequest requests records when they are written.
 type WatchDecisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many of the newest records to send first: 0 to 10,000.
+	// Number of newest records to send first: 0 to 10,000.
 	Last int32 `protobuf:"varint,1,opt,name=last,proto3" json:"last,omitempty"`
-	// Selects records; absent: all.
+	// Selects records. If it is absent, all records are selected.
 	Filter        *DecisionFilter `protobuf:"bytes,2,opt,name=filter,proto3" json:"filter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

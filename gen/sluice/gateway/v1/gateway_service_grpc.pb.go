@@ -33,54 +33,51 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// GatewayService gives callers inside the mesh the same pipeline that MCP clients have, and operators the state of
-// the gateway and its records.
+// GatewayService gives callers inside the mesh the same pipeline as MCP clients. It gives operators the state of the
+// gateway and its records.
 type GatewayServiceClient interface {
-	// CallTool sends one tool call through the pipeline for the principal in the metadata, exactly like a `tools/call`
-	// of an MCP client. A refusal is an answer, returned with OK. It is not safe to repeat. Errors:
+	// CallTool sends one tool call through the pipeline for the principal in the metadata, exactly like a `tools/call` of
+	// an MCP client. A refusal is a response with OK. It is not safe to repeat. Errors:
 	//
-	//	INVALID_ARGUMENT     the arguments cannot be parsed; the reason is a
-	//	                     code of sluice.common.v1.Code
-	//	NOT_FOUND            SERVER_UNKNOWN: no server of that name is configured
-	//	RESOURCE_EXHAUSTED   ABUSE_LIMITED, TOO_MANY_SESSIONS: too many requests or
-	//	                     sessions of the principal are open
+	//	INVALID_ARGUMENT     the arguments can't be parsed; the reason is a code of sluice.common.v1.Code
+	//	NOT_FOUND            SERVER_UNKNOWN: no server with that name is configured
+	//	RESOURCE_EXHAUSTED   ABUSE_LIMITED, TOO_MANY_SESSIONS: the principal has too many requests or sessions
 	//	UNAVAILABLE          STOPPING; UPSTREAM_UNAVAILABLE: no session could be opened
 	//	UNIMPLEMENTED        NOT_SERVED: the call has an idempotency key
 	CallTool(ctx context.Context, in *CallToolRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CallToolResponse], error)
-	// WithdrawApproval cancels one of the principal's approvals whose call the principal no longer waits for. The
-	// reason is in the approval's history. It is safe to repeat: an approval that has already ended stays as it is.
-	// Errors:
+	// WithdrawApproval cancels one of the principal's approvals if the principal no longer waits for its call. The
+	// history of the approval contains the reason. It is safe to repeat: an approval that has already ended does not
+	// change. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN: the principal has no such approval
-	//	FAILED_PRECONDITION  APPROVAL_RUNNING: the call is being made
-	//	UNAVAILABLE          APPROVAL_UNAVAILABLE: the approval service does not answer; retry
+	//	FAILED_PRECONDITION  APPROVAL_RUNNING: the call is running
+	//	UNAVAILABLE          APPROVAL_UNAVAILABLE: the approval service does not respond; try again
 	WithdrawApproval(ctx context.Context, in *WithdrawApprovalRequest, opts ...grpc.CallOption) (*WithdrawApprovalResponse, error)
 	// ListTools lists the tools of a server that the principal in the metadata may see. Errors:
 	//
-	//	NOT_FOUND         SERVER_UNKNOWN: no server of that name is configured
-	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: also if the session in which it was
-	//	                  returned has ended: begin again
-	//	UNAVAILABLE  UPSTREAM_UNAVAILABLE: the server is unavailable or its answer
-	//	             is not a list; POLICY_UNAVAILABLE: policy is unavailable
+	//	NOT_FOUND         SERVER_UNKNOWN: no server with that name is configured
+	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: the token is invalid, or the session that returned it has ended; start
+	//	                  again with the first page
+	//	UNAVAILABLE       UPSTREAM_UNAVAILABLE: the server is unavailable or its response is not a list;
+	//	                  POLICY_UNAVAILABLE: the policy service is unavailable
 	ListTools(ctx context.Context, in *ListToolsRequest, opts ...grpc.CallOption) (*ListToolsResponse, error)
-	// GetStatus returns the state of this gateway. People of other tenants than "default" get only the number of their
-	// own tenant's sessions, and neither servers nor the journal.
+	// GetStatus returns the state of this gateway. People of other tenants than "default" receive only the number of
+	// their own tenant's sessions, and neither servers nor the journal.
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
 	// ListSessions lists the open sessions of the caller's tenant on this gateway.
 	ListSessions(ctx context.Context, in *ListSessionsRequest, opts ...grpc.CallOption) (*ListSessionsResponse, error)
-	// GetDecision returns every record of one decision. Errors: NOT_FOUND, DECISION_UNKNOWN: this gateway has no record
-	// with that id in the caller's tenant.
+	// GetDecision returns every record of one decision. It returns NOT_FOUND, DECISION_UNKNOWN if this gateway has no
+	// record with that id in the caller's tenant.
 	GetDecision(ctx context.Context, in *GetDecisionRequest, opts ...grpc.CallOption) (*GetDecisionResponse, error)
-	// ListDecisions lists the records of the caller's tenant, newest first. Counts of unauthenticated requests are
-	// visible in the tenant "default". A caller reads records one call at a time; further calls wait. Errors:
+	// ListDecisions lists the records of the caller's tenant, newest first. Only the tenant "default" can see the counts
+	// of unauthenticated requests. The calls of one caller are processed one at a time: further calls wait. Errors:
 	//
 	//	RESOURCE_EXHAUSTED  READS_EXHAUSTED: more than 1,024 calls of the caller wait
 	ListDecisions(ctx context.Context, in *ListDecisionsRequest, opts ...grpc.CallOption) (*ListDecisionsResponse, error)
-	// WatchDecisions sends the records of the caller's tenant as they are written.
-	// Errors:
+	// WatchDecisions sends the records of the caller's tenant when they are written. Errors:
 	//
-	//	RESOURCE_EXHAUSTED  WATCHER_TOO_SLOW: a reader that is too slow is disconnected
-	//	                    and does not delay calls
+	//	RESOURCE_EXHAUSTED  WATCHER_TOO_SLOW: the caller reads too slowly, and is disconnected so that it does not delay
+	//	                    calls
 	//	UNAVAILABLE         STOPPING: the gateway is stopping
 	WatchDecisions(ctx context.Context, in *WatchDecisionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchDecisionsResponse], error)
 }
@@ -195,54 +192,51 @@ type GatewayService_WatchDecisionsClient = grpc.ServerStreamingClient[WatchDecis
 // All implementations must embed UnimplementedGatewayServiceServer
 // for forward compatibility.
 //
-// GatewayService gives callers inside the mesh the same pipeline that MCP clients have, and operators the state of
-// the gateway and its records.
+// GatewayService gives callers inside the mesh the same pipeline as MCP clients. It gives operators the state of the
+// gateway and its records.
 type GatewayServiceServer interface {
-	// CallTool sends one tool call through the pipeline for the principal in the metadata, exactly like a `tools/call`
-	// of an MCP client. A refusal is an answer, returned with OK. It is not safe to repeat. Errors:
+	// CallTool sends one tool call through the pipeline for the principal in the metadata, exactly like a `tools/call` of
+	// an MCP client. A refusal is a response with OK. It is not safe to repeat. Errors:
 	//
-	//	INVALID_ARGUMENT     the arguments cannot be parsed; the reason is a
-	//	                     code of sluice.common.v1.Code
-	//	NOT_FOUND            SERVER_UNKNOWN: no server of that name is configured
-	//	RESOURCE_EXHAUSTED   ABUSE_LIMITED, TOO_MANY_SESSIONS: too many requests or
-	//	                     sessions of the principal are open
+	//	INVALID_ARGUMENT     the arguments can't be parsed; the reason is a code of sluice.common.v1.Code
+	//	NOT_FOUND            SERVER_UNKNOWN: no server with that name is configured
+	//	RESOURCE_EXHAUSTED   ABUSE_LIMITED, TOO_MANY_SESSIONS: the principal has too many requests or sessions
 	//	UNAVAILABLE          STOPPING; UPSTREAM_UNAVAILABLE: no session could be opened
 	//	UNIMPLEMENTED        NOT_SERVED: the call has an idempotency key
 	CallTool(*CallToolRequest, grpc.ServerStreamingServer[CallToolResponse]) error
-	// WithdrawApproval cancels one of the principal's approvals whose call the principal no longer waits for. The
-	// reason is in the approval's history. It is safe to repeat: an approval that has already ended stays as it is.
-	// Errors:
+	// WithdrawApproval cancels one of the principal's approvals if the principal no longer waits for its call. The
+	// history of the approval contains the reason. It is safe to repeat: an approval that has already ended does not
+	// change. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN: the principal has no such approval
-	//	FAILED_PRECONDITION  APPROVAL_RUNNING: the call is being made
-	//	UNAVAILABLE          APPROVAL_UNAVAILABLE: the approval service does not answer; retry
+	//	FAILED_PRECONDITION  APPROVAL_RUNNING: the call is running
+	//	UNAVAILABLE          APPROVAL_UNAVAILABLE: the approval service does not respond; try again
 	WithdrawApproval(context.Context, *WithdrawApprovalRequest) (*WithdrawApprovalResponse, error)
 	// ListTools lists the tools of a server that the principal in the metadata may see. Errors:
 	//
-	//	NOT_FOUND         SERVER_UNKNOWN: no server of that name is configured
-	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: also if the session in which it was
-	//	                  returned has ended: begin again
-	//	UNAVAILABLE  UPSTREAM_UNAVAILABLE: the server is unavailable or its answer
-	//	             is not a list; POLICY_UNAVAILABLE: policy is unavailable
+	//	NOT_FOUND         SERVER_UNKNOWN: no server with that name is configured
+	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: the token is invalid, or the session that returned it has ended; start
+	//	                  again with the first page
+	//	UNAVAILABLE       UPSTREAM_UNAVAILABLE: the server is unavailable or its response is not a list;
+	//	                  POLICY_UNAVAILABLE: the policy service is unavailable
 	ListTools(context.Context, *ListToolsRequest) (*ListToolsResponse, error)
-	// GetStatus returns the state of this gateway. People of other tenants than "default" get only the number of their
-	// own tenant's sessions, and neither servers nor the journal.
+	// GetStatus returns the state of this gateway. People of other tenants than "default" receive only the number of
+	// their own tenant's sessions, and neither servers nor the journal.
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
 	// ListSessions lists the open sessions of the caller's tenant on this gateway.
 	ListSessions(context.Context, *ListSessionsRequest) (*ListSessionsResponse, error)
-	// GetDecision returns every record of one decision. Errors: NOT_FOUND, DECISION_UNKNOWN: this gateway has no record
-	// with that id in the caller's tenant.
+	// GetDecision returns every record of one decision. It returns NOT_FOUND, DECISION_UNKNOWN if this gateway has no
+	// record with that id in the caller's tenant.
 	GetDecision(context.Context, *GetDecisionRequest) (*GetDecisionResponse, error)
-	// ListDecisions lists the records of the caller's tenant, newest first. Counts of unauthenticated requests are
-	// visible in the tenant "default". A caller reads records one call at a time; further calls wait. Errors:
+	// ListDecisions lists the records of the caller's tenant, newest first. Only the tenant "default" can see the counts
+	// of unauthenticated requests. The calls of one caller are processed one at a time: further calls wait. Errors:
 	//
 	//	RESOURCE_EXHAUSTED  READS_EXHAUSTED: more than 1,024 calls of the caller wait
 	ListDecisions(context.Context, *ListDecisionsRequest) (*ListDecisionsResponse, error)
-	// WatchDecisions sends the records of the caller's tenant as they are written.
-	// Errors:
+	// WatchDecisions sends the records of the caller's tenant when they are written. Errors:
 	//
-	//	RESOURCE_EXHAUSTED  WATCHER_TOO_SLOW: a reader that is too slow is disconnected
-	//	                    and does not delay calls
+	//	RESOURCE_EXHAUSTED  WATCHER_TOO_SLOW: the caller reads too slowly, and is disconnected so that it does not delay
+	//	                    calls
 	//	UNAVAILABLE         STOPPING: the gateway is stopping
 	WatchDecisions(*WatchDecisionsRequest, grpc.ServerStreamingServer[WatchDecisionsResponse]) error
 	mustEmbedUnimplementedGatewayServiceServer()

@@ -29,7 +29,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// PruneReason says why a segment was removed.
+// PruneReason is the reason for which a segment was removed.
 type PruneReason int32
 
 const (
@@ -39,8 +39,8 @@ const (
 	PruneReason_PRUNE_REASON_SIZE PruneReason = 1
 	// Its newest record was older than the retention time.
 	PruneReason_PRUNE_REASON_AGE PruneReason = 2
-	// A principal exceeded its quota of the journal, and everything in the segment was old enough to be removed for
-	// that.
+	// A principal exceeded its quota of the journal, and every record in the segment was old enough to be removed for
+	// that reason.
 	PruneReason_PRUNE_REASON_SHARE PruneReason = 3
 )
 
@@ -87,7 +87,7 @@ func (PruneReason) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{0}
 }
 
-// RecordKind says what a record is about.
+// RecordKind is the kind of a record.
 type RecordKind int32
 
 const (
@@ -99,19 +99,20 @@ const (
 	RecordKind_RECORD_KIND_OUTCOME RecordKind = 2
 	// A call was refused.
 	RecordKind_RECORD_KIND_REFUSAL RecordKind = 3
-	// Requests were refused before authentication; counted by code, peer and minute.
+	// Requests were refused before authentication. They are counted by code, peer and minute.
 	RecordKind_RECORD_KIND_ADMISSION RecordKind = 4
-	// The journal was damaged at a start and was repaired, or could not be written for a while.
+	// The journal was damaged and was repaired when the gateway started, or records could not be written for some time.
 	RecordKind_RECORD_KIND_RECOVERY RecordKind = 5
-	// An approved call is about to be claimed. It is written before the limits are reserved and before ClaimApproval,
-	// so that a crash leaves no unknown claim.
+	// An approved call is about to be claimed. The record is written before the limits are reserved and before
+	// ClaimApproval. Therefore a crash leaves no unknown claim.
 	RecordKind_RECORD_KIND_CLAIM RecordKind = 6
-	// CompleteClaim or ReleaseClaim, and SettleLease if there is a lease to give back, have answered: a replay has
-	// nothing to do for this call.
+	// CompleteClaim or ReleaseClaim has returned, and also SettleLease if there is a lease to release. This call needs no
+	// replay.
 	RecordKind_RECORD_KIND_SETTLED RecordKind = 7
 	// Segments were removed.
 	RecordKind_RECORD_KIND_PRUNED RecordKind = 8
-	// Messages that need no rule arrived, such as ping and tools/list; counted by principal, server, method and minute.
+	// Messages that need no rule arrived, such as ping and tools/list. They are counted by principal, server, method and
+	// minute.
 	RecordKind_RECORD_KIND_PASSED RecordKind = 9
 )
 
@@ -174,17 +175,17 @@ func (RecordKind) EnumDescriptor() ([]byte, []int) {
 type ResultClass int32
 
 const (
-	// Not known yet, or not sent.
+	// The result is not known yet, or the call was not sent.
 	ResultClass_RESULT_CLASS_UNSPECIFIED ResultClass = 0
-	// The tool answered.
+	// The tool returned a result.
 	ResultClass_RESULT_CLASS_OK ResultClass = 1
-	// The tool answered with isError.
+	// The tool returned a result with isError.
 	ResultClass_RESULT_CLASS_TOOL_ERROR ResultClass = 2
-	// The server answered with a JSON-RPC error.
+	// The server returned a JSON-RPC error.
 	ResultClass_RESULT_CLASS_PROTOCOL_ERROR ResultClass = 3
-	// No usable answer arrived.
+	// No usable response was received.
 	ResultClass_RESULT_CLASS_UNKNOWN ResultClass = 4
-	// The call was provably never sent.
+	// The call certainly was not sent.
 	ResultClass_RESULT_CLASS_NEVER_SENT ResultClass = 5
 )
 
@@ -237,36 +238,37 @@ func (ResultClass) EnumDescriptor() ([]byte, []int) {
 
 // Record is one record of the gateway's journal. It never contains argument values, tokens or the id of a session.
 //
-// The journal has two chains, each with its own sequence: calls (claim, intent, outcome, settled) and refusals (refusal,
-// admission, passed). A recovery is in the chain that was repaired, and a pruned record in the chain that it is about.
+// The journal has two chains, each with its own sequence: calls (claim, intent, outcome, settled) and refusals
+// (refusal, admission, passed). A recovery record is in the chain that was repaired, and a pruned record is in the
+// chain whose segments were removed.
 //
-// A gateway that starts replays the approved calls of the last 48 hours that have no settled record. What it does depends
-// on the records of a decision_id:
+// When a gateway starts, it replays the approved calls of the last 48 hours that have no settled record. The replay
+// depends on the records with the same decision_id:
 //
-//	claim only        ApprovalService.ReleaseClaim. If it answers OK, or after LEASE_ENDED a CompleteClaim as never sent
-//	                  does, the claim in the answer names the limit lease, which is settled as never sent. After
-//	                  NOT_HOLDER or APPROVAL_UNKNOWN the lease is left alone.
-//	intent, no        an outcome with RESULT_CLASS_UNKNOWN is written, then as below
-//	outcome
-//	outcome, not      CompleteClaim; for RESULT_CLASS_NEVER_SENT as for a claim only
-//	settled
-//	settled           nothing
+//	claim only            It calls ApprovalService.ReleaseClaim. After LEASE_ENDED it calls CompleteClaim as never
+//	                      sent. If one of them returns OK, the claim in the response contains the limit lease, and
+//	                      the gateway settles it as never sent. After NOT_HOLDER or APPROVAL_UNKNOWN it does not
+//	                      settle the lease.
+//	intent, no outcome    It writes an outcome with RESULT_CLASS_UNKNOWN, and continues as below.
+//	outcome, not settled  It calls CompleteClaim. For RESULT_CLASS_NEVER_SENT it proceeds as for a claim only.
+//	settled               It does nothing.
 //
-// After each of these it writes the settled record. A call without an approval needs none: its lease ends by itself.
+// After each replay it writes the settled record. A call without an approval needs no settled record, because its lease
+// expires.
 type Record struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Kind of the record.
 	Kind RecordKind `protobuf:"varint,1,opt,name=kind,proto3,enum=sluice.gateway.v1.RecordKind" json:"kind,omitempty"`
 	// Position in its chain, from 1, without gaps.
 	Sequence int64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// When the record was written.
+	// Time at which the record was written.
 	Time *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
-	// SHA-256 of the previous record in its chain: hex, 64 characters; 64 zeros for the first record. It is computed
-	// from the bytes of that record's line in the journal's file, without the newline, so it can only be checked with
-	// the files.
+	// SHA-256 of the previous record in its chain: hex, 64 characters. The first record has 64 zeros. The hash is
+	// computed from the bytes of that record's line in the journal's file, without the newline. Therefore it can be
+	// verified only with the files.
 	PreviousHash string `protobuf:"bytes,4,opt,name=previous_hash,json=previousHash,proto3" json:"previous_hash,omitempty"`
-	// Id of the decision; the same for the claim, intent, outcome and settled records of one call. For an approved call
-	// it is the claim_id, so each claim has a new one.
+	// Id of the decision. The claim, intent, outcome and settled records of one call have the same id. For an approved
+	// call it is the claim_id, so each claim has a new one.
 	DecisionId string `protobuf:"bytes,5,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
 	// Trace id of the call: hex, 32 characters.
 	TraceId string `protobuf:"bytes,6,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
@@ -277,42 +279,45 @@ type Record struct {
 	Server string `protobuf:"bytes,8,opt,name=server,proto3" json:"server,omitempty"`
 	// MCP method.
 	Method string `protobuf:"bytes,9,opt,name=method,proto3" json:"method,omitempty"`
-	// Name of the tool, or what else the method names.
+	// Name of the tool, or of the item that the method addresses.
 	Tool string `protobuf:"bytes,10,opt,name=tool,proto3" json:"tool,omitempty"`
-	// Digest of the tool's definition that the caller's session has listed: 32 bytes, or empty.
+	// Digest of the tool's definition that was listed to the caller's session: 32 bytes, or empty.
 	DefinitionDigest []byte `protobuf:"bytes,11,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
-	// Policy revision of the decision: hex, 64 characters; empty if policy was not asked.
+	// Policy revision of the decision: hex, 64 characters. It is empty if policy did not evaluate the call.
 	PolicyRevision string `protobuf:"bytes,12,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Rule that decided; absent if a default decided.
+	// Rule that decided. It is absent if a default decided.
 	Rule *v11.RuleRef `protobuf:"bytes,13,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Effect of the decision; unspecified on outcomes, whose intent has it.
+	// Effect of the decision. It is unspecified on outcomes, because the intent contains it.
 	Effect v11.Effect `protobuf:"varint,14,opt,name=effect,proto3,enum=sluice.policy.v1.Effect" json:"effect,omitempty"`
-	// Why the call was refused or, on an outcome, why there is no usable answer; otherwise unspecified.
+	// Reason for which the call was refused or, on an outcome, for which there is no usable response. Otherwise it is
+	// unspecified.
 	Code v12.Code `protobuf:"varint,15,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
-	// Whether the tool is missing in the caller's list: it is hidden from the caller, or does not exist. `sluice policy
-	// explain` says which.
+	// Whether the tool is missing in the caller's list, because it is hidden from the caller or does not exist. `sluice
+	// policy explain` distinguishes the two.
 	Hidden bool `protobuf:"varint,16,opt,name=hidden,proto3" json:"hidden,omitempty"`
-	// Text that the caller received; on an outcome without a usable answer and on a recovery, what went wrong.
+	// Message that the caller received. On a recovery, and on an outcome without a usable response, it describes the
+	// error.
 	Message string `protobuf:"bytes,17,opt,name=message,proto3" json:"message,omitempty"`
 	// Limits of the call in the decision's order, on claims and intents.
 	Limits []*LimitRecord `protobuf:"bytes,18,rep,name=limits,proto3" json:"limits,omitempty"`
-	// When the limits were reserved, by the limiter's clock.
+	// Time at which the limits were reserved, by the limiter's clock.
 	Reserved *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=reserved,proto3" json:"reserved,omitempty"`
 	// Idempotency key of the reservation, on claims, which are written before ReserveLimits.
 	IdempotencyKey string `protobuf:"bytes,20,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	// Lease of the limits, on intents and outcomes; empty if nothing was reserved.
+	// Lease of the limits, on intents and outcomes. It is empty if no limits were reserved.
 	LimitLeaseId string `protobuf:"bytes,21,opt,name=limit_lease_id,json=limitLeaseId,proto3" json:"limit_lease_id,omitempty"`
-	// Not set by this version. Actual amounts with which the lease is to be settled, on outcomes, as read from the
-	// result; at most 64.
+	// Not set by this version. Actual amounts with which to settle the lease, on outcomes, read from the result. At most
+	// 64.
 	Settled []*v13.Amount `protobuf:"bytes,22,rep,name=settled,proto3" json:"settled,omitempty"`
-	// Id of the approval that let the call pass, or for which it waits.
+	// Id of the approval that allowed the call, or for which the call waits.
 	ApprovalId string `protobuf:"bytes,23,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Attempt of that approval, on claims, intents and outcomes; otherwise 0.
+	// Attempt of that approval, on claims, intents and outcomes. Otherwise it is 0.
 	Attempt int32 `protobuf:"varint,24,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Digest to which the approval is bound, on claims and intents: 32 bytes, or empty.
+	// Digest of the call to which the approval is bound, on claims and intents: 32 bytes, or empty.
 	ApprovalDigest []byte `protobuf:"bytes,25,opt,name=approval_digest,json=approvalDigest,proto3" json:"approval_digest,omitempty"`
 	// HMAC-SHA256 of the arguments with this gateway's key: 32 bytes, or empty. It is computed from the raw bytes of
-	// `params.arguments` as they were sent; for other methods than `tools/call`, from those of `params`.
+	// `params.arguments` as they were sent. For methods other than `tools/call` it is computed from the raw bytes of
+	// `params`.
 	ArgumentsHmac []byte `protobuf:"bytes,26,opt,name=arguments_hmac,json=argumentsHmac,proto3" json:"arguments_hmac,omitempty"`
 	// Size of the request in bytes.
 	RequestBytes int64 `protobuf:"varint,27,opt,name=request_bytes,json=requestBytes,proto3" json:"request_bytes,omitempty"`
@@ -320,50 +325,53 @@ type Record struct {
 	ResultBytes int64 `protobuf:"varint,28,opt,name=result_bytes,json=resultBytes,proto3" json:"result_bytes,omitempty"`
 	// Class of the outcome, on outcomes.
 	Result ResultClass `protobuf:"varint,29,opt,name=result,proto3,enum=sluice.gateway.v1.ResultClass" json:"result,omitempty"`
-	// HTTP status of the server's answer; 0 if the transport has none.
+	// HTTP status of the server's response. It is 0 if the transport has no status.
 	UpstreamStatus int32 `protobuf:"varint,30,opt,name=upstream_status,json=upstreamStatus,proto3" json:"upstream_status,omitempty"`
-	// From the last byte of the request to the answer.
+	// Time from the last byte of the request to the response.
 	Latency *durationpb.Duration `protobuf:"bytes,31,opt,name=latency,proto3" json:"latency,omitempty"`
 	// Version of the program that wrote the record.
 	Build string `protobuf:"bytes,32,opt,name=build,proto3" json:"build,omitempty"`
-	// How many requests a counted record stands for: an admission, a passed record, or a refusal of a principal that
-	// was refused too often. On a recovery, how many outcomes were lost. Otherwise 1.
+	// Number of requests that a counted record represents: an admission record, a passed record, or a refusal of a
+	// principal that was refused too often. On a recovery record, it is the number of lost outcomes. Otherwise it is 1.
 	Count int64 `protobuf:"varint,33,opt,name=count,proto3" json:"count,omitempty"`
-	// Address of the peer without its port, on admissions; `*` for the peers that were too many to count separately;
-	// otherwise empty.
+	// Address of the peer without its port, on admission records. It is `*` for peers that are not counted separately
+	// because there are too many. Otherwise it is empty.
 	Peer string `protobuf:"bytes,34,opt,name=peer,proto3" json:"peer,omitempty"`
-	// Not set by this version. On settled records: sequence of the oldest record in this chain whose call is not
-	// settled yet, or this record's own. A replay begins there.
+	// Not set by this version. On settled records: sequence of the oldest record in this chain whose call is not settled
+	// yet, or of this record. A replay begins there.
 	ReplayFrom int64 `protobuf:"varint,35,opt,name=replay_from,json=replayFrom,proto3" json:"replay_from,omitempty"`
-	// What "per session" meant; unspecified if no limit of the call is counted by session.
+	// Key that identified the session in limits per session. It is unspecified if no limit of the call is counted per
+	// session.
 	SessionKey v11.SessionKey `protobuf:"varint,36,opt,name=session_key,json=sessionKey,proto3,enum=sluice.policy.v1.SessionKey" json:"session_key,omitempty"`
-	// Beginning of the period that a record sums up, on admissions, passed records, and refusals of a principal that
-	// was refused too often; on a recovery, when writing records began to fail. Otherwise absent.
+	// Beginning of the period that the record covers, on admission records, passed records, and refusals of a principal
+	// that was refused too often. On a recovery record, it is the time at which writing records began to fail. Otherwise
+	// it is absent.
 	Since *timestamppb.Timestamp `protobuf:"bytes,37,opt,name=since,proto3" json:"since,omitempty"`
-	// Number of bytes that a recovery cut off the end of a segment; otherwise 0.
+	// Number of bytes that recovery truncated from the end of a segment. Otherwise it is 0.
 	CutBytes int64 `protobuf:"varint,38,opt,name=cut_bytes,json=cutBytes,proto3" json:"cut_bytes,omitempty"`
-	// Name of the file that contains these bytes, in the folder of the segment; otherwise empty.
+	// Name of the file that contains these bytes, in the directory of the segment. Otherwise it is empty.
 	CutFile string `protobuf:"bytes,39,opt,name=cut_file,json=cutFile,proto3" json:"cut_file,omitempty"`
-	// Votes that let the call pass, oldest first, on intents of approved calls: the votes that counted when the call
-	// was claimed, on the approval itself or, if a grant covers the call, on the approval with the grant.
+	// Votes that allowed the call, oldest first, on intents of approved calls. They are the votes that counted when the
+	// call was claimed. If a grant covers the call, they are votes on the approval with the grant. Otherwise they are
+	// votes on the approval itself.
 	Votes []*v14.Vote `protobuf:"bytes,40,rep,name=votes,proto3" json:"votes,omitempty"`
-	// Id of the approval whose grant covers the call, on claims and intents; empty if approvers decided on this call
-	// itself.
+	// Id of the approval whose grant covers the call, on claims and intents. It is empty if approvers decided on this
+	// call itself.
 	Grant string `protobuf:"bytes,41,opt,name=grant,proto3" json:"grant,omitempty"`
-	// Segments that were removed because they were too old or too many, oldest first; only on pruned records, which are
-	// written before the files are removed.
+	// Segments that were removed because they were too old or too many, oldest first. It is set only on pruned records,
+	// which are written before the files are removed.
 	Pruned []*PrunedSegment `protobuf:"bytes,42,rep,name=pruned,proto3" json:"pruned,omitempty"`
-	// Public key that verifies heads (GetStatusResponse), Ed25519: hex, 64 characters; on the first record of each
-	// segment, otherwise empty.
+	// Public key that verifies heads (GetStatusResponse), Ed25519: hex, 64 characters. It is set on the first record of
+	// each segment. Otherwise it is empty.
 	SealKey string `protobuf:"bytes,43,opt,name=seal_key,json=sealKey,proto3" json:"seal_key,omitempty"`
-	// Sequence of the oldest record in its chain when a segment was begun, on the first record of each segment;
-	// otherwise 0.
+	// Sequence of the oldest record in its chain when a segment was begun. It is set on the first record of each segment.
+	// Otherwise it is 0.
 	Oldest int64 `protobuf:"varint,44,opt,name=oldest,proto3" json:"oldest,omitempty"`
-	// Category of the tool in the catalog, on intents and refusals; unspecified if the catalog does not know the tool.
+	// Category of the tool in the catalog, on intents and refusals. It is unspecified if the tool is not in the catalog.
 	Category v15.Category `protobuf:"varint,45,opt,name=category,proto3,enum=sluice.mcp.v1.Category" json:"category,omitempty"`
-	// Risk of the tool in the catalog: how much harm a wrong call could do.
+	// Risk of the tool in the catalog: how much harm a wrong call could cause.
 	Risk v11.Risk `protobuf:"varint,46,opt,name=risk,proto3,enum=sluice.policy.v1.Risk" json:"risk,omitempty"`
-	// Whether the request was sent by the server to the client, instead of by the client to the server.
+	// Whether the server sent the request to the client. Otherwise the client sent it to the server.
 	FromServer    bool `protobuf:"varint,47,opt,name=from_server,json=fromServer,proto3" json:"from_server,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -728,7 +736,7 @@ func (x *Record) GetFromServer() bool {
 	return false
 }
 
-// PrunedSegment is a removed file of a chain.
+// PrunedSegment describes a removed file of a chain.
 type PrunedSegment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the file.
@@ -737,11 +745,11 @@ type PrunedSegment struct {
 	First int64 `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"`
 	// Sequence of its last record.
 	Last int64 `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
-	// SHA-256 of its last record's line: hex, 64 characters.
+	// SHA-256 of the line of its last record: hex, 64 characters.
 	Hash string `protobuf:"bytes,4,opt,name=hash,proto3" json:"hash,omitempty"`
 	// Size in bytes.
 	Bytes int64 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// Why it was removed.
+	// Reason for which it was removed.
 	Reason        PruneReason `protobuf:"varint,6,opt,name=reason,proto3,enum=sluice.gateway.v1.PruneReason" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -819,12 +827,12 @@ func (x *PrunedSegment) GetReason() PruneReason {
 	return PruneReason_PRUNE_REASON_UNSPECIFIED
 }
 
-// LimitRecord is a limit of a call.
+// LimitRecord is one limit of a call.
 type LimitRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The limit.
 	Limit *v11.RuleLimit `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
-	// What remained of the limit afterwards, decimal; empty if the limiter was not asked.
+	// Remaining amount of the limit after the reservation, decimal. It is empty if no reservation was requested.
 	Remaining     string `protobuf:"bytes,2,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

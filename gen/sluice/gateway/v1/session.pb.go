@@ -23,12 +23,12 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ListSessionsRequest asks for a page of sessions.
+// ListSessionsRequest requests a page of sessions.
 type ListSessionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Maximum number of sessions: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the previous page; empty for the first page.
+	// `next_page_token` of the previous page. Empty for the first page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -78,12 +78,12 @@ func (x *ListSessionsRequest) GetPageToken() string {
 	return ""
 }
 
-// ListSessionsResponse is a page of sessions, the last used first.
+// ListSessionsResponse is a page of sessions, the most recently used first.
 type ListSessionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The sessions.
 	Sessions []*Session `protobuf:"bytes,1,rep,name=sessions,proto3" json:"sessions,omitempty"`
-	// Token of the next page; empty on the last page.
+	// Token of the next page. It is empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -133,8 +133,8 @@ func (x *ListSessionsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// Session is an open session of a client in the protocol revisions with sessions, or the state that replaces it in
-// 2026-07-28. Its id is a handle that only its client knows, so it is not returned.
+// Session is an open session of a client in the protocol revisions with sessions, or the state that replaces a session
+// in 2026-07-28. Its id is a handle that only its client knows, so it is not returned.
 type Session struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Digest that identifies the session in records and principals: the first 8 bytes of the SHA-256 of the id, in hex,
@@ -146,17 +146,17 @@ type Session struct {
 	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Name of the agent.
 	Agent string `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Configured name of the server; empty for an aggregate session.
+	// Configured name of the server. It is empty for a session of the aggregated URL.
 	Server string `protobuf:"bytes,5,opt,name=server,proto3" json:"server,omitempty"`
 	// Negotiated protocol revision, for example "2025-11-25".
 	ProtocolVersion string `protobuf:"bytes,6,opt,name=protocol_version,json=protocolVersion,proto3" json:"protocol_version,omitempty"`
-	// Name and version that the client declares; not verified.
+	// Name and version that the client declares. They are not verified.
 	Client string `protobuf:"bytes,7,opt,name=client,proto3" json:"client,omitempty"`
-	// When the session was opened.
+	// Time at which the session was opened.
 	Opened *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=opened,proto3" json:"opened,omitempty"`
-	// When the session was last used.
+	// Time at which the session was last used.
 	LastUsed *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=last_used,json=lastUsed,proto3" json:"last_used,omitempty"`
-	// Requests in flight.
+	// Number of requests in flight.
 	InFlight      int32 `protobuf:"varint,10,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// GetStatusRequest asks for the state of this gateway.
+// GetStatusRequest requests the state of this gateway.
 type GetStatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -60,32 +60,32 @@ func (*GetStatusRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{0}
 }
 
-// GetStatusResponse is the state of this gateway.
+// GetStatusResponse contains the state of this gateway.
 type GetStatusResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Version of the program.
 	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
-	// When the gateway started.
+	// Time at which the gateway started.
 	Started *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=started,proto3" json:"started,omitempty"`
-	// Whether the gateway is ready: the policy role serves, a policy is active, and the journal takes records. Other
-	// roles and servers do not count.
+	// Whether the gateway is ready: the policy role serves, a policy is active, and the journal accepts records. Other
+	// roles and servers are not considered.
 	Ready bool `protobuf:"varint,3,opt,name=ready,proto3" json:"ready,omitempty"`
-	// Why it is not ready, one entry for each reason.
+	// Reasons for which it is not ready, one entry each.
 	NotReady []string `protobuf:"bytes,4,rep,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
-	// Revision of the active policy; empty for none.
+	// Revision of the active policy. It is empty if no policy is active.
 	PolicyRevision string `protobuf:"bytes,5,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// The configured servers, sorted by name. Empty if own_tenant_only.
+	// The configured servers, sorted by name. It is empty if own_tenant_only.
 	Servers []*ServerStatus `protobuf:"bytes,6,rep,name=servers,proto3" json:"servers,omitempty"`
-	// Number of open sessions: of all tenants, or of the caller's tenant if own_tenant_only.
+	// Number of open sessions of all tenants. If own_tenant_only, it counts only those of the caller's tenant.
 	Sessions int32 `protobuf:"varint,7,opt,name=sessions,proto3" json:"sessions,omitempty"`
-	// Whether the journal takes records.
+	// Whether the journal accepts records.
 	JournalHealthy bool `protobuf:"varint,8,opt,name=journal_healthy,json=journalHealthy,proto3" json:"journal_healthy,omitempty"`
-	// State of the journal. Absent if own_tenant_only.
+	// State of the journal. It is absent if own_tenant_only.
 	Journal *JournalStatus `protobuf:"bytes,9,opt,name=journal,proto3" json:"journal,omitempty"`
-	// Problems that do not make the gateway unready, such as unavailable roles, one entry for each: calls that need
-	// them are refused, others pass.
+	// Problems with which the gateway is still ready, such as unavailable roles, one entry each. Calls that need an
+	// unavailable role are refused. Other calls pass.
 	Degraded []string `protobuf:"bytes,10,rep,name=degraded,proto3" json:"degraded,omitempty"`
-	// Whether the data of other tenants is left out, because the caller is a person of another tenant than "default".
+	// Whether the data of other tenants is omitted, because the caller is a person of another tenant than "default".
 	OwnTenantOnly bool `protobuf:"varint,11,opt,name=own_tenant_only,json=ownTenantOnly,proto3" json:"own_tenant_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -203,14 +203,14 @@ type JournalStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The newest sealed head.
 	Head *JournalHead `protobuf:"bytes,1,opt,name=head,proto3" json:"head,omitempty"`
-	// State of the check of older segments, which begins when the gateway starts.
+	// State of the verification of older segments, which begins when the gateway starts.
 	Check *JournalCheck `protobuf:"bytes,2,opt,name=check,proto3" json:"check,omitempty"`
 	// Maximum size of the records of calls, in bytes.
 	CallsRoomBytes int64 `protobuf:"varint,3,opt,name=calls_room_bytes,json=callsRoomBytes,proto3" json:"calls_room_bytes,omitempty"`
 	// Current size of the records of calls, in bytes.
 	CallsBytes int64 `protobuf:"varint,4,opt,name=calls_bytes,json=callsBytes,proto3" json:"calls_bytes,omitempty"`
-	// How long records of calls are kept at the current rate before the maximum size is reached, whatever the
-	// configured age is; absent if there are too few records to tell.
+	// Estimated time for which records of calls are kept before the maximum size is reached, at the current rate and
+	// regardless of the configured age. It is absent if there are too few records for an estimate.
 	CallsRoomLasts *durationpb.Duration `protobuf:"bytes,5,opt,name=calls_room_lasts,json=callsRoomLasts,proto3" json:"calls_room_lasts,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -281,11 +281,11 @@ func (x *JournalStatus) GetCallsRoomLasts() *durationpb.Duration {
 	return nil
 }
 
-// JournalHead says how many records the journal's chains had when it was sealed. A copy of a head that is stored
-// elsewhere shows later whether records were cut off.
+// JournalHead is a sealed statement of the number of records in the journal's chains. A copy of a head that is stored
+// elsewhere reveals later whether records were removed from the end.
 type JournalHead struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When the head was sealed.
+	// Time at which the head was sealed.
 	Time *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
 	// The chain of calls.
 	Calls *ChainHead `protobuf:"bytes,2,opt,name=calls,proto3" json:"calls,omitempty"`
@@ -293,8 +293,8 @@ type JournalHead struct {
 	Refusals *ChainHead `protobuf:"bytes,3,opt,name=refusals,proto3" json:"refusals,omitempty"`
 	// Public key of the signature, Ed25519: hex, 64 characters.
 	Key string `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`
-	// Signature: hex, 128 characters. It is over these lines, each with a newline,
-	// times as RFC 3339 in UTC with as many digits of a second as there are:
+	// Signature: hex, 128 characters. It signs these lines, each with a newline. Times are in RFC 3339 format, in UTC,
+	// with only the significant digits of the fraction of a second:
 	//
 	//	sluice journal head v1
 	//	TIME
@@ -373,9 +373,9 @@ func (x *JournalHead) GetSignature() string {
 // ChainHead is the end of a chain of the journal.
 type ChainHead struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of records that the chain ever had, which is the sequence of the newest.
+	// Number of records ever written to the chain. It equals the sequence of the newest record.
 	Count int64 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
-	// SHA-256 of the newest record's line: hex, 64 characters; 64 zeros if there is none.
+	// SHA-256 of the newest record's line: hex, 64 characters. It is 64 zeros if there is no record.
 	Hash          string `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -425,16 +425,16 @@ func (x *ChainHead) GetHash() string {
 	return ""
 }
 
-// JournalCheck says how far the older segments of the journal were read and checked.
+// JournalCheck is the progress of the verification of older segments of the journal.
 type JournalCheck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether the check is complete.
+	// Whether the verification is complete.
 	Done bool `protobuf:"varint,1,opt,name=done,proto3" json:"done,omitempty"`
-	// Number of intact segments so far, of both chains.
+	// Number of intact segments of both chains so far.
 	Segments int32 `protobuf:"varint,2,opt,name=segments,proto3" json:"segments,omitempty"`
-	// Number of records in them.
+	// Number of records in these segments.
 	Records int64 `protobuf:"varint,3,opt,name=records,proto3" json:"records,omitempty"`
-	// Errors that were found, by file and line, one entry for each chain; empty if none was found.
+	// Errors that were found, with file and line, one entry for each chain. It is empty if there are no errors.
 	Broken        []string `protobuf:"bytes,4,rep,name=broken,proto3" json:"broken,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -507,25 +507,24 @@ type ServerStatus struct {
 	Transport string `protobuf:"bytes,2,opt,name=transport,proto3" json:"transport,omitempty"`
 	// Requests in flight.
 	InFlight int32 `protobuf:"varint,3,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
-	// Error of the last attempt to reach the server; empty if it succeeded or none was made.
+	// Error of the last attempt to reach the server. It is empty if the attempt succeeded or there was no attempt.
 	LastError string `protobuf:"bytes,4,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
-	// What the kernel enforces of its sandbox; absent if the gateway starts no program for it.
+	// Restrictions that the kernel enforces on its program. It is absent if the gateway starts no program for the server.
 	Sandbox *Sandbox `protobuf:"bytes,5,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
-	// Until when nothing is sent to the server, because many attempts in a row did not reach it; absent if it does not
-	// rest.
+	// Time until which no requests are sent to the server, because many consecutive attempts to reach it failed. It is
+	// absent if requests are sent.
 	RestsUntil *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=rests_until,json=restsUntil,proto3" json:"rests_until,omitempty"`
-	// Protocol revisions that the server was found to speak, newest first; empty if it has not been asked.
+	// Protocol revisions that the server supports, newest first. It is empty if they have not been determined yet.
 	Revisions []string `protobuf:"bytes,7,rep,name=revisions,proto3" json:"revisions,omitempty"`
-	// When the oldest start of its program that is still under way began, of any caller; absent if there is none, or if
-	// the gateway starts no program for the server.
+	// Time at which the oldest pending start of its program began, for any caller. It is absent if no start is pending,
+	// or if the gateway starts no program for the server.
 	StartingSince *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=starting_since,json=startingSince,proto3" json:"starting_since,omitempty"`
-	// What an operator should know about its program although calls continue, such as that no newer version of its
-	// package could be installed: one sentence of at most 512 bytes; empty for nothing. It is only for operators of the
-	// tenant `default`.
+	// Notice for operators about its program, although calls continue, such as that no newer version of its package could
+	// be installed. It is one sentence of at most 512 bytes, or empty. Only operators of the tenant `default` receive it.
 	ProgramNotice string `protobuf:"bytes,17,opt,name=program_notice,json=programNotice,proto3" json:"program_notice,omitempty"`
-	// What keeps parts of its lists from clients, as of the last list that was read: the gateway reads the list of
-	// tools itself, and the other lists when a client asks for them at the aggregated URL. At most 100 entries for each
-	// list.
+	// Reasons for which elements of its lists are withheld from clients, from the last list that was read. The gateway
+	// reads the list of tools itself. It reads the other lists when a client requests them at the aggregated URL. At most
+	// 100 entries for each list.
 	ListFaults    []*ListFault `protobuf:"bytes,16,rep,name=list_faults,json=listFaults,proto3" json:"list_faults,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -631,17 +630,17 @@ func (x *ServerStatus) GetListFaults() []*ListFault {
 	return nil
 }
 
-// ListFault says why an element of a server's list, or the whole list, is kept from clients.
+// ListFault is the reason for which an element of a server's list, or the whole list, is withheld from clients.
 type ListFault struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the list: `tools`, `prompts`, `resources` or `resourceTemplates`.
 	List string `protobuf:"bytes,1,opt,name=list,proto3" json:"list,omitempty"`
-	// Name of the element as the server wrote it, cut to 128 bytes; untrusted. Empty if it has no readable name, or if
-	// the whole list is kept.
+	// Name of the element as the server wrote it, truncated to 128 bytes. It is untrusted. It is empty if the element has
+	// no readable name, or if the whole list is withheld.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// What is wrong, in the gateway's own words, such as "inputSchema.type is missing".
+	// Description of the error, written by the gateway, such as "inputSchema.type is missing".
 	Why string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
-	// Whether the element is only left out of the list of all servers (`/mcp`), and not of the list of this server.
+	// Whether the element is omitted only from the list of all servers (`/mcp`), and not from the list of this server.
 	JointOnly     bool `protobuf:"varint,4,opt,name=joint_only,json=jointOnly,proto3" json:"joint_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -705,16 +704,16 @@ func (x *ListFault) GetJointOnly() bool {
 	return false
 }
 
-// Sandbox says what the kernel enforces for a program.
+// Sandbox describes the restrictions that the kernel enforces on a program.
 type Sandbox struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Mechanism that enforces it: `namespaces` or `Landlock`; empty for none.
+	// Mechanism that enforces them: `namespaces` or `Landlock`. It is empty if there is none.
 	By string `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
-	// What is enforced, each in a few words, such as `files`.
+	// Restrictions that are enforced, a few words each, such as `files`.
 	Held []string `protobuf:"bytes,2,rep,name=held,proto3" json:"held,omitempty"`
-	// What should be enforced but is not, each in a few words.
+	// Restrictions that should be enforced but are not, a few words each.
 	NotHeld []string `protobuf:"bytes,3,rep,name=not_held,json=notHeld,proto3" json:"not_held,omitempty"`
-	// Why no better mechanism is used; empty if there is no better one.
+	// Reason for which no better mechanism is used. It is empty if there is no better one.
 	Why           string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

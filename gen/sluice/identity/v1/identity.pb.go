@@ -28,46 +28,47 @@ const (
 // field that the caller chose.
 //
 // It is sent in the metadata `sluice-principal`, once, as a JWT (RFC 7519) in compact form. The algorithm is EdDSA with
-// Ed25519 (RFC 8037). The JWT is signed with the key of the signer's TLS certificate and verified with the key of the
-// peer's certificate on the same connection (inside one process, of the pipe), so that a service can't pass on the
-// assertion of another service. Its claims:
+// Ed25519 (RFC 8037). The JWT is signed with the key of the signer's TLS certificate. It is verified with the key of
+// the peer's certificate on the same connection, or with the key of the in-process connection. Therefore a service
+// can't forward the assertion of another service. Its claims:
 //
 //	iss        role of the signer, `spiffe://sluice/<role>`
 //	aud        role that is called, a list of one: [`spiffe://sluice/<role>`]
-//	iat, exp   when it was signed and when it ends, at most 60 s later; clocks may differ by 5 s
+//	iat, exp   time of the signature and time of expiry, at most 60 s later; clocks may differ by 5 s
 //	principal  this message in binary protobuf, as unpadded base64url
 //
-// The roles are gateway, policy, ratelimit, approval, wasmagent, audit, console; the called role is the one that serves
-// the RPC. The gateway signs for every principal that it has identified. wasmagent signs only for its own agents: their
-// subject begins with `agent:<tenant>/`, and they have a chain or, if a person created them, an owner. If the JWT is
-// not valid, the answer is UNAUTHENTICATED, PRINCIPAL_REFUSED; if it is required and missing, PRINCIPAL_REQUIRED.
+// The roles are gateway, policy, ratelimit, approval, wasmagent, audit, console. The called role is the role that
+// serves the RPC. The gateway signs for every principal that it has identified. wasmagent signs only for its own
+// agents: their subject begins with `agent:<tenant>/`, and they have a chain or, if a person created them, an owner. If
+// the JWT is not valid, the error is UNAUTHENTICATED, PRINCIPAL_REFUSED. If it is required and missing, the error is
+// UNAUTHENTICATED, PRINCIPAL_REQUIRED.
 type Principal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tenant of the principal, `^[a-z0-9-]{1,64}$`; "default" if the installation has only one. Empty is refused.
+	// Tenant of the principal, `^[a-z0-9-]{1,64}$`. It is "default" if the installation has only one tenant. An empty
+	// tenant is refused.
 	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// The holder of the credential, unique in the tenant, 1 to 256 bytes. Two tokens of one person have one subject.
+	// Holder of the credential, unique in the tenant, 1 to 256 bytes. Two tokens of one person have the same subject.
 	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
-	// Name of the agent that calls, at most 128 bytes. Empty for people.
+	// Name of the agent that calls, at most 128 bytes. It is empty for people.
 	Agent string `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Subject of the person that the agent works for, at most 256 bytes. Empty if none
-	// is named.
+	// Subject of the person for whom the agent works, at most 256 bytes. It is empty if none is named.
 	Owner string `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Groups of the subject, at most 256, each 1 to 128 bytes, sorted, unique.
 	Groups []string `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
-	// Role of the holder of the credential in the mesh. Unspecified is refused.
+	// Role of the holder of the credential in the mesh. A request without a role is refused.
 	Role v1.TokenRole `protobuf:"varint,6,opt,name=role,proto3,enum=sluice.auth.v1.TokenRole" json:"role,omitempty"`
-	// Session at the gateway, for protocol revisions with sessions: its digest as in sluice.gateway.v1.Session, 16
-	// characters in hex, never the handle. Empty if the protocol has no sessions. At most 128 bytes.
+	// Digest of the session at the gateway, as in sluice.gateway.v1.Session: 16 characters in hex, never the handle. It
+	// is empty if the protocol revision has no sessions. At most 128 bytes.
 	Session string `protobuf:"bytes,7,opt,name=session,proto3" json:"session,omitempty"`
-	// The run that the client declared in `_meta["dev.sluice/run"]`, at most 128 bytes; empty if it declared none. It
-	// narrows limits, and never widens them beyond the principal's cap.
+	// Run that the client declared in `_meta["dev.sluice/run"]`, at most 128 bytes. It is empty if the client declared
+	// none. A run can only narrow limits: the principal's cap applies in any case.
 	Run string `protobuf:"bytes,8,opt,name=run,proto3" json:"run,omitempty"`
-	// The principals that the principal acts for, nearest first, at most 4: an agent's creator, the creator's creator. A
-	// principal in a chain has no chain of its own.
+	// Principals on whose behalf the principal acts, nearest first, at most 4: an agent's creator, the creator's creator.
+	// A principal in a chain has no chain.
 	Chain []*Principal `protobuf:"bytes,9,rep,name=chain,proto3" json:"chain,omitempty"`
-	// Identifier of the token that was presented, as in ListTokens, at most 128 bytes; empty if there was no token.
+	// Identifier of the token that was presented, as in ListTokens, at most 128 bytes. It is empty if there was no token.
 	TokenId string `protobuf:"bytes,10,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
-	// When that token was created; absent if it is not known.
+	// Time at which that token was created. It is absent if it is not known.
 	TokenCreated  *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=token_created,json=tokenCreated,proto3" json:"token_created,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -180,30 +181,28 @@ func (x *Principal) GetTokenCreated() *timestamppb.Timestamp {
 	return nil
 }
 
-// Token describes a token without its text.
+// Token describes a token without its secret.
 type Token struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Unique name in the installation, `^[A-Za-z0-9_.@-]{1,128}$`. It is the
-	// token's identifier.
+	// Name of the token, unique in the installation, `^[A-Za-z0-9_.@-]{1,128}$`. It is the token's identifier.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Tenant, `^[a-z0-9-]{1,64}$`.
 	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// The holder, 1 to 256 bytes.
+	// Subject of the holder, 1 to 256 bytes.
 	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
-	// Agent that uses it, at most 128 bytes; empty for people.
+	// Agent that uses the token, at most 128 bytes. It is empty for people.
 	Agent string `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Subject of the person that the agent works for, at most 256 bytes; empty if none
-	// is named.
+	// Subject of the person for whom the agent works, at most 256 bytes. It is empty if none is named.
 	Owner string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Groups, at most 256.
 	Groups []string `protobuf:"bytes,6,rep,name=groups,proto3" json:"groups,omitempty"`
 	// Role of the holder in the mesh.
 	Role v1.TokenRole `protobuf:"varint,7,opt,name=role,proto3,enum=sluice.auth.v1.TokenRole" json:"role,omitempty"`
-	// When the token was created. Absent for tokens of the configuration.
+	// Time at which the token was created. It is absent for tokens of the configuration.
 	Created *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=created,proto3" json:"created,omitempty"`
-	// When the token expires. Absent: never.
+	// Time at which the token expires. It is absent if the token never expires.
 	Expires *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=expires,proto3" json:"expires,omitempty"`
-	// Whether the token is in the configuration, and so can't be revoked here.
+	// Whether the token is in the configuration and therefore can't be revoked by RevokeToken.
 	Configured    bool `protobuf:"varint,10,opt,name=configured,proto3" json:"configured,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -355,12 +354,12 @@ func (x *CreateTokenRequest) GetToken() *Token {
 	return nil
 }
 
-// CreateTokenResponse is a token with its text, which is returned only here.
+// CreateTokenResponse contains a token with its secret, which is returned only here.
 type CreateTokenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The token as it is stored.
 	Token *Token `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	// Its text, to be sent as `Authorization: Bearer`. 43 characters or more.
+	// Secret of the token, to be sent as `Authorization: Bearer`: at least 43 characters.
 	Secret        string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -413,9 +412,9 @@ func (x *CreateTokenResponse) GetSecret() string {
 // ListTokensRequest requests a page of tokens.
 type ListTokensRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most: 0 to 1,000; 0 means 100.
+	// Maximum number of tokens: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Where to continue: `next_page_token` of the page before. Empty: the start.
+	// `next_page_token` of the previous page. Empty for the first page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -465,12 +464,12 @@ func (x *ListTokensRequest) GetPageToken() string {
 	return ""
 }
 
-// ListTokensResponse is a page of tokens, by name.
+// ListTokensResponse is a page of tokens, sorted by name.
 type ListTokensResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tokens.
 	Tokens []*Token `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
-	// Where the next page starts; empty on the last.
+	// Token of the next page. It is empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -520,7 +519,7 @@ func (x *ListTokensResponse) GetNextPageToken() string {
 	return ""
 }
 
-// RevokeTokenRequest names a token.
+// RevokeTokenRequest specifies a token.
 type RevokeTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the token.
@@ -603,7 +602,7 @@ func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{7}
 }
 
-// WatchTokensRequest requests the live tokens.
+// WatchTokensRequest requests the valid tokens.
 type WatchTokensRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -640,10 +639,10 @@ func (*WatchTokensRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{8}
 }
 
-// WatchTokensResponse is a beat or a whole set of tokens.
+// WatchTokensResponse contains all valid tokens, or is a heartbeat.
 type WatchTokensResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The live tokens. Absent on a beat: nothing has changed since the last set.
+	// The valid tokens. It is absent in a heartbeat: the last set has not changed.
 	Set           *TokenSet `protobuf:"bytes,1,opt,name=set,proto3" json:"set,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -686,7 +685,7 @@ func (x *WatchTokensResponse) GetSet() *TokenSet {
 	return nil
 }
 
-// TokenSet is the set of all live tokens.
+// TokenSet is the set of all valid tokens.
 type TokenSet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tokens with their hashes.
@@ -737,7 +736,7 @@ type TokenRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The token.
 	Token *Token `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	// SHA-256 of the token's text: 32 bytes.
+	// SHA-256 of the token's secret: 32 bytes.
 	Sha256        []byte `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

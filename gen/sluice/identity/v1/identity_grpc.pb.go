@@ -29,27 +29,27 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// IdentityService manages the tokens of the installation. Only hashes are stored: the text of a token is returned once,
-// when the token is created. The policy service serves it.
+// IdentityService manages the tokens of the installation. Only hashes are stored: the secret of a token is returned
+// once, when the token is created. The policy service serves IdentityService.
 type IdentityServiceClient interface {
-	// CreateToken creates a token and returns its text, once. If the answer was lost, revoke the token and create it
+	// CreateToken creates a token and returns its secret, once. If the response is lost, revoke the token and create it
 	// again. Errors:
 	//
 	//	ALREADY_EXISTS       TOKEN_EXISTS: another token has that name
 	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of a tenant other than "default" requests a token of another
 	//	                     tenant
-	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the tokens come only from the configuration
+	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: all tokens are defined in the configuration
 	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error)
-	// ListTokens lists the tokens of the caller's tenant, and of all tenants for an operator of "default". Texts and
-	// hashes are never returned.
+	// ListTokens lists the tokens of the caller's tenant. For an operator of "default" it lists the tokens of all
+	// tenants. Secrets and hashes are never returned.
 	ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (*ListTokensResponse, error)
 	// RevokeToken revokes a token and closes its sessions. Errors:
 	//
 	//	NOT_FOUND            TOKEN_UNKNOWN: the caller's tenant has no such token
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; remove it there
 	RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenResponse, error)
-	// WatchTokens sends the set of all live tokens at once and again when it changes, and an empty beat at least every
-	// 500 ms in between. A service that has received nothing for 1 s no longer knows the live tokens and accepts none.
+	// WatchTokens sends the set of all valid tokens immediately and after each change, and a heartbeat at least every 500
+	// ms. If a service has received no message for 1 s, it no longer knows the valid tokens and accepts none.
 	WatchTokens(ctx context.Context, in *WatchTokensRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchTokensResponse], error)
 }
 
@@ -114,27 +114,27 @@ type IdentityService_WatchTokensClient = grpc.ServerStreamingClient[WatchTokensR
 // All implementations must embed UnimplementedIdentityServiceServer
 // for forward compatibility.
 //
-// IdentityService manages the tokens of the installation. Only hashes are stored: the text of a token is returned once,
-// when the token is created. The policy service serves it.
+// IdentityService manages the tokens of the installation. Only hashes are stored: the secret of a token is returned
+// once, when the token is created. The policy service serves IdentityService.
 type IdentityServiceServer interface {
-	// CreateToken creates a token and returns its text, once. If the answer was lost, revoke the token and create it
+	// CreateToken creates a token and returns its secret, once. If the response is lost, revoke the token and create it
 	// again. Errors:
 	//
 	//	ALREADY_EXISTS       TOKEN_EXISTS: another token has that name
 	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of a tenant other than "default" requests a token of another
 	//	                     tenant
-	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the tokens come only from the configuration
+	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: all tokens are defined in the configuration
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
-	// ListTokens lists the tokens of the caller's tenant, and of all tenants for an operator of "default". Texts and
-	// hashes are never returned.
+	// ListTokens lists the tokens of the caller's tenant. For an operator of "default" it lists the tokens of all
+	// tenants. Secrets and hashes are never returned.
 	ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error)
 	// RevokeToken revokes a token and closes its sessions. Errors:
 	//
 	//	NOT_FOUND            TOKEN_UNKNOWN: the caller's tenant has no such token
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; remove it there
 	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)
-	// WatchTokens sends the set of all live tokens at once and again when it changes, and an empty beat at least every
-	// 500 ms in between. A service that has received nothing for 1 s no longer knows the live tokens and accepts none.
+	// WatchTokens sends the set of all valid tokens immediately and after each change, and a heartbeat at least every 500
+	// ms. If a service has received no message for 1 s, it no longer knows the valid tokens and accepts none.
 	WatchTokens(*WatchTokensRequest, grpc.ServerStreamingServer[WatchTokensResponse]) error
 	mustEmbedUnimplementedIdentityServiceServer()
 }

@@ -22,19 +22,19 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Category is what a tool does to the world, the first answer of the catalogue.
+// Category is the kind of effect that a tool has. The catalog classifies tools by category.
 type Category int32
 
 const (
-	// Not classified. Treated as the strictest category.
+	// Not classified. It is treated as the strictest category.
 	Category_CATEGORY_UNSPECIFIED Category = 0
-	// Retrieves, changes nothing.
+	// Reads data and changes nothing.
 	Category_CATEGORY_READ Category = 1
-	// Creates or updates, reversibly.
+	// Creates or updates data, reversibly.
 	Category_CATEGORY_WRITE Category = 2
 	// Runs code, or starts work whose effect depends on the arguments.
 	Category_CATEGORY_EXECUTE Category = 3
-	// Removes or overwrites for good.
+	// Removes or overwrites data irreversibly.
 	Category_CATEGORY_DESTRUCTIVE Category = 4
 	// Moves money.
 	Category_CATEGORY_FINANCIAL Category = 5
@@ -87,27 +87,25 @@ func (Category) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_mcp_v1_tool_proto_rawDescGZIP(), []int{0}
 }
 
-// Tool publishes an RPC as an MCP tool. The input and output schemas are
-// derived from the method's messages and their protovalidate rules. A method that
-// answers with a stream is a tool too: messages in which a [Progress] field is set
-// say how far the call is, and the one without, the last, is the answer.
+// Tool publishes an RPC as an MCP tool. The input and output schemas are derived from the method's messages and their
+// protovalidate rules. A method with a stream of responses can also be a tool: messages in which a [Progress] field is
+// set report the progress of the call, and the last message, in which it is not set, contains the result.
 type Tool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the tool as `tools/list` shows it: `^[A-Za-z0-9_./-]{1,128}$`.
+	// Name of the tool in `tools/list`: `^[A-Za-z0-9_./-]{1,128}$`.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Title for people, at most 128 characters. Empty: the name.
+	// Title for people, at most 128 characters. If it is empty, there is no title and clients use the name.
 	Title string `protobuf:"bytes,2,opt,name=title,proto3" json:"title,omitempty"`
-	// What the tool does and when to use it, for the model; at most 4,096
-	// characters.
+	// Description of the tool and its use, for the model: at most 4,096 characters.
 	Description string `protobuf:"bytes,3,opt,name=description,proto3" json:"description,omitempty"`
-	// What the tool does to the world.
+	// Category of the tool.
 	Category Category `protobuf:"varint,4,opt,name=category,proto3,enum=sluice.mcp.v1.Category" json:"category,omitempty"`
 	// Hints of the MCP specification. Absent hints are not sent.
 	Hints *Hints `protobuf:"bytes,5,opt,name=hints,proto3" json:"hints,omitempty"`
-	// Adds `"success": true` to the result, for clients of servers that say so where
-	// others are silent. What fails is `isError`.
+	// Whether to add `"success": true` to the result, for clients that expect it from servers that report success
+	// explicitly. Failures are reported with `isError`.
 	SaysSuccess bool `protobuf:"varint,6,opt,name=says_success,json=saysSuccess,proto3" json:"says_success,omitempty"`
-	// Says that no server of this version serves the method: it is no tool yet.
+	// Whether no server of this version serves the method. In that case the method is not published as a tool.
 	Unserved      bool `protobuf:"varint,7,opt,name=unserved,proto3" json:"unserved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -192,17 +190,17 @@ func (x *Tool) GetUnserved() bool {
 	return false
 }
 
-// Hints are the annotations of MCP's ToolAnnotations. An absent hint is not
-// sent, and the specification's default holds for it.
+// Hints are the annotations of MCP's ToolAnnotations. An absent hint is not sent, and the default of the specification
+// applies.
 type Hints struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tool changes nothing.
 	ReadOnly *bool `protobuf:"varint,1,opt,name=read_only,json=readOnly,proto3,oneof" json:"read_only,omitempty"`
-	// The tool may remove or overwrite.
+	// The tool may remove or overwrite data.
 	Destructive *bool `protobuf:"varint,2,opt,name=destructive,proto3,oneof" json:"destructive,omitempty"`
-	// Calling again with the same arguments changes nothing more.
+	// A repeated call with the same arguments has no additional effect.
 	Idempotent *bool `protobuf:"varint,3,opt,name=idempotent,proto3,oneof" json:"idempotent,omitempty"`
-	// The tool reaches things outside its own server.
+	// The tool interacts with systems outside its own server.
 	OpenWorld     *bool `protobuf:"varint,4,opt,name=open_world,json=openWorld,proto3,oneof" json:"open_world,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -266,15 +264,15 @@ func (x *Hints) GetOpenWorld() bool {
 	return false
 }
 
-// Progress is how far a call is, as MCP's progress notification has it. A field of
-// this type is never part of a tool's arguments or its result.
+// Progress is the progress of a call, as in MCP's progress notification. A field of this type is never part of a tool's
+// arguments or its result.
 type Progress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Rises from message to message.
+	// Progress so far. It increases from message to message.
 	Progress float64 `protobuf:"fixed64,1,opt,name=progress,proto3" json:"progress,omitempty"`
-	// Where it ends; 0: not known.
+	// Value at which the call is complete. It is 0 if the value is not known.
 	Total float64 `protobuf:"fixed64,2,opt,name=total,proto3" json:"total,omitempty"`
-	// What is being done, for people; may be empty.
+	// Description of the current step, for people. It may be empty.
 	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -368,13 +366,13 @@ var (
 
 // Extension fields to descriptorpb.FieldOptions.
 var (
-	// Marks a string field that holds one JSON object: an object in the derived
-	// schema, whose bytes are kept as the client sent them.
+	// Marks a string field that contains one JSON object. The derived schema declares the field as an object, and the
+	// object's bytes are kept as the client sent them.
 	//
 	// optional bool json = 51102;
 	E_Json = &file_sluice_mcp_v1_tool_proto_extTypes[1]
-	// What the field is, for the model; at most 1,024 characters. Comments of a
-	// contract do not reach a program.
+	// Description of the field, for the model: at most 1,024 characters. It is an option because comments of a proto file
+	// are not available to a program.
 	//
 	// optional string description = 51103;
 	E_Description = &file_sluice_mcp_v1_tool_proto_extTypes[2]

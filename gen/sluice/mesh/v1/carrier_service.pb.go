@@ -23,10 +23,10 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// CarryCallsRequest is what waited.
+// CarryCallsRequest contains one or more calls.
 type CarryCallsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1 to 32 calls.
+	// The calls, 1 to 32.
 	Calls         []*CarriedCall `protobuf:"bytes,1,rep,name=calls,proto3" json:"calls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -69,24 +69,24 @@ func (x *CarryCallsRequest) GetCalls() []*CarriedCall {
 	return nil
 }
 
-// CarriedCall is one unary call.
+// CarriedCall is one unary call, or the cancellation of a call.
 type CarriedCall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its number, which its answer has: of the calls without an answer each has another.
+	// Number of the call. Its response has the same number. Of the calls without a response, no two have the same number.
 	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// What is called, as "/package.Service/Method".
+	// The method, as "/package.Service/Method".
 	Method string `protobuf:"bytes,2,opt,name=method,proto3" json:"method,omitempty"`
-	// The request in binary protobuf. At most 16,384 bytes.
+	// The request in binary protobuf, at most 16,384 bytes.
 	Request []byte `protobuf:"bytes,3,opt,name=request,proto3" json:"request,omitempty"`
-	// How long the caller waits, in milliseconds: 1 to 300,000. 0: no longer.
+	// Time for which the caller waits, in milliseconds: 0 to 300,000. If it is 0, the deadline has already passed.
 	TimeoutMs uint32 `protobuf:"varint,4,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
-	// On whose behalf, as in the metadata `sluice-principal` of a call of its own; empty
-	// where it is on nobody's.
+	// Principal on whose behalf the call is made, as in the metadata `sluice-principal` of a separate call. It is empty
+	// if the call is not made on behalf of a principal.
 	Principal string `protobuf:"bytes,5,opt,name=principal,proto3" json:"principal,omitempty"`
-	// W3C trace context of the caller; empty where it has none.
+	// W3C trace context of the caller. It is empty if there is none.
 	Traceparent string `protobuf:"bytes,6,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
-	// The caller has given the call with this number up: it ends, and nobody waits for its
-	// answer. Of what is above nothing but the number counts then.
+	// Whether the caller cancels the call with this id. The call ends, and no response is needed. All fields except the
+	// id are ignored.
 	GivenUp       bool `protobuf:"varint,7,opt,name=given_up,json=givenUp,proto3" json:"given_up,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -171,10 +171,10 @@ func (x *CarriedCall) GetGivenUp() bool {
 	return false
 }
 
-// CarryCallsResponse is what was answered meanwhile.
+// CarryCallsResponse contains the responses to one or more calls.
 type CarryCallsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1 or more answers.
+	// The responses, at least 1.
 	Answers       []*CarriedAnswer `protobuf:"bytes,1,rep,name=answers,proto3" json:"answers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -217,12 +217,12 @@ func (x *CarryCallsResponse) GetAnswers() []*CarriedAnswer {
 	return nil
 }
 
-// CarriedAnswer is what came of one call.
+// CarriedAnswer is the response to one call.
 type CarriedAnswer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The call's number.
+	// Id of the call.
 	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// What came of it; absent is a failure of the server's.
+	// Result of the call. If it is absent, the server failed.
 	//
 	// Types that are valid to be assigned to Result:
 	//
@@ -305,8 +305,7 @@ type CarriedAnswer_Response struct {
 }
 
 type CarriedAnswer_Status struct {
-	// The google.rpc.Status in binary protobuf, as in the trailer
-	// `grpc-status-details-bin` of a call of its own.
+	// The google.rpc.Status in binary protobuf, as in the trailer `grpc-status-details-bin` of a separate call.
 	Status []byte `protobuf:"bytes,3,opt,name=status,proto3,oneof"`
 }
 

@@ -26,16 +26,15 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// CarrierService carries unary calls from role to role on a stream that lasts, so that
-// those that wait travel together. Every role serves it beside its own contracts; what is
-// carried passes the same identity, callers and constraints as a call of its own.
+// CarrierService carries unary calls between roles on a long-lived stream. Calls that wait at the same time are sent in
+// one message. Every role serves CarrierService in addition to its other services. For a carried call, identity,
+// callers and constraints are checked in the same way as for a separate call.
 type CarrierServiceClient interface {
-	// CarryCalls makes calls and answers each as soon as it can, in any order. Methods
-	// that are not marked with (sluice.auth.v1.carried) are refused one by one. When the
-	// stream breaks, calls without an answer may have been made: they are safe to repeat.
-	// Errors:
+	// CarryCalls processes calls and responds to each when it has ended, in any order. A call of a method that is not
+	// marked with (sluice.auth.v1.carried) is refused, without effect on other calls. If the stream fails, calls without
+	// a response may have been processed. All carried calls are safe to repeat. Errors:
 	//
-	//	INVALID_ARGUMENT    INVALID_REQUEST: a call breaks its constraints
+	//	INVALID_ARGUMENT    INVALID_REQUEST: a call violates a constraint
 	//	RESOURCE_EXHAUSTED  TOO_MUCH: the connection carries calls on another stream
 	CarryCalls(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CarryCallsRequest, CarryCallsResponse], error)
 }
@@ -65,16 +64,15 @@ type CarrierService_CarryCallsClient = grpc.BidiStreamingClient[CarryCallsReques
 // All implementations must embed UnimplementedCarrierServiceServer
 // for forward compatibility.
 //
-// CarrierService carries unary calls from role to role on a stream that lasts, so that
-// those that wait travel together. Every role serves it beside its own contracts; what is
-// carried passes the same identity, callers and constraints as a call of its own.
+// CarrierService carries unary calls between roles on a long-lived stream. Calls that wait at the same time are sent in
+// one message. Every role serves CarrierService in addition to its other services. For a carried call, identity,
+// callers and constraints are checked in the same way as for a separate call.
 type CarrierServiceServer interface {
-	// CarryCalls makes calls and answers each as soon as it can, in any order. Methods
-	// that are not marked with (sluice.auth.v1.carried) are refused one by one. When the
-	// stream breaks, calls without an answer may have been made: they are safe to repeat.
-	// Errors:
+	// CarryCalls processes calls and responds to each when it has ended, in any order. A call of a method that is not
+	// marked with (sluice.auth.v1.carried) is refused, without effect on other calls. If the stream fails, calls without
+	// a response may have been processed. All carried calls are safe to repeat. Errors:
 	//
-	//	INVALID_ARGUMENT    INVALID_REQUEST: a call breaks its constraints
+	//	INVALID_ARGUMENT    INVALID_REQUEST: a call violates a constraint
 	//	RESOURCE_EXHAUSTED  TOO_MUCH: the connection carries calls on another stream
 	CarryCalls(grpc.BidiStreamingServer[CarryCallsRequest, CarryCallsResponse]) error
 	mustEmbedUnimplementedCarrierServiceServer()

@@ -25,7 +25,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Effect says what to do with a call.
+// Effect is the effect of a decision on a call.
 type Effect int32
 
 const (
@@ -35,7 +35,7 @@ const (
 	Effect_EFFECT_ALLOW Effect = 1
 	// Refuse the call.
 	Effect_EFFECT_DENY Effect = 2
-	// Let the call wait until a person decides.
+	// The call waits until a person decides.
 	Effect_EFFECT_REQUIRE_APPROVAL Effect = 3
 )
 
@@ -82,7 +82,7 @@ func (Effect) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{0}
 }
 
-// OnLimiterError says what a limit does if the limiter is unavailable.
+// OnLimiterError is the effect of a limit if the limiter is unavailable.
 type OnLimiterError int32
 
 const (
@@ -90,7 +90,7 @@ const (
 	OnLimiterError_ON_LIMITER_ERROR_UNSPECIFIED OnLimiterError = 0
 	// Refuse the call.
 	OnLimiterError_ON_LIMITER_ERROR_DENY OnLimiterError = 1
-	// Let the call pass, and count that it passed.
+	// Let the call pass, and count it as passed.
 	OnLimiterError_ON_LIMITER_ERROR_ALLOW OnLimiterError = 2
 )
 
@@ -135,7 +135,7 @@ func (OnLimiterError) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{1}
 }
 
-// SessionKey says what identified the session of a call.
+// SessionKey is the key that identified the session of a call.
 type SessionKey int32
 
 const (
@@ -192,15 +192,15 @@ func (SessionKey) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{2}
 }
 
-// RedactionTarget says where a redaction applies.
+// RedactionTarget is the content to which a redaction applies.
 type RedactionTarget int32
 
 const (
-	// Everywhere.
+	// Arguments and results.
 	RedactionTarget_REDACTION_TARGET_UNSPECIFIED RedactionTarget = 0
-	// The arguments, in records and views; never in what is sent to the server.
+	// The arguments, in records and views. The arguments that are sent to the server are never changed.
 	RedactionTarget_REDACTION_TARGET_ARGUMENTS RedactionTarget = 1
-	// The result, before the client sees it.
+	// The result, before it is sent to the client.
 	RedactionTarget_REDACTION_TARGET_RESULT RedactionTarget = 2
 )
 
@@ -245,26 +245,27 @@ func (RedactionTarget) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{3}
 }
 
-// Call is one MCP request, before it is made.
+// Call is one MCP request, before it is sent.
 type Call struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// MCP method, for example `tools/call`. Empty means `tools/call`.
 	Method string `protobuf:"bytes,1,opt,name=method,proto3" json:"method,omitempty"`
-	// Server that the call goes to, by its configured name.
+	// Configured name of the server to which the call is sent.
 	Server string `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"`
-	// What the params name: the tool for `tools/call`; for other methods the prompt, the URI of the resource or, for
-	// a completion, one of them or the template; otherwise empty. At most 4,096 bytes. The policy service denies a
-	// tool name outside `^[A-Za-z0-9_./-]{1,128}$`.
+	// Name of the item that the params address: for `tools/call` the tool. For other methods it is the prompt or the URI
+	// of the resource. For a completion it is the prompt, the resource or the template of resources. It is empty if the
+	// params name no item. At most 4,096 bytes. The policy service denies a tool name that does not match
+	// `^[A-Za-z0-9_./-]{1,128}$`.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// `params` as JSON text, at most 4 MiB; empty means none. It is never encoded again: a reader that parses it
+	// `params` as JSON, at most 4 MiB. Empty means no params. The JSON is never encoded again: a reader that parses it
 	// must be as strict as the gateway's parser. Objects and arrays are nested at most 63 deep, `params` included. A
 	// number has at most 64 bytes, with sign, point and exponent.
 	ParamsJson string `protobuf:"bytes,4,opt,name=params_json,json=paramsJson,proto3" json:"params_json,omitempty"`
-	// SHA-256 of the tool's canonical definition as the caller's session listed it, from CatalogService.ReportTools:
-	// 32 bytes, or empty if none is known.
+	// SHA-256 of the tool's canonical definition that was listed to the caller's session, from
+	// CatalogService.ReportTools: 32 bytes, or empty if none is known.
 	DefinitionDigest []byte `protobuf:"bytes,5,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
-	// What `name` is in `completion/complete`, from its params: `ref/prompt` or `ref/resource`. Empty for other
-	// methods. A completion without it is matched by every rule that denies by name, and by no rule that allows by
+	// Type of the reference in a `completion/complete`, from its params: `ref/prompt` or `ref/resource`. It is empty for
+	// other methods. A completion without it is matched by every rule that denies by name, and by no rule that allows by
 	// name.
 	Ref           string `protobuf:"bytes,6,opt,name=ref,proto3" json:"ref,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -343,43 +344,44 @@ func (x *Call) GetRef() string {
 	return ""
 }
 
-// Decision is the decision about one call, with its terms.
+// Decision is the decision on one call, with its terms.
 type Decision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What to do with the call.
+	// Whether the call is allowed, refused or waits for approval.
 	Effect Effect `protobuf:"varint,1,opt,name=effect,proto3,enum=sluice.policy.v1.Effect" json:"effect,omitempty"`
-	// Why the call is refused or waits; unspecified with allow.
+	// Reason for which the call is refused or waits. It is unspecified with the effect allow.
 	Code v1.Code `protobuf:"varint,2,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
-	// Text for the model and for people; empty if no rule gives a reason.
+	// Message for the model and for people. It is empty if no rule gives a reason.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// The rule that decided; absent if a default did.
+	// Rule that decided. It is absent if a default decided.
 	Rule *RuleRef `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"`
 	// Revision that decided: hex SHA-256, 64 characters.
 	PolicyRevision string `protobuf:"bytes,5,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Limits to reserve, all or nothing, before the call is sent: at most 64, each bucket once. One revision returns
-	// them in the same order for the same call.
+	// Limits to reserve, all or none, before the call is sent: at most 64, each bucket once. One revision returns them in
+	// the same order for the same call.
 	Limits []*RuleLimit `protobuf:"bytes,16,rep,name=limits,proto3" json:"limits,omitempty"`
-	// Terms of the approval; present if and only if effect is require_approval.
+	// Terms of the approval. It is present if and only if effect is require_approval.
 	Approval *ApprovalTerms `protobuf:"bytes,7,opt,name=approval,proto3" json:"approval,omitempty"`
-	// What rules in `mode: observe` would have decided.
+	// Decisions that rules in `mode: observe` would have made.
 	Observations []*Observation `protobuf:"bytes,8,rep,name=observations,proto3" json:"observations,omitempty"`
-	// What to remove from arguments and results.
+	// Values to remove from arguments and results.
 	Redactions []*Redaction `protobuf:"bytes,9,rep,name=redactions,proto3" json:"redactions,omitempty"`
-	// How long the server may take; absent: the time-out of the server's configuration.
+	// Maximum time for the server's response. If it is absent, the timeout in the server's configuration applies.
 	Timeout *durationpb.Duration `protobuf:"bytes,10,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	// Whether policy declares the tool idempotent, so that a call with an unknown outcome may be sent again.
 	Idempotent bool `protobuf:"varint,11,opt,name=idempotent,proto3" json:"idempotent,omitempty"`
-	// Whether the arguments must satisfy the tool's schema, with unknown arguments refused.
+	// Whether the arguments must satisfy the tool's schema. In that case unknown arguments are refused.
 	StrictSchema bool `protobuf:"varint,12,opt,name=strict_schema,json=strictSchema,proto3" json:"strict_schema,omitempty"`
-	// Whether the tool is hidden from this caller. The client gets the answer for an unknown tool; the journal
-	// records that it is hidden.
+	// Whether the tool is hidden from this caller. The client receives the response for an unknown tool. The journal
+	// records that the tool is hidden.
 	Hidden bool `protobuf:"varint,13,opt,name=hidden,proto3" json:"hidden,omitempty"`
-	// Principal whose decision applies: 0 is the caller, 1 to 4 the principal at this place in its chain.
+	// Index of the principal whose decision applies: 0 is the caller, 1 to 4 is the principal at this position in its
+	// chain.
 	ChainIndex int32 `protobuf:"varint,14,opt,name=chain_index,json=chainIndex,proto3" json:"chain_index,omitempty"`
-	// SHA-256 of the deciding rule's content, 32 bytes, by which a changed rule is noticed while an approval waits.
-	// Empty if a default decided.
+	// SHA-256 of the deciding rule's content, 32 bytes. With it, a change of the rule is detected while an approval
+	// waits. It is empty if a default decided.
 	RuleDigest []byte `protobuf:"bytes,15,opt,name=rule_digest,json=ruleDigest,proto3" json:"rule_digest,omitempty"`
-	// The catalog's classification of the called tool; absent if the tool has none.
+	// The catalog's classification of the called tool. It is absent if the tool has none.
 	ToolClass     *ToolClass `protobuf:"bytes,17,opt,name=tool_class,json=toolClass,proto3" json:"tool_class,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -527,7 +529,7 @@ func (x *Decision) GetToolClass() *ToolClass {
 	return nil
 }
 
-// RuleRef names a rule.
+// RuleRef identifies a rule.
 type RuleRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the document.
@@ -582,34 +584,34 @@ func (x *RuleRef) GetRule() string {
 	return ""
 }
 
-// RuleLimit is one limit that applies to a call, with its bucket and cost evaluated, and what the caller may learn
-// about it.
+// RuleLimit is one limit that applies to a call, with its bucket and cost evaluated, and the information about it that
+// the caller may receive.
 type RuleLimit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The rule that has the limit.
+	// Rule that has the limit.
 	Rule *RuleRef `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
-	// What to reserve.
+	// Limit to reserve.
 	Limit *v11.Limit `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	// What the bucket is counted by, as in the answer to the caller: `session`, `principal`, `owner`, `agent`,
+	// Keys by which the limit is counted, as in the response to the caller: `session`, `principal`, `owner`, `agent`,
 	// `tenant`, `server`, `tool`, or an argument's path.
 	Per []string `protobuf:"bytes,3,rep,name=per,proto3" json:"per,omitempty"`
-	// What identifies the session, if `per` has session.
+	// Key that identifies the session, if `per` contains session.
 	SessionKey SessionKey `protobuf:"varint,4,opt,name=session_key,json=sessionKey,proto3,enum=sluice.policy.v1.SessionKey" json:"session_key,omitempty"`
-	// Whether it is the cap of the principal over a limit per session, and not a limit that a document names.
+	// Whether it is the principal's cap on a limit per session, and not a limit that a document specifies.
 	Cap bool `protobuf:"varint,5,opt,name=cap,proto3" json:"cap,omitempty"`
-	// What to do if ReserveLimits returns UNAVAILABLE or does not answer in time: the limiter is unavailable, or its
-	// store is lost. If one limit of the call has deny or unspecified, the call is refused. Every other error of
-	// ReserveLimits refuses the call regardless of this field, for example when the limiter is full or does not
-	// support the kind.
+	// What to do if ReserveLimits returns UNAVAILABLE or does not respond before its timeout, because the limiter is
+	// unavailable or its store is lost. If any limit of the call has deny or unspecified, the call is refused. After any
+	// other error of ReserveLimits, the call is refused regardless of this field, for example if the limiter is full or
+	// does not support the kind.
 	OnError OnLimiterError `protobuf:"varint,6,opt,name=on_error,json=onError,proto3,enum=sluice.policy.v1.OnLimiterError" json:"on_error,omitempty"`
-	// Where the actual amount is: JSON Pointer (RFC 6901) into the JSON-RPC `result`, for a tool its CallToolResult,
-	// for example `/structuredContent/total`. Empty: the reserved amount is final. Only for budgets; at most 1,024
-	// bytes.
+	// Location of the actual amount: JSON Pointer (RFC 6901) into the JSON-RPC `result`, which for a tool is its
+	// CallToolResult, for example `/structuredContent/total`. If it is empty, the reserved amount is final. Only for
+	// budgets. At most 1,024 bytes.
 	//
-	// The gateway reads a JSON number, or a string, that is a plain decimal: digits with an optional fraction,
-	// without exponent or sign, at most 28 digits before the point. More than 9 digits after the point are rounded
-	// up. If the pointer finds no such value, or the result has `isError`, the gateway sends no amount and the
-	// reserved amount is spent.
+	// The gateway reads a JSON number, or a string, that is a plain decimal: digits with an optional fraction, without
+	// exponent or sign, at most 28 digits before the point. More than 9 digits after the point are rounded up. If the
+	// pointer finds no such value, or the result has `isError`, the gateway sends no amount and the reserved amount is
+	// spent.
 	Settle        string `protobuf:"bytes,7,opt,name=settle,proto3" json:"settle,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -694,20 +696,20 @@ func (x *RuleLimit) GetSettle() string {
 	return ""
 }
 
-// ApprovalTerms says who may approve a call, and on what terms.
+// ApprovalTerms specifies who may approve a call, and under which conditions.
 type ApprovalTerms struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Groups whose members may decide. Empty: any operator or approver of the tenant.
+	// Groups whose members may decide. If it is empty, any operator or approver of the tenant may decide.
 	Approvers []string `protobuf:"bytes,1,rep,name=approvers,proto3" json:"approvers,omitempty"`
-	// How many distinct people must agree: 1 to 16.
+	// Number of distinct people who must agree: 1 to 16.
 	Quorum int32 `protobuf:"varint,2,opt,name=quorum,proto3" json:"quorum,omitempty"`
-	// How long people have to decide; absent: the configured time.
+	// Time that people have to decide. If it is absent, the configured time applies.
 	DecideWithin *durationpb.Duration `protobuf:"bytes,3,opt,name=decide_within,json=decideWithin,proto3" json:"decide_within,omitempty"`
-	// How long the approved call may wait to be made; absent: the configured time.
+	// Maximum time between the approval and the call. If it is absent, the configured time applies.
 	ExecuteWithin *durationpb.Duration `protobuf:"bytes,4,opt,name=execute_within,json=executeWithin,proto3" json:"execute_within,omitempty"`
-	// Whether the person at the agent may confirm by elicitation. Never with a quorum above 1.
+	// Whether the person at the agent may confirm by elicitation. It is never set with a quorum above 1.
 	SelfConfirm bool `protobuf:"varint,5,opt,name=self_confirm,json=selfConfirm,proto3" json:"self_confirm,omitempty"`
-	// An approval that covers more than one call; absent: this call, once.
+	// Grant for more than one call. If it is absent, the approval covers only this call, once.
 	Grant         *Grant `protobuf:"bytes,6,opt,name=grant,proto3" json:"grant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -785,20 +787,20 @@ func (x *ApprovalTerms) GetGrant() *Grant {
 	return nil
 }
 
-// Grant is an approval that covers more than one call.
+// Grant specifies an approval of more than one call.
 type Grant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of calls: 1 to 10,000.
 	Calls int64 `protobuf:"varint,1,opt,name=calls,proto3" json:"calls,omitempty"`
-	// How long it is valid from the decision: up to 7 days.
+	// Time for which the grant is valid after the decision: up to 7 days.
 	Within *durationpb.Duration `protobuf:"bytes,2,opt,name=within,proto3" json:"within,omitempty"`
-	// Identifies the set of calls that it covers, in addition to what every grant is bound to: calls with another
-	// scope need another grant. Empty if `where` is empty, otherwise the hex SHA-256 of `where`, in the form of
-	// binding.proto. At most 128 bytes.
+	// Identifier of the set of calls that the grant covers, in addition to the properties to which every grant is bound:
+	// calls with another scope need another grant. It is empty if `where` is empty. Otherwise it is the hex SHA-256 of
+	// `where`, encoded as in binding.proto. At most 128 bytes.
 	Scope string `protobuf:"bytes,3,opt,name=scope,proto3" json:"scope,omitempty"`
-	// Conditions, in CEL, that the arguments of a covered call must meet, from the rules that require approval:
-	// sorted, each once. All of them hold for this call; if one does not hold, approval is requested without a
-	// grant. At most 64, each of at most 2,048 bytes.
+	// Conditions, in CEL, that the arguments of a covered call must meet, from the rules that require approval: sorted,
+	// each once. All of them are true for this call. If one of them is false, approval is requested without a grant. At
+	// most 64, each of at most 2,048 bytes.
 	Where         []string `protobuf:"bytes,4,rep,name=where,proto3" json:"where,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -862,14 +864,14 @@ func (x *Grant) GetWhere() []string {
 	return nil
 }
 
-// Observation is what a rule in `mode: observe` would have decided.
+// Observation is the decision that a rule in `mode: observe` would have made.
 type Observation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The rule.
 	Rule *RuleRef `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Its effect; unspecified if the rule only adds limits.
+	// Effect of the rule. It is unspecified if the rule only adds limits.
 	Effect Effect `protobuf:"varint,2,opt,name=effect,proto3,enum=sluice.policy.v1.Effect" json:"effect,omitempty"`
-	// The limits that it would have applied.
+	// Limits that the rule would have applied.
 	Limits        []*RuleLimit `protobuf:"bytes,3,rep,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -926,16 +928,16 @@ func (x *Observation) GetLimits() []*RuleLimit {
 	return nil
 }
 
-// Redaction is something to remove before a text is shown or stored.
+// Redaction specifies a value to remove before content is shown or stored.
 type Redaction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The rule.
 	Rule *RuleRef `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Where it applies.
+	// Content to which it applies.
 	Target RedactionTarget `protobuf:"varint,2,opt,name=target,proto3,enum=sluice.policy.v1.RedactionTarget" json:"target,omitempty"`
-	// JSON Pointer (RFC 6901) with `*` for any element; empty if a detector finds the place.
+	// JSON Pointer (RFC 6901) with `*` for any element. It is empty if a detector finds the value.
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
-	// Name of a detector, for example `secrets`; empty if a path is given.
+	// Name of a detector, for example `secrets`. It is empty if a path is given.
 	Detector      string `protobuf:"bytes,4,opt,name=detector,proto3" json:"detector,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

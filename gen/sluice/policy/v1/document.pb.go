@@ -24,7 +24,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Severity says how serious a finding is.
+// Severity is the severity of a finding.
 type Severity int32
 
 const (
@@ -32,7 +32,7 @@ const (
 	Severity_SEVERITY_UNSPECIFIED Severity = 0
 	// The document does not load.
 	Severity_SEVERITY_ERROR Severity = 1
-	// The document loads but probably does not do what its author meant.
+	// The document loads, but probably does not have the effect that its author intended.
 	Severity_SEVERITY_WARNING Severity = 2
 	// Information.
 	Severity_SEVERITY_INFO Severity = 3
@@ -85,11 +85,11 @@ func (Severity) EnumDescriptor() ([]byte, []int) {
 type Dialect int32
 
 const (
-	// Refused.
+	// A request without a dialect is refused.
 	Dialect_DIALECT_UNSPECIFIED Dialect = 0
-	// The hosted JSON form: require, deny_if, limits, hide, all_tools.
+	// The hosted JSON format: require, deny_if, limits, hide, all_tools.
 	Dialect_DIALECT_HOSTED_JSON Dialect = 1
-	// The older YAML form: rules, conditions with operators, state counters.
+	// The older YAML format: rules, conditions with operators, state counters.
 	Dialect_DIALECT_OPERATOR_YAML Dialect = 2
 )
 
@@ -134,12 +134,12 @@ func (Dialect) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{1}
 }
 
-// Document is one policy document as it was written.
+// Document is one policy document, unchanged.
 type Document struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// File or name for messages about it, 1 to 512 bytes.
+	// Path or name of the document in messages, 1 to 512 bytes.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// Its YAML or JSON, at most 4 MiB.
+	// Content of the document in YAML or JSON, at most 4 MiB.
 	Text          string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -189,20 +189,20 @@ func (x *Document) GetText() string {
 	return ""
 }
 
-// Finding is a problem of a document.
+// Finding is a problem in a document.
 type Finding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How serious it is.
+	// Severity of the finding.
 	Severity Severity `protobuf:"varint,1,opt,name=severity,proto3,enum=sluice.policy.v1.Severity" json:"severity,omitempty"`
 	// Path of the document.
 	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
-	// Line, from 1; 0 if it concerns the whole document.
+	// Line, from 1. It is 0 if the finding concerns the whole document.
 	Line int32 `protobuf:"varint,3,opt,name=line,proto3" json:"line,omitempty"`
-	// Column in characters, from 1; 0 if it concerns the whole line.
+	// Column in characters, from 1. It is 0 if the finding concerns the whole line.
 	Column int32 `protobuf:"varint,4,opt,name=column,proto3" json:"column,omitempty"`
-	// What is wrong, in one sentence.
+	// Description of the problem, in one sentence.
 	Message string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
-	// How to fix it; may be empty.
+	// Description of a correction. It may be empty.
 	Suggestion string `protobuf:"bytes,6,opt,name=suggestion,proto3" json:"suggestion,omitempty"`
 	// Stable name of the check, lower-case-with-dashes.
 	Check         string `protobuf:"bytes,7,opt,name=check,proto3" json:"check,omitempty"`
@@ -289,7 +289,7 @@ func (x *Finding) GetCheck() string {
 	return ""
 }
 
-// LintDocumentsRequest asks for findings.
+// LintDocumentsRequest requests findings.
 type LintDocumentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The documents, 1 to 1,000.
@@ -335,10 +335,10 @@ func (x *LintDocumentsRequest) GetDocuments() []*Document {
 	return nil
 }
 
-// LintDocumentsResponse is the result of a check.
+// LintDocumentsResponse contains the result of a check.
 type LintDocumentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Findings by document, line and column.
+	// Findings, sorted by document, line and column.
 	Findings      []*Finding `protobuf:"bytes,1,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -381,7 +381,7 @@ func (x *LintDocumentsResponse) GetFindings() []*Finding {
 	return nil
 }
 
-// TestDocumentsRequest asks to run the documents' tests.
+// TestDocumentsRequest requests a run of the documents' tests.
 type TestDocumentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The documents, 1 to 1,000.
@@ -427,12 +427,12 @@ func (x *TestDocumentsRequest) GetDocuments() []*Document {
 	return nil
 }
 
-// TestDocumentsResponse is the result of the tests.
+// TestDocumentsResponse contains the results of the tests.
 type TestDocumentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One result for each test, in the order of the documents.
 	Results []*TestResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
-	// Why no test could be run; empty if all documents load.
+	// Findings because of which no test could be run. It is empty if all documents load.
 	Findings      []*Finding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -491,7 +491,7 @@ type TestResult struct {
 	Line int32 `protobuf:"varint,2,opt,name=line,proto3" json:"line,omitempty"`
 	// Whether it passed.
 	Passed bool `protobuf:"varint,3,opt,name=passed,proto3" json:"passed,omitempty"`
-	// What it expected and what it got; empty if it passed.
+	// Expected and actual result. It is empty if the test passed.
 	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -555,7 +555,7 @@ func (x *TestResult) GetMessage() string {
 	return ""
 }
 
-// SimulateCallRequest is a call and the documents to decide it by.
+// SimulateCallRequest contains a call and the documents that evaluate it.
 type SimulateCallRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The documents, 1 to 1,000.
@@ -619,12 +619,12 @@ func (x *SimulateCallRequest) GetSubject() *v1.Principal {
 	return nil
 }
 
-// SimulateCallResponse is the decision that the documents would give.
+// SimulateCallResponse contains the decision that the documents would make.
 type SimulateCallResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The explanation; absent if the documents don't load.
+	// The explanation. It is absent if the documents do not load.
 	Explanation *ExplainCallResponse `protobuf:"bytes,1,opt,name=explanation,proto3" json:"explanation,omitempty"`
-	// Why the documents don't load.
+	// Findings because of which the documents do not load.
 	Findings      []*Finding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -674,10 +674,10 @@ func (x *SimulateCallResponse) GetFindings() []*Finding {
 	return nil
 }
 
-// DiffRevisionsRequest names two sets of documents.
+// DiffRevisionsRequest specifies two sets of documents.
 type DiffRevisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The old revision: hex SHA-256; empty: the active one.
+	// The old revision: hex SHA-256. Empty means the active revision.
 	OldRevision string `protobuf:"bytes,1,opt,name=old_revision,json=oldRevision,proto3" json:"old_revision,omitempty"`
 	// The new documents, 1 to 1,000.
 	Documents     []*Document `protobuf:"bytes,2,rep,name=documents,proto3" json:"documents,omitempty"`
@@ -729,14 +729,14 @@ func (x *DiffRevisionsRequest) GetDocuments() []*Document {
 	return nil
 }
 
-// DiffRevisionsResponse is the difference between two revisions.
+// DiffRevisionsResponse contains the difference between two revisions.
 type DiffRevisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Calls with different decisions, deny to allow first; at most 1,000.
+	// Calls with different decisions, deny to allow first. At most 1,000.
 	Flips []*Flip `protobuf:"bytes,1,rep,name=flips,proto3" json:"flips,omitempty"`
-	// Number of such calls in total.
+	// Total number of such calls.
 	Total int64 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
-	// Why the new documents don't load.
+	// Findings because of which the new documents do not load.
 	Findings      []*Finding `protobuf:"bytes,3,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -793,7 +793,7 @@ func (x *DiffRevisionsResponse) GetFindings() []*Finding {
 	return nil
 }
 
-// Flip is a call that two revisions decide differently.
+// Flip is a call with different decisions in two revisions.
 type Flip struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The call.
@@ -804,7 +804,7 @@ type Flip struct {
 	Before *Decision `protobuf:"bytes,3,opt,name=before,proto3" json:"before,omitempty"`
 	// The new decision.
 	After *Decision `protobuf:"bytes,4,opt,name=after,proto3" json:"after,omitempty"`
-	// Identifier of the recorded decision; empty if the call was generated.
+	// Identifier of the recorded decision. It is empty if the call was generated.
 	DecisionId    string `protobuf:"bytes,5,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -875,14 +875,14 @@ func (x *Flip) GetDecisionId() string {
 	return ""
 }
 
-// ReplayCallsRequest asks for decisions about recorded calls.
+// ReplayCallsRequest requests decisions on recorded calls.
 type ReplayCallsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The documents, 1 to 1,000.
 	Documents []*Document `protobuf:"bytes,1,rep,name=documents,proto3" json:"documents,omitempty"`
-	// Time of the first record to decide.
+	// Time of the first record to evaluate.
 	From *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
-	// Time after the last record to decide; absent: now.
+	// Time after the last record to evaluate. If it is absent, the current time applies.
 	To            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -939,7 +939,7 @@ func (x *ReplayCallsRequest) GetTo() *timestamppb.Timestamp {
 	return nil
 }
 
-// ReplayCallsResponse is a call with a different decision, or the summary.
+// ReplayCallsResponse contains a call with a different decision, or the summary.
 type ReplayCallsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One of the two.
@@ -1018,7 +1018,7 @@ type ReplayCallsResponse_Flip struct {
 }
 
 type ReplayCallsResponse_Summary struct {
-	// The last message.
+	// Summary, in the last message.
 	Summary *ReplaySummary `protobuf:"bytes,2,opt,name=summary,proto3,oneof"`
 }
 
@@ -1029,9 +1029,9 @@ func (*ReplayCallsResponse_Summary) isReplayCallsResponse_Item() {}
 // ReplaySummary is the result of a replay.
 type ReplaySummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of records that were decided.
+	// Number of records that were evaluated.
 	Judged int64 `protobuf:"varint,1,opt,name=judged,proto3" json:"judged,omitempty"`
-	// Number of records that could not be decided, because their arguments were not stored.
+	// Number of records that could not be evaluated, because their arguments were not stored.
 	Skipped int64 `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
 	// Number of records with a different decision.
 	Flipped       int64 `protobuf:"varint,3,opt,name=flipped,proto3" json:"flipped,omitempty"`
@@ -1090,12 +1090,12 @@ func (x *ReplaySummary) GetFlipped() int64 {
 	return 0
 }
 
-// SuggestDocumentRequest asks for a document.
+// SuggestDocumentRequest requests a document.
 type SuggestDocumentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Server that the document is for; empty: every server of the catalog.
+	// Server for which the document is written. Empty means every server in the catalog.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Start of the traffic to learn from; absent: only the catalog.
+	// Start of the traffic to consider. If it is absent, only the catalog is considered.
 	From          *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1145,12 +1145,12 @@ func (x *SuggestDocumentRequest) GetFrom() *timestamppb.Timestamp {
 	return nil
 }
 
-// SuggestDocumentResponse is a document to read before it is applied.
+// SuggestDocumentResponse contains a document that must be read before it is applied.
 type SuggestDocumentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The document.
 	Document *Document `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
-	// What to check first.
+	// Findings to check first.
 	Findings      []*Finding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1200,12 +1200,12 @@ func (x *SuggestDocumentResponse) GetFindings() []*Finding {
 	return nil
 }
 
-// ImportDocumentRequest is a policy of another dialect.
+// ImportDocumentRequest contains a policy in another dialect.
 type ImportDocumentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Dialect of the text.
+	// Dialect of the policy.
 	Dialect Dialect `protobuf:"varint,1,opt,name=dialect,proto3,enum=sluice.policy.v1.Dialect" json:"dialect,omitempty"`
-	// Its text, at most 4 MiB.
+	// The policy, at most 4 MiB.
 	Text          string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1255,12 +1255,12 @@ func (x *ImportDocumentRequest) GetText() string {
 	return ""
 }
 
-// ImportDocumentResponse is the translated policy.
+// ImportDocumentResponse contains the translated policy.
 type ImportDocumentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The translation.
 	Document *Document `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
-	// What could not be translated.
+	// Parts that could not be translated.
 	Findings      []*Finding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -24,20 +24,21 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// DecideCallRequest asks for a decision about one call, before the call is made.
+// DecideCallRequest requests a decision on one call, before the call is sent.
 type DecideCallRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The call.
 	Call *Call `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
-	// Oldest revision that may decide, as an activation token of ApplyDocuments. A caller that saw a change
-	// acknowledged thus gets no decision of an older revision. Empty: the active revision. At most 128 bytes.
+	// Oldest revision that may decide, as an activation token from ApplyDocuments. With it, a caller that has seen the
+	// acknowledgement of a change never receives a decision of an older revision. Empty means the active revision. At
+	// most 128 bytes.
 	MinRevision string `protobuf:"bytes,2,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
-	// Principal of the call, if an operator asks. It is used as given, with its groups and its chain, and not looked
-	// up. If the operator's tenant is not "default", the principal and its chain must be of the operator's tenant. A
-	// service must not set it: its caller is the principal of the metadata.
+	// Principal of the call, if an operator sends the request. It is used as given, with its groups and its chain, and
+	// not looked up. If the operator's tenant is not "default", the principal and its chain must belong to the operator's
+	// tenant. A service must not set it: its caller is the principal in the metadata.
 	Subject *v1.Principal `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
-	// Asks for a signed decision, and says what the signature is for. Absent: the decision is not signed. An
-	// operator must not set it, because operators ask about other principals.
+	// Requests a signed decision, and specifies the use for which it is signed. If it is absent, the decision is not
+	// signed. An operator must not set it, because operators request decisions for other principals.
 	Attest        *Attest `protobuf:"bytes,4,opt,name=attest,proto3" json:"attest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -101,14 +102,14 @@ func (x *DecideCallRequest) GetAttest() *Attest {
 	return nil
 }
 
-// DecideCallResponse is the decision.
+// DecideCallResponse contains the decision.
 type DecideCallResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The decision.
 	Decision *Decision `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
-	// The same decision, signed; present if and only if the request has `attest`.
+	// The same decision, signed. It is present if and only if the request has `attest`.
 	SignedDecision *SignedDecision `protobuf:"bytes,2,opt,name=signed_decision,json=signedDecision,proto3" json:"signed_decision,omitempty"`
-	// For which other calls the decision may be cached; absent: for none.
+	// Other calls for which the decision may be cached. It is absent if the decision may not be cached.
 	Keeping       *Keeping `protobuf:"bytes,3,opt,name=keeping,proto3" json:"keeping,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -165,16 +166,15 @@ func (x *DecideCallResponse) GetKeeping() *Keeping {
 	return nil
 }
 
-// Keeping says which other calls a cached decision applies to: calls of the same method, server, name, ref and
+// Keeping specifies the other calls to which a cached decision applies: calls of the same method, server, name, ref and
 // definition whose principals have the same tenant, subject, agent, groups and chain. Such a decision depends neither
-// on the arguments nor on the time. Decisions that require approval, or that say that a tool is unknown, are never
-// cached.
+// on the arguments nor on the time. Decisions that require approval or have the code tool_unknown are never cached.
 type Keeping struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What the decision was made from, as LeaseRevision names it. A gateway may use the decision again only while it
-	// has a lease on this epoch. 1 to 64 bytes.
+	// Epoch of the decision, as in LeaseRevisionResponse. A gateway may use the decision again only while it has a lease
+	// on this epoch. 1 to 64 bytes.
 	Epoch string `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Whether the decision applies only if the principals' sessions and runs are also the same.
+	// Whether the decision applies only if the sessions and runs of the principals are also the same.
 	BySession     bool `protobuf:"varint,2,opt,name=by_session,json=bySession,proto3" json:"by_session,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -224,7 +224,7 @@ func (x *Keeping) GetBySession() bool {
 	return false
 }
 
-// ExplainCallRequest asks for an explanation of the decision about a call.
+// ExplainCallRequest requests an explanation of the decision on a call.
 type ExplainCallRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The call.
@@ -279,14 +279,14 @@ func (x *ExplainCallRequest) GetSubject() *v1.Principal {
 	return nil
 }
 
-// ExplainCallResponse is a decision with its reasons.
+// ExplainCallResponse contains a decision with its reasons.
 type ExplainCallResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The decision that DecideCall would return.
 	Decision *Decision `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
 	// Every rule of every document, in the order of the documents.
 	Rules []*ConsideredRule `protobuf:"bytes,2,rep,name=rules,proto3" json:"rules,omitempty"`
-	// Why this rule or default decided, in one sentence.
+	// Reason for which this rule or default decided, in one sentence.
 	Why           string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -350,13 +350,14 @@ type ConsideredRule struct {
 	Rule *RuleRef `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
 	// Whether every key of its `match` matched the call.
 	Matched bool `protobuf:"varint,2,opt,name=matched,proto3" json:"matched,omitempty"`
-	// What it compares, one entry for each key of `match` and one for its condition.
+	// Its comparisons: one entry for each key of `match` and one for its condition.
 	Checks []*Check `protobuf:"bytes,3,rep,name=checks,proto3" json:"checks,omitempty"`
-	// Its action; unspecified if the rule has no action and only adds limits.
+	// Action of the rule. It is unspecified if the rule has no action and only adds limits.
 	Effect Effect `protobuf:"varint,4,opt,name=effect,proto3,enum=sluice.policy.v1.Effect" json:"effect,omitempty"`
-	// Whether it is only observed and has no effect.
+	// Whether the rule is only observed and has no effect.
 	Observe bool `protobuf:"varint,5,opt,name=observe,proto3" json:"observe,omitempty"`
-	// Principal that the rule was applied to: 0 is the caller, 1 to 4 the principals of its chain in order.
+	// Index of the principal to which the rule was applied: 0 is the caller, 1 to 4 are the principals of its chain in
+	// order.
 	ChainIndex    int32 `protobuf:"varint,6,opt,name=chain_index,json=chainIndex,proto3" json:"chain_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -437,13 +438,13 @@ func (x *ConsideredRule) GetChainIndex() int32 {
 // Check is one comparison of a rule.
 type Check struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it compares: a key of `match`, or `when`.
+	// Value that is compared: a key of `match`, or `when`.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// What the rule requires, as written in the document.
+	// Value that the rule requires, as written in the document.
 	Want string `protobuf:"bytes,2,opt,name=want,proto3" json:"want,omitempty"`
-	// What the call has, or why that is unknown.
+	// Value of the call, or the reason for which it is unknown.
 	Got string `protobuf:"bytes,3,opt,name=got,proto3" json:"got,omitempty"`
-	// Whether the call has what the rule requires.
+	// Whether the call meets the requirement of the rule.
 	Held          bool `protobuf:"varint,4,opt,name=held,proto3" json:"held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -507,14 +508,15 @@ func (x *Check) GetHeld() bool {
 	return false
 }
 
-// FilterToolsRequest asks which tools of a server's list the caller may see.
+// FilterToolsRequest specifies tools of a server's list. The response contains their visibility to the caller.
 type FilterToolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Server that listed the tools, by its configured name.
+	// Configured name of the server that listed the tools.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// The tools, at most 10,000.
 	Tools []*ToolRef `protobuf:"bytes,2,rep,name=tools,proto3" json:"tools,omitempty"`
-	// Principal that the list is for, if an operator asks, as in DecideCallRequest. A service must not set it.
+	// Principal for whom the list is filtered, if an operator sends the request, as in DecideCallRequest. A service must
+	// not set it.
 	Subject *v1.Principal `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Oldest revision that may decide, as in DecideCallRequest.
 	MinRevision   string `protobuf:"bytes,4,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
@@ -580,14 +582,14 @@ func (x *FilterToolsRequest) GetMinRevision() string {
 	return ""
 }
 
-// ToolRef names a tool of a list.
+// ToolRef identifies a tool in a list.
 type ToolRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name as the server lists it, 1 to 128 bytes. A name that breaks the grammar of tool names is never shown. A
-	// longer name also breaks it, so callers leave such a tool out of the request.
+	// Name in the server's list, 1 to 128 bytes. A name that violates the grammar of tool names is never shown. A longer
+	// name also violates it, so callers omit such a tool from the request.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// SHA-256 of the tool's canonical definition, from ReportTools: 32 bytes, or empty if none is known. An empty
-	// digest is not an accepted definition: it hides the tool if the server's definitions are pinned.
+	// SHA-256 of the tool's canonical definition, from ReportTools: 32 bytes, or empty if none is known. An empty digest
+	// is not an accepted definition. It hides the tool if the server's definitions are pinned.
 	DefinitionDigest []byte `protobuf:"bytes,2,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -637,10 +639,11 @@ func (x *ToolRef) GetDefinitionDigest() []byte {
 	return nil
 }
 
-// FilterToolsResponse says which tools the caller may see.
+// FilterToolsResponse contains the visibility of the tools to the caller.
 type FilterToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One answer for each tool of the request, in the same order. If the length differs, the gateway shows no tool.
+	// One entry for each tool of the request, in the same order. If the number of entries differs, the gateway shows no
+	// tool.
 	Tools []*ToolVisibility `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
 	// Revision that decided: hex SHA-256, 64 characters.
 	PolicyRevision string `protobuf:"bytes,2,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
@@ -692,17 +695,17 @@ func (x *FilterToolsResponse) GetPolicyRevision() string {
 	return ""
 }
 
-// ToolVisibility says whether the caller may see a tool.
+// ToolVisibility is the visibility of a tool to the caller.
 type ToolVisibility struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name as in the request.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Whether the tool is shown, after rules, pin and quarantine. The zero value hides it.
 	Visible bool `protobuf:"varint,2,opt,name=visible,proto3" json:"visible,omitempty"`
-	// Why the tool is not shown, or why a call would be refused: approval_required if every call needs approval.
-	// Unspecified if calls with some arguments are allowed.
+	// Reason for which the tool is not shown, or for which a call would be refused. It is approval_required if every call
+	// needs approval. It is unspecified if calls with some arguments are allowed.
 	Code v11.Code `protobuf:"varint,3,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
-	// The rule that decided; absent if no rule did.
+	// Rule that decided. It is absent if no rule decided.
 	Rule          *RuleRef `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -766,19 +769,22 @@ func (x *ToolVisibility) GetRule() *RuleRef {
 	return nil
 }
 
-// FilterNamesRequest asks which entries of a server's list, or which resource of a notification, the caller may see.
+// FilterNamesRequest specifies entries of a server's list, or the resource of a notification. The response contains
+// their visibility to the caller.
 type FilterNamesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Server that sent the list or the notification, by its configured name.
+	// Configured name of the server that sent the list or the notification.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Method of the list or the notification: `prompts/list`, whose prompts are decided as `prompts/get`;
-	// `resources/list`, whose resources as `resources/read`; `resources/templates/list`; or
-	// `notifications/resources/updated`, whose resource is decided as `resources/subscribe`.
+	// Method of the list or the notification. A prompt of `prompts/list` is shown if policy allows `prompts/get` for it.
+	// A resource of `resources/list` is shown if policy allows `resources/read`. The resource of
+	// `notifications/resources/updated` is shown if policy allows `resources/subscribe`. The fourth method is
+	// `resources/templates/list`.
 	Method string `protobuf:"bytes,2,opt,name=method,proto3" json:"method,omitempty"`
-	// Names of prompts, URIs or templates of URIs, at most 512, each of at most 4,096 bytes. Ask about a longer list
-	// in parts. A longer name can't be called, so leave it out.
+	// Names of prompts, URIs or templates of URIs, at most 512, each of at most 4,096 bytes. A caller splits a longer
+	// list into several requests. A longer name can't be called, so a caller omits it.
 	Names []string `protobuf:"bytes,3,rep,name=names,proto3" json:"names,omitempty"`
-	// Principal that the list is for, if an operator asks, as in DecideCallRequest. A service must not set it.
+	// Principal for whom the list is filtered, if an operator sends the request, as in DecideCallRequest. A service must
+	// not set it.
 	Subject       *v1.Principal `protobuf:"bytes,4,opt,name=subject,proto3" json:"subject,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -842,11 +848,11 @@ func (x *FilterNamesRequest) GetSubject() *v1.Principal {
 	return nil
 }
 
-// FilterNamesResponse says which names the caller may see.
+// FilterNamesResponse contains the visibility of the names to the caller.
 type FilterNamesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether each name is shown, one answer for each name of the request, in the same order. If the length differs,
-	// the gateway shows no name.
+	// Whether each name is shown, one entry for each name of the request, in the same order. If the number of entries
+	// differs, the gateway shows no name.
 	Visible []bool `protobuf:"varint,1,rep,packed,name=visible,proto3" json:"visible,omitempty"`
 	// Revision that decided: hex SHA-256, 64 characters.
 	PolicyRevision string `protobuf:"bytes,2,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
@@ -898,12 +904,12 @@ func (x *FilterNamesResponse) GetPolicyRevision() string {
 	return ""
 }
 
-// CheckServerRequest asks what a caller may do on a server.
+// CheckServerRequest specifies a server and methods. The response contains the caller's permissions on that server.
 type CheckServerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Server, by its configured name.
+	// Configured name of the server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Principal to check, if an operator asks, as in DecideCallRequest. A service must not set it.
+	// Principal to check, if an operator sends the request, as in DecideCallRequest. A service must not set it.
 	Subject *v1.Principal `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Methods other than `tools/call` to check, each once: at most 64, each of 1 to 128 bytes.
 	Methods       []string `protobuf:"bytes,3,rep,name=methods,proto3" json:"methods,omitempty"`
@@ -962,27 +968,28 @@ func (x *CheckServerRequest) GetMethods() []string {
 	return nil
 }
 
-// CheckServerResponse says what a caller may do on a server. The zero value is the strictest answer.
+// CheckServerResponse contains the caller's permissions on a server. The zero value is the strictest response.
 type CheckServerResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether a call could be allowed or wait for approval. False: every call is denied, and nothing of the caller
-	// may reach the server.
+	// Whether a call could be allowed or could wait for approval. If it is false, every call is denied, and no message
+	// from the caller may be sent to the server.
 	CouldAllow bool `protobuf:"varint,1,opt,name=could_allow,json=couldAllow,proto3" json:"could_allow,omitempty"`
-	// Whether no rule hides a tool of the server from the caller or from a principal of its chain. False: the
-	// gateway must answer a tool that the server does not list as it answers a hidden one, as unknown.
+	// Whether no rule hides a tool of the server from the caller or from a principal of its chain. If it is false, the
+	// gateway must respond to a call of a tool that the server does not list as to a call of a hidden tool: the tool is
+	// unknown.
 	HidesNone bool `protobuf:"varint,2,opt,name=hides_none,json=hidesNone,proto3" json:"hides_none,omitempty"`
 	// Revision that decided: hex SHA-256, 64 characters.
 	PolicyRevision string `protobuf:"bytes,3,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// The methods of the request that are not denied to the caller for all params, in the order of the request.
+	// Methods of the request that are not denied to the caller for all params, in the order of the request.
 	Methods []string `protobuf:"bytes,4,rep,name=methods,proto3" json:"methods,omitempty"`
-	// Whether no rule distinguishes prompts of the server by name for the caller or for a principal of its chain.
-	// False: the gateway filters lists of prompts with FilterNames.
+	// Whether no rule distinguishes prompts of the server by name for the caller or for a principal of its chain. If it
+	// is false, the gateway filters lists of prompts with FilterNames.
 	PromptsAlike bool `protobuf:"varint,5,opt,name=prompts_alike,json=promptsAlike,proto3" json:"prompts_alike,omitempty"`
-	// The same for resources and their URIs.
+	// Whether no rule distinguishes resources of the server by URI, like prompts_alike.
 	ResourcesAlike bool `protobuf:"varint,6,opt,name=resources_alike,json=resourcesAlike,proto3" json:"resources_alike,omitempty"`
-	// Whether a list of the server's tools could show the caller a tool, because a call of it could be allowed, or
+	// Whether a list of the server's tools could show the caller a tool, because a call of the tool could be allowed, or
 	// because a rule denies it with a reason. If could_list, could_allow and hides_none are all false, the gateway
-	// answers as if the server did not exist.
+	// responds as if the server did not exist.
 	CouldList     bool `protobuf:"varint,7,opt,name=could_list,json=couldList,proto3" json:"could_list,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -42,99 +42,96 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// PolicyService stores the policy documents and decides whether a caller may make a call, and on what terms.
+// PolicyService stores the policy documents. It decides whether a caller may make a call, and under which conditions.
 type PolicyServiceClient interface {
-	// DecideCall decides one call by the active revision. The caller is the principal of the request's metadata; an
-	// operator sends a `subject` instead. A denial is a response with OK. The RPC spends nothing and changes
-	// nothing, and is safe to repeat. Errors:
+	// DecideCall evaluates one call with the active revision. The caller is the principal in the request's metadata. An
+	// operator sends a `subject` instead. A denial is a response with OK. The RPC does not count against limits and
+	// changes no state. It is safe to repeat. Errors:
 	//
 	//	INVALID_ARGUMENT     SUBJECT_REFUSED: a role sends a subject;
-	//	                     SUBJECT_MISSING: an operator sends none;
-	//	                     CHAIN_NESTED: a principal of a chain has one itself;
-	//	                     ATTEST_REFUSED: an operator asks for a signature;
-	//	                     JSON_INVALID: params_json can't be read, and a signature
-	//	                     is asked for
-	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of another tenant than
-	//	                     "default" names a subject, or one in its chain, of
-	//	                     another tenant
+	//	                     SUBJECT_MISSING: an operator sends no subject;
+	//	                     CHAIN_NESTED: a principal in a chain has a chain;
+	//	                     ATTEST_REFUSED: an operator requests a signature;
+	//	                     JSON_INVALID: params_json can't be parsed, and a signature is requested
+	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of another tenant than "default" sends a subject of another
+	//	                     tenant, or a subject whose chain has a principal of another tenant
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active;
 	//	                     POLICY_TOO_OLD: min_revision is not reached
 	DecideCall(ctx context.Context, in *DecideCallRequest, opts ...grpc.CallOption) (*DecideCallResponse, error)
-	// ExplainCall decides as DecideCall does and adds every rule that was considered, which of its conditions held,
-	// and why the winner won. It spends nothing. People of tenants other than "default" get only the rules that
-	// matched, without the patterns of those rules. Errors: those of DecideCall about a subject and the active
-	// revision.
+	// ExplainCall evaluates a call like DecideCall. In addition, it returns every rule that was considered, with the
+	// conditions that were met, and the reason for the decision. It does not count against limits. People of tenants
+	// other than "default" receive only the rules that matched, without the patterns of those rules. Errors: those of
+	// DecideCall about a subject and the active revision.
 	ExplainCall(ctx context.Context, in *ExplainCallRequest, opts ...grpc.CallOption) (*ExplainCallResponse, error)
-	// FilterTools reports which tools of a list the caller may see. A tool is shown if a call with some arguments
-	// could be allowed or wait for approval, or if the rule that denies it gives a reason. Quarantine hides it, and
-	// so does a pinned definition that is not accepted. The RPC changes nothing and is safe to repeat. Errors: those
-	// of DecideCall.
+	// FilterTools returns the visibility of the tools of a list to the caller. A tool is shown if a call with some
+	// arguments could be allowed or wait for approval, or if the rule that denies it gives a reason. A tool is hidden if
+	// it is quarantined, or if its definition is pinned and not accepted. The RPC changes no state and is safe to repeat.
+	// Errors: those of DecideCall.
 	FilterTools(ctx context.Context, in *FilterToolsRequest, opts ...grpc.CallOption) (*FilterToolsResponse, error)
-	// FilterNames reports which prompts, resources or templates of a list the caller may see, and of which
-	// resource's changes it may be notified: those for which a call is not denied. A template is shown unless the
-	// part before its first expression shows that every URI of it is denied. The RPC changes nothing and is safe to
-	// repeat. Errors: those of DecideCall about a subject and the active revision.
+	// FilterNames returns the visibility of prompts, resources or templates of a list to the caller, and whether the
+	// caller may be notified of a resource's changes. A name is shown if a call with it is not denied. A template is
+	// shown unless the part before its first expression shows that every URI of the template is denied. The RPC changes
+	// no state and is safe to repeat. Errors: those of DecideCall about a subject and the active revision.
 	FilterNames(ctx context.Context, in *FilterNamesRequest, opts ...grpc.CallOption) (*FilterNamesResponse, error)
-	// CheckServer reports whether some rule could allow the caller anything on a server, with any tool and
-	// arguments, and whether a rule hides a tool of the server. It errs towards "could": if it reports that nothing
-	// could be allowed, DecideCall denies every call. The RPC changes nothing and is safe to repeat. Its answer is
-	// valid while the revision is active. Errors: those of DecideCall about a subject and the active revision.
+	// CheckServer reports whether any rule could allow the caller a call on a server, with any tool and arguments, and
+	// whether a rule hides a tool of the server. If it cannot exclude a permission, it reports that the call could be
+	// allowed. If it reports that no call could be allowed, DecideCall denies every call. The RPC changes no state and is
+	// safe to repeat. Its response is valid while the revision is active. Errors: those of DecideCall about a subject and
+	// the active revision.
 	CheckServer(ctx context.Context, in *CheckServerRequest, opts ...grpc.CallOption) (*CheckServerResponse, error)
 	// LintDocuments checks documents without applying them.
 	LintDocuments(ctx context.Context, in *LintDocumentsRequest, opts ...grpc.CallOption) (*LintDocumentsResponse, error)
-	// TestDocuments runs the tests in documents without applying them. This version does not serve it:
-	// UNIMPLEMENTED, NOT_SERVED. Use `sluice policy explain` or DecideCall, which decide by the active documents.
+	// TestDocuments runs the tests in documents without applying them. This version does not serve it: UNIMPLEMENTED,
+	// NOT_SERVED. Use `sluice policy explain` or DecideCall, which evaluate calls with the active documents.
 	TestDocuments(ctx context.Context, in *TestDocumentsRequest, opts ...grpc.CallOption) (*TestDocumentsResponse, error)
-	// SimulateCall decides a call by documents that are not active. This version does not serve it: UNIMPLEMENTED,
+	// SimulateCall evaluates a call with documents that are not active. This version does not serve it: UNIMPLEMENTED,
 	// NOT_SERVED. Start a separate mesh with those documents and use ExplainCall there.
 	SimulateCall(ctx context.Context, in *SimulateCallRequest, opts ...grpc.CallOption) (*SimulateCallResponse, error)
-	// DiffRevisions reports which calls two revisions decide differently, deny to allow first. This version does not
-	// serve it: UNIMPLEMENTED, NOT_SERVED. Documents come from files, and version control shows how files differ.
+	// DiffRevisions returns the calls with different decisions in two revisions, deny to allow first. This version does
+	// not serve it: UNIMPLEMENTED, NOT_SERVED. Documents are loaded from files, and version control shows the differences
+	// between files.
 	DiffRevisions(ctx context.Context, in *DiffRevisionsRequest, opts ...grpc.CallOption) (*DiffRevisionsResponse, error)
-	// ReplayCalls decides recorded calls by documents that are not active and sends each call with a different
-	// decision, then a summary. This version does not serve it: UNIMPLEMENTED, NOT_SERVED. ListDecisions of the
-	// gateway lists recorded calls, and ExplainCall decides one of them.
+	// ReplayCalls evaluates recorded calls with documents that are not active. It sends each call with a different
+	// decision, then a summary. This version does not serve it: UNIMPLEMENTED, NOT_SERVED. ListDecisions of the gateway
+	// lists recorded calls, and ExplainCall evaluates one of them.
 	ReplayCalls(ctx context.Context, in *ReplayCallsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReplayCallsResponse], error)
-	// SuggestDocument writes a document from the catalog and recorded traffic. This version does not serve it:
+	// SuggestDocument generates a document from the catalog and recorded traffic. This version does not serve it:
 	// UNIMPLEMENTED, NOT_SERVED. Use `sluice policy suggest`.
 	SuggestDocument(ctx context.Context, in *SuggestDocumentRequest, opts ...grpc.CallOption) (*SuggestDocumentResponse, error)
-	// ImportDocument translates a policy of another dialect and reports what it could not translate. It applies
-	// nothing. This version does not serve it: UNIMPLEMENTED, NOT_SERVED. Use `sluice policy suggest` for a first
-	// document.
+	// ImportDocument translates a policy from another dialect and reports the parts that it could not translate. It does
+	// not apply the policy. This version does not serve it: UNIMPLEMENTED, NOT_SERVED. Use `sluice policy suggest` for a
+	// first document.
 	ImportDocument(ctx context.Context, in *ImportDocumentRequest, opts ...grpc.CallOption) (*ImportDocumentResponse, error)
-	// ApplyDocuments replaces the active documents. A repeat of the documents that are
-	// active changes nothing and answers with OK. Errors:
+	// ApplyDocuments replaces the active documents. If the documents are already active, nothing changes, and it returns
+	// OK. Errors:
 	//
-	//	INVALID_ARGUMENT     POLICY_INVALID: a document does not load; the text names
-	//	                     the place, and LintDocuments all of them
-	//	PERMISSION_DENIED    TENANT_REFUSED: policies are the installation's, and
-	//	                     operators of the tenant "default" alone change them
-	//	ABORTED              REVISION_CHANGED: expected_revision is not the active one
-	//	                     any more
-	//	FAILED_PRECONDITION  POLICIES_IN_FILES: the policies come from files: change
-	//	                     those
+	//	INVALID_ARGUMENT     POLICY_INVALID: a document does not load; the message contains one location, and
+	//	                     LintDocuments returns all of them
+	//	PERMISSION_DENIED    TENANT_REFUSED: policies belong to the installation, and only operators of the tenant
+	//	                     "default" may change them
+	//	ABORTED              REVISION_CHANGED: expected_revision is no longer the active revision
+	//	FAILED_PRECONDITION  POLICIES_IN_FILES: the policies are loaded from files; change the files
 	ApplyDocuments(ctx context.Context, in *ApplyDocumentsRequest, opts ...grpc.CallOption) (*ApplyDocumentsResponse, error)
-	// GetRevision returns a revision with its documents; the active one by default.
-	// Errors:
+	// GetRevision returns a revision with its documents, by default the active revision. Errors:
 	//
-	//	PERMISSION_DENIED    TENANT_REFUSED: documents are the installation's, and
-	//	                     people of the tenant "default" alone read them
+	//	PERMISSION_DENIED    TENANT_REFUSED: documents belong to the installation, and only people of the tenant
+	//	                     "default" may read them
 	//	NOT_FOUND            REVISION_UNKNOWN: this revision is not stored
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	GetRevision(ctx context.Context, in *GetRevisionRequest, opts ...grpc.CallOption) (*GetRevisionResponse, error)
-	// ListRevisions lists the stored revisions, newest first. This version does not serve it: UNIMPLEMENTED,
-	// NOT_SERVED. Only the active revision is stored, and GetRevision returns it.
+	// ListRevisions lists the stored revisions, newest first. This version does not serve it: UNIMPLEMENTED, NOT_SERVED.
+	// Only the active revision is stored, and GetRevision returns it.
 	ListRevisions(ctx context.Context, in *ListRevisionsRequest, opts ...grpc.CallOption) (*ListRevisionsResponse, error)
-	// LeaseRevision lets a gateway use cached decisions for a while without asking. The responses name what
-	// decisions are now made from, and say how long decisions with that `epoch` may be used
-	// (DecideCallResponse.keeping). A response is sent at once when the active revision changes. An operator's
-	// change is answered only when no gateway can use an older decision: each gateway has taken the change, or its
-	// lease has ended. A gateway sends the next request only after the last one is answered. Errors:
+	// LeaseRevision lets a gateway use cached decisions for a limited time without a request for each call. The responses
+	// contain the current epoch of decisions and the time for which decisions with that `epoch` may be used
+	// (DecideCallResponse.keeping). When the active revision changes, a response is sent immediately. The response to an
+	// operator's change is sent only when no gateway can use an older decision: each gateway has taken the change, or its
+	// lease has ended. A gateway sends the next request only after the response to the previous one. Errors:
 	//
 	//	INVALID_ARGUMENT     LEASE_DISORDER: `taken` is a response that was not sent
 	LeaseRevision(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[LeaseRevisionRequest, LeaseRevisionResponse], error)
-	// WatchRevision sends the active revision at once and each later one when it becomes active. It repeats an
-	// unchanged revision at least every 500 ms. For people of tenants other than "default", `rejected` only says
+	// WatchRevision sends the active revision immediately, and each later revision when it becomes active. It repeats an
+	// unchanged revision at least every 500 ms. For people of tenants other than "default", `rejected` only indicates
 	// that there are findings.
 	WatchRevision(ctx context.Context, in *WatchRevisionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRevisionResponse], error)
 }
@@ -342,99 +339,96 @@ type PolicyService_WatchRevisionClient = grpc.ServerStreamingClient[WatchRevisio
 // All implementations must embed UnimplementedPolicyServiceServer
 // for forward compatibility.
 //
-// PolicyService stores the policy documents and decides whether a caller may make a call, and on what terms.
+// PolicyService stores the policy documents. It decides whether a caller may make a call, and under which conditions.
 type PolicyServiceServer interface {
-	// DecideCall decides one call by the active revision. The caller is the principal of the request's metadata; an
-	// operator sends a `subject` instead. A denial is a response with OK. The RPC spends nothing and changes
-	// nothing, and is safe to repeat. Errors:
+	// DecideCall evaluates one call with the active revision. The caller is the principal in the request's metadata. An
+	// operator sends a `subject` instead. A denial is a response with OK. The RPC does not count against limits and
+	// changes no state. It is safe to repeat. Errors:
 	//
 	//	INVALID_ARGUMENT     SUBJECT_REFUSED: a role sends a subject;
-	//	                     SUBJECT_MISSING: an operator sends none;
-	//	                     CHAIN_NESTED: a principal of a chain has one itself;
-	//	                     ATTEST_REFUSED: an operator asks for a signature;
-	//	                     JSON_INVALID: params_json can't be read, and a signature
-	//	                     is asked for
-	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of another tenant than
-	//	                     "default" names a subject, or one in its chain, of
-	//	                     another tenant
+	//	                     SUBJECT_MISSING: an operator sends no subject;
+	//	                     CHAIN_NESTED: a principal in a chain has a chain;
+	//	                     ATTEST_REFUSED: an operator requests a signature;
+	//	                     JSON_INVALID: params_json can't be parsed, and a signature is requested
+	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of another tenant than "default" sends a subject of another
+	//	                     tenant, or a subject whose chain has a principal of another tenant
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active;
 	//	                     POLICY_TOO_OLD: min_revision is not reached
 	DecideCall(context.Context, *DecideCallRequest) (*DecideCallResponse, error)
-	// ExplainCall decides as DecideCall does and adds every rule that was considered, which of its conditions held,
-	// and why the winner won. It spends nothing. People of tenants other than "default" get only the rules that
-	// matched, without the patterns of those rules. Errors: those of DecideCall about a subject and the active
-	// revision.
+	// ExplainCall evaluates a call like DecideCall. In addition, it returns every rule that was considered, with the
+	// conditions that were met, and the reason for the decision. It does not count against limits. People of tenants
+	// other than "default" receive only the rules that matched, without the patterns of those rules. Errors: those of
+	// DecideCall about a subject and the active revision.
 	ExplainCall(context.Context, *ExplainCallRequest) (*ExplainCallResponse, error)
-	// FilterTools reports which tools of a list the caller may see. A tool is shown if a call with some arguments
-	// could be allowed or wait for approval, or if the rule that denies it gives a reason. Quarantine hides it, and
-	// so does a pinned definition that is not accepted. The RPC changes nothing and is safe to repeat. Errors: those
-	// of DecideCall.
+	// FilterTools returns the visibility of the tools of a list to the caller. A tool is shown if a call with some
+	// arguments could be allowed or wait for approval, or if the rule that denies it gives a reason. A tool is hidden if
+	// it is quarantined, or if its definition is pinned and not accepted. The RPC changes no state and is safe to repeat.
+	// Errors: those of DecideCall.
 	FilterTools(context.Context, *FilterToolsRequest) (*FilterToolsResponse, error)
-	// FilterNames reports which prompts, resources or templates of a list the caller may see, and of which
-	// resource's changes it may be notified: those for which a call is not denied. A template is shown unless the
-	// part before its first expression shows that every URI of it is denied. The RPC changes nothing and is safe to
-	// repeat. Errors: those of DecideCall about a subject and the active revision.
+	// FilterNames returns the visibility of prompts, resources or templates of a list to the caller, and whether the
+	// caller may be notified of a resource's changes. A name is shown if a call with it is not denied. A template is
+	// shown unless the part before its first expression shows that every URI of the template is denied. The RPC changes
+	// no state and is safe to repeat. Errors: those of DecideCall about a subject and the active revision.
 	FilterNames(context.Context, *FilterNamesRequest) (*FilterNamesResponse, error)
-	// CheckServer reports whether some rule could allow the caller anything on a server, with any tool and
-	// arguments, and whether a rule hides a tool of the server. It errs towards "could": if it reports that nothing
-	// could be allowed, DecideCall denies every call. The RPC changes nothing and is safe to repeat. Its answer is
-	// valid while the revision is active. Errors: those of DecideCall about a subject and the active revision.
+	// CheckServer reports whether any rule could allow the caller a call on a server, with any tool and arguments, and
+	// whether a rule hides a tool of the server. If it cannot exclude a permission, it reports that the call could be
+	// allowed. If it reports that no call could be allowed, DecideCall denies every call. The RPC changes no state and is
+	// safe to repeat. Its response is valid while the revision is active. Errors: those of DecideCall about a subject and
+	// the active revision.
 	CheckServer(context.Context, *CheckServerRequest) (*CheckServerResponse, error)
 	// LintDocuments checks documents without applying them.
 	LintDocuments(context.Context, *LintDocumentsRequest) (*LintDocumentsResponse, error)
-	// TestDocuments runs the tests in documents without applying them. This version does not serve it:
-	// UNIMPLEMENTED, NOT_SERVED. Use `sluice policy explain` or DecideCall, which decide by the active documents.
+	// TestDocuments runs the tests in documents without applying them. This version does not serve it: UNIMPLEMENTED,
+	// NOT_SERVED. Use `sluice policy explain` or DecideCall, which evaluate calls with the active documents.
 	TestDocuments(context.Context, *TestDocumentsRequest) (*TestDocumentsResponse, error)
-	// SimulateCall decides a call by documents that are not active. This version does not serve it: UNIMPLEMENTED,
+	// SimulateCall evaluates a call with documents that are not active. This version does not serve it: UNIMPLEMENTED,
 	// NOT_SERVED. Start a separate mesh with those documents and use ExplainCall there.
 	SimulateCall(context.Context, *SimulateCallRequest) (*SimulateCallResponse, error)
-	// DiffRevisions reports which calls two revisions decide differently, deny to allow first. This version does not
-	// serve it: UNIMPLEMENTED, NOT_SERVED. Documents come from files, and version control shows how files differ.
+	// DiffRevisions returns the calls with different decisions in two revisions, deny to allow first. This version does
+	// not serve it: UNIMPLEMENTED, NOT_SERVED. Documents are loaded from files, and version control shows the differences
+	// between files.
 	DiffRevisions(context.Context, *DiffRevisionsRequest) (*DiffRevisionsResponse, error)
-	// ReplayCalls decides recorded calls by documents that are not active and sends each call with a different
-	// decision, then a summary. This version does not serve it: UNIMPLEMENTED, NOT_SERVED. ListDecisions of the
-	// gateway lists recorded calls, and ExplainCall decides one of them.
+	// ReplayCalls evaluates recorded calls with documents that are not active. It sends each call with a different
+	// decision, then a summary. This version does not serve it: UNIMPLEMENTED, NOT_SERVED. ListDecisions of the gateway
+	// lists recorded calls, and ExplainCall evaluates one of them.
 	ReplayCalls(*ReplayCallsRequest, grpc.ServerStreamingServer[ReplayCallsResponse]) error
-	// SuggestDocument writes a document from the catalog and recorded traffic. This version does not serve it:
+	// SuggestDocument generates a document from the catalog and recorded traffic. This version does not serve it:
 	// UNIMPLEMENTED, NOT_SERVED. Use `sluice policy suggest`.
 	SuggestDocument(context.Context, *SuggestDocumentRequest) (*SuggestDocumentResponse, error)
-	// ImportDocument translates a policy of another dialect and reports what it could not translate. It applies
-	// nothing. This version does not serve it: UNIMPLEMENTED, NOT_SERVED. Use `sluice policy suggest` for a first
-	// document.
+	// ImportDocument translates a policy from another dialect and reports the parts that it could not translate. It does
+	// not apply the policy. This version does not serve it: UNIMPLEMENTED, NOT_SERVED. Use `sluice policy suggest` for a
+	// first document.
 	ImportDocument(context.Context, *ImportDocumentRequest) (*ImportDocumentResponse, error)
-	// ApplyDocuments replaces the active documents. A repeat of the documents that are
-	// active changes nothing and answers with OK. Errors:
+	// ApplyDocuments replaces the active documents. If the documents are already active, nothing changes, and it returns
+	// OK. Errors:
 	//
-	//	INVALID_ARGUMENT     POLICY_INVALID: a document does not load; the text names
-	//	                     the place, and LintDocuments all of them
-	//	PERMISSION_DENIED    TENANT_REFUSED: policies are the installation's, and
-	//	                     operators of the tenant "default" alone change them
-	//	ABORTED              REVISION_CHANGED: expected_revision is not the active one
-	//	                     any more
-	//	FAILED_PRECONDITION  POLICIES_IN_FILES: the policies come from files: change
-	//	                     those
+	//	INVALID_ARGUMENT     POLICY_INVALID: a document does not load; the message contains one location, and
+	//	                     LintDocuments returns all of them
+	//	PERMISSION_DENIED    TENANT_REFUSED: policies belong to the installation, and only operators of the tenant
+	//	                     "default" may change them
+	//	ABORTED              REVISION_CHANGED: expected_revision is no longer the active revision
+	//	FAILED_PRECONDITION  POLICIES_IN_FILES: the policies are loaded from files; change the files
 	ApplyDocuments(context.Context, *ApplyDocumentsRequest) (*ApplyDocumentsResponse, error)
-	// GetRevision returns a revision with its documents; the active one by default.
-	// Errors:
+	// GetRevision returns a revision with its documents, by default the active revision. Errors:
 	//
-	//	PERMISSION_DENIED    TENANT_REFUSED: documents are the installation's, and
-	//	                     people of the tenant "default" alone read them
+	//	PERMISSION_DENIED    TENANT_REFUSED: documents belong to the installation, and only people of the tenant
+	//	                     "default" may read them
 	//	NOT_FOUND            REVISION_UNKNOWN: this revision is not stored
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	GetRevision(context.Context, *GetRevisionRequest) (*GetRevisionResponse, error)
-	// ListRevisions lists the stored revisions, newest first. This version does not serve it: UNIMPLEMENTED,
-	// NOT_SERVED. Only the active revision is stored, and GetRevision returns it.
+	// ListRevisions lists the stored revisions, newest first. This version does not serve it: UNIMPLEMENTED, NOT_SERVED.
+	// Only the active revision is stored, and GetRevision returns it.
 	ListRevisions(context.Context, *ListRevisionsRequest) (*ListRevisionsResponse, error)
-	// LeaseRevision lets a gateway use cached decisions for a while without asking. The responses name what
-	// decisions are now made from, and say how long decisions with that `epoch` may be used
-	// (DecideCallResponse.keeping). A response is sent at once when the active revision changes. An operator's
-	// change is answered only when no gateway can use an older decision: each gateway has taken the change, or its
-	// lease has ended. A gateway sends the next request only after the last one is answered. Errors:
+	// LeaseRevision lets a gateway use cached decisions for a limited time without a request for each call. The responses
+	// contain the current epoch of decisions and the time for which decisions with that `epoch` may be used
+	// (DecideCallResponse.keeping). When the active revision changes, a response is sent immediately. The response to an
+	// operator's change is sent only when no gateway can use an older decision: each gateway has taken the change, or its
+	// lease has ended. A gateway sends the next request only after the response to the previous one. Errors:
 	//
 	//	INVALID_ARGUMENT     LEASE_DISORDER: `taken` is a response that was not sent
 	LeaseRevision(grpc.BidiStreamingServer[LeaseRevisionRequest, LeaseRevisionResponse]) error
-	// WatchRevision sends the active revision at once and each later one when it becomes active. It repeats an
-	// unchanged revision at least every 500 ms. For people of tenants other than "default", `rejected` only says
+	// WatchRevision sends the active revision immediately, and each later revision when it becomes active. It repeats an
+	// unchanged revision at least every 500 ms. For people of tenants other than "default", `rejected` only indicates
 	// that there are findings.
 	WatchRevision(*WatchRevisionRequest, grpc.ServerStreamingServer[WatchRevisionResponse]) error
 	mustEmbedUnimplementedPolicyServiceServer()

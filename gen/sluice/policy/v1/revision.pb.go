@@ -29,9 +29,9 @@ type ApplyDocumentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// All documents of the new revision, 1 to 1,000.
 	Documents []*Document `protobuf:"bytes,1,rep,name=documents,proto3" json:"documents,omitempty"`
-	// Revision that the author saw: hex SHA-256. Empty: any active revision is replaced.
+	// Revision that the author saw: hex SHA-256. If it is empty, any active revision is replaced.
 	ExpectedRevision string `protobuf:"bytes,2,opt,name=expected_revision,json=expectedRevision,proto3" json:"expected_revision,omitempty"`
-	// Why, for the record; at most 1,024 bytes.
+	// Reason for the change, for the record. At most 1,024 bytes.
 	Comment       string `protobuf:"bytes,3,opt,name=comment,proto3" json:"comment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -88,14 +88,14 @@ func (x *ApplyDocumentsRequest) GetComment() string {
 	return ""
 }
 
-// ApplyDocumentsResponse reports the new active revision.
+// ApplyDocumentsResponse contains the new active revision.
 type ApplyDocumentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The new revision: hex SHA-256, 64 characters.
 	PolicyRevision string `protobuf:"bytes,1,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Token for `min_revision`, at most 128 bytes.
+	// Activation token for `min_revision`, at most 128 bytes.
 	Activation string `protobuf:"bytes,2,opt,name=activation,proto3" json:"activation,omitempty"`
-	// Warnings.
+	// Warnings about the documents.
 	Findings      []*Finding `protobuf:"bytes,3,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -152,10 +152,10 @@ func (x *ApplyDocumentsResponse) GetFindings() []*Finding {
 	return nil
 }
 
-// GetRevisionRequest names a revision.
+// GetRevisionRequest specifies a revision.
 type GetRevisionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Hex SHA-256; empty: the active one.
+	// Id of the revision: hex SHA-256. Empty means the active revision.
 	Revision      string `protobuf:"bytes,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -198,12 +198,12 @@ func (x *GetRevisionRequest) GetRevision() string {
 	return ""
 }
 
-// GetRevisionResponse is a revision.
+// GetRevisionResponse contains a revision.
 type GetRevisionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The revision.
 	Revision *Revision `protobuf:"bytes,1,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Its documents.
+	// Documents of the revision.
 	Documents     []*Document `protobuf:"bytes,2,rep,name=documents,proto3" json:"documents,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -258,17 +258,17 @@ type Revision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Hex SHA-256 of its documents, overrides and accepted pins: 64 characters.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// When it became active.
+	// Time at which the revision became active.
 	Activated *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=activated,proto3" json:"activated,omitempty"`
-	// Subject of the operator who applied it; empty if it came from files.
+	// Subject of the operator who applied the revision. It is empty if the documents were loaded from files.
 	Author string `protobuf:"bytes,3,opt,name=author,proto3" json:"author,omitempty"`
-	// Why, from ApplyDocuments.
+	// Reason for the change, from ApplyDocuments.
 	Comment string `protobuf:"bytes,4,opt,name=comment,proto3" json:"comment,omitempty"`
-	// Token for `min_revision`. A later activation has a greater time in it.
+	// Activation token for `min_revision`. The token of a later activation contains a later time.
 	Activation string `protobuf:"bytes,5,opt,name=activation,proto3" json:"activation,omitempty"`
-	// Whether it is the active one.
+	// Whether the revision is active.
 	Active bool `protobuf:"varint,6,opt,name=active,proto3" json:"active,omitempty"`
-	// Why a newer set of documents did not replace it: the findings of that set.
+	// Findings of a newer set of documents, because of which it did not replace this revision.
 	Rejected      []*Finding `protobuf:"bytes,7,rep,name=rejected,proto3" json:"rejected,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -353,12 +353,12 @@ func (x *Revision) GetRejected() []*Finding {
 	return nil
 }
 
-// ListRevisionsRequest asks for a page of revisions.
+// ListRevisionsRequest requests a page of revisions.
 type ListRevisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Page size, at most: 0 to 1,000; 0 means 100.
+	// Maximum number of revisions: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Token of the page; empty: the first page.
+	// `next_page_token` of the previous page. Empty for the first page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -413,7 +413,7 @@ type ListRevisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The revisions, newest first, without documents.
 	Revisions []*Revision `protobuf:"bytes,1,rep,name=revisions,proto3" json:"revisions,omitempty"`
-	// Token of the next page; empty on the last.
+	// Token of the next page. It is empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -463,7 +463,7 @@ func (x *ListRevisionsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// WatchRevisionRequest asks for the active revision.
+// WatchRevisionRequest requests the active revision.
 type WatchRevisionRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -500,10 +500,10 @@ func (*WatchRevisionRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{7}
 }
 
-// WatchRevisionResponse is the active revision.
+// WatchRevisionResponse contains the active revision.
 type WatchRevisionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The revision; absent: none is active and every call is refused.
+	// The active revision. If it is absent, no revision is active and every call is refused.
 	Revision      *Revision `protobuf:"bytes,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -546,13 +546,13 @@ func (x *WatchRevisionResponse) GetRevision() *Revision {
 	return nil
 }
 
-// LeaseRevisionRequest asks for a lease.
+// LeaseRevisionRequest requests a lease.
 type LeaseRevisionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of the request on its stream, at least 1; each is greater than the last.
+	// Number of the request on its stream, at least 1. Each number is greater than the previous one.
 	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	// `number` of the newest response that the gateway has taken, 0 for none. The gateway uses only cached decisions
-	// of that response's epoch until it takes a later response.
+	// `number` of the newest response that the gateway has taken, or 0 if there is none. Until the gateway takes a later
+	// response, it uses only cached decisions of that response's epoch.
 	Taken         uint64 `protobuf:"varint,2,opt,name=taken,proto3" json:"taken,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -605,18 +605,17 @@ func (x *LeaseRevisionRequest) GetTaken() uint64 {
 // LeaseRevisionResponse is a lease, or the notice of a change.
 type LeaseRevisionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of the response on its stream: 1 for the first, then increasing by one.
+	// Number of the response on its stream. The first is 1, and each later one is greater by 1.
 	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	// `number` of the request that it answers; 0 if it answers none because something has changed.
+	// `number` of the request to which this is the response. It is 0 for the notice of a change.
 	Request uint64 `protobuf:"varint,2,opt,name=request,proto3" json:"request,omitempty"`
-	// The active revision; absent: none is active and every call is refused.
+	// The active revision. If it is absent, no revision is active and every call is refused.
 	Revision *Revision `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Identifies everything that decisions are made from: the documents, the configuration and the catalog. It
-	// changes with every change, and with every start of the service. At most 64 bytes; empty if no revision is
-	// active.
+	// Identifier of all inputs to decisions: the documents, the configuration and the catalog. It changes with every
+	// change to them, and with every start of the service. At most 64 bytes. It is empty if no revision is active.
 	Epoch string `protobuf:"bytes,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// How long decisions of this epoch may be used, at most 1 s. The gateway counts from before it sent the request.
-	// Absent: no longer than earlier responses with the same epoch allow.
+	// Time for which decisions of this epoch may be used, at most 1 s. The gateway counts from a time before it sent the
+	// request. If it is absent, the lease of earlier responses with the same epoch is not extended.
 	Lease         *durationpb.Duration `protobuf:"bytes,5,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

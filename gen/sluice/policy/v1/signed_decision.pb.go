@@ -23,18 +23,18 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Attest requests a signed decision, by which the approval service verifies that the policy service made the decision
-// just now. Signing makes the policy service read the params a second time, so it is requested only if a person
-// decides.
+// Attest requests a signed decision. With the signature, the approval service verifies that the policy service has just
+// made the decision. To sign a decision, the policy service reads the params a second time. Therefore a signature is
+// requested only if a person decides.
 type Attest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identity of the server, as in sluice.approval.v1.BoundCall: 1 to 8,192 bytes. The policy service does not
-	// verify it, and signs it as sent.
+	// Identity of the server, as in sluice.approval.v1.BoundCall: 1 to 8,192 bytes. The policy service does not verify
+	// it, and signs it as sent.
 	ServerIdentity string `protobuf:"bytes,1,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
-	// Approval that the decision is for: that of a claim, or the approval that was shown to the person at the agent.
-	// Empty for a request for approval.
+	// Id of the approval for which the decision is signed: the approval of a claim, or the approval that was shown to the
+	// person at the agent. It is empty for a request for approval.
 	ApprovalId string `protobuf:"bytes,2,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Attempt of the approval that is to be claimed: 1 or more; 0 without a claim.
+	// Attempt of the approval that is to be claimed: 1 or more. It is 0 if no approval is to be claimed.
 	Attempt       int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -94,14 +94,14 @@ func (x *Attest) GetAttempt() int32 {
 // SignedDecision is a decision signed by the policy service. The zero value is not a decision.
 type SignedDecision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Encoding of a DecisionStatement. The signature covers exactly these bytes: a service that forwards them must
-	// not encode them again. At most 1 MiB.
+	// Encoding of a DecisionStatement. The signature covers exactly these bytes: a service that forwards them must not
+	// encode them again. At most 1 MiB.
 	Statement []byte `protobuf:"bytes,1,opt,name=statement,proto3" json:"statement,omitempty"`
 	// Ed25519 (RFC 8032) over the 18 bytes `sluice-decision-1` and NUL, followed by the statement: 64 bytes.
 	Signature []byte `protobuf:"bytes,2,opt,name=signature,proto3" json:"signature,omitempty"`
-	// The signer's certificate and the intermediate certificates below the mesh's CA, in DER, the signer's first.
-	// Its URI SAN names the role policy. At most 4, of at most 8,192 bytes each; none within one process, which
-	// knows the key.
+	// Certificate of the signer and the intermediate certificates below the mesh's CA, in DER, the signer's certificate
+	// first. Its URI SAN contains the role policy. At most 4, of at most 8,192 bytes each. It is empty if both services
+	// run in one process, because then the approval service knows the key.
 	Certificates  [][]byte `protobuf:"bytes,3,rep,name=certificates,proto3" json:"certificates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -161,20 +161,20 @@ func (x *SignedDecision) GetCertificates() [][]byte {
 // DecisionStatement is the policy service's statement about one call, for one use.
 type DecisionStatement struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Digest of the principal and the call: that of sluice.approval.v1.BoundCall, with empty server identity and
-	// definition digest. 32 bytes.
+	// Digest of the principal and the call: the digest of sluice.approval.v1.BoundCall with an empty server identity and
+	// definition digest, 32 bytes.
 	CallDigest []byte `protobuf:"bytes,1,opt,name=call_digest,json=callDigest,proto3" json:"call_digest,omitempty"`
-	// Digest of the principals: SHA-256 over fields in the encoding of sluice.approval.v1 binding.proto:
-	// `sluice-principal-1`, number of principals, and for the caller and each principal of its chain: tenant,
-	// subject, agent, owner, number of groups, each group. 32 bytes.
+	// Digest of the principals, 32 bytes: SHA-256 over fields in the encoding of sluice.approval.v1 binding.proto. The
+	// fields are `sluice-principal-1`, the number of principals, and for the caller and each principal of its chain:
+	// tenant, subject, agent, owner, number of groups, each group.
 	PrincipalDigest []byte `protobuf:"bytes,2,opt,name=principal_digest,json=principalDigest,proto3" json:"principal_digest,omitempty"`
 	// Identity of the server, from Attest.
 	ServerIdentity string `protobuf:"bytes,3,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
 	// Digest of the tool's definition, from Call: 32 bytes, or empty.
 	DefinitionDigest []byte `protobuf:"bytes,4,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
-	// The approval, from Attest.
+	// Id of the approval, from Attest.
 	ApprovalId string `protobuf:"bytes,5,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Its attempt, from Attest.
+	// Attempt of the approval, from Attest.
 	Attempt int32 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// The decision.
 	Decision *Decision `protobuf:"bytes,7,opt,name=decision,proto3" json:"decision,omitempty"`
@@ -182,7 +182,7 @@ type DecisionStatement struct {
 	Activation string `protobuf:"bytes,8,opt,name=activation,proto3" json:"activation,omitempty"`
 	// Time of the signature, by the clock of the policy service.
 	Time *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=time,proto3" json:"time,omitempty"`
-	// Random, so that each statement is unique: 16 bytes.
+	// Random bytes, so that each statement is unique: 16 bytes.
 	Nonce         []byte `protobuf:"bytes,10,opt,name=nonce,proto3" json:"nonce,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

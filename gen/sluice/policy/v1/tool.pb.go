@@ -24,7 +24,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// PinMode says how the definitions of a server's tools are pinned.
+// PinMode is the mode in which the definitions of a server's tools are pinned.
 type PinMode int32
 
 const (
@@ -85,17 +85,17 @@ func (PinMode) EnumDescriptor() ([]byte, []int) {
 type PinState int32
 
 const (
-	// Not known. The tool can't be called with it.
+	// Unknown. The tool can't be called with this definition.
 	PinState_PIN_STATE_UNSPECIFIED PinState = 0
 	// Pinning is off for the server.
 	PinState_PIN_STATE_OFF PinState = 1
 	// The definition is accepted.
 	PinState_PIN_STATE_ACCEPTED PinState = 2
-	// The definition is new or changed and waits for a person. The tool can't be called with it. A tool that a
-	// person stopped is shown by `quarantined`, not by this state.
+	// The definition is new or changed and waits for a person. The tool can't be called with it. If a person has
+	// quarantined the tool, this is reported by `quarantined`, not by this state.
 	PinState_PIN_STATE_QUARANTINED PinState = 3
-	// A person has refused the definition. The tool can't be called with it, but can be called with other
-	// definitions that are accepted.
+	// A person has refused the definition. The tool can't be called with it, but can be called with other definitions
+	// that are accepted.
 	PinState_PIN_STATE_REFUSED PinState = 4
 )
 
@@ -144,11 +144,11 @@ func (PinState) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_tool_proto_rawDescGZIP(), []int{1}
 }
 
-// Axis is a degree of one property of a tool, in addition to its category.
+// Axis is the degree of one property of a tool, in addition to its category.
 type Axis int32
 
 const (
-	// Not rated. Treated as high.
+	// Not rated. It is treated as high.
 	Axis_AXIS_UNSPECIFIED Axis = 0
 	// Low.
 	Axis_AXIS_LOW Axis = 1
@@ -204,31 +204,31 @@ func (Axis) EnumDescriptor() ([]byte, []int) {
 // CatalogServer is a server in the catalog.
 type CatalogServer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name.
+	// Configured name of the server.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// When a whole list was last reported; absent: never.
+	// Time at which a whole list was last reported. It is absent if none was ever reported.
 	Listed *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=listed,proto3" json:"listed,omitempty"`
-	// Number of tools that it lists now.
+	// Number of tools in its current lists.
 	Tools int32 `protobuf:"varint,3,opt,name=tools,proto3" json:"tools,omitempty"`
 	// Number of definitions of its tools that wait for a person.
 	Waiting int32 `protobuf:"varint,4,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	// Digest of all definitions that wait, used to accept them together: SHA-256 over their digests, 32 bytes each
-	// without separators, in the order of the tools' names by bytes and then of the digests. Empty if none waits.
+	// without separators, sorted by the bytes of the tools' names and then by digest. It is empty if none waits.
 	WaitingDigest []byte `protobuf:"bytes,5,opt,name=waiting_digest,json=waitingDigest,proto3" json:"waiting_digest,omitempty"`
-	// Whether an operator or the catalog has stopped the whole server.
+	// Whether an operator or the catalog has quarantined the whole server.
 	Quarantined bool `protobuf:"varint,6,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
-	// Why it is stopped; empty if it is not.
+	// Reason for the quarantine. It is empty if the server is not quarantined.
 	QuarantineReason string `protobuf:"bytes,7,opt,name=quarantine_reason,json=quarantineReason,proto3" json:"quarantine_reason,omitempty"`
-	// Subject of the operator who stopped it; empty if the catalog did.
+	// Subject of the operator who quarantined the server. It is empty if the catalog did.
 	QuarantinedBy string `protobuf:"bytes,8,opt,name=quarantined_by,json=quarantinedBy,proto3" json:"quarantined_by,omitempty"`
 	// Whether the configuration marks it as trusted.
 	Trusted bool `protobuf:"varint,9,opt,name=trusted,proto3" json:"trusted,omitempty"`
 	// Names of entries of its newest list that were not reported, as in ReportHead.left_out.
 	LeftOut []string `protobuf:"bytes,10,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
-	// How its definitions are pinned.
+	// Mode in which its definitions are pinned.
 	Pin PinMode `protobuf:"varint,11,opt,name=pin,proto3,enum=sluice.policy.v1.PinMode" json:"pin,omitempty"`
-	// Number of definitions that were seen and not stored, because too many others waited. No tool can be called
-	// with one of them.
+	// Number of definitions that were seen but not stored, because too many others waited. No tool can be called with
+	// such a definition.
 	Unkept        int32 `protobuf:"varint,12,opt,name=unkept,proto3" json:"unkept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -348,62 +348,62 @@ func (x *CatalogServer) GetUnkept() int32 {
 	return 0
 }
 
-// CatalogTool is a tool in the catalog: the content of its page. All texts of the definition are the server's, and
-// untrusted.
+// CatalogTool is a tool in the catalog, with all data on its page. All strings of the definition are from the server,
+// and untrusted.
 type CatalogTool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Server.
+	// Configured name of the server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Name.
+	// Name of the tool.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Changes when any other field except the times changes; for OverrideTool. 1 to 64 bytes.
+	// Version of the tool, for OverrideTool: 1 to 64 bytes. It changes when any other field except the times changes.
 	Etag string `protobuf:"bytes,3,opt,name=etag,proto3" json:"etag,omitempty"`
-	// Title for people; may be empty.
+	// Title for people. It may be empty.
 	Title string `protobuf:"bytes,4,opt,name=title,proto3" json:"title,omitempty"`
 	// Description as the server sent it.
 	Description string `protobuf:"bytes,5,opt,name=description,proto3" json:"description,omitempty"`
-	// Its classification now, with the override applied.
+	// Its current classification, with the override applied.
 	Classification *Classification `protobuf:"bytes,6,opt,name=classification,proto3" json:"classification,omitempty"`
 	// The catalog's own classification, if an override changes it.
 	Derived *Classification `protobuf:"bytes,7,opt,name=derived,proto3" json:"derived,omitempty"`
-	// The override in force; absent: none.
+	// The override in force. It is absent if there is none.
 	Override *ToolOverride `protobuf:"bytes,8,opt,name=override,proto3" json:"override,omitempty"`
 	// Number of parameters of its input schema.
 	ParameterCount int32 `protobuf:"varint,9,opt,name=parameter_count,json=parameterCount,proto3" json:"parameter_count,omitempty"`
-	// Number of those that are required.
+	// Number of required parameters.
 	RequiredParameterCount int32 `protobuf:"varint,10,opt,name=required_parameter_count,json=requiredParameterCount,proto3" json:"required_parameter_count,omitempty"`
 	// The parameters in the schema's order, at most 256.
 	Parameters []*ToolParameter `protobuf:"bytes,11,rep,name=parameters,proto3" json:"parameters,omitempty"`
-	// The newest definition as JSON text, as the server sent it.
+	// The newest definition as JSON, as the server sent it.
 	DefinitionJson string `protobuf:"bytes,12,opt,name=definition_json,json=definitionJson,proto3" json:"definition_json,omitempty"`
 	// SHA-256 of the canonical form of the newest definition: 32 bytes.
 	DefinitionDigest []byte `protobuf:"bytes,13,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
 	// State of the newest definition.
 	Pin PinState `protobuf:"varint,14,opt,name=pin,proto3,enum=sluice.policy.v1.PinState" json:"pin,omitempty"`
-	// Digests of the definitions that wait for a person, in the order of their bytes: 32 bytes each, at most 100.
+	// Digests of the definitions that wait for a person, sorted by bytes: 32 bytes each, at most 100.
 	Waiting [][]byte `protobuf:"bytes,15,rep,name=waiting,proto3" json:"waiting,omitempty"`
-	// Whether an operator has stopped the tool, regardless of its definition.
+	// Whether an operator has quarantined the tool, regardless of its definition.
 	Quarantined bool `protobuf:"varint,16,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
-	// Why it is stopped; empty if it is not.
+	// Reason for the quarantine. It is empty if the tool is not quarantined.
 	QuarantineReason string `protobuf:"bytes,17,opt,name=quarantine_reason,json=quarantineReason,proto3" json:"quarantine_reason,omitempty"`
-	// Subject of the operator who stopped it; empty if it is not stopped.
+	// Subject of the operator who quarantined the tool. It is empty if the tool is not quarantined.
 	QuarantinedBy string `protobuf:"bytes,18,opt,name=quarantined_by,json=quarantinedBy,proto3" json:"quarantined_by,omitempty"`
-	// Whether its whole server is stopped.
+	// Whether its whole server is quarantined.
 	ServerQuarantined bool `protobuf:"varint,19,opt,name=server_quarantined,json=serverQuarantined,proto3" json:"server_quarantined,omitempty"`
-	// Whether the tool is listed now: a current whole list of any protocol version has it, or a caller's session
-	// listed it within about an hour of the newest whole list. A tool that is no longer listed keeps its page.
+	// Whether the tool is currently listed: a current whole list of any protocol version contains it, or a caller's
+	// session listed it within about an hour of the newest whole list. A tool that is no longer listed keeps its page.
 	ListedNow bool `protobuf:"varint,20,opt,name=listed_now,json=listedNow,proto3" json:"listed_now,omitempty"`
-	// Revisions of MCP under which it is listed now, sorted.
+	// MCP revisions under which it is currently listed, sorted.
 	ProtocolVersions []string `protobuf:"bytes,21,rep,name=protocol_versions,json=protocolVersions,proto3" json:"protocol_versions,omitempty"`
-	// When it was last listed.
+	// Time at which it was last listed.
 	Listed *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=listed,proto3" json:"listed,omitempty"`
-	// Definitions of this tool that were seen, newest first, at most 100. Definitions that wait are never left out.
+	// Definitions of this tool that were seen, newest first, at most 100. Definitions that wait are never omitted.
 	History []*SeenDefinition `protobuf:"bytes,23,rep,name=history,proto3" json:"history,omitempty"`
 	// Explanations, attacks and a recommended rule.
 	Advice *Advice `protobuf:"bytes,24,opt,name=advice,proto3" json:"advice,omitempty"`
-	// Tools whose names look like this tool's, as `server/tool`, at most 16.
+	// Tools with names similar to this tool's, as `server/tool`, at most 16.
 	LookAlikes []string `protobuf:"bytes,25,rep,name=look_alikes,json=lookAlikes,proto3" json:"look_alikes,omitempty"`
-	// Whether it can't be called because another definition of it waits.
+	// Whether the tool can't be called because another definition of it waits.
 	Stopped       bool `protobuf:"varint,26,opt,name=stopped,proto3" json:"stopped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -626,11 +626,11 @@ type ToolParameter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Its JSON Schema types; empty if the schema does not state them.
+	// Its JSON Schema types. It is empty if the schema does not specify them.
 	Types []string `protobuf:"bytes,2,rep,name=types,proto3" json:"types,omitempty"`
 	// Whether it is required.
 	Required bool `protobuf:"varint,3,opt,name=required,proto3" json:"required,omitempty"`
-	// Description as the server sent it, cut to 4,096 bytes; may be empty.
+	// Description as the server sent it, truncated to 4,096 bytes. It may be empty.
 	Description   string `protobuf:"bytes,4,opt,name=description,proto3" json:"description,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -694,32 +694,32 @@ func (x *ToolParameter) GetDescription() string {
 	return ""
 }
 
-// SeenDefinition is a definition that was seen. GetDefinition returns its text.
+// SeenDefinition is a definition that was seen. GetDefinition returns its content.
 type SeenDefinition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// SHA-256 of its canonical form: 32 bytes.
 	DefinitionDigest []byte `protobuf:"bytes,1,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
-	// When it was first seen.
+	// Time at which it was first seen.
 	FirstSeen *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=first_seen,json=firstSeen,proto3" json:"first_seen,omitempty"`
-	// When it was last seen.
+	// Time at which it was last seen.
 	LastSeen *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
 	// Its state.
 	Pin PinState `protobuf:"varint,4,opt,name=pin,proto3,enum=sluice.policy.v1.PinState" json:"pin,omitempty"`
-	// Subject of the operator who accepted or refused it; empty if no operator did.
+	// Subject of the operator who accepted or refused it. It is empty if no operator did.
 	SettledBy string `protobuf:"bytes,5,opt,name=settled_by,json=settledBy,proto3" json:"settled_by,omitempty"`
-	// When it was accepted or refused; absent while it waits.
+	// Time at which it was accepted or refused. It is absent while the definition waits.
 	Settled *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=settled,proto3" json:"settled,omitempty"`
-	// Reason, from AcceptPin or RefusePin, or the catalog's own reason to accept the definition or to let it wait;
-	// may be empty.
+	// Reason, from AcceptPin or RefusePin, or the catalog's reason to accept the definition or to let it wait. It may be
+	// empty.
 	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Whether a current whole list has it.
+	// Whether a current whole list contains it.
 	ListedNow bool `protobuf:"varint,8,opt,name=listed_now,json=listedNow,proto3" json:"listed_now,omitempty"`
-	// Revisions of MCP under which it was listed, sorted.
+	// MCP revisions under which it was listed, sorted.
 	ProtocolVersions []string `protobuf:"bytes,9,rep,name=protocol_versions,json=protocolVersions,proto3" json:"protocol_versions,omitempty"`
-	// Principal to whom it was first listed: tenant and subject. Empty if the gateway listed it by itself.
+	// Principal to whom it was first listed: tenant and subject. It is empty if the gateway listed it itself.
 	SeenBy string `protobuf:"bytes,10,opt,name=seen_by,json=seenBy,proto3" json:"seen_by,omitempty"`
-	// Why AcceptPin of the whole server leaves it out while it waits, in a sentence. Such a definition must be
-	// accepted by itself. Empty: it is accepted with the others.
+	// Reason for which AcceptPin of the whole server skips the definition while it waits, in one sentence. Such a
+	// definition must be accepted separately. It is empty if the definition is accepted with the others.
 	Flag          string `protobuf:"bytes,20,opt,name=flag,proto3" json:"flag,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -832,28 +832,28 @@ func (x *SeenDefinition) GetFlag() string {
 	return ""
 }
 
-// Classification says what a tool does and how risky it is.
+// Classification is the category and the risk of a tool, with the evidence.
 type Classification struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it does to the world.
+	// Category of the tool.
 	Category v1.Category `protobuf:"varint,1,opt,name=category,proto3,enum=sluice.mcp.v1.Category" json:"category,omitempty"`
-	// How bad a wrong call can be.
+	// Risk of the tool: how much harm a wrong call could cause.
 	Risk Risk `protobuf:"varint,2,opt,name=risk,proto3,enum=sluice.policy.v1.Risk" json:"risk,omitempty"`
 	// Confidence of the classification: 0 to 1. Below 0.5, category and risk are the strictest that the evidence
-	// supports, and a page marks them as unsure.
+	// supports, and the tool's page marks them as uncertain.
 	Confidence float64 `protobuf:"fixed64,3,opt,name=confidence,proto3" json:"confidence,omitempty"`
 	// The evidence, quoted from the definition.
 	Evidence []*Evidence `protobuf:"bytes,4,rep,name=evidence,proto3" json:"evidence,omitempty"`
-	// How sensitive the results can be. Raised if an export that changes nothing could return everything.
+	// Sensitivity of the results. It is raised if a read-only export could return all data.
 	Sensitivity Axis `protobuf:"varint,5,opt,name=sensitivity,proto3,enum=sluice.policy.v1.Axis" json:"sensitivity,omitempty"`
-	// How far the tool reaches outside its own server.
+	// Degree to which the tool interacts with systems outside its own server.
 	OpenWorld Axis `protobuf:"varint,6,opt,name=open_world,json=openWorld,proto3,enum=sluice.policy.v1.Axis" json:"open_world,omitempty"`
-	// How hard its effect is to undo.
+	// Degree to which its effect is irreversible.
 	Irreversibility Axis `protobuf:"varint,7,opt,name=irreversibility,proto3,enum=sluice.policy.v1.Axis" json:"irreversibility,omitempty"`
-	// How much one call can touch.
+	// Amount of data that one call can affect.
 	BlastRadius Axis `protobuf:"varint,8,opt,name=blast_radius,json=blastRadius,proto3,enum=sluice.policy.v1.Axis" json:"blast_radius,omitempty"`
-	// Argument that the category depends on, as a JSON Pointer (RFC 6901) into the arguments, for example `/action`;
-	// empty: none.
+	// Argument on which the category depends, as a JSON Pointer (RFC 6901) into the arguments, for example `/action`. It
+	// is empty if there is none.
 	DependsOnArgument string `protobuf:"bytes,9,opt,name=depends_on_argument,json=dependsOnArgument,proto3" json:"depends_on_argument,omitempty"`
 	// Tags, lower-case-with-dashes, for `match`.
 	Tags          []string `protobuf:"bytes,10,rep,name=tags,proto3" json:"tags,omitempty"`
@@ -964,18 +964,18 @@ func (x *Classification) GetTags() []string {
 // Evidence is a quoted part of a definition and its meaning.
 type Evidence struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where the quote is: a JSON Pointer (RFC 6901) into the newest definition.
+	// Location of the quote: a JSON Pointer (RFC 6901) into the newest definition.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// Whether the quote is in the key that the path ends with, for example a parameter's name, and not in the value.
+	// Whether the quote is in the key at the end of the path, for example in a parameter's name, and not in the value.
 	InKey bool `protobuf:"varint,2,opt,name=in_key,json=inKey,proto3" json:"in_key,omitempty"`
-	// Where it begins in that key or value, in bytes of its UTF-8 text with escapes resolved, from 0. A value that
-	// is not a string is read as its JSON text.
+	// Offset of the quote in that key or value, in bytes of its UTF-8 encoding after unescaping, from 0. A value that is
+	// not a string is read as its JSON encoding.
 	Offset int32 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
-	// The words, exactly as in the definition.
+	// The quote, exactly as in the definition.
 	Quote string `protobuf:"bytes,4,opt,name=quote,proto3" json:"quote,omitempty"`
-	// What the words mean to the classifier, in one sentence.
+	// Meaning of the quote to the classifier, in one sentence.
 	Meaning string `protobuf:"bytes,5,opt,name=meaning,proto3" json:"meaning,omitempty"`
-	// Category that they are evidence for; unspecified if they are evidence for an axis.
+	// Category that the quote supports. It is unspecified if the quote supports an axis.
 	Category v1.Category `protobuf:"varint,6,opt,name=category,proto3,enum=sluice.mcp.v1.Category" json:"category,omitempty"`
 	// Weight of the evidence: above 0, to 1.
 	Weight        float64 `protobuf:"fixed64,7,opt,name=weight,proto3" json:"weight,omitempty"`
@@ -1062,14 +1062,14 @@ func (x *Evidence) GetWeight() float64 {
 	return 0
 }
 
-// Advice is what the page of a tool says in addition to the facts.
+// Advice is the part of a tool's page that supplements the facts.
 type Advice struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why the tool needs a policy, in sentences for operators.
+	// Reason for which the tool needs a policy, for operators.
 	Why string `protobuf:"bytes,1,opt,name=why,proto3" json:"why,omitempty"`
 	// Attacks that exploit this kind of access, from the attack catalog.
 	Attacks []*Attack `protobuf:"bytes,2,rep,name=attacks,proto3" json:"attacks,omitempty"`
-	// The recommended rule, as YAML of a whole document that LintDocuments accepts.
+	// The recommended rule, as the YAML of a whole document that LintDocuments accepts.
 	RecommendedRule string `protobuf:"bytes,3,opt,name=recommended_rule,json=recommendedRule,proto3" json:"recommended_rule,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -1133,9 +1133,9 @@ type Attack struct {
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Name, for example "Runaway loop".
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// What happens, in sentences for operators.
+	// Description of the attack, for operators.
 	Description string `protobuf:"bytes,3,opt,name=description,proto3" json:"description,omitempty"`
-	// Entries of public lists that it corresponds to, for example of the OWASP MCP list.
+	// Corresponding entries of public lists, for example of the OWASP MCP list.
 	References    []string `protobuf:"bytes,4,rep,name=references,proto3" json:"references,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1200,22 +1200,22 @@ func (x *Attack) GetReferences() []string {
 }
 
 // ToolOverride is a person's classification that replaces the catalog's. It stays in force when the tool's definition
-// changes; the page shows for which definition it was made.
+// changes. The tool's page shows for which definition it was set.
 type ToolOverride struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Category; unspecified: the catalog's.
+	// Category. Unspecified means the catalog's category.
 	Category v1.Category `protobuf:"varint,1,opt,name=category,proto3,enum=sluice.mcp.v1.Category" json:"category,omitempty"`
-	// Risk; unspecified: the catalog's.
+	// Risk. Unspecified means the catalog's risk.
 	Risk Risk `protobuf:"varint,2,opt,name=risk,proto3,enum=sluice.policy.v1.Risk" json:"risk,omitempty"`
 	// Tags to add, lower-case-with-dashes.
 	Tags []string `protobuf:"bytes,3,rep,name=tags,proto3" json:"tags,omitempty"`
-	// Why; 1 to 1,024 bytes.
+	// Reason for the override, 1 to 1,024 bytes.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Subject of the operator. Ignored in requests.
 	Author string `protobuf:"bytes,5,opt,name=author,proto3" json:"author,omitempty"`
-	// When it was made. Ignored in requests.
+	// Time at which the override was set. Ignored in requests.
 	Time *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=time,proto3" json:"time,omitempty"`
-	// Digest of the definition that was the newest when it was made: 32 bytes. Ignored in requests.
+	// Digest of the definition that was the newest when the override was set: 32 bytes. Ignored in requests.
 	DefinitionDigest []byte `protobuf:"bytes,7,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache

@@ -25,11 +25,11 @@ const (
 // OverrideToolRequest sets or removes an override.
 type OverrideToolRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Server.
+	// Configured name of the server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Tool.
+	// Name of the tool.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
-	// The override; absent removes the override in force.
+	// The override. If it is absent, the override in force is removed.
 	Override *ToolOverride `protobuf:"bytes,3,opt,name=override,proto3" json:"override,omitempty"`
 	// `etag` of the tool as the operator saw it: 1 to 64 bytes.
 	Etag          string `protobuf:"bytes,4,opt,name=etag,proto3" json:"etag,omitempty"`
@@ -95,14 +95,14 @@ func (x *OverrideToolRequest) GetEtag() string {
 	return ""
 }
 
-// OverrideToolResponse is the tool as it is now.
+// OverrideToolResponse contains the tool after the change.
 type OverrideToolResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tool.
 	Tool *CatalogTool `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
-	// Revision that the change made: hex SHA-256.
+	// Revision that the change created: hex SHA-256.
 	PolicyRevision string `protobuf:"bytes,2,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Token for `min_revision`.
+	// Activation token for `min_revision`.
 	Activation    string `protobuf:"bytes,3,opt,name=activation,proto3" json:"activation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -162,14 +162,14 @@ func (x *OverrideToolResponse) GetActivation() string {
 // AcceptPinRequest accepts definitions.
 type AcceptPinRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Server.
+	// Configured name of the server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Tool; empty: every tool of the server, and `definition_digest` is the server's.
+	// Name of the tool. Empty means every tool of the server. In that case, `definition_digest` is the server's.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
-	// Digest of what the operator saw, 32 bytes: of one tool the definition's, of a whole server
+	// Digest of the content that the operator saw, 32 bytes: for one tool the definition's digest, for a whole server
 	// CatalogServer.waiting_digest.
 	DefinitionDigest []byte `protobuf:"bytes,3,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
-	// Why; at most 1,024 bytes.
+	// Reason for the change, at most 1,024 bytes.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -233,14 +233,14 @@ func (x *AcceptPinRequest) GetReason() string {
 	return ""
 }
 
-// AcceptPinResponse says how many definitions were accepted.
+// AcceptPinResponse contains the number of definitions that were accepted.
 type AcceptPinResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of definitions that this call accepted; 0 if they were accepted before.
+	// Number of definitions that this request accepted. It is 0 if they were already accepted.
 	Accepted int32 `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
-	// Revision that the change made: hex SHA-256.
+	// Revision that the change created: hex SHA-256.
 	PolicyRevision string `protobuf:"bytes,2,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Token for `min_revision`.
+	// Activation token for `min_revision`.
 	Activation    string `protobuf:"bytes,3,opt,name=activation,proto3" json:"activation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -300,13 +300,13 @@ func (x *AcceptPinResponse) GetActivation() string {
 // RefusePinRequest refuses a definition.
 type RefusePinRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Server.
+	// Configured name of the server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Tool.
+	// Name of the tool.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
 	// Digest of the definition: 32 bytes.
 	DefinitionDigest []byte `protobuf:"bytes,3,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
-	// Why; at most 1,024 bytes.
+	// Reason for the change, at most 1,024 bytes.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -370,12 +370,12 @@ func (x *RefusePinRequest) GetReason() string {
 	return ""
 }
 
-// RefusePinResponse says that the definition is refused.
+// RefusePinResponse means that the definition is refused.
 type RefusePinResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Revision that the change made: hex SHA-256.
+	// Revision that the change created: hex SHA-256.
 	PolicyRevision string `protobuf:"bytes,1,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Token for `min_revision`.
+	// Activation token for `min_revision`.
 	Activation    string `protobuf:"bytes,2,opt,name=activation,proto3" json:"activation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -425,16 +425,16 @@ func (x *RefusePinResponse) GetActivation() string {
 	return ""
 }
 
-// SetQuarantineRequest stops or releases a tool or a server.
+// SetQuarantineRequest quarantines or releases a tool or a server.
 type SetQuarantineRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Server.
+	// Configured name of the server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Tool; empty: the whole server.
+	// Name of the tool. Empty means the whole server.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
-	// Whether to stop it; false releases it.
+	// Whether to quarantine it. If it is false, it is released.
 	Quarantined bool `protobuf:"varint,3,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
-	// Why; 1 to 1,024 bytes.
+	// Reason for the change, 1 to 1,024 bytes.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -498,12 +498,12 @@ func (x *SetQuarantineRequest) GetReason() string {
 	return ""
 }
 
-// SetQuarantineResponse says that the change is in force.
+// SetQuarantineResponse means that the change is in force.
 type SetQuarantineResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Revision that the change made: hex SHA-256.
+	// Revision that the change created: hex SHA-256.
 	PolicyRevision string `protobuf:"bytes,1,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Token for `min_revision`.
+	// Activation token for `min_revision`.
 	Activation    string `protobuf:"bytes,2,opt,name=activation,proto3" json:"activation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

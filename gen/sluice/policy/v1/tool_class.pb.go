@@ -22,19 +22,19 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Risk says how bad a wrong call of a tool can be.
+// Risk is the harm that a wrong call of a tool could cause.
 type Risk int32
 
 const (
-	// Not classified. Treated as critical.
+	// Not classified. It is treated as critical.
 	Risk_RISK_UNSPECIFIED Risk = 0
-	// The tool reads and changes nothing.
+	// The tool reads data and changes nothing.
 	Risk_RISK_LOW Risk = 1
 	// The tool makes changes that can be undone.
 	Risk_RISK_MEDIUM Risk = 2
 	// The effect depends on the arguments.
 	Risk_RISK_HIGH Risk = 3
-	// The tool can destroy something for good, or spend money.
+	// The tool can destroy data irreversibly, or spend money.
 	Risk_RISK_CRITICAL Risk = 4
 )
 
@@ -83,18 +83,18 @@ func (Risk) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_tool_class_proto_rawDescGZIP(), []int{0}
 }
 
-// ToolClass is the catalog's classification of a tool with the definition that a call carries. Rules on category, risk
-// and tags use it.
+// ToolClass is the catalog's classification of a tool with the definition in a call. Rules on category, risk and tags
+// use it.
 type ToolClass struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it does to the world; unspecified: not known.
+	// Category of the tool. It is unspecified if it is not known.
 	Category v1.Category `protobuf:"varint,1,opt,name=category,proto3,enum=sluice.mcp.v1.Category" json:"category,omitempty"`
-	// How bad a wrong call can be.
+	// Risk of the tool.
 	Risk Risk `protobuf:"varint,2,opt,name=risk,proto3,enum=sluice.policy.v1.Risk" json:"risk,omitempty"`
 	// Tags, sorted, lower-case-with-dashes; at most 128.
 	Tags []string `protobuf:"bytes,3,rep,name=tags,proto3" json:"tags,omitempty"`
-	// Whether the classification is confirmed: the server is trusted, or a person has accepted the definition or set
-	// the class. Otherwise only the server states it.
+	// Whether the classification is confirmed: the server is trusted, or a person has accepted the definition or set the
+	// class. Otherwise only the server supports it.
 	Believed      bool `protobuf:"varint,4,opt,name=believed,proto3" json:"believed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -102,7 +102,7 @@ type ReportToolsRequest_Head struct {
 }
 
 type ReportToolsRequest_Tool struct {
-	// One tool of it.
+	// One tool of the list.
 	Tool *ToolDefinition `protobuf:"bytes,2,opt,name=tool,proto3,oneof"`
 }
 
@@ -110,18 +110,18 @@ func (*ReportToolsRequest_Head) isReportToolsRequest_Part() {}
 
 func (*ReportToolsRequest_Tool) isReportToolsRequest_Part() {}
 
-// ReportHead describes a list. The principal of the metadata is the principal to whom the server sent the list.
+// ReportHead describes a list. The principal in the metadata is the principal to whom the server sent the list.
 type ReportHead struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Server.
+	// Configured name of the server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Revision of MCP that was negotiated, `YYYY-MM-DD`. Lists may differ by revision.
+	// MCP revision that was negotiated, `YYYY-MM-DD`. Lists may differ by revision.
 	ProtocolVersion string `protobuf:"bytes,2,opt,name=protocol_version,json=protocolVersion,proto3" json:"protocol_version,omitempty"`
-	// Names of entries that exceed the bounds of ToolDefinition, each cut to 128 bytes, empty if the entry has no
-	// readable name; at most 1,000. Such an entry is not reported, and no caller is shown it.
+	// Names of entries that exceed the limits of ToolDefinition, each truncated to 128 bytes. A name is empty if the
+	// entry has no readable name. At most 1,000. Such an entry is not reported, and is not shown to any caller.
 	LeftOut []string `protobuf:"bytes,3,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
-	// Whether this is the whole list of the server, not a page of it. A whole list replaces the one before; a page
-	// removes nothing.
+	// Whether this is the whole list of the server, and not a page of it. A whole list replaces the previous one. A page
+	// removes no tool.
 	Whole         bool `protobuf:"varint,4,opt,name=whole,proto3" json:"whole,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -190,8 +190,8 @@ type ToolDefinition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name in the entry, 1 to 1,024 bytes.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The whole entry of the list as the server sent it, one JSON object that passes the gateway's strict rules for
-	// keys and encoding: at most 1 MiB.
+	// The whole entry of the list as the server sent it: one JSON object that passes the gateway's strict rules for keys
+	// and encoding, at most 1 MiB.
 	DefinitionJson string `protobuf:"bytes,2,opt,name=definition_json,json=definitionJson,proto3" json:"definition_json,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -241,12 +241,12 @@ func (x *ToolDefinition) GetDefinitionJson() string {
 	return ""
 }
 
-// ReportToolsResponse returns the state of each definition.
+// ReportToolsResponse contains the state of each definition.
 type ReportToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One entry for each tool, in the order in which the tools were sent.
 	Tools []*ReportedTool `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
-	// Token for `min_revision`. From this activation on, policy knows the list.
+	// Activation token for `min_revision`. From this activation on, decisions consider the list.
 	Activation    string `protobuf:"bytes,2,opt,name=activation,proto3" json:"activation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -299,11 +299,11 @@ func (x *ReportToolsResponse) GetActivation() string {
 // ReportedTool is the state of a reported definition.
 type ReportedTool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// SHA-256 of the canonical definition: 32 bytes. A call carries it as `definition_digest`. Empty if the
-	// definition has no canonical form, or has another name than the tool: then the tool is left out.
+	// SHA-256 of the canonical definition: 32 bytes. A call contains it as `definition_digest`. It is empty if the
+	// definition has no canonical form, or has another name than the tool. In that case the tool is omitted.
 	DefinitionDigest []byte `protobuf:"bytes,1,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
-	// State of the definition. Whether the tool may be called or seen also depends on rules and quarantine: see
-	// DecideCall and FilterTools.
+	// State of the definition. The tool's visibility and permission also depend on rules and quarantine: see DecideCall
+	// and FilterTools.
 	Pin           PinState `protobuf:"varint,2,opt,name=pin,proto3,enum=sluice.policy.v1.PinState" json:"pin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -353,12 +353,12 @@ func (x *ReportedTool) GetPin() PinState {
 	return PinState_PIN_STATE_UNSPECIFIED
 }
 
-// ListServersRequest asks for a page of servers.
+// ListServersRequest requests a page of servers.
 type ListServersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Page size, at most: 0 to 1,000; 0 means 100.
+	// Maximum number of servers: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Token of the page; empty: the first page.
+	// `next_page_token` of the previous page. Empty for the first page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -413,7 +413,7 @@ type ListServersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The servers.
 	Servers []*CatalogServer `protobuf:"bytes,1,rep,name=servers,proto3" json:"servers,omitempty"`
-	// Token of the next page; empty on the last.
+	// Token of the next page. It is empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -463,10 +463,10 @@ func (x *ListServersResponse) GetNextPageToken() string {
 	return ""
 }
 
-// GetServerRequest names a server.
+// GetServerRequest specifies a server.
 type GetServerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Server.
+	// Configured name of the server.
 	Server        string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -509,7 +509,7 @@ func (x *GetServerRequest) GetServer() string {
 	return ""
 }
 
-// GetServerResponse is a server.
+// GetServerResponse contains a server.
 type GetServerResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The server.
@@ -555,24 +555,25 @@ func (x *GetServerResponse) GetServer() *CatalogServer {
 	return nil
 }
 
-// ListToolsRequest asks for a page of tools. The page includes tools that no list has now: see CatalogTool.listed_now.
+// ListToolsRequest requests a page of tools. The page includes tools that are in no current list: see
+// CatalogTool.listed_now.
 type ListToolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Server; empty: all.
+	// Configured name of the server. Empty means all servers.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Categories; empty: all.
+	// Categories. Empty means all categories.
 	Categories []v1.Category `protobuf:"varint,2,rep,packed,name=categories,proto3,enum=sluice.mcp.v1.Category" json:"categories,omitempty"`
-	// Risk classes; empty: all.
+	// Risk classes. Empty means all classes.
 	Risks []Risk `protobuf:"varint,3,rep,packed,name=risks,proto3,enum=sluice.policy.v1.Risk" json:"risks,omitempty"`
-	// Pin states of the newest definition; empty: all.
+	// Pin states of the newest definition. Empty means all states.
 	Pins []PinState `protobuf:"varint,4,rep,packed,name=pins,proto3,enum=sluice.policy.v1.PinState" json:"pins,omitempty"`
-	// Only tools with a definition that waits for a person, whether or not it is the newest.
+	// Whether to select only tools with a definition that waits for a person, even if it is not the newest.
 	Waiting bool `protobuf:"varint,5,opt,name=waiting,proto3" json:"waiting,omitempty"`
-	// Text to find in name and description, ignoring case; at most 256 bytes; empty: all.
+	// String to search for in name and description, ignoring case, at most 256 bytes. Empty means all tools.
 	Text string `protobuf:"bytes,6,opt,name=text,proto3" json:"text,omitempty"`
-	// Page size, at most: 0 to 1,000; 0 means 100.
+	// Maximum number of tools: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,7,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Token of the page; empty: the first page.
+	// `next_page_token` of the previous page. Empty for the first page.
 	PageToken     string `protobuf:"bytes,8,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -669,7 +670,7 @@ type ListToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tools, without `definition_json`, `parameters`, `history` and `advice`.
 	Tools []*CatalogTool `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
-	// Where the next page starts; empty on the last.
+	// Token of the next page. It is empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// Number of tools that match the request, on all pages.
 	Total         int32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
@@ -728,12 +729,12 @@ func (x *ListToolsResponse) GetTotal() int32 {
 	return 0
 }
 
-// GetToolRequest names a tool.
+// GetToolRequest specifies a tool.
 type GetToolRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Server.
+	// Configured name of the server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Tool.
+	// Name of the tool.
 	Tool          string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -783,7 +784,7 @@ func (x *GetToolRequest) GetTool() string {
 	return ""
 }
 
-// GetToolResponse is a tool's page.
+// GetToolResponse contains the data of a tool's page.
 type GetToolResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tool.
@@ -829,12 +830,12 @@ func (x *GetToolResponse) GetTool() *CatalogTool {
 	return nil
 }
 
-// GetDefinitionRequest names a definition.
+// GetDefinitionRequest specifies a definition.
 type GetDefinitionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Server.
+	// Configured name of the server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Tool.
+	// Name of the tool.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
 	// Digest of the definition, from the tool's history: 32 bytes.
 	DefinitionDigest []byte `protobuf:"bytes,3,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
@@ -893,12 +894,12 @@ func (x *GetDefinitionRequest) GetDefinitionDigest() []byte {
 	return nil
 }
 
-// GetDefinitionResponse is a definition.
+// GetDefinitionResponse contains a definition.
 type GetDefinitionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its state and history.
+	// State and history of the definition.
 	Definition *SeenDefinition `protobuf:"bytes,1,opt,name=definition,proto3" json:"definition,omitempty"`
-	// The definition as JSON text, as the server sent it: untrusted.
+	// The definition as JSON, as the server sent it. It is untrusted.
 	DefinitionJson string `protobuf:"bytes,2,opt,name=definition_json,json=definitionJson,proto3" json:"definition_json,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

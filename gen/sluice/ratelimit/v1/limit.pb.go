@@ -23,23 +23,22 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// LimitKind is how a limit counts.
+// LimitKind is the algorithm of a limit.
 type LimitKind int32
 
 const (
-	// Refused.
+	// A limit without a kind is refused.
 	LimitKind_LIMIT_KIND_UNSPECIFIED LimitKind = 0
 	// At most max calls in any period of the window's length.
 	LimitKind_LIMIT_KIND_SLIDING_WINDOW LimitKind = 1
 	// GCRA (ITU-T I.371): an even pace with a burst.
 	LimitKind_LIMIT_KIND_GCRA LimitKind = 2
-	// At most max calls in a minute, hour or day of UTC. It counts calls, never costs.
+	// At most max calls in a minute, hour or day in UTC. It counts calls, never costs.
 	LimitKind_LIMIT_KIND_CALENDAR LimitKind = 3
-	// At most max calls in flight at once: a place is taken while the lease lives, and free after the lease is settled or
-	// has expired.
+	// At most max calls in flight at the same time. A call counts until its lease is settled or has expired.
 	LimitKind_LIMIT_KIND_CONCURRENCY LimitKind = 4
-	// At most max in costs in any period of the window's length, in decimals and never in floats. A window of 86400 s is
-	// any 24 h, not a calendar day.
+	// Total cost of at most max in any period of the window's length, in decimals and never in floats. A window of 86400
+	// s is any 24 h, not a calendar day.
 	LimitKind_LIMIT_KIND_BUDGET LimitKind = 5
 	// Repetitions of the same call.
 	LimitKind_LIMIT_KIND_LOOP LimitKind = 6
@@ -97,20 +96,20 @@ func (LimitKind) EnumDescriptor() ([]byte, []int) {
 // Limit is the limit of one bucket, and the cost of one call.
 type Limit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identifier of the bucket: 1 to 128 bytes. It is the same for every call that shares the limit, and no part of it
-	// changes with a policy's revision.
+	// Identifier of the bucket: 1 to 128 bytes. It is the same for every call that shares the limit. It does not depend
+	// on the policy's revision.
 	Bucket string `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
-	// How the limit counts.
+	// Algorithm of the limit.
 	Kind LimitKind `protobuf:"varint,2,opt,name=kind,proto3,enum=sluice.ratelimit.v1.LimitKind" json:"kind,omitempty"`
-	// How much fits: a whole number for every kind but a budget, for which it is a decimal. Decimal digits with an
+	// Capacity of the bucket: a decimal for a budget, a whole number for every other kind. Decimal digits with an
 	// optional fraction, at most 38 characters.
 	Max string `protobuf:"bytes,3,opt,name=max,proto3" json:"max,omitempty"`
-	// Period that the limit is for. Absent only for concurrency. For a calendar limit 60 s, 3600 s or 86400 s: the
-	// minute, hour or day of UTC.
+	// Period of the limit. It is absent only for concurrency. For a calendar limit it is 60 s, 3600 s or 86400 s: the
+	// minute, hour or day in UTC.
 	Window *durationpb.Duration `protobuf:"bytes,4,opt,name=window,proto3" json:"window,omitempty"`
-	// What this call takes from the bucket: a decimal like `max`, above zero. "1" for all kinds but budgets.
+	// Cost of this call: a decimal like `max`, above zero. It is "1" for all kinds except budgets.
 	Cost string `protobuf:"bytes,5,opt,name=cost,proto3" json:"cost,omitempty"`
-	// How many calls may go at once before the pace applies: for GCRA only, 1 or more.
+	// Number of calls that may be made at the same time before the pace applies: for GCRA only, 1 or more.
 	Burst         int64 `protobuf:"varint,6,opt,name=burst,proto3" json:"burst,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

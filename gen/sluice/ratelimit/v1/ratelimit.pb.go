@@ -26,16 +26,16 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Settlement is the outcome of a call as far as limits are concerned.
+// Settlement is the outcome of a call for its limits.
 type Settlement int32
 
 const (
-	// Refused.
+	// A request without a settlement is refused.
 	Settlement_SETTLEMENT_UNSPECIFIED Settlement = 0
-	// Bytes of the call were sent to the server: everything stays spent, whatever the response. Its place in flight is
-	// free.
+	// Bytes of the call were sent to the server: all costs stay charged, regardless of the response. The call no longer
+	// counts as in flight.
 	Settlement_SETTLEMENT_SENT Settlement = 1
-	// The call certainly was not sent: everything is given back.
+	// The call certainly was not sent: all costs are returned.
 	Settlement_SETTLEMENT_NEVER_SENT Settlement = 2
 )
 
@@ -80,17 +80,17 @@ func (Settlement) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{0}
 }
 
-// LeaseEnd is how a lease ended.
+// LeaseEnd is the way in which a lease ended.
 type LeaseEnd int32
 
 const (
 	// Not known: the lease is no longer remembered, or never existed.
 	LeaseEnd_LEASE_END_UNSPECIFIED LeaseEnd = 0
-	// The lease was settled as sent: what it took is spent.
+	// The lease was settled as sent: its costs stay charged.
 	LeaseEnd_LEASE_END_SENT LeaseEnd = 1
-	// The lease was settled as never sent: what it took was given back.
+	// The lease was settled as never sent: its costs were returned.
 	LeaseEnd_LEASE_END_NEVER_SENT LeaseEnd = 2
-	// The lease expired without a settlement: what it took is spent.
+	// The lease expired without a settlement: its costs stay charged.
 	LeaseEnd_LEASE_END_EXPIRED LeaseEnd = 3
 )
 
@@ -137,17 +137,17 @@ func (LeaseEnd) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{1}
 }
 
-// ReserveLimitsRequest is a request to take from the limits of one call.
+// ReserveLimitsRequest requests the reservation of the limits of one call.
 type ReserveLimitsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Makes a repeat safe: while the lease that was granted to this key lives, the answer is that lease, nothing more is
-	// taken, and the lease does not end later. Only grants are remembered: after the lease was settled or has expired,
-	// the same key makes a new reservation. A key belongs to the principal's tenant. It is the decision's identifier or,
-	// for an approved call, the limit key of sluice/approval/v1/binding.proto. 1 to 128 bytes.
+	// Idempotency key. While the lease that was granted for this key is live, a repeated request returns that lease,
+	// charges no further costs, and does not extend the lease. Only grants are remembered: after the lease was settled or
+	// has expired, the same key makes a new reservation. A key belongs to the principal's tenant. It is the decision's
+	// identifier or, for an approved call, the limit key in sluice/approval/v1/binding.proto. 1 to 128 bytes.
 	IdempotencyKey string `protobuf:"bytes,1,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	// The limits, 1 to 64, each bucket once.
 	Limits []*Limit `protobuf:"bytes,2,rep,name=limits,proto3" json:"limits,omitempty"`
-	// How long the lease lives without RenewLease: 1 s to 1 h; absent: 5 min.
+	// Duration of the lease without RenewLease: 1 s to 1 h. If it is absent, 5 min.
 	Lease         *durationpb.Duration `protobuf:"bytes,3,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -204,18 +204,18 @@ func (x *ReserveLimitsRequest) GetLease() *durationpb.Duration {
 	return nil
 }
 
-// ReserveLimitsResponse is a lease or a refusal.
+// ReserveLimitsResponse contains a lease or a refusal.
 type ReserveLimitsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One of the two; absent means refused.
+	// One of the two. If it is absent, the reservation is refused.
 	//
 	// Types that are valid to be assigned to Result:
 	//
 	//	*ReserveLimitsResponse_Lease
 	//	*ReserveLimitsResponse_Refusal
 	Result isReserveLimitsResponse_Result `protobuf_oneof:"result"`
-	// Identifies the process that counts, since its start. Another process has its own counts, so a gateway that gets
-	// answers from two in turn refuses limited calls. At most 64 bytes.
+	// Identifier of the process that counts, since its start. Another process has its own counts. Therefore a gateway
+	// that receives responses from two processes in turn refuses limited calls. At most 64 bytes.
 	Instance      string `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -288,12 +288,12 @@ type isReserveLimitsResponse_Result interface {
 }
 
 type ReserveLimitsResponse_Lease struct {
-	// All costs fit, and were taken.
+	// All costs were within the limits, and are charged.
 	Lease *Lease `protobuf:"bytes,1,opt,name=lease,proto3,oneof"`
 }
 
 type ReserveLimitsResponse_Refusal struct {
-	// The cost of some limit did not fit, and nothing was taken.
+	// At least one cost exceeded its limit, and none is charged.
 	Refusal *Refusal `protobuf:"bytes,2,opt,name=refusal,proto3,oneof"`
 }
 
@@ -301,18 +301,18 @@ func (*ReserveLimitsResponse_Lease) isReserveLimitsResponse_Result() {}
 
 func (*ReserveLimitsResponse_Refusal) isReserveLimitsResponse_Result() {}
 
-// Lease is a grant.
+// Lease is a granted reservation.
 type Lease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier, for RenewLease and SettleLease: 1 to 128 bytes.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// When it was granted, by the limiter's clock.
+	// Time at which the lease was granted, by the limiter's clock.
 	Granted *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=granted,proto3" json:"granted,omitempty"`
-	// When it ends without RenewLease, by the limiter's clock.
+	// Time at which the lease ends without RenewLease, by the limiter's clock.
 	Expires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
-	// What is left in each bucket, in the order of the request.
+	// Remaining amount of each bucket, in the order of the request.
 	Remaining []*Remaining `protobuf:"bytes,4,rep,name=remaining,proto3" json:"remaining,omitempty"`
-	// Index of the limit with the least left, from 0.
+	// Index of the limit with the least remaining amount, from 0.
 	Tightest      int32 `protobuf:"varint,5,opt,name=tightest,proto3" json:"tightest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -383,12 +383,12 @@ func (x *Lease) GetTightest() int32 {
 	return 0
 }
 
-// Remaining is what is left in a bucket.
+// Remaining is the remaining amount of a bucket.
 type Remaining struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The bucket.
+	// Identifier of the bucket.
 	Bucket string `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
-	// How much is left, as a decimal like Limit.max.
+	// Remaining amount, as a decimal like Limit.max.
 	Remaining     string `protobuf:"bytes,2,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -438,19 +438,21 @@ func (x *Remaining) GetRemaining() string {
 	return ""
 }
 
-// Refusal is the reason why nothing was taken.
+// Refusal is the reason for which no cost was charged.
 type Refusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By the kind of the limit: budget_exceeded, loop_detected, and rate_limited for all others, including concurrency.
+	// Code according to the kind of the limit: budget_exceeded for a budget, loop_detected for a loop, and rate_limited
+	// for all others, including concurrency.
 	Code v1.Code `protobuf:"varint,1,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
 	// Index in the request of the limit with the longest wait, from 0.
 	Limit int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	// How long until the same reservation fits, if nothing else is taken: whole milliseconds, rounded up. Absent if it
-	// never will, and if the time is not known: a concurrency limit waits for other calls to end.
+	// Time until the same reservation succeeds if no other call is charged, in whole milliseconds, rounded up. It is
+	// absent if the reservation will never succeed, or if the time is not known: a concurrency limit waits for other
+	// calls to end.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
-	// What is left in each bucket, in the order of the request.
+	// Remaining amount of each bucket, in the order of the request.
 	Remaining []*Remaining `protobuf:"bytes,4,rep,name=remaining,proto3" json:"remaining,omitempty"`
-	// Whether the reservation will never fit, because a cost alone is more than its max.
+	// Whether the reservation will never succeed, because a single cost exceeds its max.
 	Never         bool `protobuf:"varint,5,opt,name=never,proto3" json:"never,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -521,12 +523,12 @@ func (x *Refusal) GetNever() bool {
 	return false
 }
 
-// RenewLeaseRequest prolongs a lease.
+// RenewLeaseRequest extends a lease.
 type RenewLeaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The lease.
+	// Id of the lease.
 	LeaseId string `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
-	// How long from now: 1 s to 1 h; absent: 5 min.
+	// Duration of the lease from now: 1 s to 1 h. If it is absent, 5 min.
 	Lease         *durationpb.Duration `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -576,10 +578,10 @@ func (x *RenewLeaseRequest) GetLease() *durationpb.Duration {
 	return nil
 }
 
-// RenewLeaseResponse is the new end of the lease.
+// RenewLeaseResponse contains the new end of the lease.
 type RenewLeaseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When the lease ends without another RenewLease, by the limiter's clock.
+	// Time at which the lease ends without another RenewLease, by the limiter's clock.
 	Expires       *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=expires,proto3" json:"expires,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -625,7 +627,7 @@ func (x *RenewLeaseResponse) GetExpires() *timestamppb.Timestamp {
 // SettleLeaseRequest ends a lease.
 type SettleLeaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which lease.
+	// The lease, by its id or by its key.
 	//
 	// Types that are valid to be assigned to Target:
 	//
@@ -634,8 +636,8 @@ type SettleLeaseRequest struct {
 	Target isSettleLeaseRequest_Target `protobuf_oneof:"target"`
 	// The outcome of the call.
 	Settlement Settlement `protobuf:"varint,3,opt,name=settlement,proto3,enum=sluice.ratelimit.v1.Settlement" json:"settlement,omitempty"`
-	// Actual amounts of budgets, each bucket at most once, only with SETTLEMENT_SENT. A budget that is not named keeps
-	// what was reserved.
+	// Actual amounts of budgets, each bucket at most once, only with SETTLEMENT_SENT. A budget without an amount keeps
+	// the reserved amount.
 	Amounts       []*Amount `protobuf:"bytes,4,rep,name=amounts,proto3" json:"amounts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -715,13 +717,13 @@ type isSettleLeaseRequest_Target interface {
 }
 
 type SettleLeaseRequest_LeaseId struct {
-	// By its identifier: 1 to 128 bytes.
+	// Id of the lease: 1 to 128 bytes.
 	LeaseId string `protobuf:"bytes,1,opt,name=lease_id,json=leaseId,proto3,oneof"`
 }
 
 type SettleLeaseRequest_Key struct {
-	// By its key, if the answer of ReserveLimits was lost. Never the key of an approved call: others may have reserved
-	// under it.
+	// Key of the lease, if the response of ReserveLimits was lost. It must not be the key of an approved call, because
+	// other callers may have reserved with it.
 	Key *LeaseKey `protobuf:"bytes,2,opt,name=key,proto3,oneof"`
 }
 
@@ -787,9 +789,9 @@ func (x *LeaseKey) GetIdempotencyKey() string {
 // Amount is the actual cost of a call.
 type Amount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The budget's bucket.
+	// Identifier of the budget's bucket.
 	Bucket string `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
-	// The amount, a decimal like Limit.max, zero or more. More than was reserved is charged, too.
+	// The amount, a decimal like Limit.max, zero or more. An amount above the reserved amount is charged, too.
 	Amount        string `protobuf:"bytes,2,opt,name=amount,proto3" json:"amount,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -839,13 +841,13 @@ func (x *Amount) GetAmount() string {
 	return ""
 }
 
-// SettleLeaseResponse is the end of a lease.
+// SettleLeaseResponse contains the end of a lease.
 type SettleLeaseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether this request ended the lease; false if it had ended before, or never existed.
+	// Whether this request ended the lease. It is false if the lease had already ended, or never existed.
 	Settled bool `protobuf:"varint,1,opt,name=settled,proto3" json:"settled,omitempty"`
-	// How the lease ended, so that a repeat after a lost answer can distinguish its own settlement from a lease that
-	// expired.
+	// Settlement or expiry that ended the lease. If a response is lost and the request is repeated, it distinguishes the
+	// caller's own settlement from an expired lease.
 	Ended         LeaseEnd `protobuf:"varint,2,opt,name=ended,proto3,enum=sluice.ratelimit.v1.LeaseEnd" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -895,7 +897,7 @@ func (x *SettleLeaseResponse) GetEnded() LeaseEnd {
 	return LeaseEnd_LEASE_END_UNSPECIFIED
 }
 
-// PeekBucketsRequest names buckets by their limits.
+// PeekBucketsRequest specifies buckets by their limits.
 type PeekBucketsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The limits, 1 to 64.
@@ -941,10 +943,10 @@ func (x *PeekBucketsRequest) GetLimits() []*Limit {
 	return nil
 }
 
-// PeekBucketsResponse is what is left in the buckets.
+// PeekBucketsResponse contains the remaining amounts of the buckets.
 type PeekBucketsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In the order of the request.
+	// Remaining amount of each bucket, in the order of the request.
 	Remaining     []*Remaining `protobuf:"bytes,1,rep,name=remaining,proto3" json:"remaining,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -987,12 +989,12 @@ func (x *PeekBucketsResponse) GetRemaining() []*Remaining {
 	return nil
 }
 
-// ResetBucketRequest names a bucket.
+// ResetBucketRequest specifies a bucket.
 type ResetBucketRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The bucket.
+	// Identifier of the bucket.
 	Bucket string `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
-	// Why, for the record; at most 1,024 bytes.
+	// Reason for the reset, for the record. At most 1,024 bytes.
 	Comment       string `protobuf:"bytes,2,opt,name=comment,proto3" json:"comment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -30,41 +30,41 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// RateLimitService counts. It knows buckets, not policies: the policy service determines the limits and their buckets.
-// A bucket belongs to the tenant of the principal in the request, and can't be reached from another tenant.
+// RateLimitService counts calls and costs. It knows buckets, not policies: the policy service determines the limits and
+// their buckets. A bucket belongs to the tenant of the principal in the request. Other tenants can't access it.
 type RateLimitServiceClient interface {
-	// ReserveLimits takes from all limits of one call, or from none. A refusal is an answer, returned with OK, and stores
-	// nothing. It is safe to repeat with the same key. Errors:
+	// ReserveLimits takes the costs of one call from all of its limits, or from none. A refusal is a response with OK,
+	// and stores nothing. It is safe to repeat with the same key. Errors:
 	//
-	//	INVALID_ARGUMENT    LIMIT_INVALID: a number is out of range, a bucket is named twice, or a bucket is in use with
-	//	                    another window;
-	//	                    IDEMPOTENCY_KEY_REUSED: the key's lease lives and was granted for other limits, or in another
-	//	                    order
+	//	INVALID_ARGUMENT    LIMIT_INVALID: a number is out of range, a bucket is specified twice, or a bucket is in use
+	//	                    with another window;
+	//	                    IDEMPOTENCY_KEY_REUSED: the key's lease is live and was granted for other limits, or in
+	//	                    another order
 	//	UNIMPLEMENTED       LIMIT_KIND_UNSUPPORTED: the kind is not supported
-	//	RESOURCE_EXHAUSTED  LIMITER_FULL: no capacity for another bucket or lease, or the principal has begun too many
-	//	                    buckets
+	//	RESOURCE_EXHAUSTED  LIMITER_FULL: there is no capacity for another bucket or lease, or the principal has created
+	//	                    too many buckets
 	//	UNAVAILABLE         LIMITER_STORE_LOST: the store is unavailable or was emptied
 	ReserveLimits(ctx context.Context, in *ReserveLimitsRequest, opts ...grpc.CallOption) (*ReserveLimitsResponse, error)
-	// RenewLease prolongs a lease whose call still runs, so that its place among the calls in flight stays taken. It
-	// never shortens a lease. A call that was sent continues if its lease has ended, but others may take its place in
-	// flight. It is safe to repeat. Errors:
+	// RenewLease extends a lease whose call still runs, so that the call still counts as in flight. It never shortens a
+	// lease. A call that was sent continues after its lease has ended, but no longer counts as in flight. It is safe to
+	// repeat. Errors:
 	//
 	//	NOT_FOUND  NOT_FOUND: the lease has ended
 	RenewLease(ctx context.Context, in *RenewLeaseRequest, opts ...grpc.CallOption) (*RenewLeaseResponse, error)
-	// SettleLease ends a lease. It is safe to repeat: a lease that has ended or never existed is left as it is, and the
-	// answer is OK. A lease that is not settled expires, and what it took stays spent. Amounts are accepted for 10 min
-	// after a lease has expired: the budget is then corrected to them. Errors:
+	// SettleLease ends a lease. It is safe to repeat: for a lease that has ended or never existed, it changes nothing and
+	// returns OK. A lease that is not settled expires, and its costs stay charged. Amounts are accepted for 10 min after
+	// a lease has expired. In that case, the budget is corrected to them. Errors:
 	//
 	//	UNIMPLEMENTED  LIMIT_KIND_UNSUPPORTED: there are amounts, and budgets are not supported;
-	//	               KEY_UNSUPPORTED: this store finds no lease by its key
+	//	               KEY_UNSUPPORTED: this store can't find a lease by its key
 	SettleLease(ctx context.Context, in *SettleLeaseRequest, opts ...grpc.CallOption) (*SettleLeaseResponse, error)
-	// PeekBuckets returns what is left in buckets, without taking from them. Errors: those of ReserveLimits about a
-	// limit.
+	// PeekBuckets returns the remaining amounts of buckets, without taking from them. Errors: those of ReserveLimits
+	// about a limit.
 	PeekBuckets(ctx context.Context, in *PeekBucketsRequest, opts ...grpc.CallOption) (*PeekBucketsResponse, error)
 	// ResetBucket empties a bucket of the caller's tenant. It is an administrative action and is logged. Leases on the
-	// bucket live on, and settling them gives nothing back to it. Errors:
+	// bucket stay, but settling them does not return their costs to the bucket. Errors:
 	//
-	//	NOT_FOUND  NOT_FOUND: nothing is taken from the bucket
+	//	NOT_FOUND  NOT_FOUND: no cost is charged to the bucket
 	ResetBucket(ctx context.Context, in *ResetBucketRequest, opts ...grpc.CallOption) (*ResetBucketResponse, error)
 }
 
@@ -130,41 +130,41 @@ func (c *rateLimitServiceClient) ResetBucket(ctx context.Context, in *ResetBucke
 // All implementations must embed UnimplementedRateLimitServiceServer
 // for forward compatibility.
 //
-// RateLimitService counts. It knows buckets, not policies: the policy service determines the limits and their buckets.
-// A bucket belongs to the tenant of the principal in the request, and can't be reached from another tenant.
+// RateLimitService counts calls and costs. It knows buckets, not policies: the policy service determines the limits and
+// their buckets. A bucket belongs to the tenant of the principal in the request. Other tenants can't access it.
 type RateLimitServiceServer interface {
-	// ReserveLimits takes from all limits of one call, or from none. A refusal is an answer, returned with OK, and stores
-	// nothing. It is safe to repeat with the same key. Errors:
+	// ReserveLimits takes the costs of one call from all of its limits, or from none. A refusal is a response with OK,
+	// and stores nothing. It is safe to repeat with the same key. Errors:
 	//
-	//	INVALID_ARGUMENT    LIMIT_INVALID: a number is out of range, a bucket is named twice, or a bucket is in use with
-	//	                    another window;
-	//	                    IDEMPOTENCY_KEY_REUSED: the key's lease lives and was granted for other limits, or in another
-	//	                    order
+	//	INVALID_ARGUMENT    LIMIT_INVALID: a number is out of range, a bucket is specified twice, or a bucket is in use
+	//	                    with another window;
+	//	                    IDEMPOTENCY_KEY_REUSED: the key's lease is live and was granted for other limits, or in
+	//	                    another order
 	//	UNIMPLEMENTED       LIMIT_KIND_UNSUPPORTED: the kind is not supported
-	//	RESOURCE_EXHAUSTED  LIMITER_FULL: no capacity for another bucket or lease, or the principal has begun too many
-	//	                    buckets
+	//	RESOURCE_EXHAUSTED  LIMITER_FULL: there is no capacity for another bucket or lease, or the principal has created
+	//	                    too many buckets
 	//	UNAVAILABLE         LIMITER_STORE_LOST: the store is unavailable or was emptied
 	ReserveLimits(context.Context, *ReserveLimitsRequest) (*ReserveLimitsResponse, error)
-	// RenewLease prolongs a lease whose call still runs, so that its place among the calls in flight stays taken. It
-	// never shortens a lease. A call that was sent continues if its lease has ended, but others may take its place in
-	// flight. It is safe to repeat. Errors:
+	// RenewLease extends a lease whose call still runs, so that the call still counts as in flight. It never shortens a
+	// lease. A call that was sent continues after its lease has ended, but no longer counts as in flight. It is safe to
+	// repeat. Errors:
 	//
 	//	NOT_FOUND  NOT_FOUND: the lease has ended
 	RenewLease(context.Context, *RenewLeaseRequest) (*RenewLeaseResponse, error)
-	// SettleLease ends a lease. It is safe to repeat: a lease that has ended or never existed is left as it is, and the
-	// answer is OK. A lease that is not settled expires, and what it took stays spent. Amounts are accepted for 10 min
-	// after a lease has expired: the budget is then corrected to them. Errors:
+	// SettleLease ends a lease. It is safe to repeat: for a lease that has ended or never existed, it changes nothing and
+	// returns OK. A lease that is not settled expires, and its costs stay charged. Amounts are accepted for 10 min after
+	// a lease has expired. In that case, the budget is corrected to them. Errors:
 	//
 	//	UNIMPLEMENTED  LIMIT_KIND_UNSUPPORTED: there are amounts, and budgets are not supported;
-	//	               KEY_UNSUPPORTED: this store finds no lease by its key
+	//	               KEY_UNSUPPORTED: this store can't find a lease by its key
 	SettleLease(context.Context, *SettleLeaseRequest) (*SettleLeaseResponse, error)
-	// PeekBuckets returns what is left in buckets, without taking from them. Errors: those of ReserveLimits about a
-	// limit.
+	// PeekBuckets returns the remaining amounts of buckets, without taking from them. Errors: those of ReserveLimits
+	// about a limit.
 	PeekBuckets(context.Context, *PeekBucketsRequest) (*PeekBucketsResponse, error)
 	// ResetBucket empties a bucket of the caller's tenant. It is an administrative action and is logged. Leases on the
-	// bucket live on, and settling them gives nothing back to it. Errors:
+	// bucket stay, but settling them does not return their costs to the bucket. Errors:
 	//
-	//	NOT_FOUND  NOT_FOUND: nothing is taken from the bucket
+	//	NOT_FOUND  NOT_FOUND: no cost is charged to the bucket
 	ResetBucket(context.Context, *ResetBucketRequest) (*ResetBucketResponse, error)
 	mustEmbedUnimplementedRateLimitServiceServer()
 }

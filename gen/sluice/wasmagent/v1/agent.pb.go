@@ -27,27 +27,27 @@ const (
 type AgentState int32
 
 const (
-	// Unknown to this reader; the agent can't be used.
+	// The state is unknown to this reader. The agent can't be used.
 	AgentState_AGENT_STATE_UNSPECIFIED AgentState = 0
 	// Never set: a new agent is idle.
 	//
 	// Deprecated: Marked as deprecated in sluice/wasmagent/v1/agent.proto.
 	AgentState_AGENT_STATE_CREATED AgentState = 1
-	// A step runs.
+	// A step is running.
 	AgentState_AGENT_STATE_RUNNING AgentState = 2
-	// It waits for an effect, an approval or a place: see `waiting`.
+	// The agent waits for an effect, an approval or a free slot: see `waiting`.
 	AgentState_AGENT_STATE_WAITING AgentState = 3
-	// It takes prompts.
+	// The agent accepts prompts.
 	AgentState_AGENT_STATE_IDLE AgentState = 4
-	// Never set: an agent that takes prompts is idle, with or without an instance in memory.
+	// Never set: an agent that accepts prompts is idle, with or without an instance in memory.
 	//
 	// Deprecated: Marked as deprecated in sluice/wasmagent/v1/agent.proto.
 	AgentState_AGENT_STATE_HIBERNATED AgentState = 5
-	// It takes no prompts until it is resumed: see `stop_reason`.
+	// The agent accepts no prompts until it is resumed: see `stop_reason`.
 	AgentState_AGENT_STATE_STOPPED AgentState = 6
-	// It takes no prompts until it is resumed: see `failure`.
+	// The agent accepts no prompts until it is resumed: see `failure`.
 	AgentState_AGENT_STATE_FAILED AgentState = 7
-	// It has ended. It can be resumed until `restorable_until`.
+	// The agent has ended. It can be resumed until `restorable_until`.
 	AgentState_AGENT_STATE_TERMINATED AgentState = 8
 )
 
@@ -104,17 +104,17 @@ func (AgentState) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{0}
 }
 
-// StopReason is why an agent takes no more prompts.
+// StopReason is the reason for which an agent accepts no more prompts.
 type StopReason int32
 
 const (
-	// It has not stopped, or the reason is unknown to this reader.
+	// The agent has not stopped, or the reason is unknown to this reader.
 	StopReason_STOP_REASON_UNSPECIFIED StopReason = 0
-	// It has taken its last turn.
+	// The agent has taken its last turn.
 	StopReason_STOP_REASON_MAX_TURNS StopReason = 1
-	// One turn exceeded a bound on effects or on the size of its events.
+	// One turn exceeded the limit on effects or on the size of its events.
 	StopReason_STOP_REASON_MAX_EFFECTS StopReason = 2
-	// Never set: an effect beyond a budget is refused, and the agent continues.
+	// Never set: an effect that exceeds a budget is refused, and the agent continues.
 	//
 	// Deprecated: Marked as deprecated in sluice/wasmagent/v1/agent.proto.
 	StopReason_STOP_REASON_BUDGET StopReason = 3
@@ -122,11 +122,11 @@ const (
 	//
 	// Deprecated: Marked as deprecated in sluice/wasmagent/v1/agent.proto.
 	StopReason_STOP_REASON_DEADLINE StopReason = 4
-	// A principal stopped it, or it was imported or forked from a broken agent and has not been resumed.
+	// A principal stopped the agent, or it was imported or forked from a broken agent and has not been resumed.
 	StopReason_STOP_REASON_EXPLICIT StopReason = 5
 	// Policy denied an effect, and the manifest has stop_on_denial.
 	StopReason_STOP_REASON_POLICY_DENIED StopReason = 6
-	// The agent reported that it is done.
+	// The agent reported that its goal is reached.
 	StopReason_STOP_REASON_GOAL_REACHED StopReason = 7
 	// Never set: an agent whose module traps fails, with FAILURE_CAUSE_TRAP.
 	//
@@ -195,9 +195,9 @@ const (
 	WaitingFor_WAITING_FOR_UNSPECIFIED WaitingFor = 0
 	// For the result of an effect.
 	WaitingFor_WAITING_FOR_EFFECT WaitingFor = 1
-	// For the decision on an approval.
+	// For a decision on an approval.
 	WaitingFor_WAITING_FOR_APPROVAL WaitingFor = 2
-	// For a place.
+	// For a free slot.
 	WaitingFor_WAITING_FOR_QUOTA WaitingFor = 3
 )
 
@@ -252,16 +252,16 @@ const (
 	FailureCause_FAILURE_CAUSE_UNSPECIFIED FailureCause = 0
 	// The module trapped, or violated the guest ABI.
 	FailureCause_FAILURE_CAUSE_TRAP FailureCause = 1
-	// It used its fuel.
+	// The turn exceeded its fuel limit.
 	FailureCause_FAILURE_CAUSE_FUEL FailureCause = 2
-	// It requested more memory than its limit.
+	// The module requested more memory than its limit.
 	FailureCause_FAILURE_CAUSE_MEMORY FailureCause = 3
 	// A turn exceeded its deadline.
 	FailureCause_FAILURE_CAUSE_DEADLINE FailureCause = 4
-	// The program that runs agents has a fault; the log of the wasmagent role has the details.
+	// The program that runs agents has an error. The log of the wasmagent role has the details.
 	FailureCause_FAILURE_CAUSE_INTERNAL FailureCause = 5
-	// Its journal is broken, or differs from what is stored. It can be read and terminated, and forked from a snapshot
-	// that its journal still covers; it can't be resumed.
+	// The journal is broken, or differs from the stored agent. The agent can be read and terminated, and forked from a
+	// snapshot that its journal still covers. It can't be resumed.
 	FailureCause_FAILURE_CAUSE_JOURNAL FailureCause = 6
 )
 
@@ -314,7 +314,7 @@ func (FailureCause) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{3}
 }
 
-// MessageRole is the speaker of a message.
+// MessageRole is the author of a message.
 type MessageRole int32
 
 const (
@@ -326,8 +326,8 @@ const (
 	MessageRole_MESSAGE_ROLE_USER MessageRole = 2
 	// The agent.
 	MessageRole_MESSAGE_ROLE_ASSISTANT MessageRole = 3
-	// The result of a tool call, in a question to a model. An agent's messages never have this role: its tool calls are
-	// events of its journal.
+	// The result of a tool call, in a request to a model. An agent's messages never have this role, because its tool
+	// calls are events of its journal.
 	MessageRole_MESSAGE_ROLE_TOOL MessageRole = 4
 )
 
@@ -376,17 +376,17 @@ func (MessageRole) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{4}
 }
 
-// TodoStatus is the progress of a todo.
+// TodoStatus is the status of a todo.
 type TodoStatus int32
 
 const (
-	// Refused.
+	// A todo without a status is refused.
 	TodoStatus_TODO_STATUS_UNSPECIFIED TodoStatus = 0
 	// Not begun.
 	TodoStatus_TODO_STATUS_PENDING TodoStatus = 1
-	// Being done.
+	// In progress.
 	TodoStatus_TODO_STATUS_IN_PROGRESS TodoStatus = 2
-	// Done.
+	// Completed.
 	TodoStatus_TODO_STATUS_COMPLETED TodoStatus = 3
 )
 
@@ -433,17 +433,17 @@ func (TodoStatus) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{5}
 }
 
-// SandboxTool is a tool of an agent's sandbox. It works on the agent's own files and todos.
+// SandboxTool is a tool of an agent's sandbox. It uses the agent's own files and todos.
 type SandboxTool int32
 
 const (
-	// Refused.
+	// A call without a tool is refused.
 	SandboxTool_SANDBOX_TOOL_UNSPECIFIED SandboxTool = 0
 	// Reads a file.
 	SandboxTool_SANDBOX_TOOL_READ_FILE SandboxTool = 1
 	// Writes a file.
 	SandboxTool_SANDBOX_TOOL_WRITE_FILE SandboxTool = 2
-	// Replaces a text in a file.
+	// Replaces a string in a file.
 	SandboxTool_SANDBOX_TOOL_EDIT_FILE SandboxTool = 3
 	// Replaces the todo list.
 	SandboxTool_SANDBOX_TOOL_WRITE_TODOS SandboxTool = 4
@@ -498,50 +498,53 @@ func (SandboxTool) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{6}
 }
 
-// Agent is a sandboxed agent as its owner sees it. Fields that the upstream tools return have their names.
+// Agent is a sandboxed agent as its owner sees it. Fields that the upstream tools also return have the same names.
 type Agent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identifier, random: 1 to 64 characters of `A-Z a-z 0-9 _ -`. Knowing it gives no right.
+	// Identifier, random: 1 to 64 characters of `A-Z a-z 0-9 _ -`. Knowing it grants no access.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// State of the agent.
 	State AgentState `protobuf:"varint,2,opt,name=state,proto3,enum=sluice.wasmagent.v1.AgentState" json:"state,omitempty"`
-	// Configuration at its creation.
+	// Configuration when the agent was created.
 	Config *AgentConfig `protobuf:"bytes,3,opt,name=config,proto3" json:"config,omitempty"`
-	// Model that it asks, as `provider:name`; empty if none is configured.
+	// Model that the agent uses, as `provider:name`. It is empty if none is configured.
 	Model string `protobuf:"bytes,4,opt,name=model,proto3" json:"model,omitempty"`
-	// Turns taken in this epoch.
+	// Number of turns in this epoch.
 	TurnCount int32 `protobuf:"varint,5,opt,name=turn_count,json=turnCount,proto3" json:"turn_count,omitempty"`
 	// Number of its files.
 	FileCount int32 `protobuf:"varint,6,opt,name=file_count,json=fileCount,proto3" json:"file_count,omitempty"`
-	// True if it takes no prompts: it is stopped, failed or terminated. True as soon as the last allowed turn has ended.
+	// Whether the agent accepts no prompts, because it is stopped, failed or terminated. It is true from the end of the
+	// last allowed turn.
 	IsStopped bool `protobuf:"varint,7,opt,name=is_stopped,json=isStopped,proto3" json:"is_stopped,omitempty"`
-	// Time of its creation.
+	// Time at which the agent was created.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// Why it stopped; unspecified if it has not.
+	// Reason for which the agent stopped. It is unspecified if it has not stopped.
 	StopReason StopReason `protobuf:"varint,9,opt,name=stop_reason,json=stopReason,proto3,enum=sluice.wasmagent.v1.StopReason" json:"stop_reason,omitempty"`
-	// What it waits for; absent if it does not wait.
+	// The wait of the agent. It is absent if the agent does not wait.
 	Waiting *Waiting `protobuf:"bytes,10,opt,name=waiting,proto3" json:"waiting,omitempty"`
-	// Why it failed; absent if it has not.
+	// Failure of the agent. It is absent if the agent has not failed.
 	Failure *Failure `protobuf:"bytes,11,opt,name=failure,proto3" json:"failure,omitempty"`
-	// Epoch, from 1. A reset, a rewind, a migration, an import and a fork begin a new one.
+	// Epoch, from 1. A reset, a rewind, a migration, an import and a fork begin a new epoch.
 	Epoch int32 `protobuf:"varint,12,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Guest that it runs, for example `agent`.
+	// Name of the guest that the agent runs, for example `agent`.
 	Guest string `protobuf:"bytes,13,opt,name=guest,proto3" json:"guest,omitempty"`
-	// SHA-256 of its module: 64 hexadecimal digits.
+	// SHA-256 of the guest's module: 64 hexadecimal digits.
 	ModuleDigest string `protobuf:"bytes,14,opt,name=module_digest,json=moduleDigest,proto3" json:"module_digest,omitempty"`
-	// Template that it was created from; empty if none.
+	// Template from which the agent was created. It is empty if there is none.
 	Template string `protobuf:"bytes,15,opt,name=template,proto3" json:"template,omitempty"`
-	// Subject of the principal that created it.
+	// Subject of the principal that created the agent.
 	Creator string `protobuf:"bytes,16,opt,name=creator,proto3" json:"creator,omitempty"`
-	// Agent that it was forked from; empty if none.
+	// Id of the agent from which it was forked. It is empty if it was not forked.
 	ForkedFrom string `protobuf:"bytes,17,opt,name=forked_from,json=forkedFrom,proto3" json:"forked_from,omitempty"`
 	// Number of principals in its creator's chain: 0 to 3.
 	Depth int32 `protobuf:"varint,18,opt,name=depth,proto3" json:"depth,omitempty"`
-	// Time until which ResumeAgent can resume it; absent unless it is terminated.
+	// Time until which ResumeAgent can resume the agent. It is absent unless the agent is terminated.
 	RestorableUntil *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=restorable_until,json=restorableUntil,proto3" json:"restorable_until,omitempty"`
-	// SHA-256 of the archive that it was imported from: 64 hexadecimal digits; empty if it was not imported.
+	// SHA-256 of the archive from which the agent was imported: 64 hexadecimal digits. It is empty if it was not
+	// imported.
 	ImportedDigest string `protobuf:"bytes,20,opt,name=imported_digest,json=importedDigest,proto3" json:"imported_digest,omitempty"`
-	// Id of the agent whose creation is the first event of its journal: its own id, unless it was imported or forked.
+	// Id of the agent whose creation is the first event of the journal. It is the agent's own id, unless the agent was
+	// imported or forked.
 	JournalId     string `protobuf:"bytes,21,opt,name=journal_id,json=journalId,proto3" json:"journal_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -724,14 +727,14 @@ func (x *Agent) GetJournalId() string {
 	return ""
 }
 
-// AgentConfig is the configuration of an agent at its creation.
+// AgentConfig is the configuration of an agent when it was created.
 type AgentConfig struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// System instructions; absent: the guest's own.
+	// System instructions. If they are absent, the guest's own instructions apply.
 	Instructions *string `protobuf:"bytes,1,opt,name=instructions,proto3,oneof" json:"instructions,omitempty"`
-	// Bound on its turns; absent: 50.
+	// Maximum number of turns. If it is absent, 50.
 	MaxTurns *int32 `protobuf:"varint,2,opt,name=max_turns,json=maxTurns,proto3,oneof" json:"max_turns,omitempty"`
-	// Requested model; absent: the installation's.
+	// Requested model. If it is absent, the installation's model applies.
 	Model         *string `protobuf:"bytes,3,opt,name=model,proto3,oneof" json:"model,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -788,14 +791,14 @@ func (x *AgentConfig) GetModel() string {
 	return ""
 }
 
-// Waiting is what an agent waits for.
+// Waiting describes the wait of an agent.
 type Waiting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Kind of the wait.
 	WaitingFor WaitingFor `protobuf:"varint,1,opt,name=waiting_for,json=waitingFor,proto3,enum=sluice.wasmagent.v1.WaitingFor" json:"waiting_for,omitempty"`
-	// Approval that it waits for; empty if it waits for something else.
+	// Id of the approval for which the agent waits. It is empty if the agent does not wait for an approval.
 	ApprovalId string `protobuf:"bytes,2,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Decision of the gateway that parked it; empty if there is none.
+	// Id of the gateway's decision because of which the agent waits. It is empty if there is none.
 	DecisionId string `protobuf:"bytes,3,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
 	// Beginning of the wait.
 	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
@@ -861,7 +864,7 @@ func (x *Waiting) GetSince() *timestamppb.Timestamp {
 	return nil
 }
 
-// Failure is why an agent failed. The turn that failed was undone.
+// Failure is the reason for which an agent failed. The failed turn was undone.
 type Failure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Cause.
@@ -916,14 +919,14 @@ func (x *Failure) GetMessage() string {
 	return ""
 }
 
-// Conversation has the messages of an agent, in the format of the upstream tools.
+// Conversation contains the messages of an agent, in the format of the upstream tools.
 type Conversation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The messages, the oldest first.
+	// The messages, oldest first.
 	Messages []*Message `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
-	// Turns taken in this epoch.
+	// Number of turns in this epoch.
 	TurnCount int32 `protobuf:"varint,2,opt,name=turn_count,proto3" json:"turn_count,omitempty"`
-	// As Agent.is_stopped.
+	// Same as Agent.is_stopped.
 	Stopped       bool `protobuf:"varint,3,opt,name=stopped,proto3" json:"stopped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -983,9 +986,9 @@ func (x *Conversation) GetStopped() bool {
 // Message is one message of a conversation.
 type Message struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Speaker.
+	// Author of the message.
 	Role MessageRole `protobuf:"varint,1,opt,name=role,proto3,enum=sluice.wasmagent.v1.MessageRole" json:"role,omitempty"`
-	// Text of models, people and tools; it is not trusted.
+	// Text from models, people or tools. It is untrusted.
 	Content       string `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1038,9 +1041,9 @@ func (x *Message) GetContent() string {
 // Todo is an entry of an agent's todo list.
 type Todo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What to do, 1 to 4,096 bytes.
+	// Description of the task, 1 to 4,096 bytes.
 	Content string `protobuf:"bytes,1,opt,name=content,proto3" json:"content,omitempty"`
-	// Progress.
+	// Status of the task.
 	Status        TodoStatus `protobuf:"varint,2,opt,name=status,proto3,enum=sluice.wasmagent.v1.TodoStatus" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1090,22 +1093,22 @@ func (x *Todo) GetStatus() TodoStatus {
 	return TodoStatus_TODO_STATUS_UNSPECIFIED
 }
 
-// Usage is what an agent has used in all its epochs. Numbers of 64 bits are decimal strings in JSON.
+// Usage contains the resources that an agent has used in all its epochs. In JSON, 64-bit numbers are decimal strings.
 type Usage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Instructions that it was charged for.
+	// Number of instructions charged to the agent.
 	Fuel int64 `protobuf:"varint,1,opt,name=fuel,proto3" json:"fuel,omitempty"`
-	// Effects that it asked for.
+	// Number of effects that the agent requested.
 	Effects int64 `protobuf:"varint,2,opt,name=effects,proto3" json:"effects,omitempty"`
-	// Effects that policy or its manifest denied.
+	// Number of effects that policy or the manifest denied.
 	Denied int64 `protobuf:"varint,3,opt,name=denied,proto3" json:"denied,omitempty"`
-	// Tokens that it sent to models.
+	// Number of tokens that the agent sent to models.
 	InputTokens int64 `protobuf:"varint,4,opt,name=input_tokens,json=inputTokens,proto3" json:"input_tokens,omitempty"`
-	// Tokens that models sent.
+	// Number of tokens that models sent.
 	OutputTokens int64 `protobuf:"varint,5,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
 	// Cost of models in US dollars: decimal digits with an optional fraction.
 	Cost string `protobuf:"bytes,6,opt,name=cost,proto3" json:"cost,omitempty"`
-	// Memory of its instance or its snapshot, in bytes.
+	// Size of the memory of its instance or its snapshot, in bytes.
 	MemoryBytes int64 `protobuf:"varint,7,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	// Size of its files, in bytes.
 	FileBytes     int64 `protobuf:"varint,8,opt,name=file_bytes,json=fileBytes,proto3" json:"file_bytes,omitempty"`
@@ -1204,17 +1207,17 @@ type AgentSnapshot struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier, unique for the agent: 1 to 64 characters.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Requested name; empty if none.
+	// Requested name. It is empty if none was requested.
 	Label string `protobuf:"bytes,2,opt,name=label,proto3" json:"label,omitempty"`
 	// Epoch of the snapshot.
 	Epoch int32 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Sequence of the last event before it.
+	// Sequence of the last event before the snapshot.
 	Sequence int64 `protobuf:"varint,4,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// SHA-256 of memory, globals, files, messages and todos: 64 hexadecimal digits.
 	Digest string `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Size, in bytes.
+	// Size in bytes.
 	SizeBytes int64 `protobuf:"varint,6,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
-	// Time at which it was taken.
+	// Time at which the snapshot was taken.
 	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -49,160 +49,165 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// AgentService runs agents in WebAssembly that do no I/O: the host carries out or refuses each effect, under policy.
-// Each RPC is an MCP tool, with the names and required arguments of Claude Flow's wasm_agent tools.
+// AgentService runs agents in WebAssembly. They do no I/O: the host executes or refuses each effect, according to
+// policy. Each RPC is an MCP tool, with the names and required arguments of Claude Flow's wasm_agent tools.
 //
 // An agent is visible to the principal that created it (tenant, subject and agent), to every principal in its chain,
-// and to operators and viewers of its tenant. For all others its id gives NOT_FOUND, AGENT_UNKNOWN, like an id that
-// does not exist.
+// and to operators and viewers of its tenant. For other callers the error is NOT_FOUND, AGENT_UNKNOWN, as for an id
+// that does not exist.
 //
 // The reads are ListAgents, ListFiles, ExportAgent, GetState, ListTodos, ListTools, GetTurnCount, GetStopStatus,
-// VerifyAgent and ListEvents. They change nothing, are safe to repeat, and work while a turn runs.
+// VerifyAgent and ListEvents. They do not change the agent, are safe to repeat, and work while a turn runs.
 //
-// Every RPC that names an agent may return, in addition to its own errors:
+// Every RPC whose request specifies an agent may return, in addition to its own errors:
 //
 //	NOT_FOUND            AGENT_UNKNOWN
 //	FAILED_PRECONDITION  AGENT_TERMINATED: only ResumeAgent and the reads work until the tombstone is removed
-//	ABORTED              AGENT_BUSY: it works on another prompt; not returned by the reads and StopAgent
-//	UNAVAILABLE          WORKER_AWAY, STORE_AWAY: nothing was changed
+//	ABORTED              AGENT_BUSY: the agent is working on another prompt; not returned by the reads and StopAgent
+//	UNAVAILABLE          WORKER_AWAY, STORE_AWAY: no state was changed
 type AgentServiceClient interface {
-	// CreateAgent creates an agent, idle and with a random id. Its rights are its manifest, limited by the rights of its
-	// creator. Errors:
+	// CreateAgent creates an agent with a random id, in the state idle. Its rights are its manifest, limited by the
+	// rights of its creator. Errors:
 	//
 	//	NOT_FOUND            TEMPLATE_UNKNOWN, GUEST_UNKNOWN
-	//	FAILED_PRECONDITION  TEMPLATE_QUARANTINED: an operator has to accept it first
+	//	FAILED_PRECONDITION  TEMPLATE_QUARANTINED: an operator must accept it first
 	//	INVALID_ARGUMENT     MANIFEST_TOO_LARGE: more than 64 conditions in all;
 	//	                     INSTRUCTIONS_TOO_LARGE: more than 65,536 bytes together with the template's skills
-	//	PERMISSION_DENIED    MANIFEST_TOO_WIDE: the creator is an agent that may create no more agents, or none at this
-	//	                     depth
+	//	PERMISSION_DENIED    MANIFEST_TOO_WIDE: the creator is an agent that may create no more agents, or no agents at
+	//	                     this depth
 	//	FAILED_PRECONDITION  RIGHTS_NOT_OFFERED: rights on clock or random;
 	//	                     GUEST_INVALID: the listed module is not a guest;
 	//	                     GUEST_CHANGED: the module differs from the listed one;
-	//	                     GUEST_NOT_BUILT: the text names the command that builds it;
+	//	                     GUEST_NOT_BUILT: the message contains the command that builds it;
 	//	                     CHAIN_TOO_DEEP: a chain has at most 4 principals
-	//	RESOURCE_EXHAUSTED   AGENTS_FULL: the creator's person, or the installation, has the maximum of agents;
+	//	RESOURCE_EXHAUSTED   AGENTS_FULL: the person of the creator, or the installation, has the maximum number of
+	//	                     agents;
 	//	                     STORE_FULL
 	CreateAgent(ctx context.Context, in *CreateAgentRequest, opts ...grpc.CallOption) (*CreateAgentResponse, error)
-	// PromptAgent gives an agent a prompt and streams its progress; the last message is the answer. Cancelling the call
-	// cancels the prompt. A prompt whose agent is parked for longer than the configured hold ends unfinished. The turn
-	// continues by itself after the decision; GetState and ListEvents show its answer. Errors:
+	// PromptAgent sends a prompt to an agent and streams its progress. The last message contains the response of the
+	// agent. If the call is cancelled, the prompt is cancelled. If the agent waits for an approval for longer than the
+	// configured maximum, the stream ends before the prompt is finished. The turn continues after the decision. GetState
+	// and ListEvents return its result. Errors:
 	//
 	//	FAILED_PRECONDITION  AGENT_STOPPED: with the stop reason; AGENT_FAILED; NO_MODEL_CONFIGURED;
 	//	                     AGENT_CYCLE: the agent is in the chain of the caller;
-	//	                     TURN_FAILED: the guest reports it; the turn counts
+	//	                     TURN_FAILED: reported by the guest; the turn counts
 	//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT: the turn was undone;
-	//	                     PROMPTS_FULL: too many turns of the person, or of all, run and wait, or the prompt has
-	//	                     waited too long for a place;
-	//	                     STORE_FULL: the agents of the creator have their maximum size together
-	//	DATA_LOSS            JOURNAL_BROKEN: its journal was changed;
-	//	                     STATE_DIFFERS: what is stored differs from its journal
+	//	                     PROMPTS_FULL: too many turns of the person, or of all people, run or wait, or the prompt has
+	//	                     waited too long for a slot;
+	//	                     STORE_FULL: the agents of the creator have reached their maximum total size
+	//	DATA_LOSS            JOURNAL_BROKEN: the journal was changed;
+	//	                     STATE_DIFFERS: the stored agent differs from its journal
 	PromptAgent(ctx context.Context, in *PromptAgentRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PromptAgentResponse], error)
 	// CallTool runs one tool of the sandbox as if the agent had called it. Only tool_name selects the tool. Errors:
 	//
-	//	INVALID_ARGUMENT     TOOL_INPUT_INVALID: a field is missing, of another type or unknown, for example a key
+	//	INVALID_ARGUMENT     TOOL_INPUT_INVALID: a field is missing, has another type or is unknown, for example a key
 	//	                     `tool`;
-	//	                     PATH_INVALID: absolute, with `..`, empty, or with control characters
+	//	                     PATH_INVALID: the path is absolute or empty, or contains `..` or control characters
 	//	NOT_FOUND            FILE_UNKNOWN;
 	//	                     EDIT_TARGET_UNKNOWN: old_string is not in the file
 	//	FAILED_PRECONDITION  EDIT_AMBIGUOUS: old_string is in the file more than once
 	//	RESOURCE_EXHAUSTED   FILES_FULL, TODOS_FULL, STORE_FULL
 	CallTool(ctx context.Context, in *CallToolRequest, opts ...grpc.CallOption) (*CallToolResponse, error)
-	// ListAgents lists agents, the newest first, without terminated ones unless requested.
+	// ListAgents lists agents, newest first. Terminated agents are listed only on request.
 	ListAgents(ctx context.Context, in *ListAgentsRequest, opts ...grpc.CallOption) (*ListAgentsResponse, error)
-	// TerminateAgent ends an agent and frees its resources. Its journal and last state stay as a tombstone, from which
-	// ResumeAgent can resume it until `restorable_until`. It is safe to repeat.
+	// TerminateAgent ends an agent and frees its resources. Its journal and last state stay as a tombstone. ResumeAgent
+	// can resume the agent from the tombstone until `restorable_until`. It is safe to repeat.
 	TerminateAgent(ctx context.Context, in *TerminateAgentRequest, opts ...grpc.CallOption) (*TerminateAgentResponse, error)
-	// ListFiles lists the files of an agent, by path.
+	// ListFiles lists the files of an agent, sorted by path.
 	ListFiles(ctx context.Context, in *ListFilesRequest, opts ...grpc.CallOption) (*ListFilesResponse, error)
-	// ExportAgent returns an agent at one of three depths, as of its last finished turn. An archive comes in parts: the
-	// first call creates it and returns the first part, and GetArchivePart returns the others. So does ExportAgent with
-	// the archive's digest and an offset. Errors:
+	// ExportAgent returns an agent at one of three depths, after its last finished turn. An archive is returned in parts:
+	// the first call creates it and returns the first part. GetArchivePart returns the other parts. ExportAgent also
+	// returns them, if the request contains the archive's digest and an offset. Errors:
 	//
-	//	NOT_FOUND           ARCHIVE_UNKNOWN: it was created more than 10 min ago, or not at all
-	//	RESOURCE_EXHAUSTED  EXPORT_TOO_LARGE: a summary or state over 3 MiB: export with depth full;
-	//	                    ARCHIVE_TOO_LARGE: an archive over 64 MiB
-	//	DATA_LOSS           JOURNAL_BROKEN, STATE_DIFFERS: the journal is broken, or differs from what is stored. Such an
-	//	                    agent is not signed; depth state returns it without a signature
-	//	FAILED_PRECONDITION NOT_COVERED: the agent is older than journals that cover what is stored: set
-	//	                    accept_not_covered
+	//	NOT_FOUND            ARCHIVE_UNKNOWN: the archive was created more than 10 min ago, or never
+	//	RESOURCE_EXHAUSTED   EXPORT_TOO_LARGE: the summary or state exceeds 3 MiB; export with depth full;
+	//	                     ARCHIVE_TOO_LARGE: the archive exceeds 64 MiB
+	//	DATA_LOSS            JOURNAL_BROKEN, STATE_DIFFERS: the journal is broken, or differs from the stored agent. Such
+	//	                     an agent is not signed. Depth state returns it without a signature
+	//	FAILED_PRECONDITION  NOT_COVERED: the agent was created before journals covered the stored state; set
+	//	                     accept_not_covered
 	ExportAgent(ctx context.Context, in *ExportAgentRequest, opts ...grpc.CallOption) (*ExportAgentResponse, error)
-	// GetArchivePart returns a further part of an archive that ExportAgent created for the same person. So an export is
-	// one call of ExportAgent for any number of parts. Errors:
+	// GetArchivePart returns a further part of an archive that ExportAgent created for the same person. Therefore an
+	// export needs only one call of ExportAgent, regardless of the number of parts. Errors:
 	//
-	//	NOT_FOUND           ARCHIVE_UNKNOWN: it was created more than 10 min ago, or not at all
+	//	NOT_FOUND           ARCHIVE_UNKNOWN: the archive was created more than 10 min ago, or never
 	GetArchivePart(ctx context.Context, in *GetArchivePartRequest, opts ...grpc.CallOption) (*GetArchivePartResponse, error)
-	// ComposeAgent packs skills, tools and prompts into an RVF container. It creates no agent and gives no right. Errors:
+	// ComposeAgent packs skills, tools and prompts into an RVF container. It creates no agent and grants no rights.
+	// Errors:
 	//
-	//	INVALID_ARGUMENT    TOOL_DESTRUCTIVE: names of tools that remove or stop things, without
-	//	                    mcp_tools_allow_destructive
-	//	NOT_FOUND           SKILL_UNKNOWN, PLUGIN_UNKNOWN: the text has the name
-	//	RESOURCE_EXHAUSTED  CONTAINER_TOO_LARGE: over 2 MiB
+	//	INVALID_ARGUMENT    TOOL_DESTRUCTIVE: names of destructive tools, without mcp_tools_allow_destructive
+	//	NOT_FOUND           SKILL_UNKNOWN, PLUGIN_UNKNOWN: the message contains the name
+	//	RESOURCE_EXHAUSTED  CONTAINER_TOO_LARGE: the container exceeds 2 MiB
 	ComposeAgent(ctx context.Context, in *ComposeAgentRequest, opts ...grpc.CallOption) (*ComposeAgentResponse, error)
 	// GetState returns an agent's conversation, rights, usage and snapshots.
 	GetState(ctx context.Context, in *GetStateRequest, opts ...grpc.CallOption) (*GetStateResponse, error)
-	// ListTodos returns the todo list of an agent, also while a turn runs.
+	// ListTodos returns the todo list of an agent, even while a turn runs.
 	ListTodos(ctx context.Context, in *ListTodosRequest, opts ...grpc.CallOption) (*ListTodosResponse, error)
 	// ListTools lists the tools of an agent's sandbox, and its rights on tools of servers.
 	ListTools(ctx context.Context, in *ListToolsRequest, opts ...grpc.CallOption) (*ListToolsResponse, error)
-	// GetTurnCount returns the number of turns that an agent has taken, also while a turn runs.
+	// GetTurnCount returns the number of turns that an agent has taken, even while a turn runs.
 	GetTurnCount(ctx context.Context, in *GetTurnCountRequest, opts ...grpc.CallOption) (*GetTurnCountResponse, error)
-	// GetStopStatus returns whether an agent takes prompts, also while a turn runs.
+	// GetStopStatus returns whether an agent accepts prompts, even while a turn runs.
 	GetStopStatus(ctx context.Context, in *GetStopStatusRequest, opts ...grpc.CallOption) (*GetStopStatusResponse, error)
-	// ResetAgent clears an agent's messages, todos and turn count, and begins a new epoch. Files, rights and used budgets
-	// stay, and so does an explicit stop.
+	// ResetAgent removes an agent's messages, todos and turn count, and begins a new epoch. Files, rights, used budgets
+	// and an explicit stop stay.
 	ResetAgent(ctx context.Context, in *ResetAgentRequest, opts ...grpc.CallOption) (*ResetAgentResponse, error)
 	// MigrateAgent makes an agent run the current module of its guest, in a new epoch. Files, todos, messages, rights,
-	// used budgets, turns and a stop stay; the memory of the module before is dropped. The new module gets the newest
-	// messages, up to 262,144 bytes, and the todos. It is safe to repeat. Errors:
+	// used budgets, turns and a stop stay. The memory of the previous module is discarded. The new module receives the
+	// newest messages, up to 262,144 bytes, and the todos. It is safe to repeat. Errors:
 	//
-	//	NOT_FOUND            GUEST_UNKNOWN: the guest is neither shipped nor listed any more
+	//	NOT_FOUND            GUEST_UNKNOWN: the guest is no longer shipped or listed
 	//	FAILED_PRECONDITION  GUEST_INVALID, GUEST_CHANGED, GUEST_NOT_BUILT
 	MigrateAgent(ctx context.Context, in *MigrateAgentRequest, opts ...grpc.CallOption) (*MigrateAgentResponse, error)
-	// StopAgent stops an agent at once, until ResumeAgent: a running step is discarded, a prompt under way ends with
+	// StopAgent stops an agent immediately, until ResumeAgent. A running step is discarded, a pending prompt ends with
 	// AGENT_STOPPED, and effects that were not sent are never sent. It is safe to repeat.
 	StopAgent(ctx context.Context, in *StopAgentRequest, opts ...grpc.CallOption) (*StopAgentResponse, error)
-	// ImportAgent creates an agent from an archive, which is sent in parts. The agent gets a new id and no grants, and is
-	// stopped until it is resumed. The rights of its manifest are checked when they are used, together with those of the
-	// importer. If another agent created the exported agent, only the files stay in the manifest. Errors:
+	// ImportAgent creates an agent from an archive, which is sent in parts. The agent has a new id and no grants, and is
+	// stopped until it is resumed. The rights of its manifest are checked when they are used, together with the rights of
+	// the importer. If another agent created the exported agent, only the right to files stays in the manifest. Errors:
 	//
-	//	INVALID_ARGUMENT     ARCHIVE_INVALID: damaged, of another format, a wrong sum or digest, or a part that differs
-	//	                     from the stored one
-	//	PERMISSION_DENIED    SIGNATURE_UNKNOWN: no accepted key has signed it
-	//	FAILED_PRECONDITION  MODULE_UNKNOWN: its module is not one that may run;
+	//	INVALID_ARGUMENT     ARCHIVE_INVALID: the archive is damaged or has another format, a wrong sum or a wrong
+	//	                     digest, or a part differs from the stored one
+	//	PERMISSION_DENIED    SIGNATURE_UNKNOWN: the archive is not signed with an accepted key
+	//	FAILED_PRECONDITION  MODULE_UNKNOWN: the module is not permitted;
 	//	                     ABI_UNSUPPORTED;
-	//	                     PART_OUT_OF_ORDER: `offset` of ErrorInfo.metadata, decimal, is where the next part begins; 0
-	//	                     if nothing is stored any more
-	//	RESOURCE_EXHAUSTED   AGENTS_FULL; ARCHIVE_TOO_LARGE: over 64 MiB
+	//	                     PART_OUT_OF_ORDER: `offset` of ErrorInfo.metadata, decimal, is the offset of the next part,
+	//	                     or 0 if no part is stored any more
+	//	RESOURCE_EXHAUSTED   AGENTS_FULL; ARCHIVE_TOO_LARGE: the archive exceeds 64 MiB
 	ImportAgent(ctx context.Context, in *ImportAgentRequest, opts ...grpc.CallOption) (*ImportAgentResponse, error)
 	// ForkAgent creates a second agent from an agent's state or from one of its snapshots, with a new id and no grants.
-	// If another agent created the first agent, only the files stay in the manifest, unless that creator forks it.
-	// Errors: NOT_FOUND, SNAPSHOT_UNKNOWN; RESOURCE_EXHAUSTED, AGENTS_FULL, JOURNAL_TOO_LARGE: over 64 MiB.
+	// If the first agent was created by another agent, only the right to files stays in the manifest, unless that creator
+	// forks it. Errors:
+	//
+	//	NOT_FOUND           SNAPSHOT_UNKNOWN
+	//	RESOURCE_EXHAUSTED  AGENTS_FULL, JOURNAL_TOO_LARGE: the journal exceeds 64 MiB
 	ForkAgent(ctx context.Context, in *ForkAgentRequest, opts ...grpc.CallOption) (*ForkAgentResponse, error)
-	// SnapshotAgent stores the state of an agent as of its last finished turn. Errors: RESOURCE_EXHAUSTED,
-	// SNAPSHOTS_FULL: the agent has 32.
+	// SnapshotAgent stores the state of an agent after its last finished turn. It returns RESOURCE_EXHAUSTED,
+	// SNAPSHOTS_FULL if the agent has 32 snapshots.
 	SnapshotAgent(ctx context.Context, in *SnapshotAgentRequest, opts ...grpc.CallOption) (*SnapshotAgentResponse, error)
-	// ResumeAgent makes a stopped, failed, imported or terminated agent take prompts again, or rewinds it to a snapshot,
-	// which begins a new epoch. Errors:
+	// ResumeAgent makes a stopped, failed, imported or terminated agent accept prompts again, or rewinds it to a
+	// snapshot, which begins a new epoch. Errors:
 	//
 	//	NOT_FOUND            SNAPSHOT_UNKNOWN
-	//	PERMISSION_DENIED    STOPPED_BY_OPERATOR: an operator stopped it, and only an operator can resume it
-	//	FAILED_PRECONDITION  TURNS_SPENT: raise max_turns
+	//	PERMISSION_DENIED    STOPPED_BY_OPERATOR: an operator stopped the agent, and only an operator can resume it
+	//	FAILED_PRECONDITION  TURNS_SPENT: increase max_turns
 	ResumeAgent(ctx context.Context, in *ResumeAgentRequest, opts ...grpc.CallOption) (*ResumeAgentResponse, error)
-	// VerifyAgent checks the chain of an agent's journal, compares what is stored of the agent with the digests in the
-	// journal, and runs the module again with the recorded results: every effect and the fuel must be the same. It sends
-	// nothing and does not change what is stored. An agent that does not match takes no more prompts.
+	// VerifyAgent checks the chain of an agent's journal, compares the stored agent with the digests in the journal, and
+	// runs the module again with the recorded results: every effect and the fuel must be the same. It sends no effect and
+	// does not change the stored agent. An agent that does not match accepts no more prompts.
 	VerifyAgent(ctx context.Context, in *VerifyAgentRequest, opts ...grpc.CallOption) (*VerifyAgentResponse, error)
-	// GrantRights adds rights to those of an agent's manifest, for a time or for good, or withdraws such grants. Granted
-	// rights are checked when they are used, together with those of the agent's chain. While a turn runs, the error is
-	// AGENT_BUSY: to withdraw a right at once, stop the agent. Errors:
+	// GrantRights adds rights to those of an agent's manifest, temporarily or permanently, or withdraws such grants.
+	// Granted rights are checked when they are used, together with the rights of the agent's chain. While a turn runs,
+	// the error is AGENT_BUSY. To withdraw a right immediately, stop the agent. Errors:
 	//
-	//	INVALID_ARGUMENT    GRANT_EMPTY: neither rights nor a grant to withdraw; MANIFEST_TOO_LARGE
-	//	RESOURCE_EXHAUSTED  GRANTS_FULL: it has 64
-	//	FAILED_PRECONDITION RIGHTS_NOT_OFFERED
-	//	NOT_FOUND           GRANT_UNKNOWN
-	//	PERMISSION_DENIED   GRANT_TO_SELF: the agent, or one below it, is the caller
+	//	INVALID_ARGUMENT     GRANT_EMPTY: neither rights nor a grant to withdraw; MANIFEST_TOO_LARGE
+	//	RESOURCE_EXHAUSTED   GRANTS_FULL: the agent has 64 grants
+	//	FAILED_PRECONDITION  RIGHTS_NOT_OFFERED
+	//	NOT_FOUND            GRANT_UNKNOWN
+	//	PERMISSION_DENIED    GRANT_TO_SELF: the agent, or an agent below it, is the caller
 	GrantRights(ctx context.Context, in *GrantRightsRequest, opts ...grpc.CallOption) (*GrantRightsResponse, error)
-	// ListEvents lists the journal of an agent, the oldest events first. If requested, it waits for further events.
+	// ListEvents lists the journal of an agent, oldest events first. On request, it waits for further events.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
 }
 
@@ -467,160 +472,165 @@ func (c *agentServiceClient) ListEvents(ctx context.Context, in *ListEventsReque
 // All implementations must embed UnimplementedAgentServiceServer
 // for forward compatibility.
 //
-// AgentService runs agents in WebAssembly that do no I/O: the host carries out or refuses each effect, under policy.
-// Each RPC is an MCP tool, with the names and required arguments of Claude Flow's wasm_agent tools.
+// AgentService runs agents in WebAssembly. They do no I/O: the host executes or refuses each effect, according to
+// policy. Each RPC is an MCP tool, with the names and required arguments of Claude Flow's wasm_agent tools.
 //
 // An agent is visible to the principal that created it (tenant, subject and agent), to every principal in its chain,
-// and to operators and viewers of its tenant. For all others its id gives NOT_FOUND, AGENT_UNKNOWN, like an id that
-// does not exist.
+// and to operators and viewers of its tenant. For other callers the error is NOT_FOUND, AGENT_UNKNOWN, as for an id
+// that does not exist.
 //
 // The reads are ListAgents, ListFiles, ExportAgent, GetState, ListTodos, ListTools, GetTurnCount, GetStopStatus,
-// VerifyAgent and ListEvents. They change nothing, are safe to repeat, and work while a turn runs.
+// VerifyAgent and ListEvents. They do not change the agent, are safe to repeat, and work while a turn runs.
 //
-// Every RPC that names an agent may return, in addition to its own errors:
+// Every RPC whose request specifies an agent may return, in addition to its own errors:
 //
 //	NOT_FOUND            AGENT_UNKNOWN
 //	FAILED_PRECONDITION  AGENT_TERMINATED: only ResumeAgent and the reads work until the tombstone is removed
-//	ABORTED              AGENT_BUSY: it works on another prompt; not returned by the reads and StopAgent
-//	UNAVAILABLE          WORKER_AWAY, STORE_AWAY: nothing was changed
+//	ABORTED              AGENT_BUSY: the agent is working on another prompt; not returned by the reads and StopAgent
+//	UNAVAILABLE          WORKER_AWAY, STORE_AWAY: no state was changed
 type AgentServiceServer interface {
-	// CreateAgent creates an agent, idle and with a random id. Its rights are its manifest, limited by the rights of its
-	// creator. Errors:
+	// CreateAgent creates an agent with a random id, in the state idle. Its rights are its manifest, limited by the
+	// rights of its creator. Errors:
 	//
 	//	NOT_FOUND            TEMPLATE_UNKNOWN, GUEST_UNKNOWN
-	//	FAILED_PRECONDITION  TEMPLATE_QUARANTINED: an operator has to accept it first
+	//	FAILED_PRECONDITION  TEMPLATE_QUARANTINED: an operator must accept it first
 	//	INVALID_ARGUMENT     MANIFEST_TOO_LARGE: more than 64 conditions in all;
 	//	                     INSTRUCTIONS_TOO_LARGE: more than 65,536 bytes together with the template's skills
-	//	PERMISSION_DENIED    MANIFEST_TOO_WIDE: the creator is an agent that may create no more agents, or none at this
-	//	                     depth
+	//	PERMISSION_DENIED    MANIFEST_TOO_WIDE: the creator is an agent that may create no more agents, or no agents at
+	//	                     this depth
 	//	FAILED_PRECONDITION  RIGHTS_NOT_OFFERED: rights on clock or random;
 	//	                     GUEST_INVALID: the listed module is not a guest;
 	//	                     GUEST_CHANGED: the module differs from the listed one;
-	//	                     GUEST_NOT_BUILT: the text names the command that builds it;
+	//	                     GUEST_NOT_BUILT: the message contains the command that builds it;
 	//	                     CHAIN_TOO_DEEP: a chain has at most 4 principals
-	//	RESOURCE_EXHAUSTED   AGENTS_FULL: the creator's person, or the installation, has the maximum of agents;
+	//	RESOURCE_EXHAUSTED   AGENTS_FULL: the person of the creator, or the installation, has the maximum number of
+	//	                     agents;
 	//	                     STORE_FULL
 	CreateAgent(context.Context, *CreateAgentRequest) (*CreateAgentResponse, error)
-	// PromptAgent gives an agent a prompt and streams its progress; the last message is the answer. Cancelling the call
-	// cancels the prompt. A prompt whose agent is parked for longer than the configured hold ends unfinished. The turn
-	// continues by itself after the decision; GetState and ListEvents show its answer. Errors:
+	// PromptAgent sends a prompt to an agent and streams its progress. The last message contains the response of the
+	// agent. If the call is cancelled, the prompt is cancelled. If the agent waits for an approval for longer than the
+	// configured maximum, the stream ends before the prompt is finished. The turn continues after the decision. GetState
+	// and ListEvents return its result. Errors:
 	//
 	//	FAILED_PRECONDITION  AGENT_STOPPED: with the stop reason; AGENT_FAILED; NO_MODEL_CONFIGURED;
 	//	                     AGENT_CYCLE: the agent is in the chain of the caller;
-	//	                     TURN_FAILED: the guest reports it; the turn counts
+	//	                     TURN_FAILED: reported by the guest; the turn counts
 	//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT: the turn was undone;
-	//	                     PROMPTS_FULL: too many turns of the person, or of all, run and wait, or the prompt has
-	//	                     waited too long for a place;
-	//	                     STORE_FULL: the agents of the creator have their maximum size together
-	//	DATA_LOSS            JOURNAL_BROKEN: its journal was changed;
-	//	                     STATE_DIFFERS: what is stored differs from its journal
+	//	                     PROMPTS_FULL: too many turns of the person, or of all people, run or wait, or the prompt has
+	//	                     waited too long for a slot;
+	//	                     STORE_FULL: the agents of the creator have reached their maximum total size
+	//	DATA_LOSS            JOURNAL_BROKEN: the journal was changed;
+	//	                     STATE_DIFFERS: the stored agent differs from its journal
 	PromptAgent(*PromptAgentRequest, grpc.ServerStreamingServer[PromptAgentResponse]) error
 	// CallTool runs one tool of the sandbox as if the agent had called it. Only tool_name selects the tool. Errors:
 	//
-	//	INVALID_ARGUMENT     TOOL_INPUT_INVALID: a field is missing, of another type or unknown, for example a key
+	//	INVALID_ARGUMENT     TOOL_INPUT_INVALID: a field is missing, has another type or is unknown, for example a key
 	//	                     `tool`;
-	//	                     PATH_INVALID: absolute, with `..`, empty, or with control characters
+	//	                     PATH_INVALID: the path is absolute or empty, or contains `..` or control characters
 	//	NOT_FOUND            FILE_UNKNOWN;
 	//	                     EDIT_TARGET_UNKNOWN: old_string is not in the file
 	//	FAILED_PRECONDITION  EDIT_AMBIGUOUS: old_string is in the file more than once
 	//	RESOURCE_EXHAUSTED   FILES_FULL, TODOS_FULL, STORE_FULL
 	CallTool(context.Context, *CallToolRequest) (*CallToolResponse, error)
-	// ListAgents lists agents, the newest first, without terminated ones unless requested.
+	// ListAgents lists agents, newest first. Terminated agents are listed only on request.
 	ListAgents(context.Context, *ListAgentsRequest) (*ListAgentsResponse, error)
-	// TerminateAgent ends an agent and frees its resources. Its journal and last state stay as a tombstone, from which
-	// ResumeAgent can resume it until `restorable_until`. It is safe to repeat.
+	// TerminateAgent ends an agent and frees its resources. Its journal and last state stay as a tombstone. ResumeAgent
+	// can resume the agent from the tombstone until `restorable_until`. It is safe to repeat.
 	TerminateAgent(context.Context, *TerminateAgentRequest) (*TerminateAgentResponse, error)
-	// ListFiles lists the files of an agent, by path.
+	// ListFiles lists the files of an agent, sorted by path.
 	ListFiles(context.Context, *ListFilesRequest) (*ListFilesResponse, error)
-	// ExportAgent returns an agent at one of three depths, as of its last finished turn. An archive comes in parts: the
-	// first call creates it and returns the first part, and GetArchivePart returns the others. So does ExportAgent with
-	// the archive's digest and an offset. Errors:
+	// ExportAgent returns an agent at one of three depths, after its last finished turn. An archive is returned in parts:
+	// the first call creates it and returns the first part. GetArchivePart returns the other parts. ExportAgent also
+	// returns them, if the request contains the archive's digest and an offset. Errors:
 	//
-	//	NOT_FOUND           ARCHIVE_UNKNOWN: it was created more than 10 min ago, or not at all
-	//	RESOURCE_EXHAUSTED  EXPORT_TOO_LARGE: a summary or state over 3 MiB: export with depth full;
-	//	                    ARCHIVE_TOO_LARGE: an archive over 64 MiB
-	//	DATA_LOSS           JOURNAL_BROKEN, STATE_DIFFERS: the journal is broken, or differs from what is stored. Such an
-	//	                    agent is not signed; depth state returns it without a signature
-	//	FAILED_PRECONDITION NOT_COVERED: the agent is older than journals that cover what is stored: set
-	//	                    accept_not_covered
+	//	NOT_FOUND            ARCHIVE_UNKNOWN: the archive was created more than 10 min ago, or never
+	//	RESOURCE_EXHAUSTED   EXPORT_TOO_LARGE: the summary or state exceeds 3 MiB; export with depth full;
+	//	                     ARCHIVE_TOO_LARGE: the archive exceeds 64 MiB
+	//	DATA_LOSS            JOURNAL_BROKEN, STATE_DIFFERS: the journal is broken, or differs from the stored agent. Such
+	//	                     an agent is not signed. Depth state returns it without a signature
+	//	FAILED_PRECONDITION  NOT_COVERED: the agent was created before journals covered the stored state; set
+	//	                     accept_not_covered
 	ExportAgent(context.Context, *ExportAgentRequest) (*ExportAgentResponse, error)
-	// GetArchivePart returns a further part of an archive that ExportAgent created for the same person. So an export is
-	// one call of ExportAgent for any number of parts. Errors:
+	// GetArchivePart returns a further part of an archive that ExportAgent created for the same person. Therefore an
+	// export needs only one call of ExportAgent, regardless of the number of parts. Errors:
 	//
-	//	NOT_FOUND           ARCHIVE_UNKNOWN: it was created more than 10 min ago, or not at all
+	//	NOT_FOUND           ARCHIVE_UNKNOWN: the archive was created more than 10 min ago, or never
 	GetArchivePart(context.Context, *GetArchivePartRequest) (*GetArchivePartResponse, error)
-	// ComposeAgent packs skills, tools and prompts into an RVF container. It creates no agent and gives no right. Errors:
+	// ComposeAgent packs skills, tools and prompts into an RVF container. It creates no agent and grants no rights.
+	// Errors:
 	//
-	//	INVALID_ARGUMENT    TOOL_DESTRUCTIVE: names of tools that remove or stop things, without
-	//	                    mcp_tools_allow_destructive
-	//	NOT_FOUND           SKILL_UNKNOWN, PLUGIN_UNKNOWN: the text has the name
-	//	RESOURCE_EXHAUSTED  CONTAINER_TOO_LARGE: over 2 MiB
+	//	INVALID_ARGUMENT    TOOL_DESTRUCTIVE: names of destructive tools, without mcp_tools_allow_destructive
+	//	NOT_FOUND           SKILL_UNKNOWN, PLUGIN_UNKNOWN: the message contains the name
+	//	RESOURCE_EXHAUSTED  CONTAINER_TOO_LARGE: the container exceeds 2 MiB
 	ComposeAgent(context.Context, *ComposeAgentRequest) (*ComposeAgentResponse, error)
 	// GetState returns an agent's conversation, rights, usage and snapshots.
 	GetState(context.Context, *GetStateRequest) (*GetStateResponse, error)
-	// ListTodos returns the todo list of an agent, also while a turn runs.
+	// ListTodos returns the todo list of an agent, even while a turn runs.
 	ListTodos(context.Context, *ListTodosRequest) (*ListTodosResponse, error)
 	// ListTools lists the tools of an agent's sandbox, and its rights on tools of servers.
 	ListTools(context.Context, *ListToolsRequest) (*ListToolsResponse, error)
-	// GetTurnCount returns the number of turns that an agent has taken, also while a turn runs.
+	// GetTurnCount returns the number of turns that an agent has taken, even while a turn runs.
 	GetTurnCount(context.Context, *GetTurnCountRequest) (*GetTurnCountResponse, error)
-	// GetStopStatus returns whether an agent takes prompts, also while a turn runs.
+	// GetStopStatus returns whether an agent accepts prompts, even while a turn runs.
 	GetStopStatus(context.Context, *GetStopStatusRequest) (*GetStopStatusResponse, error)
-	// ResetAgent clears an agent's messages, todos and turn count, and begins a new epoch. Files, rights and used budgets
-	// stay, and so does an explicit stop.
+	// ResetAgent removes an agent's messages, todos and turn count, and begins a new epoch. Files, rights, used budgets
+	// and an explicit stop stay.
 	ResetAgent(context.Context, *ResetAgentRequest) (*ResetAgentResponse, error)
 	// MigrateAgent makes an agent run the current module of its guest, in a new epoch. Files, todos, messages, rights,
-	// used budgets, turns and a stop stay; the memory of the module before is dropped. The new module gets the newest
-	// messages, up to 262,144 bytes, and the todos. It is safe to repeat. Errors:
+	// used budgets, turns and a stop stay. The memory of the previous module is discarded. The new module receives the
+	// newest messages, up to 262,144 bytes, and the todos. It is safe to repeat. Errors:
 	//
-	//	NOT_FOUND            GUEST_UNKNOWN: the guest is neither shipped nor listed any more
+	//	NOT_FOUND            GUEST_UNKNOWN: the guest is no longer shipped or listed
 	//	FAILED_PRECONDITION  GUEST_INVALID, GUEST_CHANGED, GUEST_NOT_BUILT
 	MigrateAgent(context.Context, *MigrateAgentRequest) (*MigrateAgentResponse, error)
-	// StopAgent stops an agent at once, until ResumeAgent: a running step is discarded, a prompt under way ends with
+	// StopAgent stops an agent immediately, until ResumeAgent. A running step is discarded, a pending prompt ends with
 	// AGENT_STOPPED, and effects that were not sent are never sent. It is safe to repeat.
 	StopAgent(context.Context, *StopAgentRequest) (*StopAgentResponse, error)
-	// ImportAgent creates an agent from an archive, which is sent in parts. The agent gets a new id and no grants, and is
-	// stopped until it is resumed. The rights of its manifest are checked when they are used, together with those of the
-	// importer. If another agent created the exported agent, only the files stay in the manifest. Errors:
+	// ImportAgent creates an agent from an archive, which is sent in parts. The agent has a new id and no grants, and is
+	// stopped until it is resumed. The rights of its manifest are checked when they are used, together with the rights of
+	// the importer. If another agent created the exported agent, only the right to files stays in the manifest. Errors:
 	//
-	//	INVALID_ARGUMENT     ARCHIVE_INVALID: damaged, of another format, a wrong sum or digest, or a part that differs
-	//	                     from the stored one
-	//	PERMISSION_DENIED    SIGNATURE_UNKNOWN: no accepted key has signed it
-	//	FAILED_PRECONDITION  MODULE_UNKNOWN: its module is not one that may run;
+	//	INVALID_ARGUMENT     ARCHIVE_INVALID: the archive is damaged or has another format, a wrong sum or a wrong
+	//	                     digest, or a part differs from the stored one
+	//	PERMISSION_DENIED    SIGNATURE_UNKNOWN: the archive is not signed with an accepted key
+	//	FAILED_PRECONDITION  MODULE_UNKNOWN: the module is not permitted;
 	//	                     ABI_UNSUPPORTED;
-	//	                     PART_OUT_OF_ORDER: `offset` of ErrorInfo.metadata, decimal, is where the next part begins; 0
-	//	                     if nothing is stored any more
-	//	RESOURCE_EXHAUSTED   AGENTS_FULL; ARCHIVE_TOO_LARGE: over 64 MiB
+	//	                     PART_OUT_OF_ORDER: `offset` of ErrorInfo.metadata, decimal, is the offset of the next part,
+	//	                     or 0 if no part is stored any more
+	//	RESOURCE_EXHAUSTED   AGENTS_FULL; ARCHIVE_TOO_LARGE: the archive exceeds 64 MiB
 	ImportAgent(context.Context, *ImportAgentRequest) (*ImportAgentResponse, error)
 	// ForkAgent creates a second agent from an agent's state or from one of its snapshots, with a new id and no grants.
-	// If another agent created the first agent, only the files stay in the manifest, unless that creator forks it.
-	// Errors: NOT_FOUND, SNAPSHOT_UNKNOWN; RESOURCE_EXHAUSTED, AGENTS_FULL, JOURNAL_TOO_LARGE: over 64 MiB.
+	// If the first agent was created by another agent, only the right to files stays in the manifest, unless that creator
+	// forks it. Errors:
+	//
+	//	NOT_FOUND           SNAPSHOT_UNKNOWN
+	//	RESOURCE_EXHAUSTED  AGENTS_FULL, JOURNAL_TOO_LARGE: the journal exceeds 64 MiB
 	ForkAgent(context.Context, *ForkAgentRequest) (*ForkAgentResponse, error)
-	// SnapshotAgent stores the state of an agent as of its last finished turn. Errors: RESOURCE_EXHAUSTED,
-	// SNAPSHOTS_FULL: the agent has 32.
+	// SnapshotAgent stores the state of an agent after its last finished turn. It returns RESOURCE_EXHAUSTED,
+	// SNAPSHOTS_FULL if the agent has 32 snapshots.
 	SnapshotAgent(context.Context, *SnapshotAgentRequest) (*SnapshotAgentResponse, error)
-	// ResumeAgent makes a stopped, failed, imported or terminated agent take prompts again, or rewinds it to a snapshot,
-	// which begins a new epoch. Errors:
+	// ResumeAgent makes a stopped, failed, imported or terminated agent accept prompts again, or rewinds it to a
+	// snapshot, which begins a new epoch. Errors:
 	//
 	//	NOT_FOUND            SNAPSHOT_UNKNOWN
-	//	PERMISSION_DENIED    STOPPED_BY_OPERATOR: an operator stopped it, and only an operator can resume it
-	//	FAILED_PRECONDITION  TURNS_SPENT: raise max_turns
+	//	PERMISSION_DENIED    STOPPED_BY_OPERATOR: an operator stopped the agent, and only an operator can resume it
+	//	FAILED_PRECONDITION  TURNS_SPENT: increase max_turns
 	ResumeAgent(context.Context, *ResumeAgentRequest) (*ResumeAgentResponse, error)
-	// VerifyAgent checks the chain of an agent's journal, compares what is stored of the agent with the digests in the
-	// journal, and runs the module again with the recorded results: every effect and the fuel must be the same. It sends
-	// nothing and does not change what is stored. An agent that does not match takes no more prompts.
+	// VerifyAgent checks the chain of an agent's journal, compares the stored agent with the digests in the journal, and
+	// runs the module again with the recorded results: every effect and the fuel must be the same. It sends no effect and
+	// does not change the stored agent. An agent that does not match accepts no more prompts.
 	VerifyAgent(context.Context, *VerifyAgentRequest) (*VerifyAgentResponse, error)
-	// GrantRights adds rights to those of an agent's manifest, for a time or for good, or withdraws such grants. Granted
-	// rights are checked when they are used, together with those of the agent's chain. While a turn runs, the error is
-	// AGENT_BUSY: to withdraw a right at once, stop the agent. Errors:
+	// GrantRights adds rights to those of an agent's manifest, temporarily or permanently, or withdraws such grants.
+	// Granted rights are checked when they are used, together with the rights of the agent's chain. While a turn runs,
+	// the error is AGENT_BUSY. To withdraw a right immediately, stop the agent. Errors:
 	//
-	//	INVALID_ARGUMENT    GRANT_EMPTY: neither rights nor a grant to withdraw; MANIFEST_TOO_LARGE
-	//	RESOURCE_EXHAUSTED  GRANTS_FULL: it has 64
-	//	FAILED_PRECONDITION RIGHTS_NOT_OFFERED
-	//	NOT_FOUND           GRANT_UNKNOWN
-	//	PERMISSION_DENIED   GRANT_TO_SELF: the agent, or one below it, is the caller
+	//	INVALID_ARGUMENT     GRANT_EMPTY: neither rights nor a grant to withdraw; MANIFEST_TOO_LARGE
+	//	RESOURCE_EXHAUSTED   GRANTS_FULL: the agent has 64 grants
+	//	FAILED_PRECONDITION  RIGHTS_NOT_OFFERED
+	//	NOT_FOUND            GRANT_UNKNOWN
+	//	PERMISSION_DENIED    GRANT_TO_SELF: the agent, or an agent below it, is the caller
 	GrantRights(context.Context, *GrantRightsRequest) (*GrantRightsResponse, error)
-	// ListEvents lists the journal of an agent, the oldest events first. If requested, it waits for further events.
+	// ListEvents lists the journal of an agent, oldest events first. On request, it waits for further events.
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
 	mustEmbedUnimplementedAgentServiceServer()
 }

@@ -24,18 +24,18 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ExportDepth is the amount of data in an export. Only an archive is signed: nothing protects a summary or a state
-// after its transfer.
+// ExportDepth is the amount of data in an export. Only an archive is signed: a summary or a state is not protected
+// against changes after its transfer.
 type ExportDepth int32
 
 const (
-	// Refused.
+	// A request with this depth is refused.
 	ExportDepth_EXPORT_DEPTH_UNSPECIFIED ExportDepth = 0
 	// Conversation, tools, todos and the agent, like the upstream tool.
 	ExportDepth_EXPORT_DEPTH_SUMMARY ExportDepth = 1
 	// In addition: rights, limits, usage, files without contents, and the journal's head.
 	ExportDepth_EXPORT_DEPTH_STATE ExportDepth = 2
-	// In addition: the archive, with everything that is needed to run the agent elsewhere.
+	// In addition: the archive, with all data that is needed to run the agent elsewhere.
 	ExportDepth_EXPORT_DEPTH_FULL ExportDepth = 3
 )
 
@@ -82,19 +82,19 @@ func (ExportDepth) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_archive_proto_rawDescGZIP(), []int{0}
 }
 
-// ExportAgentRequest asks for an export of an agent.
+// ExportAgentRequest requests an export of an agent.
 type ExportAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Depth of the export; absent: summary.
+	// Depth of the export. If it is absent, summary.
 	Depth *ExportDepth `protobuf:"varint,2,opt,name=depth,proto3,enum=sluice.wasmagent.v1.ExportDepth,oneof" json:"depth,omitempty"`
-	// With depth full: an existing archive, by its digest, 64 hexadecimal digits. Absent: create one now.
+	// With depth full: digest of an existing archive, 64 hexadecimal digits. If it is absent, a new archive is created.
 	ArchiveDigest *string `protobuf:"bytes,3,opt,name=archive_digest,json=archiveDigest,proto3,oneof" json:"archive_digest,omitempty"`
-	// Where the part begins, in bytes: 0 to 67,108,864.
+	// Offset of the part, in bytes: 0 to 67,108,864.
 	Offset int32 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
-	// With depth full: sign the archive although the journal does not cover everything that is stored
-	// (VERIFICATION_NOT_COVERED). Absent or false: such an export is refused.
+	// With depth full: whether to sign the archive even if the journal does not cover the whole stored state
+	// (VERIFICATION_NOT_COVERED). If it is absent or false, such an export is refused.
 	AcceptNotCovered *bool `protobuf:"varint,5,opt,name=accept_not_covered,json=acceptNotCovered,proto3,oneof" json:"accept_not_covered,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -165,21 +165,21 @@ func (x *ExportAgentRequest) GetAcceptNotCovered() bool {
 	return false
 }
 
-// ExportAgentResponse is an export. Later parts of an archive have only `archive`. The first part has only `info` and
-// `archive` if the response would otherwise exceed 3 MiB; the archive contains the rest.
+// ExportAgentResponse contains an export. Later parts of an archive have only `archive`. If the first response would
+// exceed 3 MiB, it has only `info` and `archive`. In that case the archive contains the rest.
 type ExportAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its conversation.
+	// Conversation of the agent.
 	AgentState *Conversation `protobuf:"bytes,1,opt,name=agent_state,json=agentState,proto3" json:"agent_state,omitempty"`
-	// Tools of its sandbox, by name.
+	// Tools of its sandbox, sorted by name.
 	Tools []SandboxTool `protobuf:"varint,2,rep,packed,name=tools,proto3,enum=sluice.wasmagent.v1.SandboxTool" json:"tools,omitempty"`
 	// Its todos.
 	Todos []*Todo `protobuf:"bytes,3,rep,name=todos,proto3" json:"todos,omitempty"`
 	// The agent.
 	Info *Agent `protobuf:"bytes,4,opt,name=info,proto3" json:"info,omitempty"`
-	// More of the agent; absent in a summary.
+	// More data of the agent. It is absent in a summary.
 	Detail *ExportedState `protobuf:"bytes,5,opt,name=detail,proto3" json:"detail,omitempty"`
-	// A part of the archive; absent unless depth is full.
+	// A part of the archive. It is absent unless depth is full.
 	Archive       *ArchivePart `protobuf:"bytes,6,opt,name=archive,proto3" json:"archive,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -257,24 +257,24 @@ func (x *ExportAgentResponse) GetArchive() *ArchivePart {
 	return nil
 }
 
-// ExportedState is what an export has in addition to the summary.
+// ExportedState contains the data of an export that are not in the summary.
 type ExportedState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Manifest.
 	Manifest *Manifest `protobuf:"bytes,1,opt,name=manifest,proto3" json:"manifest,omitempty"`
-	// Grants in addition to the manifest. An import drops them.
+	// Grants in addition to the manifest. An import discards them.
 	Grants []*RightsGrant `protobuf:"bytes,2,rep,name=grants,proto3" json:"grants,omitempty"`
-	// Bounds on its work.
+	// Limits on its work.
 	Limits *Limits `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
 	// Resources that it has used.
 	Usage *Usage `protobuf:"bytes,4,opt,name=usage,proto3" json:"usage,omitempty"`
-	// Its files without contents, by path, at most 10,000.
+	// Its files without contents, sorted by path, at most 10,000.
 	Files []*AgentFile `protobuf:"bytes,5,rep,name=files,proto3" json:"files,omitempty"`
 	// Sequence of its newest event.
 	Sequence int64 `protobuf:"varint,6,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// SHA-256 hash of its newest event: 64 hexadecimal digits.
 	JournalHead string `protobuf:"bytes,7,opt,name=journal_head,json=journalHead,proto3" json:"journal_head,omitempty"`
-	// Digest of its state, as AgentSnapshot.digest.
+	// Digest of its state, computed as AgentSnapshot.digest.
 	StateDigest string `protobuf:"bytes,8,opt,name=state_digest,json=stateDigest,proto3" json:"state_digest,omitempty"`
 	// Version of the fuel meter.
 	MeterVersion int32 `protobuf:"varint,9,opt,name=meter_version,json=meterVersion,proto3" json:"meter_version,omitempty"`
@@ -391,15 +391,15 @@ type ArchivePart struct {
 	Digest string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Size of the whole archive, in bytes, at most 67,108,864 (64 MiB).
 	SizeBytes int32 `protobuf:"varint,2,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
-	// Where this part begins, in bytes.
+	// Offset of this part, in bytes.
 	Offset int32 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
 	// The bytes, at most 1 MiB.
 	DataBase64 []byte `protobuf:"bytes,4,opt,name=data_base64,json=dataBase64,proto3" json:"data_base64,omitempty"`
-	// Where the next part begins; 0 if this is the last part.
+	// Offset of the next part. It is 0 if this is the last part.
 	NextOffset int32 `protobuf:"varint,5,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
 	// SHA-256 of `public_key_base64`: 64 hexadecimal digits. This message does not prove that the key can be trusted.
 	KeyId string `protobuf:"bytes,6,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
-	// The public key of the signature: the 32 bytes of RFC 8032.
+	// Public key of the signature: the 32 bytes of RFC 8032.
 	PublicKeyBase64 []byte `protobuf:"bytes,7,opt,name=public_key_base64,json=publicKeyBase64,proto3" json:"public_key_base64,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -484,14 +484,14 @@ func (x *ArchivePart) GetPublicKeyBase64() []byte {
 	return nil
 }
 
-// GetArchivePartRequest names a part of an archive.
+// GetArchivePartRequest specifies a part of an archive.
 type GetArchivePartRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent that was exported.
+	// Id of the agent that was exported.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// The archive's digest, 64 hexadecimal digits.
+	// Digest of the archive, 64 hexadecimal digits.
 	ArchiveDigest string `protobuf:"bytes,2,opt,name=archive_digest,json=archiveDigest,proto3" json:"archive_digest,omitempty"`
-	// Where the part begins, in bytes: 0 to 67,108,864.
+	// Offset of the part, in bytes: 0 to 67,108,864.
 	Offset        int32 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -548,7 +548,7 @@ func (x *GetArchivePartRequest) GetOffset() int32 {
 	return 0
 }
 
-// GetArchivePartResponse returns a part of an archive.
+// GetArchivePartResponse contains a part of an archive.
 type GetArchivePartResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The part.
@@ -594,16 +594,16 @@ func (x *GetArchivePartResponse) GetArchive() *ArchivePart {
 	return nil
 }
 
-// ImportAgentRequest is a part of an archive. A principal sends the parts of an archive in order, each within 10 min of
-// the one before. A stored part may be sent again. The last part creates the agent; if it is sent again by the same
-// principal within 10 min, it returns that agent and creates no other.
+// ImportAgentRequest contains a part of an archive. A principal sends the parts of an archive in order, each within 10
+// min of the previous one. A stored part may be sent again. The last part creates the agent. If the same principal
+// sends the last part again within 10 min, the response contains the same agent, and no other agent is created.
 type ImportAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// SHA-256 of the whole archive: 64 hexadecimal digits.
 	ArchiveDigest string `protobuf:"bytes,1,opt,name=archive_digest,json=archiveDigest,proto3" json:"archive_digest,omitempty"`
 	// Size of the whole archive, in bytes: 1 to 67,108,864.
 	SizeBytes int32 `protobuf:"varint,2,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
-	// Where this part begins, in bytes: 0, or `next_offset` of the part before.
+	// Offset of this part, in bytes: 0, or `next_offset` of the previous part.
 	Offset int32 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
 	// The bytes: 1 byte to 1 MiB.
 	DataBase64    []byte `protobuf:"bytes,4,opt,name=data_base64,json=dataBase64,proto3" json:"data_base64,omitempty"`
@@ -669,14 +669,14 @@ func (x *ImportAgentRequest) GetDataBase64() []byte {
 	return nil
 }
 
-// ImportAgentResponse returns the progress of an import.
+// ImportAgentResponse contains the progress of an import.
 type ImportAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent, stopped, with the archive's digest as `imported_digest`; absent while parts are missing.
+	// The agent, stopped, with the archive's digest as `imported_digest`. It is absent while parts are missing.
 	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Where the next part begins; 0 if the agent was created.
+	// Offset of the next part. It is 0 if the agent was created.
 	NextOffset int32 `protobuf:"varint,2,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
-	// The agent's id in the archive; empty while parts are missing.
+	// Id of the agent in the archive. It is empty while parts are missing.
 	ExportedId    string `protobuf:"bytes,3,opt,name=exported_id,json=exportedId,proto3" json:"exported_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -740,15 +740,15 @@ type ArchivedAgent struct {
 	FormatVersion int32 `protobuf:"varint,1,opt,name=format_version,json=formatVersion,proto3" json:"format_version,omitempty"`
 	// The agent.
 	Agent *Agent `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
-	// More of it.
+	// More data of the agent.
 	Detail *ExportedState `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
-	// Time at which the agent was created with whose creation the journal begins. The clock of its guest begins then.
+	// Time at which the agent was created whose creation begins the journal. The clock of the guest starts at this time.
 	Origin *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=origin,proto3" json:"origin,omitempty"`
-	// Sequence of the newest envelope that the guest got.
+	// Sequence of the newest envelope that the guest received.
 	GuestSequence int64 `protobuf:"varint,5,opt,name=guest_sequence,json=guestSequence,proto3" json:"guest_sequence,omitempty"`
-	// Bound on its turns.
+	// Maximum number of turns.
 	MaxTurns int32 `protobuf:"varint,6,opt,name=max_turns,json=maxTurns,proto3" json:"max_turns,omitempty"`
-	// Whether an operator stopped it. Then only an operator can resume the imported agent.
+	// Whether an operator stopped the agent. In that case only an operator can resume the imported agent.
 	StoppedByOperator bool `protobuf:"varint,7,opt,name=stopped_by_operator,json=stoppedByOperator,proto3" json:"stopped_by_operator,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache

@@ -22,7 +22,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ComposeAgentRequest has the parts to pack.
+// ComposeAgentRequest contains the parts to pack.
 type ComposeAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the composed agent, at most 128 bytes.
@@ -33,14 +33,14 @@ type ComposeAgentRequest struct {
 	Skills []string `protobuf:"bytes,3,rep,name=skills,proto3" json:"skills,omitempty"`
 	// Full names of MCP tools, at most 256.
 	McpTools []string `protobuf:"bytes,4,rep,name=mcp_tools,json=mcpTools,proto3" json:"mcp_tools,omitempty"`
-	// Whether `mcp_tools` may have names that contain delete, remove, destroy, purge, shutdown, terminate or reset, or
-	// begin with federation_.
+	// Whether `mcp_tools` may contain names with delete, remove, destroy, purge, shutdown, terminate or reset, or names
+	// that begin with federation_.
 	McpToolsAllowDestructive bool `protobuf:"varint,5,opt,name=mcp_tools_allow_destructive,json=mcpToolsAllowDestructive,proto3" json:"mcp_tools_allow_destructive,omitempty"`
 	// Prompts, at most 64.
 	Prompts []*TemplatePrompt `protobuf:"bytes,6,rep,name=prompts,proto3" json:"prompts,omitempty"`
 	// Tool definitions, at most 64.
 	Tools []*TemplateTool `protobuf:"bytes,7,rep,name=tools,proto3" json:"tools,omitempty"`
-	// Plugins whose skills to pack. Plugins do not exist here, so every name is refused instead of ignored.
+	// Plugins whose skills to pack. This version has no plugins. Therefore every name is refused, and not ignored.
 	IncludePlugins []string `protobuf:"bytes,8,rep,name=include_plugins,json=includePlugins,proto3" json:"include_plugins,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -132,12 +132,12 @@ func (x *ComposeAgentRequest) GetIncludePlugins() []string {
 	return nil
 }
 
-// ComposeAgentResponse returns a container.
+// ComposeAgentResponse contains a container.
 type ComposeAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The container, in the format of LoadRvfResponse.
 	Rvf []byte `protobuf:"bytes,1,opt,name=rvf,json=rvfBase64,proto3" json:"rvf,omitempty"`
-	// Its content.
+	// List of its content.
 	Manifest      *RvfManifest `protobuf:"bytes,2,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -190,9 +190,9 @@ func (x *ComposeAgentResponse) GetManifest() *RvfManifest {
 // RvfManifest lists the content of a container.
 type RvfManifest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Skills, by name.
+	// Skills, sorted by name.
 	Skills []string `protobuf:"bytes,1,rep,name=skills,proto3" json:"skills,omitempty"`
-	// MCP tools, by name.
+	// MCP tools, sorted by name.
 	McpTools []string `protobuf:"bytes,2,rep,name=mcp_tools,json=mcpTools,proto3" json:"mcp_tools,omitempty"`
 	// Number of prompts.
 	Prompts int32 `protobuf:"varint,3,opt,name=prompts,proto3" json:"prompts,omitempty"`
@@ -200,9 +200,9 @@ type RvfManifest struct {
 	Tools int32 `protobuf:"varint,4,opt,name=tools,proto3" json:"tools,omitempty"`
 	// Size of the container, in bytes.
 	RvfSizeBytes int32 `protobuf:"varint,5,opt,name=rvf_size_bytes,json=rvfSizeBytes,proto3" json:"rvf_size_bytes,omitempty"`
-	// Name in the request; it is not in the container. May be empty.
+	// Name in the request. It is not in the container. It may be empty.
 	Name string `protobuf:"bytes,6,opt,name=name,proto3" json:"name,omitempty"`
-	// Model in the request; it is not in the container. May be empty.
+	// Model in the request. It is not in the container. It may be empty.
 	Model         string `protobuf:"bytes,7,opt,name=model,proto3" json:"model,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

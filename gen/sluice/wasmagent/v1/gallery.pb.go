@@ -22,7 +22,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// TemplateSummary is a template in a list.
+// TemplateSummary describes a template in a list.
 type TemplateSummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier.
@@ -39,18 +39,19 @@ type TemplateSummary struct {
 	Version string `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`
 	// Author, according to the template.
 	Author string `protobuf:"bytes,7,opt,name=author,proto3" json:"author,omitempty"`
-	// Whether it belongs to the installation.
+	// Whether the template belongs to the installation.
 	Builtin bool `protobuf:"varint,8,opt,name=builtin,proto3" json:"builtin,omitempty"`
-	// Subject of the principal that added it; empty if it is built in.
+	// Subject of the principal that added the template. It is empty if the template is built in.
 	AddedBy string `protobuf:"bytes,9,opt,name=added_by,json=addedBy,proto3" json:"added_by,omitempty"`
-	// True if no agent can be created from it until an operator accepts it.
+	// Whether an operator must accept the template before an agent can be created from it.
 	Quarantined bool `protobuf:"varint,10,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
-	// Tools of the sandbox that its agents have. Every template has the same.
+	// Tools of the sandbox that its agents have. They are the same for every template.
 	EffectiveTools []SandboxTool `protobuf:"varint,11,rep,packed,name=effective_tools,json=effectiveTools,proto3,enum=sluice.wasmagent.v1.SandboxTool" json:"effective_tools,omitempty"`
-	// Manifest of its agents, limited by the rights of their creators; absent: their own files.
+	// Manifest of its agents, limited by the rights of their creators. If it is absent, they have a right only to their
+	// own files.
 	EffectiveRights *Manifest `protobuf:"bytes,12,opt,name=effective_rights,json=effectiveRights,proto3" json:"effective_rights,omitempty"`
-	// Digest of the template and of the subject that added it: SHA-256 as 64 lower-case hexadecimal digits.
-	// AcceptTemplate takes it.
+	// Digest of the template and of the subject that added it, for AcceptTemplate: SHA-256 as 64 lower-case hexadecimal
+	// digits.
 	Digest        string `protobuf:"bytes,13,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -177,12 +178,12 @@ func (x *TemplateSummary) GetDigest() string {
 	return ""
 }
 
-// ListTemplatesRequest asks for a page of templates.
+// ListTemplatesRequest requests a page of templates.
 type ListTemplatesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Maximum number of templates: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the page before; empty for the first page.
+	// `next_page_token` of the previous page. Empty for the first page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -237,7 +238,7 @@ type ListTemplatesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The templates.
 	Templates []*TemplateSummary `protobuf:"bytes,1,rep,name=templates,proto3" json:"templates,omitempty"`
-	// Token of the next page; empty on the last page.
+	// Token of the next page. It is empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// Number of templates on all pages.
 	Count         int32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
@@ -296,7 +297,7 @@ func (x *ListTemplatesResponse) GetCount() int32 {
 	return 0
 }
 
-// SearchTemplatesRequest is a search.
+// SearchTemplatesRequest contains the words of a search.
 type SearchTemplatesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Words: 1 to 256 bytes. Only the first 16 words are used.
@@ -342,12 +343,12 @@ func (x *SearchTemplatesRequest) GetQuery() string {
 	return ""
 }
 
-// SearchTemplatesResponse returns the templates that match.
+// SearchTemplatesResponse contains the matching templates.
 type SearchTemplatesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Templates, the most relevant first, at most 100.
 	Results []*TemplateHit `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
-	// Number of templates that match.
+	// Number of matching templates.
 	Count         int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -410,7 +411,8 @@ type TemplateHit struct {
 	Category string `protobuf:"bytes,4,opt,name=category,proto3" json:"category,omitempty"`
 	// Words for searches.
 	Tags []string `protobuf:"bytes,5,rep,name=tags,proto3" json:"tags,omitempty"`
-	// Relevance: above 0, to 1. A word counts most in id and name, then in tags and category, then in the description.
+	// Relevance: above 0, at most 1. A word has the most weight in id and name, less in tags and category, and the least
+	// in the description.
 	Relevance     float64 `protobuf:"fixed64,6,opt,name=relevance,proto3" json:"relevance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -488,10 +490,10 @@ func (x *TemplateHit) GetRelevance() float64 {
 	return 0
 }
 
-// CreateAgentFromTemplateRequest names a template.
+// CreateAgentFromTemplateRequest specifies a template.
 type CreateAgentFromTemplateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The template. `swarm` is another name of `swarm-orchestrator`.
+	// Id of the template. `swarm` is another name of `swarm-orchestrator`.
 	Template      string `protobuf:"bytes,1,opt,name=template,proto3" json:"template,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -534,12 +536,12 @@ func (x *CreateAgentFromTemplateRequest) GetTemplate() string {
 	return ""
 }
 
-// CreateAgentFromTemplateResponse returns the new agent.
+// CreateAgentFromTemplateResponse contains the new agent.
 type CreateAgentFromTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
-	// The template's id.
+	// Id of the template.
 	Template      string `protobuf:"bytes,2,opt,name=template,proto3" json:"template,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -589,10 +591,10 @@ func (x *CreateAgentFromTemplateResponse) GetTemplate() string {
 	return ""
 }
 
-// LoadRvfRequest names a template.
+// LoadRvfRequest specifies a template.
 type LoadRvfRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The template.
+	// Id of the template.
 	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -635,13 +637,13 @@ func (x *LoadRvfRequest) GetId() string {
 	return ""
 }
 
-// LoadRvfResponse is a template as an RVF container: the bytes `RVF` and 1, the number of sections as 4 bytes, the
-// sections, and the SHA3-256 of everything before it. A section is 3 bytes for its kind, its length as 4 bytes, and a
-// JSON array. Numbers are little-endian. The kinds, in this order and without empty sections: 04 05 01 tools, 04 06 01
-// prompts, 04 09 01 skills, 04 0b 01 MCP tools, 06 0c 01 capabilities.
+// LoadRvfResponse contains a template as an RVF container: the bytes `RVF` and 1, the number of sections as 4 bytes,
+// the sections, and the SHA3-256 of all previous bytes. A section consists of its kind as 3 bytes, its length as 4
+// bytes, and a JSON array. Numbers are little-endian. The kinds, in this order and without empty sections: 04 05 01
+// tools, 04 06 01 prompts, 04 09 01 skills, 04 0b 01 MCP tools, 06 0c 01 capabilities.
 type LoadRvfResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The template's id.
+	// Id of the template.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// The container.
 	Rvf []byte `protobuf:"bytes,2,opt,name=rvf,json=rvfBase64,proto3" json:"rvf,omitempty"`
@@ -702,10 +704,10 @@ func (x *LoadRvfResponse) GetSizeBytes() int32 {
 	return 0
 }
 
-// TemplateConfig has a caller's settings of a template. An absent value is the template's.
+// TemplateConfig contains a caller's settings of a template. For an absent value, the template's value applies.
 type TemplateConfig struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Bound on the turns of an agent: 0 to 10,000.
+	// Maximum number of turns of an agent: 0 to 10,000.
 	MaxTurns *int32 `protobuf:"varint,1,opt,name=max_turns,json=maxTurns,proto3,oneof" json:"max_turns,omitempty"`
 	// Model, as `provider:name`: 1 to 128 characters.
 	Model *string `protobuf:"bytes,2,opt,name=model,proto3,oneof" json:"model,omitempty"`
@@ -769,7 +771,7 @@ func (x *TemplateConfig) GetInstructions() string {
 // ConfigureTemplateRequest replaces the settings.
 type ConfigureTemplateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The settings; an empty message removes all.
+	// The settings. An empty message removes all settings.
 	Config        *TemplateConfig `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -812,10 +814,10 @@ func (x *ConfigureTemplateRequest) GetConfig() *TemplateConfig {
 	return nil
 }
 
-// ConfigureTemplateResponse returns the settings.
+// ConfigureTemplateResponse contains the settings.
 type ConfigureTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The active template's id.
+	// Id of the active template.
 	ActiveId string `protobuf:"bytes,1,opt,name=active_id,json=activeId,proto3" json:"active_id,omitempty"`
 	// The settings.
 	Config        *TemplateConfig `protobuf:"bytes,2,opt,name=config,proto3" json:"config,omitempty"`
@@ -867,7 +869,7 @@ func (x *ConfigureTemplateResponse) GetConfig() *TemplateConfig {
 	return nil
 }
 
-// ListCategoriesRequest asks for the categories.
+// ListCategoriesRequest requests the categories.
 type ListCategoriesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -904,10 +906,10 @@ func (*ListCategoriesRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{13}
 }
 
-// ListCategoriesResponse returns the categories.
+// ListCategoriesResponse contains the categories.
 type ListCategoriesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of templates in each category, by its name.
+	// Number of templates in each category, by category name.
 	Categories    map[string]int32 `protobuf:"bytes,1,rep,name=categories,proto3" json:"categories,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -950,14 +952,14 @@ func (x *ListCategoriesResponse) GetCategories() map[string]int32 {
 	return nil
 }
 
-// ListTemplatesByCategoryRequest names a category.
+// ListTemplatesByCategoryRequest specifies a category.
 type ListTemplatesByCategoryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The category.
 	Category string `protobuf:"bytes,1,opt,name=category,proto3" json:"category,omitempty"`
 	// Maximum number of templates: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the page before; empty for the first page.
+	// `next_page_token` of the previous page. Empty for the first page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1021,7 +1023,7 @@ type ListTemplatesByCategoryResponse struct {
 	Category string `protobuf:"bytes,1,opt,name=category,proto3" json:"category,omitempty"`
 	// The templates.
 	Templates []*TemplateSummary `protobuf:"bytes,2,rep,name=templates,proto3" json:"templates,omitempty"`
-	// Token of the next page; empty on the last page.
+	// Token of the next page. It is empty on the last page.
 	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1078,7 +1080,7 @@ func (x *ListTemplatesByCategoryResponse) GetNextPageToken() string {
 	return ""
 }
 
-// AddTemplateRequest has a template to add.
+// AddTemplateRequest contains a template to add.
 type AddTemplateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The template.
@@ -1124,12 +1126,12 @@ func (x *AddTemplateRequest) GetTemplate() *Template {
 	return nil
 }
 
-// AddTemplateResponse returns the id of the new template.
+// AddTemplateResponse contains the id of the new template.
 type AddTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The template's id.
+	// Id of the template.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// True if no agent can be created from it until an operator accepts it.
+	// Whether an operator must accept the template before an agent can be created from it.
 	Quarantined   bool `protobuf:"varint,2,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1179,10 +1181,10 @@ func (x *AddTemplateResponse) GetQuarantined() bool {
 	return false
 }
 
-// RemoveTemplateRequest names a template.
+// RemoveTemplateRequest specifies a template.
 type RemoveTemplateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The template.
+	// Id of the template.
 	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1225,10 +1227,10 @@ func (x *RemoveTemplateRequest) GetId() string {
 	return ""
 }
 
-// RemoveTemplateResponse returns the id of the removed template.
+// RemoveTemplateResponse contains the id of the removed template.
 type RemoveTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The template's id.
+	// Id of the template.
 	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1271,10 +1273,10 @@ func (x *RemoveTemplateResponse) GetId() string {
 	return ""
 }
 
-// ImportTemplatesRequest has templates to add.
+// ImportTemplatesRequest contains templates to add.
 type ImportTemplatesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// JSON array of templates, each parsed as strictly as that of AddTemplate: 1 to 1,000 templates, at most 3 MiB.
+	// JSON array of 1 to 1,000 templates, at most 3 MiB. Each template is parsed as strictly as in AddTemplate.
 	TemplatesJson string `protobuf:"bytes,1,opt,name=templates_json,json=templatesJson,proto3" json:"templates_json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1317,7 +1319,7 @@ func (x *ImportTemplatesRequest) GetTemplatesJson() string {
 	return ""
 }
 
-// ImportTemplatesResponse returns the number of new templates.
+// ImportTemplatesResponse contains the number of new templates.
 type ImportTemplatesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of new templates.
@@ -1363,12 +1365,12 @@ func (x *ImportTemplatesResponse) GetImportedCount() int32 {
 	return 0
 }
 
-// ExportTemplatesRequest asks for a page of custom templates.
+// ExportTemplatesRequest requests a page of custom templates.
 type ExportTemplatesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Maximum number of templates: 0 to 1,000; 0 means 100. A page over 3 MiB has fewer.
+	// Maximum number of templates: 0 to 1,000; 0 means 100. A page has fewer if it would exceed 3 MiB.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the page before; empty for the first page.
+	// `next_page_token` of the previous page. Empty for the first page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1423,7 +1425,7 @@ type ExportTemplatesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The templates.
 	Exported []*Template `protobuf:"bytes,1,rep,name=exported,proto3" json:"exported,omitempty"`
-	// Token of the next page; empty on the last page.
+	// Token of the next page. It is empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1473,7 +1475,7 @@ func (x *ExportTemplatesResponse) GetNextPageToken() string {
 	return ""
 }
 
-// GetActiveTemplateRequest asks for the active template.
+// GetActiveTemplateRequest requests the active template.
 type GetActiveTemplateRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1510,10 +1512,10 @@ func (*GetActiveTemplateRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{25}
 }
 
-// GetActiveTemplateResponse returns the active template.
+// GetActiveTemplateResponse contains the active template.
 type GetActiveTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id of the template; absent if no template is active.
+	// Id of the template. It is absent if no template is active.
 	ActiveId      *string `protobuf:"bytes,1,opt,name=active_id,json=activeId,proto3,oneof" json:"active_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1556,7 +1558,7 @@ func (x *GetActiveTemplateResponse) GetActiveId() string {
 	return ""
 }
 
-// GetTemplateConfigRequest asks for the settings of the active template.
+// GetTemplateConfigRequest requests the settings of the active template.
 type GetTemplateConfigRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1593,10 +1595,10 @@ func (*GetTemplateConfigRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{27}
 }
 
-// GetTemplateConfigResponse returns the settings of the active template.
+// GetTemplateConfigResponse contains the settings of the active template.
 type GetTemplateConfigResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The settings; empty if there are none, or if no template is active.
+	// The settings. It is empty if there are none, or if no template is active.
 	Config        *TemplateConfig `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1639,10 +1641,10 @@ func (x *GetTemplateConfigResponse) GetConfig() *TemplateConfig {
 	return nil
 }
 
-// GetTemplateRequest names a template.
+// GetTemplateRequest specifies a template.
 type GetTemplateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The template.
+	// Id of the template.
 	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1685,12 +1687,12 @@ func (x *GetTemplateRequest) GetId() string {
 	return ""
 }
 
-// GetTemplateResponse returns a whole template.
+// GetTemplateResponse contains a whole template.
 type GetTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The template.
 	Template *Template `protobuf:"bytes,1,opt,name=template,proto3" json:"template,omitempty"`
-	// Digest of the template, as TemplateSummary.digest.
+	// Digest of the template, as in TemplateSummary.digest.
 	Digest        string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1743,7 +1745,7 @@ func (x *GetTemplateResponse) GetDigest() string {
 // AcceptTemplateRequest accepts an imported template.
 type AcceptTemplateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The template.
+	// Id of the template.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Digest of the template that the operator has read: 64 lower-case hexadecimal digits.
 	Digest        string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
@@ -1795,7 +1797,7 @@ func (x *AcceptTemplateRequest) GetDigest() string {
 	return ""
 }
 
-// AcceptTemplateResponse returns the accepted template.
+// AcceptTemplateResponse contains the accepted template.
 type AcceptTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The template.

@@ -41,14 +41,15 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // GalleryService stores templates of agents. Built-in templates belong to the installation and do not change. Custom
-// templates belong to a tenant, which alone sees them. Each RPC is an MCP tool, with the names and required arguments
-// of Claude Flow's wasm_gallery tools.
+// templates belong to a tenant, and are not visible to other tenants. Each RPC is an MCP tool, with the names and
+// required arguments of Claude Flow's wasm_gallery tools.
 //
-// The active template of a principal is the one that it last created an agent from.
+// The active template of a principal is the template from which the principal last created an agent.
 type GalleryServiceClient interface {
-	// ListTemplates lists the templates, built-in ones first, then custom ones by id.
+	// ListTemplates lists the templates: built-in templates first, then custom templates sorted by id.
 	ListTemplates(ctx context.Context, in *ListTemplatesRequest, opts ...grpc.CallOption) (*ListTemplatesResponse, error)
-	// SearchTemplates finds templates by words in id, name, description, category and tags, the most relevant first.
+	// SearchTemplates searches for words in id, name, description, category and tags of templates. The most relevant
+	// template is first.
 	SearchTemplates(ctx context.Context, in *SearchTemplatesRequest, opts ...grpc.CallOption) (*SearchTemplatesResponse, error)
 	// CreateAgentFromTemplate creates an agent from a template, like AgentService.CreateAgent with that template, and
 	// makes the template the active one. Errors: those of CreateAgent.
@@ -56,44 +57,47 @@ type GalleryServiceClient interface {
 	// LoadRvf returns a template as an RVF container. Errors:
 	//
 	//	NOT_FOUND           TEMPLATE_UNKNOWN
-	//	RESOURCE_EXHAUSTED  CONTAINER_TOO_LARGE: over 2 MiB
+	//	RESOURCE_EXHAUSTED  CONTAINER_TOO_LARGE: the container exceeds 2 MiB
 	LoadRvf(ctx context.Context, in *LoadRvfRequest, opts ...grpc.CallOption) (*LoadRvfResponse, error)
-	// ConfigureTemplate replaces the caller's settings of its active template, for agents that the caller creates from it
-	// later. Errors: FAILED_PRECONDITION, NO_ACTIVE_TEMPLATE.
+	// ConfigureTemplate replaces the caller's settings of its active template. They apply to agents that the caller
+	// creates from the template later. It returns FAILED_PRECONDITION, NO_ACTIVE_TEMPLATE if no template is active.
 	ConfigureTemplate(ctx context.Context, in *ConfigureTemplateRequest, opts ...grpc.CallOption) (*ConfigureTemplateResponse, error)
 	// ListCategories returns the number of templates in each category.
 	ListCategories(ctx context.Context, in *ListCategoriesRequest, opts ...grpc.CallOption) (*ListCategoriesResponse, error)
-	// ListTemplatesByCategory lists the templates of a category, by id. Errors: NOT_FOUND, CATEGORY_UNKNOWN.
+	// ListTemplatesByCategory lists the templates of a category, sorted by id. It returns NOT_FOUND, CATEGORY_UNKNOWN if
+	// there is no such category.
 	ListTemplatesByCategory(ctx context.Context, in *ListTemplatesByCategoryRequest, opts ...grpc.CallOption) (*ListTemplatesByCategoryResponse, error)
-	// AddTemplate adds a template to the caller's tenant. A caller may add 200 templates with 8 MiB together, and all
-	// callers of a tenant 1,000 with 64 MiB. Errors:
+	// AddTemplate adds a template to the caller's tenant. A caller may add up to 200 templates with a total of 8 MiB. All
+	// callers of a tenant together may add up to 1,000 templates with a total of 64 MiB. Errors:
 	//
-	//	ALREADY_EXISTS      TEMPLATE_EXISTS: a template, built in or custom, has the id
+	//	ALREADY_EXISTS      TEMPLATE_EXISTS: a built-in or custom template has the same id
 	//	RESOURCE_EXHAUSTED  TEMPLATES_FULL
 	AddTemplate(ctx context.Context, in *AddTemplateRequest, opts ...grpc.CallOption) (*AddTemplateResponse, error)
 	// RemoveTemplate removes a custom template. Agents that were created from it stay. Errors:
 	//
 	//	NOT_FOUND            TEMPLATE_UNKNOWN
 	//	FAILED_PRECONDITION  TEMPLATE_BUILT_IN
-	//	PERMISSION_DENIED    TEMPLATE_OF_ANOTHER: only the principal that added it, or an operator, removes it
+	//	PERMISSION_DENIED    TEMPLATE_OF_ANOTHER: only an operator, or the principal that added the template, may remove
+	//	                     it
 	RemoveTemplate(ctx context.Context, in *RemoveTemplateRequest, opts ...grpc.CallOption) (*RemoveTemplateResponse, error)
-	// ImportTemplates adds templates to the caller's tenant, all or none. Their prompts are not scanned: no agent can be
-	// created from one until an operator has accepted it, unless an operator imports it. Errors:
+	// ImportTemplates adds templates to the caller's tenant, all or none. Their prompts are not scanned. Therefore no
+	// agent can be created from an imported template until an operator has accepted it, unless an operator imports it.
+	// Errors:
 	//
-	//	INVALID_ARGUMENT    TEMPLATES_INVALID: the text is not an array of templates; the error names the place
+	//	INVALID_ARGUMENT    TEMPLATES_INVALID: the input is not an array of templates; the message contains the location
 	//	ALREADY_EXISTS      TEMPLATE_EXISTS
 	//	RESOURCE_EXHAUSTED  TEMPLATES_FULL
 	ImportTemplates(ctx context.Context, in *ImportTemplatesRequest, opts ...grpc.CallOption) (*ImportTemplatesResponse, error)
-	// GetTemplate returns a whole template and its digest, for an operator who accepts it. Errors: NOT_FOUND,
-	// TEMPLATE_UNKNOWN.
+	// GetTemplate returns a whole template and its digest, for an operator who wants to accept it. It returns NOT_FOUND,
+	// TEMPLATE_UNKNOWN if there is no such template.
 	GetTemplate(ctx context.Context, in *GetTemplateRequest, opts ...grpc.CallOption) (*GetTemplateResponse, error)
-	// AcceptTemplate accepts an imported template with the content that has the digest in the request. Other content
-	// under the same id is quarantined again. Only people can call it, and it is safe to repeat. Errors:
+	// AcceptTemplate accepts an imported template with the content that has the digest in the request. Other content with
+	// the same id is quarantined again. Only people may call it. It is safe to repeat. Errors:
 	//
 	//	NOT_FOUND  TEMPLATE_UNKNOWN
 	//	ABORTED    TEMPLATE_CHANGED: the template has another digest now; get the template again
 	AcceptTemplate(ctx context.Context, in *AcceptTemplateRequest, opts ...grpc.CallOption) (*AcceptTemplateResponse, error)
-	// ExportTemplates returns the custom templates of the caller's tenant, by id.
+	// ExportTemplates returns the custom templates of the caller's tenant, sorted by id.
 	ExportTemplates(ctx context.Context, in *ExportTemplatesRequest, opts ...grpc.CallOption) (*ExportTemplatesResponse, error)
 	// GetActiveTemplate returns the caller's active template.
 	GetActiveTemplate(ctx context.Context, in *GetActiveTemplateRequest, opts ...grpc.CallOption) (*GetActiveTemplateResponse, error)
@@ -264,14 +268,15 @@ func (c *galleryServiceClient) GetTemplateConfig(ctx context.Context, in *GetTem
 // for forward compatibility.
 //
 // GalleryService stores templates of agents. Built-in templates belong to the installation and do not change. Custom
-// templates belong to a tenant, which alone sees them. Each RPC is an MCP tool, with the names and required arguments
-// of Claude Flow's wasm_gallery tools.
+// templates belong to a tenant, and are not visible to other tenants. Each RPC is an MCP tool, with the names and
+// required arguments of Claude Flow's wasm_gallery tools.
 //
-// The active template of a principal is the one that it last created an agent from.
+// The active template of a principal is the template from which the principal last created an agent.
 type GalleryServiceServer interface {
-	// ListTemplates lists the templates, built-in ones first, then custom ones by id.
+	// ListTemplates lists the templates: built-in templates first, then custom templates sorted by id.
 	ListTemplates(context.Context, *ListTemplatesRequest) (*ListTemplatesResponse, error)
-	// SearchTemplates finds templates by words in id, name, description, category and tags, the most relevant first.
+	// SearchTemplates searches for words in id, name, description, category and tags of templates. The most relevant
+	// template is first.
 	SearchTemplates(context.Context, *SearchTemplatesRequest) (*SearchTemplatesResponse, error)
 	// CreateAgentFromTemplate creates an agent from a template, like AgentService.CreateAgent with that template, and
 	// makes the template the active one. Errors: those of CreateAgent.
@@ -279,44 +284,47 @@ type GalleryServiceServer interface {
 	// LoadRvf returns a template as an RVF container. Errors:
 	//
 	//	NOT_FOUND           TEMPLATE_UNKNOWN
-	//	RESOURCE_EXHAUSTED  CONTAINER_TOO_LARGE: over 2 MiB
+	//	RESOURCE_EXHAUSTED  CONTAINER_TOO_LARGE: the container exceeds 2 MiB
 	LoadRvf(context.Context, *LoadRvfRequest) (*LoadRvfResponse, error)
-	// ConfigureTemplate replaces the caller's settings of its active template, for agents that the caller creates from it
-	// later. Errors: FAILED_PRECONDITION, NO_ACTIVE_TEMPLATE.
+	// ConfigureTemplate replaces the caller's settings of its active template. They apply to agents that the caller
+	// creates from the template later. It returns FAILED_PRECONDITION, NO_ACTIVE_TEMPLATE if no template is active.
 	ConfigureTemplate(context.Context, *ConfigureTemplateRequest) (*ConfigureTemplateResponse, error)
 	// ListCategories returns the number of templates in each category.
 	ListCategories(context.Context, *ListCategoriesRequest) (*ListCategoriesResponse, error)
-	// ListTemplatesByCategory lists the templates of a category, by id. Errors: NOT_FOUND, CATEGORY_UNKNOWN.
+	// ListTemplatesByCategory lists the templates of a category, sorted by id. It returns NOT_FOUND, CATEGORY_UNKNOWN if
+	// there is no such category.
 	ListTemplatesByCategory(context.Context, *ListTemplatesByCategoryRequest) (*ListTemplatesByCategoryResponse, error)
-	// AddTemplate adds a template to the caller's tenant. A caller may add 200 templates with 8 MiB together, and all
-	// callers of a tenant 1,000 with 64 MiB. Errors:
+	// AddTemplate adds a template to the caller's tenant. A caller may add up to 200 templates with a total of 8 MiB. All
+	// callers of a tenant together may add up to 1,000 templates with a total of 64 MiB. Errors:
 	//
-	//	ALREADY_EXISTS      TEMPLATE_EXISTS: a template, built in or custom, has the id
+	//	ALREADY_EXISTS      TEMPLATE_EXISTS: a built-in or custom template has the same id
 	//	RESOURCE_EXHAUSTED  TEMPLATES_FULL
 	AddTemplate(context.Context, *AddTemplateRequest) (*AddTemplateResponse, error)
 	// RemoveTemplate removes a custom template. Agents that were created from it stay. Errors:
 	//
 	//	NOT_FOUND            TEMPLATE_UNKNOWN
 	//	FAILED_PRECONDITION  TEMPLATE_BUILT_IN
-	//	PERMISSION_DENIED    TEMPLATE_OF_ANOTHER: only the principal that added it, or an operator, removes it
+	//	PERMISSION_DENIED    TEMPLATE_OF_ANOTHER: only an operator, or the principal that added the template, may remove
+	//	                     it
 	RemoveTemplate(context.Context, *RemoveTemplateRequest) (*RemoveTemplateResponse, error)
-	// ImportTemplates adds templates to the caller's tenant, all or none. Their prompts are not scanned: no agent can be
-	// created from one until an operator has accepted it, unless an operator imports it. Errors:
+	// ImportTemplates adds templates to the caller's tenant, all or none. Their prompts are not scanned. Therefore no
+	// agent can be created from an imported template until an operator has accepted it, unless an operator imports it.
+	// Errors:
 	//
-	//	INVALID_ARGUMENT    TEMPLATES_INVALID: the text is not an array of templates; the error names the place
+	//	INVALID_ARGUMENT    TEMPLATES_INVALID: the input is not an array of templates; the message contains the location
 	//	ALREADY_EXISTS      TEMPLATE_EXISTS
 	//	RESOURCE_EXHAUSTED  TEMPLATES_FULL
 	ImportTemplates(context.Context, *ImportTemplatesRequest) (*ImportTemplatesResponse, error)
-	// GetTemplate returns a whole template and its digest, for an operator who accepts it. Errors: NOT_FOUND,
-	// TEMPLATE_UNKNOWN.
+	// GetTemplate returns a whole template and its digest, for an operator who wants to accept it. It returns NOT_FOUND,
+	// TEMPLATE_UNKNOWN if there is no such template.
 	GetTemplate(context.Context, *GetTemplateRequest) (*GetTemplateResponse, error)
-	// AcceptTemplate accepts an imported template with the content that has the digest in the request. Other content
-	// under the same id is quarantined again. Only people can call it, and it is safe to repeat. Errors:
+	// AcceptTemplate accepts an imported template with the content that has the digest in the request. Other content with
+	// the same id is quarantined again. Only people may call it. It is safe to repeat. Errors:
 	//
 	//	NOT_FOUND  TEMPLATE_UNKNOWN
 	//	ABORTED    TEMPLATE_CHANGED: the template has another digest now; get the template again
 	AcceptTemplate(context.Context, *AcceptTemplateRequest) (*AcceptTemplateResponse, error)
-	// ExportTemplates returns the custom templates of the caller's tenant, by id.
+	// ExportTemplates returns the custom templates of the caller's tenant, sorted by id.
 	ExportTemplates(context.Context, *ExportTemplatesRequest) (*ExportTemplatesResponse, error)
 	// GetActiveTemplate returns the caller's active template.
 	GetActiveTemplate(context.Context, *GetActiveTemplateRequest) (*GetActiveTemplateResponse, error)

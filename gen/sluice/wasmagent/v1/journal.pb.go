@@ -32,30 +32,31 @@ type EventKind int32
 const (
 	// Unknown to this reader.
 	EventKind_EVENT_KIND_UNSPECIFIED EventKind = 0
-	// The guest got a start, a prompt or a cancellation.
+	// The guest received a start, a prompt or a cancellation.
 	EventKind_EVENT_KIND_INPUT EventKind = 1
-	// The guest asked for an effect, or ended its turn.
+	// The guest requested an effect, or ended its turn.
 	EventKind_EVENT_KIND_EMITTED EventKind = 2
 	// The effect waits for an approval, and was not sent.
 	EventKind_EVENT_KIND_PARKED EventKind = 3
-	// The effect is about to be sent. Without a result its outcome is not known.
+	// The effect is about to be sent. If no result follows, its outcome is not known.
 	EventKind_EVENT_KIND_SENT EventKind = 4
-	// The guest got the result of an effect, or its refusal.
+	// The guest received the result of an effect, or its refusal.
 	EventKind_EVENT_KIND_RESULT EventKind = 5
-	// The state of the agent changed: it was created, stopped, resumed, forked, or got a grant, for example.
+	// The state of the agent changed, for example because it was created, stopped, resumed or forked, or because rights
+	// were granted.
 	EventKind_EVENT_KIND_LIFECYCLE EventKind = 6
-	// The turn was undone: guest, files, todos and conversation are as before its first input. Calls that were sent are
-	// not undone.
+	// The turn was undone: guest, files, todos and conversation are restored to their state before the first input of the
+	// turn. Calls that were sent are not undone.
 	EventKind_EVENT_KIND_UNDONE EventKind = 7
-	// The agent was stored. The envelope is a JSON object with the digests of what was stored: `state` for the guest,
-	// files, todos and messages together, `record` for everything else (state, stop reason, counters, rights, snapshots),
-	// and digests of each part that differs from the stored event before. It follows the events of the change, in the
-	// same transaction, so the journal of an agent without a running turn ends with such an event. Journals from before
-	// version 1 of that format have none.
+	// The agent was stored. The envelope is a JSON object with digests of the stored data: `state` for the guest, files,
+	// todos and messages together; `record` for the other data (state, stop reason, counters, rights, snapshots); and a
+	// digest of each part that differs from the previous stored event. It follows the events of the change, in the same
+	// transaction. Therefore the journal of an agent without a running turn ends with such an event. Journals from before
+	// version 1 of that format have no such events.
 	EventKind_EVENT_KIND_STORED EventKind = 8
-	// The guest printed `message` on its standard output or error in the step before: at most the last 4,096 bytes of
-	// each step, and at most 64 KiB of a turn, not counting the step that failed. It is text of the guest and not
-	// trusted.
+	// The guest printed `message` on its standard output or error in the previous step: at most the last 4,096 bytes of
+	// each step, and at most 64 KiB of a turn, not counting the step that failed. It is output of the guest and
+	// untrusted.
 	EventKind_EVENT_KIND_PRINTED EventKind = 9
 )
 
@@ -118,25 +119,25 @@ func (EventKind) EnumDescriptor() ([]byte, []int) {
 type EffectKind int32
 
 const (
-	// None, or unknown to this reader.
+	// No effect, or unknown to this reader.
 	EffectKind_EFFECT_KIND_UNSPECIFIED EffectKind = 0
-	// Asks a model.
+	// Sends a request to a model.
 	EffectKind_EFFECT_KIND_MODEL EffectKind = 1
 	// Calls a tool through the gateway.
 	EffectKind_EFFECT_KIND_TOOL EffectKind = 2
-	// Uses its own files.
+	// Accesses the agent's own files.
 	EffectKind_EFFECT_KIND_FS EffectKind = 3
-	// Replaces its own todos.
+	// Replaces the agent's own todos.
 	EffectKind_EFFECT_KIND_TODO EffectKind = 4
-	// Sends a text to the caller of the prompt.
+	// Sends text to the caller of the prompt.
 	EffectKind_EFFECT_KIND_EMIT EffectKind = 5
 	// Waits.
 	EffectKind_EFFECT_KIND_SLEEP EffectKind = 6
-	// Ends its turn.
+	// Ends the turn.
 	EffectKind_EFFECT_KIND_FINISH EffectKind = 7
-	// Ends its turn with a failure.
+	// Ends the turn with a failure.
 	EffectKind_EFFECT_KIND_FAIL EffectKind = 8
-	// Lists the tools of servers that it may call.
+	// Lists the tools of servers that the agent may call.
 	EffectKind_EFFECT_KIND_TOOLS EffectKind = 9
 )
 
@@ -195,13 +196,13 @@ func (EffectKind) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_journal_proto_rawDescGZIP(), []int{1}
 }
 
-// Verification is the result of checking a journal.
+// Verification is the result of the verification of a journal.
 type Verification int32
 
 const (
-	// Read as not verified.
+	// Treated as not verified.
 	Verification_VERIFICATION_UNSPECIFIED Verification = 0
-	// The chain is valid, the stored agent matches the journal, and every effect and the fuel were the same.
+	// The chain is valid, the stored agent matches the journal, and every effect and the fuel were equal.
 	Verification_VERIFICATION_MATCHES Verification = 1
 	// The chain is valid, but the stored agent differs from the journal (`stored_difference`), or the module behaved
 	// differently (`first_difference`).
@@ -209,10 +210,10 @@ const (
 	// An event is missing, added, moved or changed.
 	Verification_VERIFICATION_CHAIN_BROKEN Verification = 3
 	// The chain is valid and the stored agent matches it, but the module can't be run again: a module is missing, the
-	// meter's version has changed, the journal goes back too often, or it has too many instructions.
+	// meter's version has changed, or the journal has too many rewinds or too many instructions.
 	Verification_VERIFICATION_NOT_COMPARABLE Verification = 4
-	// The chain is valid, and every effect and the fuel were the same, but the journal does not cover everything that is
-	// stored: `not_covered` has the parts. The journal began before journals covered them.
+	// The chain is valid, and every effect and the fuel were equal, but the journal does not cover the whole stored
+	// state: `not_covered` contains the missing parts. The journal began before journals covered them.
 	Verification_VERIFICATION_NOT_COVERED Verification = 5
 )
 
@@ -263,17 +264,18 @@ func (Verification) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_journal_proto_rawDescGZIP(), []int{2}
 }
 
-// ListEventsRequest asks for a page of events.
+// ListEventsRequest requests a page of events.
 type ListEventsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// Maximum number of events: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the page before, which is valid as long as the agent and its tombstone exist; empty for the
+	// `next_page_token` of the previous page, which is valid as long as the agent or its tombstone exists. Empty for the
 	// first event.
 	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// How long to wait if there is no further event: 0 s to 30 s, and at most until the call's deadline; absent: no wait.
+	// Maximum time to wait if there is no further event: 0 s to 30 s, and at most until the call's deadline. If it is
+	// absent, the call does not wait.
 	Wait          *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -340,11 +342,11 @@ func (x *ListEventsRequest) GetWait() *durationpb.Duration {
 // ListEventsResponse is a page of events.
 type ListEventsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The events, the oldest first, as many as fit into 3 MiB; empty if no event was added in time.
+	// The events, oldest first, up to 3 MiB. It is empty if no event was added during the wait.
 	Events []*Event `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
-	// Token of the next page. Never empty, because a journal can grow: later events are on the next page.
+	// Token of the next page, which contains later events. It is never empty, because a journal can grow.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// Whether there are further events already.
+	// Whether there are already further events.
 	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -410,48 +412,51 @@ type Event struct {
 	Sequence int64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// Kind of the event.
 	Kind EventKind `protobuf:"varint,3,opt,name=kind,proto3,enum=sluice.wasmagent.v1.EventKind" json:"kind,omitempty"`
-	// Time at which it was recorded.
+	// Time at which the event was recorded.
 	Time *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
-	// Kind of the effect; unspecified if the event is not about an effect.
+	// Kind of the effect. It is unspecified if the event does not concern an effect.
 	Effect EffectKind `protobuf:"varint,5,opt,name=effect,proto3,enum=sluice.wasmagent.v1.EffectKind" json:"effect,omitempty"`
-	// Envelope of an input, emitted, result or stored event. That of an input, emitted or result event is the JSON that
-	// the guest got or returned, byte for byte. Empty if it is over 16 KiB; then only the digest is present.
+	// Envelope of an input, emitted, result or stored event. For an input, emitted or result event it is the JSON that
+	// the guest received or returned, byte for byte. It is empty if the envelope exceeds 16 KiB. In that case only the
+	// digest is present.
 	EnvelopeJson string `protobuf:"bytes,6,opt,name=envelope_json,json=envelopeJson,proto3" json:"envelope_json,omitempty"`
-	// SHA-256 of that envelope: 64 hexadecimal digits; empty if there is none.
+	// SHA-256 of the envelope: 64 hexadecimal digits. It is empty if there is no envelope.
 	EnvelopeDigest string `protobuf:"bytes,7,opt,name=envelope_digest,json=envelopeDigest,proto3" json:"envelope_digest,omitempty"`
-	// Sequence of the emitted event to which a parked, sent or result event refers; otherwise 0.
+	// Sequence of the emitted event to which a parked, sent or result event refers. Otherwise it is 0.
 	EffectSequence int64 `protobuf:"varint,8,opt,name=effect_sequence,json=effectSequence,proto3" json:"effect_sequence,omitempty"`
-	// Decision of the gateway; empty if there is none.
+	// Id of the gateway's decision. It is empty if there is none.
 	DecisionId string `protobuf:"bytes,9,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
-	// Why the effect was refused; unspecified if it was not. outcome_unknown: it was sent, and its result is not known.
+	// Reason for which the effect was refused. It is unspecified if the effect was not refused. With outcome_unknown, the
+	// effect was sent, and its result is not known.
 	Code v1.Code `protobuf:"varint,10,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
-	// Approval that it waits or waited for; empty if none.
+	// Id of the approval for which the effect waits or waited. It is empty if there is none.
 	ApprovalId string `protobuf:"bytes,11,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Fuel used since the event before, in instructions.
+	// Fuel used since the previous event, in instructions.
 	Fuel int64 `protobuf:"varint,12,opt,name=fuel,proto3" json:"fuel,omitempty"`
-	// State after a lifecycle event, as Agent.state; otherwise unspecified.
+	// State after a lifecycle event, as in Agent.state. Otherwise it is unspecified.
 	State AgentState `protobuf:"varint,13,opt,name=state,proto3,enum=sluice.wasmagent.v1.AgentState" json:"state,omitempty"`
-	// Description of a lifecycle event, reason why a turn was undone, or output of the guest, for people; otherwise
-	// empty.
+	// For people: description of a lifecycle event, reason for which a turn was undone, or output of the guest. Otherwise
+	// it is empty.
 	Message string `protobuf:"bytes,14,opt,name=message,proto3" json:"message,omitempty"`
-	// Subject of the principal that caused a lifecycle event or an input; otherwise empty.
+	// Subject of the principal that caused a lifecycle event or an input. Otherwise it is empty.
 	Actor string `protobuf:"bytes,15,opt,name=actor,proto3" json:"actor,omitempty"`
-	// Epoch of the event to which a lifecycle event went back, or from which it forked; from_sequence is the sequence of
-	// that event. 0 if there is none: the guest starts again.
+	// Epoch of the event to which a lifecycle event rewound the agent, or from which it forked the agent. from_sequence
+	// is the sequence of that event. It is 0 if there is no such event: the guest starts again.
 	FromEpoch int32 `protobuf:"varint,16,opt,name=from_epoch,json=fromEpoch,proto3" json:"from_epoch,omitempty"`
-	// Sequence of that event; 0 if there is none.
+	// Sequence of that event. It is 0 if there is none.
 	FromSequence int64 `protobuf:"varint,17,opt,name=from_sequence,json=fromSequence,proto3" json:"from_sequence,omitempty"`
-	// SHA-256 of the module of the epoch, if a lifecycle event begins one: 64 hexadecimal digits; otherwise empty.
+	// SHA-256 of the module of the epoch, if a lifecycle event begins an epoch: 64 hexadecimal digits. Otherwise it is
+	// empty.
 	ModuleDigest string `protobuf:"bytes,18,opt,name=module_digest,json=moduleDigest,proto3" json:"module_digest,omitempty"`
-	// Version of the fuel meter, if a lifecycle event begins an epoch; otherwise 0.
+	// Version of the fuel meter, if a lifecycle event begins an epoch. Otherwise it is 0.
 	MeterVersion int32 `protobuf:"varint,19,opt,name=meter_version,json=meterVersion,proto3" json:"meter_version,omitempty"`
-	// Hash of the event before, which may be in the epoch before: 64 hexadecimal digits. For the first event of all, the
-	// SHA-256 of Agent.journal_id.
+	// Hash of the previous event, which may be in the previous epoch: 64 hexadecimal digits. For the first event of the
+	// journal, it is the SHA-256 of Agent.journal_id.
 	PreviousHash string `protobuf:"bytes,20,opt,name=previous_hash,json=previousHash,proto3" json:"previous_hash,omitempty"`
-	// Hash of this event: 64 hexadecimal digits. SHA-256 over fields, each of which is its length in bytes as 8 bytes,
-	// most significant first, followed by its bytes: the text `sluice-agent-event-1`, then the fields above except
-	// envelope_json, in the order of their numbers. Texts are UTF-8; numbers, enums and times, in nanoseconds since 1970,
-	// are decimal ASCII, 0 if they are not set.
+	// Hash of this event: 64 hexadecimal digits. It is the SHA-256 over fields. Each field is its length in bytes as 8
+	// bytes, most significant byte first, followed by its bytes. The fields are the string `sluice-agent-event-1`, then
+	// the fields above except envelope_json, in the order of their numbers. Strings are UTF-8. Numbers, enums and times,
+	// in nanoseconds since 1970, are decimal ASCII, or 0 if they are not set.
 	Hash          string `protobuf:"bytes,21,opt,name=hash,proto3" json:"hash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -634,10 +639,10 @@ func (x *Event) GetHash() string {
 	return ""
 }
 
-// VerifyAgentRequest asks to check an agent's journal.
+// VerifyAgentRequest requests the verification of an agent's journal.
 type VerifyAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// Id of the agent.
 	AgentId       string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -680,38 +685,38 @@ func (x *VerifyAgentRequest) GetAgentId() string {
 	return ""
 }
 
-// VerifyAgentResponse is the result of a check.
+// VerifyAgentResponse contains the result of a verification.
 type VerifyAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent's id.
+	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Result.
+	// Result of the verification.
 	Verification Verification `protobuf:"varint,2,opt,name=verification,proto3,enum=sluice.wasmagent.v1.Verification" json:"verification,omitempty"`
 	// Meaning of the result, in one sentence for people.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// Number of events whose hashes were checked.
+	// Number of events whose hashes were verified.
 	Events int64 `protobuf:"varint,4,opt,name=events,proto3" json:"events,omitempty"`
 	// Number of steps that were run again.
 	Steps int64 `protobuf:"varint,5,opt,name=steps,proto3" json:"steps,omitempty"`
-	// Number of effects that were the same.
+	// Number of effects that were equal.
 	Effects int64 `protobuf:"varint,6,opt,name=effects,proto3" json:"effects,omitempty"`
 	// Fuel that the journal records, in instructions.
 	FuelRecorded int64 `protobuf:"varint,7,opt,name=fuel_recorded,json=fuelRecorded,proto3" json:"fuel_recorded,omitempty"`
-	// Fuel that the run used, in instructions.
+	// Fuel that the repeated run used, in instructions.
 	FuelReplayed int64 `protobuf:"varint,8,opt,name=fuel_replayed,json=fuelReplayed,proto3" json:"fuel_replayed,omitempty"`
-	// SHA-256 hash of the newest event that was checked: 64 hexadecimal digits.
+	// SHA-256 hash of the newest event that was verified: 64 hexadecimal digits.
 	JournalHead string `protobuf:"bytes,9,opt,name=journal_head,json=journalHead,proto3" json:"journal_head,omitempty"`
 	// SHA-256 of the module that was run: 64 hexadecimal digits.
 	ModuleDigest string `protobuf:"bytes,10,opt,name=module_digest,json=moduleDigest,proto3" json:"module_digest,omitempty"`
-	// Version of the fuel meter of the run.
+	// Version of the fuel meter in the repeated run.
 	MeterVersion int32 `protobuf:"varint,11,opt,name=meter_version,json=meterVersion,proto3" json:"meter_version,omitempty"`
-	// The first event that does not match; absent if all match.
+	// The first event that does not match. It is absent if all events match.
 	FirstDifference *Event `protobuf:"bytes,12,opt,name=first_difference,json=firstDifference,proto3" json:"first_difference,omitempty"`
-	// The first stored part that differs from the journal; absent if all parts match, or if the chain is broken, so that
-	// the parts are not compared.
+	// The first stored part that differs from the journal. It is absent if all parts match, or if the chain is broken,
+	// because then the parts are not compared.
 	StoredDifference *StoredDifference `protobuf:"bytes,13,opt,name=stored_difference,json=storedDifference,proto3" json:"stored_difference,omitempty"`
-	// Parts that the journal does not cover, so that nothing is known about them: `files`, `todos`, `messages`, `guest`,
-	// `record`. Empty if all are covered.
+	// Parts that the journal does not cover, and that were therefore not verified: `files`, `todos`, `messages`, `guest`,
+	// `record`. It is empty if all parts are covered.
 	NotCovered    []string `protobuf:"bytes,14,rep,name=not_covered,json=notCovered,proto3" json:"not_covered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -851,9 +856,9 @@ type StoredDifference struct {
 	// Kind of the part: `file`, `todo`, `message`, `guest`, `record`, `snapshot`.
 	Part string `protobuf:"bytes,1,opt,name=part,proto3" json:"part,omitempty"`
 	// Name of the part: the path of a file, the position of a todo or message from 1, the field of a record or of the
-	// guest, the id of a snapshot.
+	// guest, or the id of a snapshot.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Difference, in one sentence for people.
+	// Description of the difference, in one sentence for people.
 	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

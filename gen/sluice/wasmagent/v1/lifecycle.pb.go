@@ -24,26 +24,27 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// CreateAgentRequest asks for a new agent. Absent values come from the template, then from the guest, then from the
-// installation.
+// CreateAgentRequest requests a new agent. For an absent value, the value of the template applies, otherwise the value
+// of the guest, otherwise the value of the installation.
 type CreateAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Template of the gallery: `^[a-z0-9][a-z0-9-]{0,63}$`. `swarm` is another name of `swarm-orchestrator`.
+	// Id of a template in the gallery: `^[a-z0-9][a-z0-9-]{0,63}$`. `swarm` is another name of `swarm-orchestrator`.
 	Template *string `protobuf:"bytes,1,opt,name=template,proto3,oneof" json:"template,omitempty"`
 	// Model, as `provider:name`: 1 to 128 characters.
 	Model *string `protobuf:"bytes,2,opt,name=model,proto3,oneof" json:"model,omitempty"`
 	// System instructions, at most 65,536 bytes.
 	Instructions *string `protobuf:"bytes,3,opt,name=instructions,proto3,oneof" json:"instructions,omitempty"`
-	// Bound on its turns: 0 to 10,000; absent: 50. With 0 the agent is stopped from the start.
+	// Maximum number of turns: 0 to 10,000. If it is absent, 50. With 0 the agent is stopped from the start.
 	MaxTurns *int32 `protobuf:"varint,4,opt,name=max_turns,json=maxTurns,proto3,oneof" json:"max_turns,omitempty"`
-	// Guest to run: `agent`, which lets a model decide; `script`, which follows its prompts; `echo`; or one that the
-	// configuration lists. Absent: `agent` if the request, the template or the configuration names a model, otherwise
-	// `script`.
+	// Guest to run: `agent`, in which a model decides; `script`, which follows its prompts; `echo`; or a guest in the
+	// configuration. If it is absent, the guest is `agent` if the request, the template or the configuration specifies a
+	// model, otherwise `script`.
 	Guest *string `protobuf:"bytes,5,opt,name=guest,proto3,oneof" json:"guest,omitempty"`
-	// Rights of the agent. If the request and the template have none: its own files and todos, and its model. If the
-	// manifest names no model, and the request no guest, the right to ask the agent's model is added.
+	// Rights of the agent. If neither the request nor the template has rights, the agent has rights to its own files and
+	// todos, and to its model. If the manifest has no right to a model, and the request specifies no guest, the right to
+	// use the agent's model is added.
 	Manifest *Manifest `protobuf:"bytes,6,opt,name=manifest,proto3" json:"manifest,omitempty"`
-	// Tighter bounds on its work.
+	// Tighter limits on its work.
 	Limits        *Limits `protobuf:"bytes,7,opt,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -128,12 +129,12 @@ func (x *CreateAgentRequest) GetLimits() *Limits {
 	return nil
 }
 
-// CreateAgentResponse returns the new agent.
+// CreateAgentResponse contains the new agent.
 type CreateAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
-	// `gallery` if the agent was created from a template; otherwise absent.
+	// `gallery` if the agent was created from a template. Otherwise it is absent.
 	Source        *string `protobuf:"bytes,2,opt,name=source,proto3,oneof" json:"source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -186,7 +187,7 @@ func (x *CreateAgentResponse) GetSource() string {
 // TerminateAgentRequest ends an agent.
 type TerminateAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// Id of the agent.
 	AgentId       string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -229,7 +230,7 @@ func (x *TerminateAgentRequest) GetAgentId() string {
 	return ""
 }
 
-// TerminateAgentResponse returns the terminated agent.
+// TerminateAgentResponse contains the terminated agent.
 type TerminateAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent, which can be resumed until its `restorable_until`.
@@ -275,10 +276,10 @@ func (x *TerminateAgentResponse) GetAgent() *Agent {
 	return nil
 }
 
-// ResetAgentRequest names an agent to clear.
+// ResetAgentRequest specifies an agent to reset.
 type ResetAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// Id of the agent.
 	AgentId       string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -321,12 +322,12 @@ func (x *ResetAgentRequest) GetAgentId() string {
 	return ""
 }
 
-// ResetAgentResponse returns the new epoch.
+// ResetAgentResponse contains the new epoch.
 type ResetAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent's id.
+	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// The epoch that began.
+	// The new epoch.
 	Epoch         int32 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -376,10 +377,10 @@ func (x *ResetAgentResponse) GetEpoch() int32 {
 	return 0
 }
 
-// MigrateAgentRequest names an agent to migrate to the current module of its guest.
+// MigrateAgentRequest specifies an agent to migrate to the current module of its guest.
 type MigrateAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// Id of the agent.
 	AgentId       string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -422,13 +423,13 @@ func (x *MigrateAgentRequest) GetAgentId() string {
 	return ""
 }
 
-// MigrateAgentResponse returns the migrated agent.
+// MigrateAgentResponse contains the migrated agent.
 type MigrateAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent after the migration.
 	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
-	// SHA-256 of the module that it ran before: 64 hexadecimal digits; empty if it already ran the current module, so
-	// that nothing was changed.
+	// SHA-256 of the previous module: 64 hexadecimal digits. It is empty if the agent already ran the current module, and
+	// nothing was changed.
 	FromDigest    string `protobuf:"bytes,2,opt,name=from_digest,json=fromDigest,proto3" json:"from_digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -478,12 +479,12 @@ func (x *MigrateAgentResponse) GetFromDigest() string {
 	return ""
 }
 
-// StopAgentRequest names an agent to stop.
+// StopAgentRequest specifies an agent to stop.
 type StopAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Reason, for the journal; at most 1,024 bytes.
+	// Reason, for the journal, at most 1,024 bytes.
 	Reason        *string `protobuf:"bytes,2,opt,name=reason,proto3,oneof" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -533,7 +534,7 @@ func (x *StopAgentRequest) GetReason() string {
 	return ""
 }
 
-// StopAgentResponse returns the stopped agent.
+// StopAgentResponse contains the stopped agent.
 type StopAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent after the stop.
@@ -579,12 +580,13 @@ func (x *StopAgentResponse) GetAgent() *Agent {
 	return nil
 }
 
-// ForkAgentRequest names an agent to fork.
+// ForkAgentRequest specifies an agent to fork.
 type ForkAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent to fork.
+	// Id of the agent to fork.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Snapshot to fork from; absent: the state after the last finished turn.
+	// Id of the snapshot from which to fork. If it is absent, the agent is forked from the state after the last finished
+	// turn.
 	SnapshotId    *string `protobuf:"bytes,2,opt,name=snapshot_id,json=snapshotId,proto3,oneof" json:"snapshot_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -634,10 +636,10 @@ func (x *ForkAgentRequest) GetSnapshotId() string {
 	return ""
 }
 
-// ForkAgentResponse returns the second agent.
+// ForkAgentResponse contains the second agent.
 type ForkAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The new agent, idle, or stopped if the first agent is.
+	// The new agent. It is idle, or stopped if the first agent is stopped.
 	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -680,10 +682,10 @@ func (x *ForkAgentResponse) GetAgent() *Agent {
 	return nil
 }
 
-// SnapshotAgentRequest names an agent to take a snapshot of.
+// SnapshotAgentRequest specifies an agent of which to take a snapshot.
 type SnapshotAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// Name of the snapshot, at most 128 bytes.
 	Label         *string `protobuf:"bytes,2,opt,name=label,proto3,oneof" json:"label,omitempty"`
@@ -735,7 +737,7 @@ func (x *SnapshotAgentRequest) GetLabel() string {
 	return ""
 }
 
-// SnapshotAgentResponse returns the new snapshot.
+// SnapshotAgentResponse contains the new snapshot.
 type SnapshotAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The snapshot.
@@ -781,14 +783,15 @@ func (x *SnapshotAgentResponse) GetSnapshot() *AgentSnapshot {
 	return nil
 }
 
-// ResumeAgentRequest names an agent to resume.
+// ResumeAgentRequest specifies an agent to resume.
 type ResumeAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Snapshot to rewind to; absent: the present state.
+	// Id of the snapshot to which to rewind. If it is absent, the agent keeps its current state.
 	SnapshotId *string `protobuf:"bytes,2,opt,name=snapshot_id,json=snapshotId,proto3,oneof" json:"snapshot_id,omitempty"`
-	// New bound on all of its turns: 1 to 10,000; absent: unchanged.
+	// New maximum number of turns, including those already taken: 1 to 10,000. If it is absent, the maximum does not
+	// change.
 	MaxTurns      *int32 `protobuf:"varint,3,opt,name=max_turns,json=maxTurns,proto3,oneof" json:"max_turns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -845,10 +848,10 @@ func (x *ResumeAgentRequest) GetMaxTurns() int32 {
 	return 0
 }
 
-// ResumeAgentResponse returns the resumed agent.
+// ResumeAgentResponse contains the resumed agent.
 type ResumeAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent after the call.
+	// The agent after it was resumed.
 	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -894,14 +897,15 @@ func (x *ResumeAgentResponse) GetAgent() *Agent {
 // GrantRightsRequest changes the rights of an agent.
 type GrantRightsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Rights to add; absent: none. A grant adds to the bounds of the same tool or model in the manifest. Files can't be
-	// granted.
+	// Rights to add. If they are absent, no rights are added. A grant is added to the limits of the same tool or model in
+	// the manifest. Rights to files can't be granted.
 	Rights *Manifest `protobuf:"bytes,2,opt,name=rights,proto3" json:"rights,omitempty"`
-	// How long the rights hold: 1 s to 366 days; absent: as long as the agent exists.
+	// Time for which the rights are valid: 1 s to 366 days. If it is absent, they are valid as long as the agent exists.
 	ExpiresIn *durationpb.Duration `protobuf:"bytes,3,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
-	// Grants to withdraw, at most 64. Every principal that may grant may also withdraw the grants of others.
+	// Ids of the grants to withdraw, at most 64. Every principal that may grant rights may also withdraw the grants of
+	// others.
 	Withdraw []string `protobuf:"bytes,4,rep,name=withdraw,proto3" json:"withdraw,omitempty"`
 	// Reason, for the journal: 1 to 1,024 bytes.
 	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -974,12 +978,12 @@ func (x *GrantRightsRequest) GetReason() string {
 	return ""
 }
 
-// GrantRightsResponse returns the rights of the agent.
+// GrantRightsResponse contains the rights of the agent.
 type GrantRightsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The new grant; absent if none was added.
+	// The new grant. It is absent if no grant was added.
 	Grant *RightsGrant `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
-	// Manifest and valid grants together. The rights of the creator and policy limit them further.
+	// Manifest and valid grants together. They are further limited by the rights of the creator and by policy.
 	Manifest      *Manifest `protobuf:"bytes,2,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

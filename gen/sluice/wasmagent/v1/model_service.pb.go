@@ -24,16 +24,17 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// AskModelRequest is a question to a model.
+// AskModelRequest contains a request to a model.
 type AskModelRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Model, as `provider:name`.
 	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	// The conversation, the oldest message first: 1 to 2,000 messages.
+	// The conversation, oldest message first: 1 to 2,000 messages.
 	Messages []*ModelMessage `protobuf:"bytes,2,rep,name=messages,proto3" json:"messages,omitempty"`
 	// Tools that the model may call, at most 128.
 	Tools []*ModelTool `protobuf:"bytes,3,rep,name=tools,proto3" json:"tools,omitempty"`
-	// Bound on the tokens of the answer: 1 to 200,000; absent: the provider's in the configuration, otherwise 8,192.
+	// Maximum number of tokens in the response: 1 to 200,000. If it is absent, the provider's maximum in the
+	// configuration applies, otherwise 8,192.
 	MaxTokens     *int32 `protobuf:"varint,4,opt,name=max_tokens,json=maxTokens,proto3,oneof" json:"max_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -100,13 +101,13 @@ func (x *AskModelRequest) GetMaxTokens() int32 {
 // ModelMessage is a message of a conversation with a model.
 type ModelMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Speaker.
+	// Author of the message.
 	Role MessageRole `protobuf:"varint,1,opt,name=role,proto3,enum=sluice.wasmagent.v1.MessageRole" json:"role,omitempty"`
-	// Text, at most 1 MiB.
+	// Content of the message, at most 1 MiB.
 	Content string `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
-	// Calls of an assistant, at most 128.
+	// Calls in a message of the role assistant, at most 128.
 	Calls []*ModelCall `protobuf:"bytes,3,rep,name=calls,proto3" json:"calls,omitempty"`
-	// Id of the call that a message of a tool answers; otherwise empty. At most 128 bytes.
+	// Id of the call to whose result a message of the role tool belongs. Otherwise it is empty. At most 128 bytes.
 	CallId        string `protobuf:"bytes,4,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -170,14 +171,14 @@ func (x *ModelMessage) GetCallId() string {
 	return ""
 }
 
-// ModelCall is a call that a model asks for.
+// ModelCall is a call that a model requests.
 type ModelCall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identifier, which the message with the result repeats; at most 128 bytes.
+	// Identifier of the call, which the message with the result repeats. At most 128 bytes.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Name of the tool in the question: 1 to 128 bytes.
+	// Name of the tool in the request: 1 to 128 bytes.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Arguments as the model wrote them. They should be JSON, but need not be.
+	// Arguments as the model wrote them. They are not necessarily valid JSON.
 	Arguments     string `protobuf:"bytes,3,opt,name=arguments,proto3" json:"arguments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -241,7 +242,7 @@ type ModelTool struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Description, at most 4,096 bytes.
 	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
-	// JSON Schema of its arguments: a JSON object, at most 65,536 bytes; empty means any object.
+	// JSON Schema of its arguments: a JSON object, at most 65,536 bytes. Empty means any object.
 	InputSchema   string `protobuf:"bytes,3,opt,name=input_schema,json=inputSchema,proto3" json:"input_schema,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -298,21 +299,21 @@ func (x *ModelTool) GetInputSchema() string {
 	return ""
 }
 
-// AskModelResponse is progress, or the answer, which has no progress and ends the stream.
+// AskModelResponse contains progress, or the response, which has no progress and ends the stream.
 type AskModelResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A piece of the answer; absent in the last message.
+	// A part of the response. It is absent in the last message.
 	Progress *v1.Progress `protobuf:"bytes,1,opt,name=progress,proto3" json:"progress,omitempty"`
-	// Text of the model; it is not trusted.
+	// Text from the model. It is untrusted.
 	Content string `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
-	// Calls that the model asks for.
+	// Calls that the model requests.
 	Calls []*ModelCall `protobuf:"bytes,3,rep,name=calls,proto3" json:"calls,omitempty"`
-	// Tokens of the question, as the provider counts them.
+	// Number of tokens in the request, as counted by the provider.
 	InputTokens int32 `protobuf:"varint,4,opt,name=input_tokens,json=inputTokens,proto3" json:"input_tokens,omitempty"`
-	// Tokens of the answer.
+	// Number of tokens in the response.
 	OutputTokens int32 `protobuf:"varint,5,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
-	// Cost in US dollars by the configured prices: decimal digits with an optional fraction; `0` if the model has no
-	// price.
+	// Cost in US dollars at the configured prices: decimal digits with an optional fraction. It is `0` if the model has
+	// no price.
 	Cost          string `protobuf:"bytes,6,opt,name=cost,proto3" json:"cost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

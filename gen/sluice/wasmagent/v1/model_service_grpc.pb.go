@@ -26,29 +26,29 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ModelService asks models of the configured providers. An agent's question to its model is a call of this tool through
-// the gateway, so policy, limits, approvals and the journal apply to it as to any other call.
+// ModelService sends requests to models of the configured providers. An agent's request to its model is a call of this
+// tool through the gateway. Therefore policy, limits, approvals and the journal apply to it as to any other call.
 type ModelServiceClient interface {
-	// AskModel asks a model, and streams its answer as progress. A question that the provider refuses before an answer
-	// has begun is repeated, after the wait that the provider requests, as often as the configuration allows and within
-	// the call's deadline. Each wait is reported as progress. Errors:
+	// AskModel sends a request to a model, and streams the model's response as progress. If the provider refuses the
+	// request before a response has begun, it is repeated after the delay that the provider requests. The configuration
+	// limits the number of repetitions. They end with the call's deadline. Each delay is reported as progress. Errors:
 	//
-	//	FAILED_PRECONDITION  NO_MODEL_CONFIGURED: no provider of that name is configured;
+	//	FAILED_PRECONDITION  NO_MODEL_CONFIGURED: no provider with that name is configured;
 	//	                     MODEL_AUTH: the provider does not accept its key
-	//	INVALID_ARGUMENT     MODEL_REJECTED: the provider does not accept the question
-	//	RESOURCE_EXHAUSTED   MODEL_RATE_LIMITED: the provider allows no more questions now;
-	//	                     MODEL_OVERLOADED: the provider can't answer now;
-	//	                     MODEL_COST_SPENT: the agents of the person have used the bound for today;
-	//	                     MODEL_ANSWER_TOO_LARGE: the answer is over 1 MiB;
-	//	                     MODEL_ANSWER_CUT: the answer reached its bound on tokens and is incomplete;
-	//	                     QUESTIONS_FULL: too many questions of the person, or of all, are asked and wait, or the
-	//	                     question has waited too long
+	//	INVALID_ARGUMENT     MODEL_REJECTED: the provider does not accept the request
+	//	RESOURCE_EXHAUSTED   MODEL_RATE_LIMITED: the provider currently accepts no more requests;
+	//	                     MODEL_OVERLOADED: the provider is overloaded;
+	//	                     MODEL_COST_SPENT: the agents of the person have reached their maximum cost for today;
+	//	                     MODEL_ANSWER_TOO_LARGE: the response exceeds 1 MiB;
+	//	                     MODEL_ANSWER_CUT: the response reached its maximum number of tokens and is incomplete;
+	//	                     QUESTIONS_FULL: too many requests of the person, or of all people, run and wait, or the
+	//	                     request has waited too long
 	//	ABORTED              MODEL_UNREACHABLE: there is no connection to the provider;
-	//	                     MODEL_ANSWER_BROKEN: the answer ended in the middle;
-	//	                     MODEL_ANSWER_MALFORMED: the answer does not follow the API;
-	//	                     MODEL_TIMED_OUT: with its retries the question took longer than allowed
+	//	                     MODEL_ANSWER_BROKEN: the response ended before it was complete;
+	//	                     MODEL_ANSWER_MALFORMED: the response does not conform to the API;
+	//	                     MODEL_TIMED_OUT: the request and its repetitions took longer than allowed
 	//
-	// If the provider may charge for a failed question, the error has the metadata `input_tokens` and `output_tokens`,
+	// If the provider may charge for a failed request, the error has the metadata `input_tokens` and `output_tokens`,
 	// both decimal, and `cost`, as in AskModelResponse.
 	AskModel(ctx context.Context, in *AskModelRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AskModelResponse], error)
 }
@@ -84,29 +84,29 @@ type ModelService_AskModelClient = grpc.ServerStreamingClient[AskModelResponse]
 // All implementations must embed UnimplementedModelServiceServer
 // for forward compatibility.
 //
-// ModelService asks models of the configured providers. An agent's question to its model is a call of this tool through
-// the gateway, so policy, limits, approvals and the journal apply to it as to any other call.
+// ModelService sends requests to models of the configured providers. An agent's request to its model is a call of this
+// tool through the gateway. Therefore policy, limits, approvals and the journal apply to it as to any other call.
 type ModelServiceServer interface {
-	// AskModel asks a model, and streams its answer as progress. A question that the provider refuses before an answer
-	// has begun is repeated, after the wait that the provider requests, as often as the configuration allows and within
-	// the call's deadline. Each wait is reported as progress. Errors:
+	// AskModel sends a request to a model, and streams the model's response as progress. If the provider refuses the
+	// request before a response has begun, it is repeated after the delay that the provider requests. The configuration
+	// limits the number of repetitions. They end with the call's deadline. Each delay is reported as progress. Errors:
 	//
-	//	FAILED_PRECONDITION  NO_MODEL_CONFIGURED: no provider of that name is configured;
+	//	FAILED_PRECONDITION  NO_MODEL_CONFIGURED: no provider with that name is configured;
 	//	                     MODEL_AUTH: the provider does not accept its key
-	//	INVALID_ARGUMENT     MODEL_REJECTED: the provider does not accept the question
-	//	RESOURCE_EXHAUSTED   MODEL_RATE_LIMITED: the provider allows no more questions now;
-	//	                     MODEL_OVERLOADED: the provider can't answer now;
-	//	                     MODEL_COST_SPENT: the agents of the person have used the bound for today;
-	//	                     MODEL_ANSWER_TOO_LARGE: the answer is over 1 MiB;
-	//	                     MODEL_ANSWER_CUT: the answer reached its bound on tokens and is incomplete;
-	//	                     QUESTIONS_FULL: too many questions of the person, or of all, are asked and wait, or the
-	//	                     question has waited too long
+	//	INVALID_ARGUMENT     MODEL_REJECTED: the provider does not accept the request
+	//	RESOURCE_EXHAUSTED   MODEL_RATE_LIMITED: the provider currently accepts no more requests;
+	//	                     MODEL_OVERLOADED: the provider is overloaded;
+	//	                     MODEL_COST_SPENT: the agents of the person have reached their maximum cost for today;
+	//	                     MODEL_ANSWER_TOO_LARGE: the response exceeds 1 MiB;
+	//	                     MODEL_ANSWER_CUT: the response reached its maximum number of tokens and is incomplete;
+	//	                     QUESTIONS_FULL: too many requests of the person, or of all people, run and wait, or the
+	//	                     request has waited too long
 	//	ABORTED              MODEL_UNREACHABLE: there is no connection to the provider;
-	//	                     MODEL_ANSWER_BROKEN: the answer ended in the middle;
-	//	                     MODEL_ANSWER_MALFORMED: the answer does not follow the API;
-	//	                     MODEL_TIMED_OUT: with its retries the question took longer than allowed
+	//	                     MODEL_ANSWER_BROKEN: the response ended before it was complete;
+	//	                     MODEL_ANSWER_MALFORMED: the response does not conform to the API;
+	//	                     MODEL_TIMED_OUT: the request and its repetitions took longer than allowed
 	//
-	// If the provider may charge for a failed question, the error has the metadata `input_tokens` and `output_tokens`,
+	// If the provider may charge for a failed request, the error has the metadata `input_tokens` and `output_tokens`,
 	// both decimal, and `cost`, as in AskModelResponse.
 	AskModel(*AskModelRequest, grpc.ServerStreamingServer[AskModelResponse]) error
 	mustEmbedUnimplementedModelServiceServer()

@@ -23,12 +23,12 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// PromptAgentRequest is a prompt.
+// PromptAgentRequest contains a prompt.
 type PromptAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Text of the prompt: 1 byte to 1 MiB.
+	// Content of the prompt: 1 byte to 1 MiB.
 	Input         string `protobuf:"bytes,2,opt,name=input,proto3" json:"input,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -78,29 +78,29 @@ func (x *PromptAgentRequest) GetInput() string {
 	return ""
 }
 
-// PromptAgentResponse is progress, or the last message, which has no progress. A stream that ends with OK has sent its
-// last message.
+// PromptAgentResponse contains progress, or is the last message, which has no progress. A stream that ends with OK has
+// sent its last message.
 type PromptAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent's answer; empty before the last message, and if the prompt is not finished. It is text of a model and not
-	// trusted.
+	// The agent's response. It is empty before the last message, and if the prompt is not finished. It is text from a
+	// model and untrusted.
 	Response string `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
-	// Progress of the prompt; absent in the last message.
+	// Progress of the prompt. It is absent in the last message.
 	Progress *v1.Progress `protobuf:"bytes,2,opt,name=progress,proto3" json:"progress,omitempty"`
-	// True if the agent has answered. False in the last message means that the agent is parked, and continues by itself
-	// after the decision.
+	// Whether the agent has responded. If it is false in the last message, the agent waits for an approval, and continues
+	// by itself after the decision.
 	Finished bool `protobuf:"varint,3,opt,name=finished,proto3" json:"finished,omitempty"`
-	// The agent's id.
+	// Id of the agent.
 	AgentId string `protobuf:"bytes,4,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// As Agent.state.
+	// Same as Agent.state.
 	State AgentState `protobuf:"varint,5,opt,name=state,proto3,enum=sluice.wasmagent.v1.AgentState" json:"state,omitempty"`
-	// Turns taken in this epoch.
+	// Number of turns in this epoch.
 	TurnCount int32 `protobuf:"varint,6,opt,name=turn_count,json=turnCount,proto3" json:"turn_count,omitempty"`
-	// True if the agent takes no more prompts, as Agent.is_stopped.
+	// Whether the agent accepts no more prompts, as in Agent.is_stopped.
 	IsStopped bool `protobuf:"varint,7,opt,name=is_stopped,json=isStopped,proto3" json:"is_stopped,omitempty"`
-	// Why it stopped; unspecified if it has not.
+	// Reason for which the agent stopped. It is unspecified if it has not stopped.
 	StopReason StopReason `protobuf:"varint,8,opt,name=stop_reason,json=stopReason,proto3,enum=sluice.wasmagent.v1.StopReason" json:"stop_reason,omitempty"`
-	// What it waits for; absent if it does not wait.
+	// The wait of the agent. It is absent if the agent does not wait.
 	Waiting       *Waiting `protobuf:"bytes,9,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -199,14 +199,14 @@ func (x *PromptAgentResponse) GetWaiting() *Waiting {
 	return nil
 }
 
-// CallToolRequest is a call of a tool of an agent's sandbox.
+// CallToolRequest specifies a call of a tool of an agent's sandbox.
 type CallToolRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// The tool. Only this field selects the tool.
 	ToolName SandboxTool `protobuf:"varint,2,opt,name=tool_name,json=toolName,proto3,enum=sluice.wasmagent.v1.SandboxTool" json:"tool_name,omitempty"`
-	// Input: a JSON object, at most 4 MiB; empty means `{}`. Its keys depend on the tool; other keys are refused, for
+	// Input: a JSON object, at most 4 MiB. Empty means `{}`. The keys depend on the tool. Other keys are refused, for
 	// example `tool`:
 	//
 	//	read_file    path; offset, limit: lines, from 0; without them all lines
@@ -273,7 +273,7 @@ func (x *CallToolRequest) GetToolInput() string {
 	return ""
 }
 
-// CallToolResponse returns the output of the tool.
+// CallToolResponse contains the output of the tool.
 type CallToolResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Output: the lines for read_file, a JSON array of paths for list_files, and one sentence for the others.

@@ -24,23 +24,23 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Manifest has the rights of an agent. What it does not name is denied. An effect is carried out if the manifest, the
-// rights of the creator and policy all allow it.
+// Manifest contains the rights of an agent. All other effects are denied. An effect is executed only if the manifest,
+// the rights of the creator and policy all allow it.
 type Manifest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tools of servers, at most 256. The tools of the agent's own sandbox need no right.
+	// Rights to tools of servers, at most 256. The tools of the agent's own sandbox need no right.
 	Tools []*ToolRight `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
-	// Models, at most 16.
+	// Rights to models, at most 16.
 	Models []*ModelRight `protobuf:"bytes,2,rep,name=models,proto3" json:"models,omitempty"`
-	// Own files; absent: none.
+	// Right to the agent's own files. If it is absent, the agent may have no files.
 	Files *FileRight `protobuf:"bytes,3,opt,name=files,proto3" json:"files,omitempty"`
-	// Agents that it may create; absent: none.
+	// Right to create agents. If it is absent, the agent may create none.
 	Children *ChildRight `protobuf:"bytes,4,opt,name=children,proto3" json:"children,omitempty"`
-	// Whether the agent may read the time; if false, its clock stands still.
+	// Whether the agent may read the time. If it is false, its clock does not advance.
 	Clock bool `protobuf:"varint,5,opt,name=clock,proto3" json:"clock,omitempty"`
-	// Whether it may draw random numbers. They come from a seed in its journal.
+	// Whether the agent may use random numbers. They are derived from a seed in its journal.
 	Random bool `protobuf:"varint,6,opt,name=random,proto3" json:"random,omitempty"`
-	// Whether a denied effect stops the agent; if false, the guest gets the refusal and continues.
+	// Whether a denied effect stops the agent. If it is false, the guest receives the refusal and continues.
 	StopOnDenial  bool `protobuf:"varint,7,opt,name=stop_on_denial,json=stopOnDenial,proto3" json:"stop_on_denial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -125,18 +125,18 @@ func (x *Manifest) GetStopOnDenial() bool {
 	return false
 }
 
-// ToolRight is a right on tools of a server.
+// ToolRight is a right to tools of a server.
 type ToolRight struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Configured name of the server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Name of the tool, or an anchored glob in which `*` matches any run of characters: 1 to 128 characters. A lone `*`
-	// is refused.
+	// Name of the tool, or an anchored glob in which `*` matches any sequence of characters: 1 to 128 characters. `*`
+	// alone is refused.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
-	// Conditions on the arguments, which must all hold; at most 16, and 64 in a manifest. Arguments over 65,536 bytes
-	// satisfy no condition.
+	// Conditions on the arguments, all of which must be met: at most 16, and at most 64 in a manifest. Arguments over
+	// 65,536 bytes satisfy no condition.
 	Conditions []*ArgumentCondition `protobuf:"bytes,3,rep,name=conditions,proto3" json:"conditions,omitempty"`
-	// Number of calls in all: 1 to 1,000,000; absent: no bound of this right.
+	// Maximum number of calls in total: 1 to 1,000,000. If it is absent, this right has no maximum.
 	Calls         *int32 `protobuf:"varint,4,opt,name=calls,proto3,oneof" json:"calls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -303,22 +303,24 @@ type isArgumentCondition_Test interface {
 }
 
 type ArgumentCondition_Equals struct {
-	// This string exactly, at most 4,096 bytes.
+	// The argument is exactly this string, at most 4,096 bytes.
 	Equals string `protobuf:"bytes,2,opt,name=equals,proto3,oneof"`
 }
 
 type ArgumentCondition_Prefix struct {
-	// A string that begins with this text, 1 to 4,096 bytes. It is not treated as a path.
+	// The argument begins with this string, 1 to 4,096 bytes. It is not interpreted as a path.
 	Prefix string `protobuf:"bytes,3,opt,name=prefix,proto3,oneof"`
 }
 
 type ArgumentCondition_Below struct {
-	// A path equal to this one or below it, both without `.`, `..` and doubled slashes: 1 to 4,096 bytes.
+	// The argument is a path equal to this path or below it, both without `.`, `..` and double slashes: 1 to 4,096
+	// bytes.
 	Below string `protobuf:"bytes,4,opt,name=below,proto3,oneof"`
 }
 
 type ArgumentCondition_AtMost struct {
-	// A number that is at most this one, compared by exact value: decimal digits with an optional sign and fraction.
+	// The argument is a number that is at most this number, compared by exact value: decimal digits with an optional
+	// sign and fraction.
 	AtMost string `protobuf:"bytes,5,opt,name=at_most,json=atMost,proto3,oneof"`
 }
 
@@ -330,14 +332,15 @@ func (*ArgumentCondition_Below) isArgumentCondition_Test() {}
 
 func (*ArgumentCondition_AtMost) isArgumentCondition_Test() {}
 
-// ModelRight is a right on models.
+// ModelRight is a right to models.
 type ModelRight struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Model as `provider:name`, or an anchored glob: 1 to 128 characters.
 	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	// Tokens in all, sent and received: 1 or more; absent: no bound of this right.
+	// Maximum number of tokens in total, sent and received: 1 or more. If it is absent, this right has no maximum.
 	Tokens *int32 `protobuf:"varint,2,opt,name=tokens,proto3,oneof" json:"tokens,omitempty"`
-	// Cost in all, in US dollars: decimal digits with an optional fraction; absent: no bound of this right.
+	// Maximum cost in total, in US dollars: decimal digits with an optional fraction. If it is absent, this right has no
+	// maximum.
 	Cost          *string `protobuf:"bytes,3,opt,name=cost,proto3,oneof" json:"cost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -394,12 +397,12 @@ func (x *ModelRight) GetCost() string {
 	return ""
 }
 
-// FileRight bounds an agent's own files.
+// FileRight limits an agent's own files.
 type FileRight struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Bytes in all: 1 to 67,108,864 (64 MiB).
+	// Maximum total size in bytes: 1 to 67,108,864 (64 MiB).
 	Bytes int32 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// Number of files: 1 to 10,000.
+	// Maximum number of files: 1 to 10,000.
 	Count         int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -452,9 +455,9 @@ func (x *FileRight) GetCount() int32 {
 // ChildRight is the right to create agents.
 type ChildRight struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Depth of agents below the agent: 1 to 3.
+	// Maximum depth of agents below the agent: 1 to 3.
 	Depth int32 `protobuf:"varint,1,opt,name=depth,proto3" json:"depth,omitempty"`
-	// Number of agents at the same time, at any depth: 1 to 1,000.
+	// Maximum number of agents at the same time, at any depth: 1 to 1,000.
 	Count         int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -504,17 +507,17 @@ func (x *ChildRight) GetCount() int32 {
 	return 0
 }
 
-// Limits bound the work of one agent more tightly than the installation does. An absent or wider value is replaced by
-// the installation's.
+// Limits restricts the work of one agent more tightly than the installation does. For an absent or higher value, the
+// installation's limit applies.
 type Limits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Memory in MiB: 1 to 4,096.
+	// Maximum memory in MiB: 1 to 4,096.
 	MemoryMib *int32 `protobuf:"varint,1,opt,name=memory_mib,json=memoryMib,proto3,oneof" json:"memory_mib,omitempty"`
-	// Fuel of a turn in millions of instructions: 1 to 1,000,000.
+	// Maximum fuel of a turn in millions of instructions: 1 to 1,000,000.
 	FuelMillions *int32 `protobuf:"varint,2,opt,name=fuel_millions,json=fuelMillions,proto3,oneof" json:"fuel_millions,omitempty"`
-	// Effects of a turn: 1 to 10,000.
+	// Maximum number of effects of a turn: 1 to 10,000.
 	EffectsPerTurn *int32 `protobuf:"varint,3,opt,name=effects_per_turn,json=effectsPerTurn,proto3,oneof" json:"effects_per_turn,omitempty"`
-	// Time limit of a turn, without the time that it waits for effects and approvals: 10 ms to 1 h.
+	// Maximum duration of a turn, without the time that it waits for effects and approvals: 10 ms to 1 h.
 	Deadline      *durationpb.Duration `protobuf:"bytes,4,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -578,7 +581,7 @@ func (x *Limits) GetDeadline() *durationpb.Duration {
 	return nil
 }
 
-// RightsGrant has rights that an agent has in addition to its manifest.
+// RightsGrant contains rights of an agent in addition to its manifest.
 type RightsGrant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier, unique for the agent: 1 to 64 characters.
@@ -589,9 +592,9 @@ type RightsGrant struct {
 	GrantedBy string `protobuf:"bytes,3,opt,name=granted_by,json=grantedBy,proto3" json:"granted_by,omitempty"`
 	// Time of the grant.
 	GrantedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=granted_at,json=grantedAt,proto3" json:"granted_at,omitempty"`
-	// Time at which the rights end; absent: they end with the agent.
+	// Time at which the rights expire. If it is absent, they expire with the agent.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	// Reason, as given in the request.
+	// Reason in the request.
 	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -24,14 +24,14 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ListAgentsRequest asks for a page of agents.
+// ListAgentsRequest requests a page of agents.
 type ListAgentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Selected states, as Agent.state; empty: all but terminated.
+	// Selects agents in one of these states. Empty means all states except terminated.
 	States []AgentState `protobuf:"varint,1,rep,packed,name=states,proto3,enum=sluice.wasmagent.v1.AgentState" json:"states,omitempty"`
 	// Maximum number of agents: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the page before; empty for the first page.
+	// `next_page_token` of the previous page. Empty for the first page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -88,14 +88,14 @@ func (x *ListAgentsRequest) GetPageToken() string {
 	return ""
 }
 
-// ListAgentsResponse is a page of agents, the newest first.
+// ListAgentsResponse is a page of agents, newest first.
 type ListAgentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agents.
 	Agents []*Agent `protobuf:"bytes,1,rep,name=agents,proto3" json:"agents,omitempty"`
 	// Number of agents on all pages.
 	Count int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	// Token of the next page; empty on the last page.
+	// Token of the next page. It is empty on the last page.
 	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -152,14 +152,14 @@ func (x *ListAgentsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// ListFilesRequest asks for a page of an agent's files.
+// ListFilesRequest requests a page of an agent's files.
 type ListFilesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// Maximum number of files: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the page before; empty for the first page.
+	// `next_page_token` of the previous page. Empty for the first page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -216,18 +216,18 @@ func (x *ListFilesRequest) GetPageToken() string {
 	return ""
 }
 
-// ListFilesResponse is a page of files, by path.
+// ListFilesResponse is a page of files, sorted by path.
 type ListFilesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tools of the sandbox, by name.
+	// Tools of the sandbox, sorted by name.
 	Tools []SandboxTool `protobuf:"varint,1,rep,packed,name=tools,proto3,enum=sluice.wasmagent.v1.SandboxTool" json:"tools,omitempty"`
 	// Number of files on all pages.
 	FileCount int32 `protobuf:"varint,2,opt,name=file_count,json=fileCount,proto3" json:"file_count,omitempty"`
-	// Turns taken in this epoch.
+	// Number of turns in this epoch.
 	TurnCount int32 `protobuf:"varint,3,opt,name=turn_count,json=turnCount,proto3" json:"turn_count,omitempty"`
 	// The files.
 	Files []*AgentFile `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`
-	// Token of the next page; empty on the last page.
+	// Token of the next page. It is empty on the last page.
 	NextPageToken string `protobuf:"bytes,5,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -303,7 +303,7 @@ type AgentFile struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Path, relative, with parts separated by `/`.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// Size, in bytes.
+	// Size in bytes.
 	SizeBytes int32 `protobuf:"varint,2,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
 	// SHA-256 of its content: 64 hexadecimal digits.
 	Sha256 string `protobuf:"bytes,3,opt,name=sha256,proto3" json:"sha256,omitempty"`
@@ -371,14 +371,15 @@ func (x *AgentFile) GetModifiedAt() *timestamppb.Timestamp {
 	return nil
 }
 
-// GetStateRequest asks for an agent's state.
+// GetStateRequest requests an agent's state.
 type GetStateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Maximum number of messages: 0 to 1,000; 0: as many as fit into 1 MiB. A page over 3 MiB has fewer.
+	// Maximum number of messages: 0 to 1,000. If it is 0, the page has up to 1 MiB. A page has fewer messages if it would
+	// exceed 3 MiB.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the page before; empty for the oldest messages.
+	// `next_page_token` of the previous page. Empty for the oldest messages.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -435,14 +436,14 @@ func (x *GetStateRequest) GetPageToken() string {
 	return ""
 }
 
-// GetStateResponse is an agent's state.
+// GetStateResponse contains an agent's state.
 type GetStateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent's id.
+	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Its conversation, or a page of it.
+	// Conversation of the agent, or a page of it.
 	State *Conversation `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
-	// Token of the next page of messages; empty on the last page.
+	// Token of the next page of messages. It is empty on the last page.
 	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// The agent.
 	Info *Agent `protobuf:"bytes,4,opt,name=info,proto3" json:"info,omitempty"`
@@ -450,11 +451,11 @@ type GetStateResponse struct {
 	Manifest *Manifest `protobuf:"bytes,5,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	// Valid grants, in addition to the manifest.
 	Grants []*RightsGrant `protobuf:"bytes,6,rep,name=grants,proto3" json:"grants,omitempty"`
-	// Bounds on its work that are in force, none absent.
+	// Limits that apply to its work. None is absent.
 	Limits *Limits `protobuf:"bytes,7,opt,name=limits,proto3" json:"limits,omitempty"`
 	// Resources that it has used.
 	Usage *Usage `protobuf:"bytes,8,opt,name=usage,proto3" json:"usage,omitempty"`
-	// Snapshots, the newest first.
+	// Snapshots, newest first.
 	Snapshots     []*AgentSnapshot `protobuf:"bytes,9,rep,name=snapshots,proto3" json:"snapshots,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -553,10 +554,10 @@ func (x *GetStateResponse) GetSnapshots() []*AgentSnapshot {
 	return nil
 }
 
-// ListTodosRequest asks for an agent's todos.
+// ListTodosRequest requests an agent's todos.
 type ListTodosRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// Id of the agent.
 	AgentId       string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -599,10 +600,10 @@ func (x *ListTodosRequest) GetAgentId() string {
 	return ""
 }
 
-// ListTodosResponse is an agent's todo list.
+// ListTodosResponse contains an agent's todo list.
 type ListTodosResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent's id.
+	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// The todos in the agent's order, at most 1,000.
 	Todos         []*Todo `protobuf:"bytes,2,rep,name=todos,proto3" json:"todos,omitempty"`
@@ -654,10 +655,10 @@ func (x *ListTodosResponse) GetTodos() []*Todo {
 	return nil
 }
 
-// ListToolsRequest asks for an agent's tools.
+// ListToolsRequest requests an agent's tools.
 type ListToolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// Id of the agent.
 	AgentId       string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -700,14 +701,14 @@ func (x *ListToolsRequest) GetAgentId() string {
 	return ""
 }
 
-// ListToolsResponse returns the tools of an agent.
+// ListToolsResponse contains the tools of an agent.
 type ListToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent's id.
+	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Tools of its sandbox, by name.
+	// Tools of its sandbox, sorted by name.
 	Tools []SandboxTool `protobuf:"varint,2,rep,packed,name=tools,proto3,enum=sluice.wasmagent.v1.SandboxTool" json:"tools,omitempty"`
-	// Rights on tools of servers, including grants. Policy decides on each call.
+	// Rights to tools of servers, including grants. Policy evaluates each call in addition.
 	Rights        []*ToolRight `protobuf:"bytes,3,rep,name=rights,proto3" json:"rights,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -764,10 +765,10 @@ func (x *ListToolsResponse) GetRights() []*ToolRight {
 	return nil
 }
 
-// GetTurnCountRequest names an agent.
+// GetTurnCountRequest specifies an agent.
 type GetTurnCountRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// Id of the agent.
 	AgentId       string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -810,14 +811,14 @@ func (x *GetTurnCountRequest) GetAgentId() string {
 	return ""
 }
 
-// GetTurnCountResponse returns the turns of an agent.
+// GetTurnCountResponse contains the number of turns of an agent.
 type GetTurnCountResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent's id.
+	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Turns taken in this epoch.
+	// Number of turns in this epoch.
 	TurnCount int32 `protobuf:"varint,2,opt,name=turn_count,json=turnCount,proto3" json:"turn_count,omitempty"`
-	// Bound on its turns.
+	// Maximum number of turns.
 	MaxTurns      int32 `protobuf:"varint,3,opt,name=max_turns,json=maxTurns,proto3" json:"max_turns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -874,10 +875,10 @@ func (x *GetTurnCountResponse) GetMaxTurns() int32 {
 	return 0
 }
 
-// GetStopStatusRequest names an agent.
+// GetStopStatusRequest specifies an agent.
 type GetStopStatusRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent.
+	// Id of the agent.
 	AgentId       string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -920,16 +921,16 @@ func (x *GetStopStatusRequest) GetAgentId() string {
 	return ""
 }
 
-// GetStopStatusResponse returns whether an agent takes prompts.
+// GetStopStatusResponse reports whether an agent accepts prompts.
 type GetStopStatusResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent's id.
+	// Id of the agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// As Agent.is_stopped.
+	// Same as Agent.is_stopped.
 	IsStopped bool `protobuf:"varint,2,opt,name=is_stopped,json=isStopped,proto3" json:"is_stopped,omitempty"`
-	// As Agent.state.
+	// Same as Agent.state.
 	State AgentState `protobuf:"varint,3,opt,name=state,proto3,enum=sluice.wasmagent.v1.AgentState" json:"state,omitempty"`
-	// Why it stopped; unspecified if it has not.
+	// Reason for which the agent stopped. It is unspecified if it has not stopped.
 	StopReason    StopReason `protobuf:"varint,4,opt,name=stop_reason,json=stopReason,proto3,enum=sluice.wasmagent.v1.StopReason" json:"stop_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -23,8 +23,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Template is a template for agents, in the format of the upstream gallery: names of two words keep their underscore in
-// JSON. Its texts are written by the principal that added it, and are not trusted.
+// Template is a template for agents, in the format of the upstream gallery: in JSON, names of two words keep their
+// underscore. Its strings are written by the principal that added it, and are untrusted.
 type Template struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier, unique in a tenant's gallery: `^[a-z0-9][a-z0-9-]{0,63}$`.
@@ -39,29 +39,31 @@ type Template struct {
 	Tags []string `protobuf:"bytes,5,rep,name=tags,proto3" json:"tags,omitempty"`
 	// Version, at most 64 bytes.
 	Version string `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`
-	// Author, according to the template; at most 128 bytes. See `added_by`.
+	// Author, according to the template, at most 128 bytes. See `added_by`.
 	Author string `protobuf:"bytes,7,opt,name=author,proto3" json:"author,omitempty"`
-	// Tool definitions of its container, at most 64. They give no right.
+	// Tool definitions of its container, at most 64. They grant no rights.
 	Tools []*TemplateTool `protobuf:"bytes,8,rep,name=tools,proto3" json:"tools,omitempty"`
 	// Prompts, 1 to 64. The first one is the agent's instructions.
 	Prompts []*TemplatePrompt `protobuf:"bytes,9,rep,name=prompts,proto3" json:"prompts,omitempty"`
-	// Skills, at most 64. They follow the instructions of its agents, so that a model gets them; both together have at
-	// most 65,536 bytes (INSTRUCTIONS_TOO_LARGE). ComposeAgent finds skills by name.
+	// Skills, at most 64. They are appended to the instructions of its agents, so that a model receives them.
+	// Instructions and skills together have at most 65,536 bytes (INSTRUCTIONS_TOO_LARGE). ComposeAgent selects skills by
+	// name.
 	Skills []*TemplateSkill `protobuf:"bytes,10,rep,name=skills,proto3" json:"skills,omitempty"`
-	// MCP tools of its container, at most 256. They give no right.
+	// MCP tools of its container, at most 256. They grant no rights.
 	McpTools []*TemplateMcpTool `protobuf:"bytes,11,rep,name=mcp_tools,proto3" json:"mcp_tools,omitempty"`
-	// Capabilities, as the upstream gallery describes them, at most 64. They give no right.
+	// Capabilities in the format of the upstream gallery, at most 64. They grant no rights.
 	Capabilities []*TemplateCapability `protobuf:"bytes,12,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
-	// Whether it belongs to the installation. Ignored in requests.
+	// Whether the template belongs to the installation. Ignored in requests.
 	Builtin bool `protobuf:"varint,13,opt,name=builtin,proto3" json:"builtin,omitempty"`
-	// Manifest of its agents, limited by the rights of their creators; absent: their own files and todos.
+	// Manifest of its agents, limited by the rights of their creators. If it is absent, they have rights only to their
+	// own files and todos.
 	Manifest *Manifest `protobuf:"bytes,14,opt,name=manifest,proto3" json:"manifest,omitempty"`
-	// Subject of the principal that added it; empty if it is built in. Ignored in requests.
+	// Subject of the principal that added the template. It is empty if the template is built in. Ignored in requests.
 	AddedBy string `protobuf:"bytes,15,opt,name=added_by,proto3" json:"added_by,omitempty"`
-	// True if no agent can be created from it until an operator accepts it. Ignored in requests.
+	// Whether an operator must accept the template before an agent can be created from it. Ignored in requests.
 	Quarantined bool `protobuf:"varint,16,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
-	// Digest of the content that an operator accepted, as TemplateSummary.digest; empty if no operator has accepted it.
-	// Ignored in requests.
+	// Digest of the content that an operator accepted, as in TemplateSummary.digest. It is empty if no operator has
+	// accepted the template. Ignored in requests.
 	AcceptedDigest string `protobuf:"bytes,17,opt,name=accepted_digest,proto3" json:"accepted_digest,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -223,7 +225,7 @@ type TemplateTool struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Description, at most 4,096 bytes.
 	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
-	// JSON Schema of its parameters: a JSON object, at most 65,536 bytes; empty means `{}`.
+	// JSON Schema of its parameters: a JSON object, at most 65,536 bytes. Empty means `{}`.
 	Parameters string `protobuf:"bytes,3,opt,name=parameters,proto3" json:"parameters,omitempty"`
 	// Description of its result, at most 4,096 bytes.
 	Returns       string `protobuf:"bytes,4,opt,name=returns,proto3" json:"returns,omitempty"`
@@ -294,7 +296,7 @@ type TemplatePrompt struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name, 1 to 128 bytes.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Text, at most 65,536 bytes.
+	// Content of the prompt, at most 65,536 bytes.
 	SystemPrompt string `protobuf:"bytes,2,opt,name=system_prompt,proto3" json:"system_prompt,omitempty"`
 	// Version, at most 64 bytes.
 	Version       string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
@@ -360,7 +362,7 @@ type TemplateSkill struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Description, at most 4,096 bytes.
 	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
-	// Word that starts the skill, for example `/refactor`; at most 128 bytes.
+	// Word that starts the skill, for example `/refactor`, at most 128 bytes.
 	Trigger string `protobuf:"bytes,3,opt,name=trigger,proto3" json:"trigger,omitempty"`
 	// Instructions of the skill, at most 65,536 bytes.
 	Content       string `protobuf:"bytes,4,opt,name=content,proto3" json:"content,omitempty"`
@@ -433,7 +435,7 @@ type TemplateMcpTool struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Description, at most 4,096 bytes.
 	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
-	// JSON Schema of its input: a JSON object, at most 65,536 bytes; empty means `{}`.
+	// JSON Schema of its input: a JSON object, at most 65,536 bytes. Empty means `{}`.
 	InputSchema string `protobuf:"bytes,3,opt,name=input_schema,proto3" json:"input_schema,omitempty"`
 	// Group of the tool, at most 128 bytes.
 	Group         string `protobuf:"bytes,4,opt,name=group,proto3" json:"group,omitempty"`
@@ -499,14 +501,14 @@ func (x *TemplateMcpTool) GetGroup() string {
 	return ""
 }
 
-// TemplateCapability is a capability as the upstream gallery describes it.
+// TemplateCapability is a capability in the format of the upstream gallery.
 type TemplateCapability struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name, 1 to 128 bytes.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Rights, for example `read`; at most 64.
+	// Rights, for example `read`, at most 64.
 	Rights []string `protobuf:"bytes,2,rep,name=rights,proto3" json:"rights,omitempty"`
-	// Scope, for example `sandbox`; at most 128 bytes.
+	// Scope, for example `sandbox`, at most 128 bytes.
 	Scope string `protobuf:"bytes,3,opt,name=scope,proto3" json:"scope,omitempty"`
 	// Number of allowed delegations: 0 to 4.
 	DelegationDepth int32 `protobuf:"varint,4,opt,name=delegation_depth,proto3" json:"delegation_depth,omitempty"`

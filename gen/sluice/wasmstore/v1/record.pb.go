@@ -24,63 +24,62 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Record is an agent without what is large.
+// Record contains the stored data of an agent, except its state.
 type Record struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Who made it.
+	// Principal that created the agent.
 	Creator *v1.Principal `protobuf:"bytes,2,opt,name=creator,proto3" json:"creator,omitempty"`
-	// Template that it was made from; may be empty.
+	// Template from which the agent was created. It may be empty.
 	Template string `protobuf:"bytes,3,opt,name=template,proto3" json:"template,omitempty"`
-	// Guest that it runs, by name.
+	// Name of the guest that the agent runs.
 	Guest string `protobuf:"bytes,4,opt,name=guest,proto3" json:"guest,omitempty"`
 	// SHA-256 of its module: hex, 64 characters.
 	ModuleDigest string `protobuf:"bytes,5,opt,name=module_digest,json=moduleDigest,proto3" json:"module_digest,omitempty"`
-	// System instructions; may be empty.
+	// System instructions. It may be empty.
 	Instructions string `protobuf:"bytes,6,opt,name=instructions,proto3" json:"instructions,omitempty"`
-	// What was asked for as it was made.
+	// Configuration when the agent was created.
 	Config *v11.AgentConfig `protobuf:"bytes,7,opt,name=config,proto3" json:"config,omitempty"`
-	// What it may do by itself.
+	// Manifest: the agent's own rights.
 	Manifest *v11.Manifest `protobuf:"bytes,8,opt,name=manifest,proto3" json:"manifest,omitempty"`
-	// What was granted beside that.
+	// Grants in addition to the manifest.
 	Grants []*v11.RightsGrant `protobuf:"bytes,9,rep,name=grants,proto3" json:"grants,omitempty"`
-	// The bounds on its work, none absent.
+	// Limits on its work. None is absent.
 	Limits *v11.Limits `protobuf:"bytes,10,opt,name=limits,proto3" json:"limits,omitempty"`
-	// When it was made.
+	// Time at which the agent was created.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// Agent whose making its journal begins with, and when that was: where its guest's
-	// clock and random numbers begin.
+	// Id of the agent whose creation is the first event of the journal.
 	JournalId string `protobuf:"bytes,12,opt,name=journal_id,json=journalId,proto3" json:"journal_id,omitempty"`
-	// When that one was made.
+	// Time at which that agent was created. The guest's clock and random numbers begin there.
 	Origin *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=origin,proto3" json:"origin,omitempty"`
-	// Agent that it was forked from; may be empty.
+	// Id of the agent from which it was forked. It may be empty.
 	ForkedFrom string `protobuf:"bytes,14,opt,name=forked_from,json=forkedFrom,proto3" json:"forked_from,omitempty"`
-	// SHA-256 of the archive that it was imported from; may be empty.
+	// SHA-256 of the archive from which it was imported. It may be empty.
 	ImportedDigest string `protobuf:"bytes,15,opt,name=imported_digest,json=importedDigest,proto3" json:"imported_digest,omitempty"`
-	// Where it is in its life.
+	// State of the agent.
 	State v11.AgentState `protobuf:"varint,16,opt,name=state,proto3,enum=sluice.wasmagent.v1.AgentState" json:"state,omitempty"`
-	// Why it stopped.
+	// Reason for which the agent stopped.
 	StopReason v11.StopReason `protobuf:"varint,17,opt,name=stop_reason,json=stopReason,proto3,enum=sluice.wasmagent.v1.StopReason" json:"stop_reason,omitempty"`
-	// Why it failed; absent where it has not.
+	// Failure of the agent. It is absent if the agent has not failed.
 	Failure *v11.Failure `protobuf:"bytes,18,opt,name=failure,proto3" json:"failure,omitempty"`
 	// Whether an operator stopped it.
 	ByOperator bool `protobuf:"varint,19,opt,name=by_operator,json=byOperator,proto3" json:"by_operator,omitempty"`
 	// Epoch, from 1.
 	Epoch int32 `protobuf:"varint,20,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Turns that it has taken in this epoch.
+	// Number of turns in this epoch.
 	Turns int32 `protobuf:"varint,21,opt,name=turns,proto3" json:"turns,omitempty"`
-	// Turns that it may take.
+	// Maximum number of turns.
 	MaxTurns int32 `protobuf:"varint,22,opt,name=max_turns,json=maxTurns,proto3" json:"max_turns,omitempty"`
-	// Files that it has.
+	// Number of its files.
 	FileCount int32 `protobuf:"varint,23,opt,name=file_count,json=fileCount,proto3" json:"file_count,omitempty"`
-	// What they have together in bytes, paths included.
+	// Total size of its files in bytes, including paths.
 	FileBytes int64 `protobuf:"varint,24,opt,name=file_bytes,json=fileBytes,proto3" json:"file_bytes,omitempty"`
-	// Until when it can be brought back; absent where it has not ended.
+	// Time until which the agent can be restored. It is absent if the agent is not terminated.
 	RestorableUntil *timestamppb.Timestamp `protobuf:"bytes,25,opt,name=restorable_until,json=restorableUntil,proto3" json:"restorable_until,omitempty"`
-	// What it has spent; memory_bytes and file_bytes are not kept here.
+	// Resources that the agent has used. memory_bytes and file_bytes are not stored here.
 	Usage *v11.Usage `protobuf:"bytes,26,opt,name=usage,proto3" json:"usage,omitempty"`
-	// Where its journal stands.
+	// Head of its journal.
 	Head *Head `protobuf:"bytes,27,opt,name=head,proto3" json:"head,omitempty"`
 	// SHA-256 of its State: hex, 64 characters.
 	StateDigest string `protobuf:"bytes,28,opt,name=state_digest,json=stateDigest,proto3" json:"state_digest,omitempty"`
@@ -88,9 +87,9 @@ type Record struct {
 	StateBytes int64 `protobuf:"varint,29,opt,name=state_bytes,json=stateBytes,proto3" json:"state_bytes,omitempty"`
 	// Size of its guest's snapshot in bytes.
 	MemoryBytes int64 `protobuf:"varint,30,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
-	// States that it was asked to keep, the newest first.
+	// Stored snapshots, newest first.
 	Kept []*Kept `protobuf:"bytes,31,rep,name=kept,proto3" json:"kept,omitempty"`
-	// Where its State lies.
+	// Key under which its State is stored.
 	StateKey      string `protobuf:"bytes,32,opt,name=state_key,json=stateKey,proto3" json:"state_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -350,16 +349,16 @@ func (x *Record) GetStateKey() string {
 	return ""
 }
 
-// Head is where a journal stands.
+// Head is the end of a journal.
 type Head struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Events so far.
+	// Number of events so far.
 	Place int64 `protobuf:"varint,1,opt,name=place,proto3" json:"place,omitempty"`
-	// Epoch of the newest one.
+	// Epoch of the newest event.
 	Epoch int32 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Sequence of the newest one.
+	// Sequence of the newest event.
 	Sequence int64 `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// Hash of the newest one: hex SHA-256, 64 characters.
+	// Hash of the newest event: hex SHA-256, 64 characters.
 	Hash string `protobuf:"bytes,4,opt,name=hash,proto3" json:"hash,omitempty"`
 	// Size of all events in bytes.
 	Bytes         int64 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
@@ -432,16 +431,16 @@ func (x *Head) GetBytes() int64 {
 	return 0
 }
 
-// Kept is a state that was kept.
+// Kept is a stored snapshot.
 type Kept struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As it is listed.
+	// The snapshot as it is listed.
 	Snapshot *v11.AgentSnapshot `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
-	// Head of the journal then.
+	// Head of the journal when the snapshot was taken.
 	Head *Head `protobuf:"bytes,2,opt,name=head,proto3" json:"head,omitempty"`
 	// SHA-256 of the module that was run: hex, 64 characters.
 	ModuleDigest string `protobuf:"bytes,3,opt,name=module_digest,json=moduleDigest,proto3" json:"module_digest,omitempty"`
-	// Where the State lies.
+	// Key under which the State is stored.
 	StateKey      string `protobuf:"bytes,4,opt,name=state_key,json=stateKey,proto3" json:"state_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -505,16 +504,16 @@ func (x *Kept) GetStateKey() string {
 	return ""
 }
 
-// State is what a turn changes.
+// State is the part of an agent that a turn changes.
 type State struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Snapshot of the guest; empty before its first turn.
+	// Snapshot of the guest. It is empty before its first turn.
 	Memory []byte `protobuf:"bytes,1,opt,name=memory,proto3" json:"memory,omitempty"`
-	// Sequence of the newest envelope that the guest was given.
+	// Sequence of the newest envelope that the guest received.
 	Sequence int64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// Turns that it has taken in this epoch.
+	// Number of turns in this epoch.
 	Turns int32 `protobuf:"varint,3,opt,name=turns,proto3" json:"turns,omitempty"`
-	// Its files by path.
+	// Its files, sorted by path.
 	Files []*File `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`
 	// Its conversation, oldest first.
 	Messages []*v11.Message `protobuf:"bytes,5,rep,name=messages,proto3" json:"messages,omitempty"`
@@ -599,11 +598,11 @@ func (x *State) GetTodos() []*v11.Todo {
 // File is a file of an agent.
 type File struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Path, relative, parted by `/`.
+	// Path, relative, with parts separated by `/`.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// What is in it: UTF-8.
+	// Content of the file in UTF-8.
 	Content string `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
-	// When it was last written.
+	// Time of the last write.
 	ModifiedAt    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=modified_at,json=modifiedAt,proto3" json:"modified_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -660,12 +659,12 @@ func (x *File) GetModifiedAt() *timestamppb.Timestamp {
 	return nil
 }
 
-// StoredEvent is an event with its whole envelope.
+// StoredEvent is an event with its complete envelope.
 type StoredEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The event, without envelope_json.
 	Event *v11.Event `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
-	// The envelope; empty where it has none.
+	// The envelope. It is empty if the event has none.
 	Envelope      []byte `protobuf:"bytes,2,opt,name=envelope,proto3" json:"envelope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

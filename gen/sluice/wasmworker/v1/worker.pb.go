@@ -24,7 +24,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// CompileProgramRequest is a module.
+// CompileProgramRequest contains a module.
 type CompileProgramRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The module's bytes.
@@ -70,7 +70,7 @@ func (x *CompileProgramRequest) GetModule() []byte {
 	return nil
 }
 
-// CompileProgramResponse says what it is called.
+// CompileProgramResponse identifies the compiled module.
 type CompileProgramResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// SHA-256 of the module: hex, 64 characters.
@@ -125,27 +125,27 @@ func (x *CompileProgramResponse) GetMeterVersion() int32 {
 	return 0
 }
 
-// StartInstanceRequest asks for an instance.
+// StartInstanceRequest requests an instance.
 type StartInstanceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its name, which must not be one that runs.
+	// Name of the instance. It must not be the name of a running instance.
 	Instance string `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
-	// The program, by its digest.
+	// Digest of the program.
 	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Memory that it may have, in bytes.
+	// Maximum memory of the instance, in bytes.
 	MemoryBytes int64 `protobuf:"varint,3,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
-	// How long an envelope may be that it returns, in bytes.
+	// Maximum size of an envelope that the instance returns, in bytes.
 	EnvelopeBytes int32 `protobuf:"varint,4,opt,name=envelope_bytes,json=envelopeBytes,proto3" json:"envelope_bytes,omitempty"`
-	// Where it begins.
+	// Initial state of the instance.
 	//
 	// Types that are valid to be assigned to From:
 	//
 	//	*StartInstanceRequest_Origin
 	//	*StartInstanceRequest_Snapshot
 	From isStartInstanceRequest_From `protobuf_oneof:"from"`
-	// Fuel that it may take for that.
+	// Maximum fuel for the start.
 	Fuel int64 `protobuf:"varint,7,opt,name=fuel,proto3" json:"fuel,omitempty"`
-	// How long it may take; absent: until the call ends.
+	// Maximum duration of the start. If it is absent, the start may last until the call ends.
 	Time          *durationpb.Duration `protobuf:"bytes,8,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -253,12 +253,12 @@ type isStartInstanceRequest_From interface {
 }
 
 type StartInstanceRequest_Origin struct {
-	// Anew.
+	// A new instance.
 	Origin *Origin `protobuf:"bytes,5,opt,name=origin,proto3,oneof"`
 }
 
 type StartInstanceRequest_Snapshot struct {
-	// From what SnapshotInstance returned.
+	// A snapshot that SnapshotInstance returned.
 	Snapshot []byte `protobuf:"bytes,6,opt,name=snapshot,proto3,oneof"`
 }
 
@@ -266,12 +266,12 @@ func (*StartInstanceRequest_Origin) isStartInstanceRequest_From() {}
 
 func (*StartInstanceRequest_Snapshot) isStartInstanceRequest_From() {}
 
-// Origin is what an instance is told of the world.
+// Origin contains the clock and the seed of a new instance.
 type Origin struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The time, in nanoseconds since 1970; it stands still.
+	// Time of the guest's clock, in nanoseconds since 1970. The clock does not advance.
 	Clock uint64 `protobuf:"varint,1,opt,name=clock,proto3" json:"clock,omitempty"`
-	// Where its random numbers come from: 32 bytes, or none.
+	// Seed of the random numbers: 32 bytes, or empty.
 	Seed          []byte `protobuf:"bytes,2,opt,name=seed,proto3" json:"seed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -321,13 +321,13 @@ func (x *Origin) GetSeed() []byte {
 	return nil
 }
 
-// StartInstanceResponse says what it took.
+// StartInstanceResponse contains the resources used by the start.
 type StartInstanceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Fuel.
+	// Used fuel.
 	Fuel int64 `protobuf:"varint,1,opt,name=fuel,proto3" json:"fuel,omitempty"`
-	// What the guest printed on its standard output and error meanwhile: the last 4,096
-	// bytes at the most, UTF-8.
+	// Output that the guest printed on its standard output and error during the call: at most the last 4,096 bytes, in
+	// UTF-8.
 	Printed       string `protobuf:"bytes,2,opt,name=printed,proto3" json:"printed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -377,16 +377,16 @@ func (x *StartInstanceResponse) GetPrinted() string {
 	return ""
 }
 
-// StepInstanceRequest is an envelope for an instance.
+// StepInstanceRequest contains an envelope for an instance.
 type StepInstanceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The instance.
+	// Name of the instance.
 	Instance string `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
 	// The envelope.
 	Envelope []byte `protobuf:"bytes,2,opt,name=envelope,proto3" json:"envelope,omitempty"`
-	// Fuel that it may take.
+	// Maximum fuel for the step.
 	Fuel int64 `protobuf:"varint,3,opt,name=fuel,proto3" json:"fuel,omitempty"`
-	// How long it may take; absent: until the call ends.
+	// Maximum duration of the step. If it is absent, the step may last until the call ends.
 	Time          *durationpb.Duration `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -450,16 +450,16 @@ func (x *StepInstanceRequest) GetTime() *durationpb.Duration {
 	return nil
 }
 
-// StepInstanceResponse is what it returned.
+// StepInstanceResponse contains the envelope that the instance returned.
 type StepInstanceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The envelope.
 	Envelope []byte `protobuf:"bytes,1,opt,name=envelope,proto3" json:"envelope,omitempty"`
-	// Fuel that it took.
+	// Used fuel.
 	Fuel int64 `protobuf:"varint,2,opt,name=fuel,proto3" json:"fuel,omitempty"`
-	// Memory that it has, in bytes.
+	// Size of the instance's memory, in bytes.
 	MemoryBytes int64 `protobuf:"varint,3,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
-	// What the guest printed in this step, as StartInstanceResponse.printed.
+	// Output that the guest printed in this step, as in StartInstanceResponse.printed.
 	Printed       string `protobuf:"bytes,4,opt,name=printed,proto3" json:"printed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -523,10 +523,10 @@ func (x *StepInstanceResponse) GetPrinted() string {
 	return ""
 }
 
-// SnapshotInstanceRequest names an instance.
+// SnapshotInstanceRequest specifies an instance.
 type SnapshotInstanceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The instance.
+	// Name of the instance.
 	Instance      string `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -569,10 +569,10 @@ func (x *SnapshotInstanceRequest) GetInstance() string {
 	return ""
 }
 
-// SnapshotInstanceResponse is all that it is.
+// SnapshotInstanceResponse contains the state of an instance.
 type SnapshotInstanceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In a form that is the engine's.
+	// The state, in the engine's format.
 	Snapshot      []byte `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -615,10 +615,10 @@ func (x *SnapshotInstanceResponse) GetSnapshot() []byte {
 	return nil
 }
 
-// DropInstanceRequest names an instance.
+// DropInstanceRequest specifies an instance.
 type DropInstanceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The instance.
+	// Name of the instance.
 	Instance      string `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -661,7 +661,7 @@ func (x *DropInstanceRequest) GetInstance() string {
 	return ""
 }
 
-// DropInstanceResponse says that it is gone.
+// DropInstanceResponse means that the instance has ended.
 type DropInstanceResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields

@@ -30,31 +30,30 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// WorkerService runs guests in a process of its own, which may die without harm: the
-// service of agents starts another and goes on from snapshots. It is spoken over a
-// connection that the two share and nobody else reaches, in messages of 128 MiB at most. An instance is one running
-// guest; what it did badly ends it, and it is to be dropped.
+// WorkerService runs guests in a separate process. If the process crashes, the agent service starts another one and
+// continues from snapshots. The two communicate over a private connection, with messages of at most 128 MiB. An
+// instance is one running guest. A failure of the guest ends its instance, and the client must drop the instance.
 //
-// Errors of StartInstance and StepInstance, with the fuel that was taken, decimal, as
-// `fuel` of ErrorInfo.metadata, and with what the guest printed in the call as `printed`:
+// Errors of StartInstance and StepInstance. Their ErrorInfo.metadata contains the used fuel as `fuel`, decimal, and the
+// output that the guest printed during the call as `printed`:
 //
-//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT; WORKER_FULL: not the guest's fault
+//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT; WORKER_FULL: not caused by the guest
 //	DEADLINE_EXCEEDED    STEP_CUT
-//	ABORTED              GUEST_TRAPPED: it trapped, or does not keep to the ABI
+//	ABORTED              GUEST_TRAPPED: the guest trapped, or does not conform to the ABI
 //
-// and of all that name one:
+// Every RPC whose request specifies a program or an instance may also return:
 //
 //	NOT_FOUND            PROGRAM_UNKNOWN, INSTANCE_UNKNOWN
 type WorkerServiceClient interface {
-	// CompileProgram reads, meters and compiles a module. Errors: INVALID_ARGUMENT,
-	// MODULE_REFUSED: the text says why.
+	// CompileProgram parses, meters and compiles a module. It returns INVALID_ARGUMENT, MODULE_REFUSED with the reason in
+	// the message if the module is invalid.
 	CompileProgram(ctx context.Context, in *CompileProgramRequest, opts ...grpc.CallOption) (*CompileProgramResponse, error)
-	// StartInstance starts an instance of a program that was compiled, anew or from a
-	// snapshot. Errors: INVALID_ARGUMENT, SNAPSHOT_REFUSED.
+	// StartInstance starts an instance of a compiled program, either new or from a snapshot. It returns INVALID_ARGUMENT,
+	// SNAPSHOT_REFUSED if the snapshot is invalid.
 	StartInstance(ctx context.Context, in *StartInstanceRequest, opts ...grpc.CallOption) (*StartInstanceResponse, error)
-	// StepInstance gives an instance an envelope. Cancelling the call ends the instance.
+	// StepInstance passes an envelope to an instance. If the call is cancelled, the instance ends.
 	StepInstance(ctx context.Context, in *StepInstanceRequest, opts ...grpc.CallOption) (*StepInstanceResponse, error)
-	// SnapshotInstance returns all that an instance is.
+	// SnapshotInstance returns the complete state of an instance.
 	SnapshotInstance(ctx context.Context, in *SnapshotInstanceRequest, opts ...grpc.CallOption) (*SnapshotInstanceResponse, error)
 	// DropInstance ends an instance. It is safe to repeat.
 	DropInstance(ctx context.Context, in *DropInstanceRequest, opts ...grpc.CallOption) (*DropInstanceResponse, error)
@@ -122,31 +121,30 @@ func (c *workerServiceClient) DropInstance(ctx context.Context, in *DropInstance
 // All implementations must embed UnimplementedWorkerServiceServer
 // for forward compatibility.
 //
-// WorkerService runs guests in a process of its own, which may die without harm: the
-// service of agents starts another and goes on from snapshots. It is spoken over a
-// connection that the two share and nobody else reaches, in messages of 128 MiB at most. An instance is one running
-// guest; what it did badly ends it, and it is to be dropped.
+// WorkerService runs guests in a separate process. If the process crashes, the agent service starts another one and
+// continues from snapshots. The two communicate over a private connection, with messages of at most 128 MiB. An
+// instance is one running guest. A failure of the guest ends its instance, and the client must drop the instance.
 //
-// Errors of StartInstance and StepInstance, with the fuel that was taken, decimal, as
-// `fuel` of ErrorInfo.metadata, and with what the guest printed in the call as `printed`:
+// Errors of StartInstance and StepInstance. Their ErrorInfo.metadata contains the used fuel as `fuel`, decimal, and the
+// output that the guest printed during the call as `printed`:
 //
-//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT; WORKER_FULL: not the guest's fault
+//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT; WORKER_FULL: not caused by the guest
 //	DEADLINE_EXCEEDED    STEP_CUT
-//	ABORTED              GUEST_TRAPPED: it trapped, or does not keep to the ABI
+//	ABORTED              GUEST_TRAPPED: the guest trapped, or does not conform to the ABI
 //
-// and of all that name one:
+// Every RPC whose request specifies a program or an instance may also return:
 //
 //	NOT_FOUND            PROGRAM_UNKNOWN, INSTANCE_UNKNOWN
 type WorkerServiceServer interface {
-	// CompileProgram reads, meters and compiles a module. Errors: INVALID_ARGUMENT,
-	// MODULE_REFUSED: the text says why.
+	// CompileProgram parses, meters and compiles a module. It returns INVALID_ARGUMENT, MODULE_REFUSED with the reason in
+	// the message if the module is invalid.
 	CompileProgram(context.Context, *CompileProgramRequest) (*CompileProgramResponse, error)
-	// StartInstance starts an instance of a program that was compiled, anew or from a
-	// snapshot. Errors: INVALID_ARGUMENT, SNAPSHOT_REFUSED.
+	// StartInstance starts an instance of a compiled program, either new or from a snapshot. It returns INVALID_ARGUMENT,
+	// SNAPSHOT_REFUSED if the snapshot is invalid.
 	StartInstance(context.Context, *StartInstanceRequest) (*StartInstanceResponse, error)
-	// StepInstance gives an instance an envelope. Cancelling the call ends the instance.
+	// StepInstance passes an envelope to an instance. If the call is cancelled, the instance ends.
 	StepInstance(context.Context, *StepInstanceRequest) (*StepInstanceResponse, error)
-	// SnapshotInstance returns all that an instance is.
+	// SnapshotInstance returns the complete state of an instance.
 	SnapshotInstance(context.Context, *SnapshotInstanceRequest) (*SnapshotInstanceResponse, error)
 	// DropInstance ends an instance. It is safe to repeat.
 	DropInstance(context.Context, *DropInstanceRequest) (*DropInstanceResponse, error)

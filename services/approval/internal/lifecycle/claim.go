@@ -168,8 +168,9 @@ func deniedCode(d *policyv1.Decision) commonv1.Code {
 	}
 }
 
-// isLeaseUnused reports whether the lease of limits in a refused claim can no longer be used to send a call. That is the
-// case if no accepted claim names the lease and the attempt of the refused claim is over or claimed with another lease.
+// isLeaseUnused reports whether the lease of limits in a refused claim can no longer be used to send a call. That is
+// the case if no accepted claim names the lease and the attempt of the refused claim is over or claimed with another
+// lease.
 func (r *Record) isLeaseUnused(c Claim) bool {
 	named := slices.ContainsFunc(r.Claims, func(old Claim) bool { return old.Lease == c.Lease })
 	taken := slices.ContainsFunc(r.Claims, func(old Claim) bool { return old.Attempt == c.Attempt })

@@ -235,7 +235,7 @@ func TestMail_ContainsNoComparison(t *testing.T) {
 	}
 }
 
-// readsHidden makes the call read a resource whose URI contains the hidden value.
+// readsHidden changes the call to a read of a resource whose URI contains the hidden value.
 func readsHidden(q *lifecycle.OpenRequest) {
 	c := q.Call.GetCall()
 	c.Method, c.Name, c.ParamsJson = "resources/read", "https://ana:"+hidden+"@host/plan?key="+hidden, `{"uri":"https://ana:`+hidden+`@host/plan?key=`+hidden+`"}`

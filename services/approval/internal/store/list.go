@@ -76,6 +76,7 @@ func (t *Tx) OtherDefinitions(ctx context.Context, asker *identityv1.Principal, 
 	return ids, err
 }
 
+// NewestMove returns the number of the newest change of state, or an error if the store cannot be read.
 func (t *Tx) NewestMove(ctx context.Context) (n int64, err error) {
 	err = t.inner.QueryRowContext(ctx, "SELECT n FROM moved").Scan(&n)
 	return n, err

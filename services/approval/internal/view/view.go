@@ -31,8 +31,8 @@ const maxPartBytes = 1 << 20
 
 // Facts are the facts that a view shows and that are not in the record.
 type Facts struct {
-	// Previous is the newest earlier approval of the same caller and tool whose call ran or may have run, or nil if there
-	// is none.
+	// Previous is the newest earlier approval of the same caller and tool whose call ran or may have run. It is nil if
+	// there is no such approval.
 	Previous *lifecycle.Record
 	// Unsettled is the id of an approval of an equal call whose outcome is unknown. It is empty if there is none.
 	Unsettled string

@@ -228,7 +228,7 @@ func TestWaitForApproval_IsRefusedForOthers(t *testing.T) {
 	})
 }
 
-// A client that waits is told that it waits, and gets the state as soon as it changes.
+// A client that waits receives progress, and gets the state as soon as it changes.
 func TestWaitForApproval_EndsWhenTheApprovalIsDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

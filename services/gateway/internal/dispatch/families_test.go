@@ -93,7 +93,7 @@ func TestRedactGreeting_KeepsRevisionsAndCapabilities(t *testing.T) {
 	})
 }
 
-// The capabilities of a client are read as MCP defines them. A capability that is no object is none.
+// A capability counts only if its value is an object, as MCP defines it.
 func TestDeclaredAbilities_NeedTheirForm(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -230,7 +230,7 @@ func TestServerRequest_EndsWithItsCall(t *testing.T) {
 	}
 }
 
-// A server withdraws its request by its id. The client is told, and the server gets no answer.
+// A server withdraws its request by its id. The client receives the cancellation, and the server receives no response.
 func TestServerRequest_CanBeWithdrawnByTheServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

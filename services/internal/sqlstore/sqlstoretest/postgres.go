@@ -23,11 +23,12 @@ import (
 const (
 	// startTime is the maximum time that a server may take to start.
 	startTime = time.Minute
-	// missing is the advice if PostgreSQL is not installed.
+	// missing is the error message if PostgreSQL is not installed.
 	missing = "these tests start a PostgreSQL of their own and need its programs (13 or later): install them " +
 		"(Debian: apt-get install postgresql; macOS: brew install postgresql), or name their folder in PG_BIN"
 )
 
+// Server is a PostgreSQL server that a test has started. It is safe for concurrent use.
 type Server struct {
 	bin, dir string
 	addr     string

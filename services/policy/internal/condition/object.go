@@ -103,5 +103,5 @@ func (o *object) Iterator() traits.Iterator {
 	for i, m := range o.members {
 		keys[i] = m.name
 	}
-	return types.NewRefValList(types.DefaultTypeAdapter, keys).(traits.Lister).Iterator()
+	return types.NewRefValList(types.DefaultTypeAdapter, keys).Iterator()
 }

@@ -253,11 +253,11 @@ func removeUseless(d *engine.Document) {
 
 // removeTwins removes rules with the name of another rule.
 func removeTwins(d *engine.Document) {
-	for i := len(d.Rules) - 1; i >= 0; i-- {
-		if slices.ContainsFunc(d.Rules[:i], func(o engine.Rule) bool { return modelName(o) == modelName(d.Rules[i]) }) {
-			d.Rules = slices.Delete(d.Rules, i, i+1)
-		}
+	var kept []engine.Rule
+	for _, r := range d.Rules {
+		kept = withRule(kept, r)
 	}
+	d.Rules = kept
 }
 
 // someParams maps params to the results of args.n == 1, of args.n < 3, and of args.?ok.orValue(false) == true.

@@ -57,6 +57,7 @@ func New(length time.Duration) Log {
 	return Log{length: length}
 }
 
+// Length returns the length of the window.
 func (g *Log) Length() time.Duration { return g.length }
 
 // Check returns the verdict on taking cost units now under the limit. It takes no units.

@@ -23,15 +23,15 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Urgency is how soon a note needs attention.
+// Urgency specifies when a note needs attention.
 type Urgency int32
 
 const (
 	// Not specified.
 	Urgency_URGENCY_UNSPECIFIED Urgency = 0
-	// At any time.
+	// There is no deadline.
 	Urgency_URGENCY_LOW Urgency = 1
-	// Today.
+	// The note needs attention today.
 	Urgency_URGENCY_HIGH Urgency = 2
 )
 
@@ -76,12 +76,12 @@ func (Urgency) EnumDescriptor() ([]byte, []int) {
 	return file_notes_v1_notes_proto_rawDescGZIP(), []int{0}
 }
 
-// Note is a note.
+// Note is a stored note.
 type Note struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The number of the note, from 1.
 	Id int32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// The text of the note.
+	// The content of the note.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	// The urgency of the note.
 	Urgency       Urgency `protobuf:"varint,3,opt,name=urgency,proto3,enum=notes.v1.Urgency" json:"urgency,omitempty"`
@@ -140,10 +140,10 @@ func (x *Note) GetUrgency() Urgency {
 	return Urgency_URGENCY_UNSPECIFIED
 }
 
-// AddNoteRequest is a new note.
+// AddNoteRequest contains a new note.
 type AddNoteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The text of the note, 1 to 1,000 bytes.
+	// The content of the note, 1 to 1,000 bytes.
 	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
 	// The urgency of the note.
 	Urgency       Urgency `protobuf:"varint,2,opt,name=urgency,proto3,enum=notes.v1.Urgency" json:"urgency,omitempty"`
@@ -195,7 +195,7 @@ func (x *AddNoteRequest) GetUrgency() Urgency {
 	return Urgency_URGENCY_UNSPECIFIED
 }
 
-// AddNoteResponse is the stored note.
+// AddNoteResponse contains the stored note.
 type AddNoteResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The note.
@@ -241,10 +241,10 @@ func (x *AddNoteResponse) GetNote() *Note {
 	return nil
 }
 
-// SearchNotesRequest is a search for notes.
+// SearchNotesRequest searches for notes.
 type SearchNotesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Text that a note must contain; empty finds all notes.
+	// A string that a note must contain, at most 1,000 bytes. An empty string finds all notes.
 	Query         string `protobuf:"bytes,1,opt,name=query,proto3" json:"query,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -287,11 +287,10 @@ func (x *SearchNotesRequest) GetQuery() string {
 	return ""
 }
 
-// SearchNotesResponse is the progress of the search, or, in the last message, its
-// result.
+// SearchNotesResponse contains the progress of the search. The last message contains the result.
 type SearchNotesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The progress; absent in the last message.
+	// The progress. It is absent in the last message.
 	Progress *v1.Progress `protobuf:"bytes,1,opt,name=progress,proto3" json:"progress,omitempty"`
 	// The notes found.
 	Notes         []*Note `protobuf:"bytes,2,rep,name=notes,proto3" json:"notes,omitempty"`
@@ -343,7 +342,7 @@ func (x *SearchNotesResponse) GetNotes() []*Note {
 	return nil
 }
 
-// DeleteNoteRequest names a note.
+// DeleteNoteRequest specifies the note to delete.
 type DeleteNoteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The note's number.
@@ -463,7 +462,7 @@ func (*CountNotesRequest) Descriptor() ([]byte, []int) {
 	return file_notes_v1_notes_proto_rawDescGZIP(), []int{7}
 }
 
-// CountNotesResponse is the number of notes.
+// CountNotesResponse contains the number of notes.
 type CountNotesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The number of notes.

@@ -29,16 +29,16 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// NotesService stores notes. Its methods are MCP tools behind the mesh because they have
-// the option; no other part of this service depends on MCP.
+// NotesService stores notes. Its methods are MCP tools of the mesh because they have the option sluice.mcp.v1.tool. No
+// other part of this service depends on MCP.
 type NotesServiceClient interface {
 	// AddNote stores a note.
 	AddNote(ctx context.Context, in *AddNoteRequest, opts ...grpc.CallOption) (*AddNoteResponse, error)
 	// SearchNotes searches all notes and reports its progress.
 	SearchNotes(ctx context.Context, in *SearchNotesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SearchNotesResponse], error)
-	// DeleteNote deletes a note. Errors: NOT_FOUND.
+	// DeleteNote deletes a note. It returns NOT_FOUND if there is no such note.
 	DeleteNote(ctx context.Context, in *DeleteNoteRequest, opts ...grpc.CallOption) (*DeleteNoteResponse, error)
-	// CountNotes has no option, so no agent can call it.
+	// CountNotes does not have the option, so agents can't call it.
 	CountNotes(ctx context.Context, in *CountNotesRequest, opts ...grpc.CallOption) (*CountNotesResponse, error)
 }
 
@@ -103,16 +103,16 @@ func (c *notesServiceClient) CountNotes(ctx context.Context, in *CountNotesReque
 // All implementations must embed UnimplementedNotesServiceServer
 // for forward compatibility.
 //
-// NotesService stores notes. Its methods are MCP tools behind the mesh because they have
-// the option; no other part of this service depends on MCP.
+// NotesService stores notes. Its methods are MCP tools of the mesh because they have the option sluice.mcp.v1.tool. No
+// other part of this service depends on MCP.
 type NotesServiceServer interface {
 	// AddNote stores a note.
 	AddNote(context.Context, *AddNoteRequest) (*AddNoteResponse, error)
 	// SearchNotes searches all notes and reports its progress.
 	SearchNotes(*SearchNotesRequest, grpc.ServerStreamingServer[SearchNotesResponse]) error
-	// DeleteNote deletes a note. Errors: NOT_FOUND.
+	// DeleteNote deletes a note. It returns NOT_FOUND if there is no such note.
 	DeleteNote(context.Context, *DeleteNoteRequest) (*DeleteNoteResponse, error)
-	// CountNotes has no option, so no agent can call it.
+	// CountNotes does not have the option, so agents can't call it.
 	CountNotes(context.Context, *CountNotesRequest) (*CountNotesResponse, error)
 	mustEmbedUnimplementedNotesServiceServer()
 }

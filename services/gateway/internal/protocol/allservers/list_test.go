@@ -98,7 +98,7 @@ func TestListTools_NamesServersThatCannotBeListed(t *testing.T) {
 			time.Sleep(time.Minute)
 			return upstream.Answer{}, upstream.ErrTimeout
 		}, want: `"code":"upstream_unavailable"`, most: 3 * time.Second},
-		"its list is none": {discovery: func(r upstream.Request) (upstream.Answer, error) { return gatewaytest.Result(r, greeting), nil },
+		"its list is invalid": {discovery: func(r upstream.Request) (upstream.Answer, error) { return gatewaytest.Result(r, greeting), nil },
 			want: `"code":"upstream_unavailable","why":"the list of tools can't be read: the answer has no list of tools."`},
 		"its greeting is large": {discovery: func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() == "tools/list" {

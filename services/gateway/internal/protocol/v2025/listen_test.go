@@ -154,7 +154,7 @@ func TestListen_IsCountedAndLimited(t *testing.T) {
 	})
 }
 
-// The session's stream carries what policy lets the client receive, decided anew for each message.
+// The session's stream carries what policy lets the client receive, and policy is evaluated for each message.
 func TestListen_ForwardsWhatTheClientMayReceive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

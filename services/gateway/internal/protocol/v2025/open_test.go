@@ -169,7 +169,7 @@ func TestInitialize_OfACallerWithoutAccessContactsNoServer(t *testing.T) {
 	})
 }
 
-// A server that was contacted later was told of no capability, so that it may use none.
+// The gateway declares no capability to a server that it contacts later, so the server may use no capability.
 func TestInitialize_OfACallerWithoutAccessOffersNothing(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {

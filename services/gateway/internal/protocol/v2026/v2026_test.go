@@ -35,7 +35,7 @@ func TestPost_HeadersMustAgreeWithTheBody(t *testing.T) {
 			"a method in another case": {call.With("Mcp-Method", "Tools/Call"), 400, "-32020"},
 			"no name":                  {call.With("Mcp-Name"), 400, "-32020"},
 			"another name":             {call.With("Mcp-Name", at.prefix+"pay"), 400, "-32020"},
-			"base64 that is none":      {call.With("Mcp-Name", "=?base64?!?="), 400, "-32020"},
+			"invalid base64":           {call.With("Mcp-Name", "=?base64?!?="), 400, "-32020"},
 			"no revision in the body":  {call.Replace("/protocolVersion", "/x"), 400, "-32602"},
 			"no capabilities":          {call.Replace("/clientCapabilities", "/x"), 400, "-32602"},
 			"a response":               {gatewaytest.Message{Server: at.server, Body: `{"jsonrpc":"2.0","id":7,"result":{}}`}.With("Mcp-Protocol-Version", "2026-07-28"), 400, "-32600"},
