@@ -49,6 +49,7 @@ func (t *tool) printDecided(e *policyv1.ExplainCallResponse, hasArguments bool) 
 	if d.GetMessage() != "" {
 		t.printf("reason: %s", d.GetMessage())
 	}
+	t.printConditions(e)
 	if terms := d.GetApproval(); terms != nil {
 		t.printf("approval: %s", termsText(terms))
 		if terms.GetGrant() == nil {
@@ -60,6 +61,22 @@ func (t *tool) printDecided(e *policyv1.ExplainCallResponse, hasArguments bool) 
 	}
 	for _, l := range d.GetLimits() {
 		t.printf("limit: %s in %s per %s, by %s", l.GetLimit().GetMax(), l.GetLimit().GetWindow().AsDuration(), strings.Join(l.GetPer(), "+"), ruleName(l.GetRule()))
+	}
+}
+
+// printConditions prints the results of the conditions of the rules that determined the decision, with the values that
+// the conditions read.
+func (t *tool) printConditions(e *policyv1.ExplainCallResponse) {
+	for _, r := range e.GetRules() {
+		named := proto.Equal(r.GetRule(), e.GetDecision().GetRule()) && r.GetChainIndex() == e.GetDecision().GetChainIndex()
+		if !named && !ruleDecided(r, e.GetDecision()) {
+			continue
+		}
+		for _, c := range r.GetChecks() {
+			if (c.GetName() == "when" || c.GetName() == "otherwise") && c.GetGot() != "" {
+				t.printf("condition of %s: %s", ruleName(r.GetRule()), c.GetGot())
+			}
+		}
 	}
 }
 
