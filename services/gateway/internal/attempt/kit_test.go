@@ -130,13 +130,17 @@ type limiter struct {
 	reserve func() (*ratelimitv1.ReserveLimitsResponse, error)
 	settle  error
 
+	mu      sync.Mutex // for asks, and for reserve in tests with several requests at a time
 	asks    []*ratelimitv1.ReserveLimitsRequest
 	settled []*ratelimitv1.SettleLeaseRequest
 }
 
 func (l *limiter) ReserveLimits(_ context.Context, r *ratelimitv1.ReserveLimitsRequest, _ ...grpc.CallOption) (*ratelimitv1.ReserveLimitsResponse, error) {
+	l.mu.Lock()
 	l.asks = append(l.asks, r)
-	return l.reserve()
+	reserve := l.reserve
+	l.mu.Unlock()
+	return reserve()
 }
 
 func (l *limiter) SettleLease(_ context.Context, r *ratelimitv1.SettleLeaseRequest, _ ...grpc.CallOption) (*ratelimitv1.SettleLeaseResponse, error) {

@@ -216,16 +216,21 @@ func TestReserve_IgnoresLateAnswersOfAReplacedInstance(t *testing.T) {
 				t.Errorf("refused as %+v", refused)
 			}
 		}
-		f.limiter.reserve = granted("old")
+		use := func(reserve func() (*ratelimitv1.ReserveLimitsResponse, error)) {
+			f.limiter.mu.Lock()
+			defer f.limiter.mu.Unlock()
+			f.limiter.reserve = reserve
+		}
+		use(granted("old"))
 		reserve()
-		f.limiter.reserve = func() (*ratelimitv1.ReserveLimitsResponse, error) {
+		use(func() (*ratelimitv1.ReserveLimitsResponse, error) {
 			<-late
 			return granted("old")()
-		}
+		})
 		ended := make(chan struct{})
 		go func() { defer close(ended); reserve() }()
 		time.Sleep(time.Second)
-		f.limiter.reserve = granted("new")
+		use(granted("new"))
 		reserve()
 		close(late)
 		<-ended

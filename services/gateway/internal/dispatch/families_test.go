@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -123,16 +124,16 @@ func TestKeepOpen_EndsWithTheToken(t *testing.T) {
 			<-ctx.Done()
 			return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, ctx.Err())
 		}
-		revoked := false
+		var revoked atomic.Bool
 		m := gatewaytest.Modern("subscriptions/listen", "", `"notifications":{}`)
 		m.Caller = gatewaytest.Caller("ana")
-		m.Caller.Revoked = func() bool { return revoked }
+		m.Caller.Revoked = revoked.Load
 		stream := g.Stream(m)
 		time.Sleep(time.Minute)
 		if comments := strings.Count(strings.Join(stream.Lines(), "\n"), ": alive"); comments != 2 {
 			t.Errorf("%d comments in a minute", comments)
 		}
-		revoked = true
+		revoked.Store(true)
 		time.Sleep(time.Minute)
 		if !stream.Ended() {
 			t.Error("the stream outlives its token")

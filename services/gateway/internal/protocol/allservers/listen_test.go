@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -193,9 +194,9 @@ func TestListen_OpensNoStreamOfAServerOutOfReach(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := startGateway(t)
-		opened := 0
+		var opened atomic.Int64
 		g.Files().Listen = func(ctx context.Context, to upstream.Listener) error {
-			opened++
+			opened.Add(1)
 			to.Opened()
 			<-ctx.Done()
 			return ctx.Err()
@@ -205,13 +206,13 @@ func TestListen_OpensNoStreamOfAServerOutOfReach(t *testing.T) {
 		g.Policy.Change(func() { g.Policy.Access.CouldAllow = false })
 		stream := c.listen()
 		time.Sleep(time.Second / 2)
-		if opened != 0 {
+		if opened.Load() != 0 {
 			t.Error("the stream of a server out of reach was opened")
 		}
 		g.Policy.Change(func() { g.Policy.Access.CouldAllow = true })
 		time.Sleep(time.Minute)
-		if opened != 1 {
-			t.Errorf("the stream was opened %d times", opened)
+		if opened.Load() != 1 {
+			t.Errorf("the stream was opened %d times", opened.Load())
 		}
 		stream.HangUp()
 		stream.End()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -186,9 +187,9 @@ func TestListen_EndsWithItsSessionAndItsToken(t *testing.T) {
 	forEachAddress(t, func(t *testing.T, server, _ string) {
 		g := gatewaytest.Start(t)
 		say(g.Files())
-		revoked := false
+		var revoked atomic.Bool
 		m := gatewaytest.Message{Server: server, Caller: gatewaytest.Caller("ana")}.In(g.Connect(server))
-		m.Caller.Revoked = func() bool { return revoked }
+		m.Caller.Revoked = revoked.Load
 		first := g.Listen(m, http.MethodGet)
 		synctest.Wait()
 		second := g.Listen(m, http.MethodGet)
@@ -202,12 +203,12 @@ func TestListen_EndsWithItsSessionAndItsToken(t *testing.T) {
 		if lines := strings.Join(second.Lines(), "\n"); !strings.Contains(lines, ": alive") || isOver(second) {
 			t.Errorf("an idle stream: %q", lines)
 		}
-		revoked = true
+		revoked.Store(true)
 		time.Sleep(26 * time.Second)
 		if !isOver(second) {
 			t.Error("the stream outlives its token")
 		}
-		revoked = false
+		revoked.Store(false)
 		third := g.Listen(m, http.MethodGet)
 		synctest.Wait()
 		if err := g.Sessions.End(m.Header.Get("Mcp-Session-Id"), g.Sessions.List(gatewaytest.Tenant)[0].Key); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -415,9 +416,9 @@ func TestSubscribeAll_IsOpenedAgainWhenItEnds(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				g := newSubscribers(t)
-				asked := 0
+				var asked atomic.Int64
 				g.Files().Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-					asked++
+					asked.Add(1)
 					return tt.answer(r)
 				}
 				stream := g.Stream(everywhere.subscribe(`{"resourceSubscriptions":["mcp.files+file:///a"]}`))
@@ -432,8 +433,8 @@ func TestSubscribeAll_IsOpenedAgainWhenItEnds(t *testing.T) {
 					}
 				}
 				time.Sleep(10 * time.Minute)
-				if asked < tt.least || asked > tt.most {
-					t.Errorf("files was asked %d times", asked)
+				if n := int(asked.Load()); n < tt.least || n > tt.most {
+					t.Errorf("files was asked %d times", n)
 				}
 				stream.HangUp()
 				stream.End()
