@@ -106,7 +106,7 @@ func TestTrace_AttributesAreDocumented(t *testing.T) {
 			made[string(a.Key)] = true
 		}
 	}
-	for _, row := range telemetrytest.Documented(t, "../../../docs/telemetry.md", "Attributes of spans between roles") {
+	for _, row := range telemetrytest.Documented(t, "../../../docs/telemetry.md", "Attributes of spans between services") {
 		documented[row[0]] = true
 	}
 	if diff := cmp.Diff(documented, made); diff != "" {
