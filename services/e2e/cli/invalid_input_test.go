@@ -21,7 +21,7 @@ name: broken
 defualt: deny
 tools:
   delete: {action: forbid}
-  pay: {action: allow, when: "args.amount < 5"}
+  pay: {action: allow, mode: "observe-only"}
   slow: {rate_limit: {max: ten, window: 60}}
 `
 
@@ -29,7 +29,7 @@ tools:
 var brokenPolicyErrors = []string{
 	`:3:1: unknown key "defualt"; did you mean "default"?`,
 	`:5:20: tools.delete.action: unknown action "forbid"; known are: allow, deny, hide, require_approval`,
-	`:6:24: tools.pay: "when" is not supported by this version; remove it`,
+	`:6:24: tools.pay: "mode" is not supported by this version; remove it`,
 	`:7:28: tools.slow.rate_limit.max: wanted a whole number, found text "ten"`,
 }
 
