@@ -70,7 +70,7 @@ type Gateway struct {
 // New returns a gateway that is not started yet. Its policy allows every call, and it has the server files.
 func New(t testing.TB) *Gateway {
 	return &Gateway{
-		Policy: NewPolicy(), Approvals: new(Approvals), Journal: new(Journal), Catalog: new(toolreporttest.Catalog),
+		Policy: NewPolicy(t), Approvals: new(Approvals), Journal: new(Journal), Catalog: new(toolreporttest.Catalog),
 		Servers: map[string]*Server{"files": NewServer(t)}, MaxSessions: 10, t: t,
 	}
 }
@@ -168,7 +168,7 @@ func (g *Gateway) targets() map[string]servers.Config {
 	for name, server := range g.Servers {
 		up, err := upstream.New(transport{server}, g.meters)
 		g.check(err)
-		out[name] = servers.Config{Upstream: up, Timeout: ServerTimeout}
+		out[name] = servers.Config{Upstream: up, Timeout: ServerTimeout, Identity: "sha256:" + name}
 	}
 	return out
 }

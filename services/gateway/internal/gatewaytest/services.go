@@ -6,8 +6,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 
+	"buf.build/go/protovalidate"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
@@ -43,6 +47,7 @@ type Policy struct {
 	// HidesName reports whether the name of a prompt or resource is hidden. If it is nil, FilterNames fails.
 	HidesName func(name string) bool
 
+	t       testing.TB
 	mu      sync.Mutex
 	decided []Decided
 	checked []string
@@ -55,8 +60,9 @@ type Decided struct {
 }
 
 // NewPolicy returns a policy service that allows every call, and no method of MCP that needs a rule of its own.
-func NewPolicy() *Policy {
+func NewPolicy(t testing.TB) *Policy {
 	return &Policy{
+		t:        t,
 		Access:   &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true},
 		Decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW},
 		Filter:   FilterSecrets,
@@ -98,6 +104,9 @@ func (p *Policy) Checked() []string {
 
 // DecideCall implements policyv1.PolicyServiceClient.
 func (p *Policy) DecideCall(ctx context.Context, r *policyv1.DecideCallRequest, _ ...grpc.CallOption) (*policyv1.DecideCallResponse, error) {
+	if err := p.validate(r); err != nil {
+		return nil, err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.decided = append(p.decided, Decided{r.GetCall(), authn.PrincipalOf(ctx)})
@@ -113,6 +122,9 @@ func (p *Policy) DecideCall(ctx context.Context, r *policyv1.DecideCallRequest, 
 
 // FilterTools implements policyv1.PolicyServiceClient.
 func (p *Policy) FilterTools(_ context.Context, r *policyv1.FilterToolsRequest, _ ...grpc.CallOption) (*policyv1.FilterToolsResponse, error) {
+	if err := p.validate(r); err != nil {
+		return nil, err
+	}
 	p.mu.Lock()
 	filter := p.Filter
 	p.mu.Unlock()
@@ -121,6 +133,9 @@ func (p *Policy) FilterTools(_ context.Context, r *policyv1.FilterToolsRequest, 
 
 // FilterNames implements policyv1.PolicyServiceClient.
 func (p *Policy) FilterNames(_ context.Context, r *policyv1.FilterNamesRequest, _ ...grpc.CallOption) (*policyv1.FilterNamesResponse, error) {
+	if err := p.validate(r); err != nil {
+		return nil, err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.HidesName == nil {
@@ -135,6 +150,9 @@ func (p *Policy) FilterNames(_ context.Context, r *policyv1.FilterNamesRequest, 
 
 // CheckServer implements policyv1.PolicyServiceClient.
 func (p *Policy) CheckServer(_ context.Context, r *policyv1.CheckServerRequest, _ ...grpc.CallOption) (*policyv1.CheckServerResponse, error) {
+	if err := p.validate(r); err != nil {
+		return nil, err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.checked = append(p.checked, r.GetServer())
@@ -152,6 +170,19 @@ func (p *Policy) CheckServer(_ context.Context, r *policyv1.CheckServerRequest, 
 		}
 	}
 	return resp, nil
+}
+
+// validate checks a request against the contract of the policy service, which refuses a request that breaks it. It does
+// nothing in benchmarks, because the check is no work of the gateway.
+func (p *Policy) validate(r proto.Message) error {
+	if _, isBenchmark := p.t.(*testing.B); isBenchmark {
+		return nil
+	}
+	if err := protovalidate.Validate(r); err != nil {
+		p.t.Errorf("a request breaks the contract of the policy service: %T: %v", r, err)
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	return nil
 }
 
 // Journal is a fake journal. It keeps the records in memory.

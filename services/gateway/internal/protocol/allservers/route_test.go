@@ -230,7 +230,7 @@ func TestRoute_IsRefusedWithoutPolicy(t *testing.T) {
 		stale := c.message("tools/list", "", "")
 		stale.Caller = gatewaytest.Caller("ana")
 		stale.Caller.Stale = true
-		c.Policy.Change(func() { c.Policy.Access = gatewaytest.NewPolicy().Access })
+		c.Policy.Change(func() { c.Policy.Access = gatewaytest.NewPolicy(t).Access })
 		if got := c.Do(stale); got.Code() != "policy_unavailable" {
 			t.Errorf("a stale token: %s", got.Text)
 		}
