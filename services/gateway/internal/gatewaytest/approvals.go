@@ -23,6 +23,8 @@ type Approvals struct {
 
 	// Claim answers a claim. If it is nil, claims fail with an error that leaves open whether the claim was made.
 	Claim func(*approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse
+	// Confirms reports whether the service asks each client that can show a form for a confirmation.
+	Confirms bool
 
 	mu        sync.Mutex
 	approval  *approvalv1.Approval
@@ -57,6 +59,16 @@ func (a *Approvals) Requests() []*approvalv1.RequestApprovalRequest {
 	return slices.Clone(a.requests)
 }
 
+// SelfVotes returns the votes of the users of the clients that asked for approvals.
+func (a *Approvals) SelfVotes() (out []*approvalv1.SelfVote) {
+	for _, r := range a.Requests() {
+		if vote := r.GetSelfVote(); vote != nil {
+			out = append(out, vote)
+		}
+	}
+	return out
+}
+
 // Cancelled returns the ids of the approvals that were cancelled.
 func (a *Approvals) Cancelled() []string {
 	a.mu.Lock()
@@ -89,7 +101,7 @@ func (a *Approvals) RequestApproval(_ context.Context, r *approvalv1.RequestAppr
 	a.requests = append(a.requests, r)
 	a.mu.Unlock()
 	approval, _ := a.get()
-	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Asked{Asked: &approvalv1.Asked{Approval: approval}}}, nil
+	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Asked{Asked: &approvalv1.Asked{Approval: approval, Confirm: a.Confirms && r.GetCanConfirm()}}}, nil
 }
 
 // ClaimApproval implements approvalv1.ApprovalServiceClient.

@@ -36,8 +36,8 @@ import (
 // ServerTimeout is the timeout of requests to the servers of a [Gateway].
 const ServerTimeout = time.Minute
 
-// Patient is the name of the clients whose calls are held for 35 s while they wait for approvers. The calls of other
-// clients are not held.
+// Patient is the beginning of the names of the clients whose calls are held for 35 s while they wait for approvers. The
+// calls of other clients are not held.
 const Patient = "patient"
 
 // Gateway is a gateway with fakes around it. A test sets its exported fields before [Gateway.Start].
@@ -53,6 +53,10 @@ type Gateway struct {
 	Config mcpserver.Config
 	// MaxSessions is how many sessions a principal may have.
 	MaxSessions int
+	// Sampler decides which requests are traced.
+	Sampler sdktrace.Sampler
+	// Deps changes what the MCP server uses; nil changes nothing.
+	Deps func(*mcpserver.Deps)
 
 	// The fields below are set by [Gateway.Start]. MCP contains the router.
 	MCP      *mcpserver.Server
@@ -71,7 +75,7 @@ type Gateway struct {
 func New(t testing.TB) *Gateway {
 	return &Gateway{
 		Policy: NewPolicy(t), Approvals: new(Approvals), Journal: new(Journal), Catalog: new(toolreporttest.Catalog),
-		Servers: map[string]*Server{"files": NewServer(t)}, MaxSessions: 10, t: t,
+		Servers: map[string]*Server{"files": NewServer(t)}, MaxSessions: 10, Sampler: sdktrace.AlwaysSample(), t: t,
 	}
 }
 
@@ -102,7 +106,7 @@ func (g *Gateway) Start() {
 	g.t.Helper()
 	log := slog.New(slog.NewTextHandler(&g.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	g.Spans = tracetest.NewSpanRecorder()
-	g.tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(g.Spans)).Tracer("test")
+	g.tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(g.Spans), sdktrace.WithSampler(g.Sampler)).Tracer("test")
 	var err error
 	g.meters, err = meters.New(noop.Meter{})
 	g.check(err)
@@ -128,16 +132,20 @@ func (g *Gateway) deps(log *slog.Logger) mcpserver.Deps {
 	memory, err := limits.NewBudget(limits.AnswerQuotas())
 	g.check(err)
 	nothing := func() []string { return nil }
-	return mcpserver.Deps{
+	out := mcpserver.Deps{
 		Tokens: tokens, Policy: g.Policy, Revision: g.revision, Pipeline: g.Pipeline, Sessions: g.Sessions, Servers: g.targets(),
 		Catalogue: catalog, AnswerMemory: memory, Secret: []byte("secret"), Admission: func(string, string) {}, Ready: nothing, Degraded: nothing,
 		Tracer: g.tracer, Meters: g.meters, Propagator: propagation.TraceContext{}, Log: log,
 	}
+	if g.Deps != nil {
+		g.Deps(&out)
+	}
+	return out
 }
 
 func (g *Gateway) newPipeline(log *slog.Logger) *pipeline.Pipeline {
 	g.t.Helper()
-	holds := []approvals.ClientHold{{Name: Patient, Hold: 35 * time.Second}}
+	holds := []approvals.ClientHold{{Name: Patient + "*", Hold: 35 * time.Second}}
 	waiting, err := approvals.NewClient(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gateway", ClientHolds: holds}, g.Approvals, g.meters, log)
 	g.check(err)
 	decisions, err := decisioncache.New(decisioncache.Deps{Policy: g.Policy, Meters: g.meters, Log: log}, false)

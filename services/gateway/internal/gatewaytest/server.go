@@ -147,6 +147,22 @@ func (s *Server) Notified(n int) []string {
 	return texts(s.notified)
 }
 
+// Notifications returns the notifications and responses that the server has received, as the gateway passes them to a
+// transport.
+func (s *Server) Notifications() []upstream.Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.notified)
+}
+
+// Forget removes the requests that the server has received in sessions of clients, so that a benchmark does not keep
+// them.
+func (s *Server) Forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests = s.requests[:0]
+}
+
 // Closed returns how many sessions of clients were closed.
 func (s *Server) Closed() int {
 	s.mu.Lock()

@@ -46,11 +46,14 @@ type Policy struct {
 	Filter func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error)
 	// HidesName reports whether the name of a prompt or resource is hidden. If it is nil, FilterNames fails.
 	HidesName func(name string) bool
+	// BeforeNames is called before FilterNames is answered; nil does nothing.
+	BeforeNames func(ctx context.Context)
 
 	t       testing.TB
 	mu      sync.Mutex
 	decided []Decided
 	checked []string
+	names   []*policyv1.FilterNamesRequest
 }
 
 // Decided is a call on which the fake policy service has decided.
@@ -102,6 +105,16 @@ func (p *Policy) Checked() []string {
 	return slices.Clone(p.checked)
 }
 
+// NameRequests returns the requests to filter names.
+func (p *Policy) NameRequests() []*policyv1.FilterNamesRequest {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.names)
+}
+
+// Forget removes the decided calls, so that a benchmark does not keep them.
+func (p *Policy) Forget() { p.Change(func() { p.decided = p.decided[:0] }) }
+
 // DecideCall implements policyv1.PolicyServiceClient.
 func (p *Policy) DecideCall(ctx context.Context, r *policyv1.DecideCallRequest, _ ...grpc.CallOption) (*policyv1.DecideCallResponse, error) {
 	if err := p.validate(r); err != nil {
@@ -132,12 +145,16 @@ func (p *Policy) FilterTools(_ context.Context, r *policyv1.FilterToolsRequest, 
 }
 
 // FilterNames implements policyv1.PolicyServiceClient.
-func (p *Policy) FilterNames(_ context.Context, r *policyv1.FilterNamesRequest, _ ...grpc.CallOption) (*policyv1.FilterNamesResponse, error) {
+func (p *Policy) FilterNames(ctx context.Context, r *policyv1.FilterNamesRequest, _ ...grpc.CallOption) (*policyv1.FilterNamesResponse, error) {
 	if err := p.validate(r); err != nil {
 		return nil, err
 	}
+	if p.BeforeNames != nil {
+		p.BeforeNames(ctx)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.names = append(p.names, r)
 	if p.HidesName == nil {
 		return nil, errNoPolicy
 	}
@@ -199,6 +216,13 @@ func (j *Journal) Records(kind journal.Kind) []journal.Record {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(j.records), func(r journal.Record) bool { return r.Kind != kind })
+}
+
+// Forget removes all records, so that a benchmark does not keep them.
+func (j *Journal) Forget() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.records = j.records[:0]
 }
 
 // Refusals returns the codes of the recorded refusals.

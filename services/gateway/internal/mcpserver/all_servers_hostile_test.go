@@ -11,6 +11,7 @@ import (
 	"time"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -29,7 +30,7 @@ func TestAllServers_NotificationRecordsNameNoServer(t *testing.T) {
 			}
 		}
 		stop()
-		if passed, refused := w.recordsOf(journal.KindPassed), w.recordsOf(journal.KindRefusal); len(passed) != 0 || len(refused) != 100 {
+		if passed, refused := w.Journal.Records(journal.KindPassed), w.Journal.Records(journal.KindRefusal); len(passed) != 0 || len(refused) != 100 {
 			t.Errorf("%d are on record as passed, and %d as refused", len(passed), len(refused))
 		}
 	})
@@ -58,10 +59,10 @@ func TestAllServers_RequestsNameTheirServer(t *testing.T) {
 				w := newModernAllServers(t)
 				server := w.notes
 				if strings.HasPrefix(tt.answers, `"result"`) { // only servers without sessions answer with inputRequests
-					server.open, server.answerDiscovery = w.open, w.answerDiscovery
+					server.Open, server.Discovery = w.files.Open, w.files.Discovery
 				}
-				server.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-					return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,` + tt.answers + `}`), nil
+				server.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+					return gatewaytest.Raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,` + tt.answers + `}`), nil
 				}
 				body, head := modern("tools/call", "notes__safe", `"name":"notes__safe"`)
 				body = strings.Replace(body, `"elicitation":{"form":{}}`, `"elicitation":{"form":{},"url":{}}`, 1)
@@ -75,12 +76,12 @@ func TestAllServers_RequestsNameTheirServer(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			w := newAllServers(t)
-			w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+			w.files.Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 				events([]byte(`{"jsonrpc":"2.0","id":3,"method":"elicitation/create","params":{"requestedSchema":{}}}`))
-				if sent := w.serverMessages(2)[1]; !strings.Contains(sent, `"error"`) {
+				if sent := w.files.Notified(2)[1]; !strings.Contains(sent, `"error"`) {
 					t.Errorf("it got %s", sent)
 				}
-				return answer(r, `{"content":[]}`), nil
+				return gatewaytest.Result(r, `{"content":[]}`), nil
 			}
 			next := w.callStream(w.connectAs(initializeWithAll), strings.Replace(toolCall, "safe", "files__safe", 1))
 			if got := next(); !strings.Contains(got, `"content":[]`) {
@@ -97,20 +98,20 @@ func TestAllServers_ListsAServerInTheRevisionOfItsCalls(t *testing.T) {
 		w := newModernAllServers(t)
 		const head = `"inputSchema":{"type":"object","properties":{"r":{"type":"string"`
 		era := ""
-		w.open = func(r upstream.Request) (upstream.Answer, error) {
+		w.files.Open = func(r upstream.Request) (upstream.Answer, error) {
 			if era = r.Method(); era == "server/discover" {
-				return answer(r, `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"resultType":"complete"}`), nil
+				return gatewaytest.Result(r, `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"resultType":"complete"}`), nil
 			}
-			return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}`), nil
+			return gatewaytest.Result(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}`), nil
 		}
-		w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
+		w.files.Discovery = func(r upstream.Request) (upstream.Answer, error) {
 			switch {
 			case r.Method() != "tools/list":
-				return w.open(r)
+				return w.files.Open(r)
 			case era == "server/discover":
-				return answer(r, `{"tools":[{"name":"safe",`+head+`,"x-mcp-header":"Region"}}}},{"name":"newer","inputSchema":{"type":"object"}}]}`), nil
+				return gatewaytest.Result(r, `{"tools":[{"name":"safe",`+head+`,"x-mcp-header":"Region"}}}},{"name":"newer","inputSchema":{"type":"object"}}]}`), nil
 			default:
-				return answer(r, `{"tools":[{"name":"safe",`+head+`}}}}]}`), nil
+				return gatewaytest.Result(r, `{"tools":[{"name":"safe",`+head+`}}}}]}`), nil
 			}
 		}
 		// This call determines the server's revisions.
@@ -140,11 +141,11 @@ func TestAllServers_SubscriptionIsOpenedAgainWhenItEnds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newModernAllServers(t)
 				var asked atomic.Int32
-				w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+				w.files.Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 					asked.Add(1)
 					events([]byte(`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7}}}`))
 					time.Sleep(time.Millisecond)
-					return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,` + tt.answers + `}`), nil
+					return gatewaytest.Raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,` + tt.answers + `}`), nil
 				}
 				body, head := modern("subscriptions/listen", "", `"notifications":{"resourceSubscriptions":["mcp.files+file:///a"]}`)
 				next, hangUp := w.callStreamUntil(head, body)
@@ -153,9 +154,7 @@ func TestAllServers_SubscriptionIsOpenedAgainWhenItEnds(t *testing.T) {
 					t.Errorf("it begins with %s", got)
 				}
 				if tt.denies {
-					w.mu.Lock()
-					w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
-					w.mu.Unlock()
+					w.Policy.Change(func() { w.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY} })
 				}
 				if tt.most > 1 {
 					if got := next(); !strings.Contains(got, `resources/updated","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7},"uri":"mcp.files+file:///a"}`) {
@@ -177,17 +176,17 @@ func TestAllServers_SubscriptionGrantsWhatServersOffer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernAllServers(t)
-		w.open = func(r upstream.Request) (upstream.Answer, error) {
+		w.files.Open = func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() != "server/discover" {
-				return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
+				return gatewaytest.Raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
 			}
-			return answer(r, `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"resultType":"complete"}`), nil
+			return gatewaytest.Result(r, `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"resultType":"complete"}`), nil
 		}
 		hangs := func(upstream.Request) (upstream.Answer, error) {
 			time.Sleep(10 * time.Second)
 			return upstream.Answer{}, upstream.ErrTimeout
 		}
-		w.notes.answerDiscovery = hangs
+		w.notes.Discovery = hangs
 		body, head := modern("subscriptions/listen", "", `"notifications":{"promptsListChanged":true,"resourceSubscriptions":["mcp.files+file:///a","mcp.notes+file:///a"]}`)
 		begin := time.Now()
 		next, hangUp := w.callStreamUntil(head, body)
@@ -210,8 +209,8 @@ func TestAllServers_MemberGetsTheCapabilitiesThatPolicyAllows(t *testing.T) {
 			time.Sleep(10 * time.Minute)
 			w.doAllServers("tools/call", "notes__safe", `"name":"notes__safe"`)
 		}
-		if len(w.notes.opened) != 2 || strings.Contains(string(w.notes.opened[0].Body()), "sampling") || !strings.Contains(string(w.notes.opened[1].Body()), "sampling") {
-			t.Errorf("%d sessions were opened with it", len(w.notes.opened))
+		if len(w.notes.Opened()) != 2 || strings.Contains(string(w.notes.Opened()[0].Body()), "sampling") || !strings.Contains(string(w.notes.Opened()[1].Body()), "sampling") {
+			t.Errorf("%d sessions were opened with it", len(w.notes.Opened()))
 		}
 	})
 }
@@ -228,9 +227,9 @@ func TestAllServers_LargeServerMessagesAreForwarded(t *testing.T) { // not paral
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newAllServers(t)
-				w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+				w.files.Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 					events([]byte(message))
-					return answer(r, `{"content":[]}`), nil
+					return gatewaytest.Result(r, `{"content":[]}`), nil
 				}
 				h := w.connectAs(initializeWithAll)
 				call := strings.Replace(toolCall, `"name":"safe"`, `"name":"files__safe","arguments":{"x":"`+large+`"}`, 1)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -30,17 +31,17 @@ func TestAllServers_ListNamesUnavailableServers(t *testing.T) {
 		}, "upstream_unavailable", 3 * time.Second},
 		"it is away": {func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }, "upstream_unavailable", 0},
 		"it has no list": {func(r upstream.Request) (upstream.Answer, error) {
-			return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{}}`), nil
+			return gatewaytest.Result(r, `{"protocolVersion":"2025-11-25","capabilities":{}}`), nil
 		}, `upstream_unavailable","why":"the list of tools can't be read: the answer has no list of tools.`, 0},
 		"it speaks something new": {func(r upstream.Request) (upstream.Answer, error) {
-			return answer(r, `{"protocolVersion":"2031-01-01","capabilities":{}}`), nil
+			return gatewaytest.Result(r, `{"protocolVersion":"2031-01-01","capabilities":{}}`), nil
 		}, "upstream_unavailable", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newAllServers(t)
-				w.notes.answerDiscovery = tt.own
+				w.notes.Discovery = tt.own
 				begin := time.Now()
 				h := w.connectAs(initializeWithAll)
 				got := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h)
@@ -66,17 +67,17 @@ func TestAllServers_ListsAreJoined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newAllServers(t)
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if strings.Contains(string(r.Body()), `"cursor":"2"`) {
-				return answer(r, `{"prompts":[ {"name":"q"} ]}`), nil
+				return gatewaytest.Result(r, `{"prompts":[ {"name":"q"} ]}`), nil
 			}
 			if !strings.Contains(string(r.Body()), `"cursor":"1"`) {
-				return answer(r, `{"prompts":[],"nextCursor":"1"}`), nil
+				return gatewaytest.Result(r, `{"prompts":[],"nextCursor":"1"}`), nil
 			}
-			return answer(r, `{"prompts":[{"name":"p","_meta":{"dev.sluice/x":1,"y":2}}],"nextCursor":"2"}`), nil
+			return gatewaytest.Result(r, `{"prompts":[{"name":"p","_meta":{"dev.sluice/x":1,"y":2}}],"nextCursor":"2"}`), nil
 		}
-		w.notes.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			return answer(r, `{"prompts":[{"name":"p"}]}`), nil
+		w.notes.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return gatewaytest.Result(r, `{"prompts":[{"name":"p"}]}`), nil
 		}
 		h := w.connectAs(initializeWithAll)
 		ask := func(method string) string {
@@ -86,20 +87,20 @@ func TestAllServers_ListsAreJoined(t *testing.T) {
 		if got := ask("prompts/list"); got != want {
 			t.Errorf("prompts are %s", got)
 		}
-		if n := len(w.recordsOf(journal.KindIntent)); n != 4 {
+		if n := len(w.Journal.Records(journal.KindIntent)); n != 4 {
 			t.Errorf("%d intents of 4 pages", n)
 		}
-		w.notes.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
+		w.notes.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return gatewaytest.Raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
 		}
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			return answer(r, `{"content":[]}`), nil
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return gatewaytest.Result(r, `{"content":[]}`), nil
 		}
 		want = `{"jsonrpc":"2.0","id":1,"result":{"resourceTemplates":[],"_meta":{"dev.sluice/unavailable":[{"server":"files","code":"upstream_unavailable","why":"its list can't be read: the answer has no list."}]}}}`
 		if got := ask("resources/templates/list"); got != want {
 			t.Errorf("templates are %s", got)
 		}
-		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
+		w.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
 		if got := ask("resources/list"); got != `{"jsonrpc":"2.0","id":1,"result":{"resources":[]}}` {
 			t.Errorf("what policy denies: %s", got)
 		}
@@ -122,16 +123,16 @@ func TestAllServers_ListIsOnePage(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newAllServers(t)
-				for server, list := range map[*testGateway]string{w: tt.files, w.notes: tt.notes} {
-					own := server.answerDiscovery
-					server.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
+				for server, list := range map[*gatewaytest.Server]string{w.files: tt.files, w.notes: tt.notes} {
+					own := server.Discovery
+					server.Discovery = func(r upstream.Request) (upstream.Answer, error) {
 						if r.Method() == "tools/list" {
-							return answer(r, list), nil
+							return gatewaytest.Result(r, list), nil
 						}
 						return own(r)
 					}
 				}
-				w.access.HidesNone = false
+				w.Policy.Access.HidesNone = false
 				h := w.connectAs(initializeWithAll)
 				if got := w.do("POST", "/mcp/", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h); got.body != `{"jsonrpc":"2.0","id":1,"result":`+tt.want+`}` {
 					t.Errorf("it lists %s", got.body)
@@ -142,9 +143,9 @@ func TestAllServers_ListIsOnePage(t *testing.T) {
 }
 
 // switchAvailability makes the server unavailable until the test sets the returned value to true.
-func switchAvailability(w *testGateway) *atomic.Bool {
-	there, own := new(atomic.Bool), w.answerDiscovery
-	w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
+func switchAvailability(server *gatewaytest.Server) *atomic.Bool {
+	there, own := new(atomic.Bool), server.Discovery
+	server.Discovery = func(r upstream.Request) (upstream.Answer, error) {
 		if !there.Load() {
 			return upstream.Answer{}, upstream.ErrNeverSent
 		}
@@ -160,8 +161,8 @@ func TestAllServers_ListHasAServerThatIsAvailableAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newAllServers(t)
 		there := switchAvailability(w.notes)
-		w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
-			return answer(r, map[string]string{"initialize": `{"protocolVersion":"2025-11-25","capabilities":{}}`, "tools/list": toolList("safe")}[r.Method()]), nil
+		w.files.Discovery = func(r upstream.Request) (upstream.Answer, error) {
+			return gatewaytest.Result(r, map[string]string{"initialize": `{"protocolVersion":"2025-11-25","capabilities":{}}`, "tools/list": toolList("safe")}[r.Method()]), nil
 		}
 		greeting := w.do("POST", "/mcp", initializeWithAll, nil)
 		if !strings.Contains(greeting.body, `"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true}`) || strings.Contains(greeting.body, "logging") {
@@ -202,13 +203,13 @@ func TestAllServers_ListEndsWhenAServerRepeatsACursor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newAllServers(t)
 		pages := 0
-		w.notes.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.notes.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			pages++
 			time.Sleep(3 * time.Second)
-			return answer(r, fmt.Sprintf(`{"prompts":[{"name":"p%d"}],"nextCursor":"%d"}`, pages, pages)), nil
+			return gatewaytest.Result(r, fmt.Sprintf(`{"prompts":[{"name":"p%d"}],"nextCursor":"%d"}`, pages, pages)), nil
 		}
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			return answer(r, `{"prompts":[{"name":"p"},{"title":"no name"},7]}`), nil
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return gatewaytest.Result(r, `{"prompts":[{"name":"p"},{"title":"no name"},7]}`), nil
 		}
 		h := w.connectAs(initializeWithAll)
 		begin := time.Now()
@@ -220,7 +221,7 @@ func TestAllServers_ListEndsWhenAServerRepeatsACursor(t *testing.T) {
 		if took := time.Since(begin); got.body != want || took > 15*time.Second {
 			t.Errorf("after %v: %s", took, got.body)
 		}
-		for _, r := range w.recordsOf(journal.KindIntent) {
+		for _, r := range w.Journal.Records(journal.KindIntent) {
 			if r.Run != "r-1" {
 				t.Errorf("a page of the run %q", r.Run)
 			}
@@ -236,14 +237,14 @@ func TestAllServers_ListStartsNoProgram(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := prepareTestGateway(t, "")
-		w.path, w.maxSessions, w.notes = "/mcp", 10, prepareTestGateway(t, "stdio")
+		w.path, w.MaxSessions, w.notes = "/mcp", 10, newTestServer(t, "stdio")
 		var asked atomic.Int32
-		w.notes.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
+		w.notes.Discovery = func(r upstream.Request) (upstream.Answer, error) {
 			asked.Add(1)
 			if r.Method() == "initialize" {
-				return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}`), nil
+				return gatewaytest.Result(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}`), nil
 			}
-			return answer(r, toolList("safe")), nil
+			return gatewaytest.Result(r, toolList("safe")), nil
 		}
 		w.build()
 		h := w.connectAs(initializeWithAll)
@@ -268,12 +269,12 @@ func TestAllServers_LongNamesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newAllServers(t)
 		pages := 0
-		w.notes.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.notes.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if r.Method() == "tools/call" {
-				return answer(r, `{"content":[`+strings.TrimSuffix(strings.Repeat(`{"uri":"a"},`, 30_001), ",")+`]}`), nil
+				return gatewaytest.Result(r, `{"content":[`+strings.TrimSuffix(strings.Repeat(`{"uri":"a"},`, 30_001), ",")+`]}`), nil
 			}
 			pages++
-			return answer(r, fmt.Sprintf(`{"prompts":[{"name":"p"}],"nextCursor":"%d"}`, pages)), nil
+			return gatewaytest.Result(r, fmt.Sprintf(`{"prompts":[{"name":"p"}],"nextCursor":"%d"}`, pages)), nil
 		}
 		h := w.connectAs(initializeWithAll)
 		if got := w.do("POST", "/mcp", strings.Replace(toolCall, "safe", "notes__safe", 1), h); got.code() != "outcome_unknown" || !strings.Contains(got.body, "more than 30000 names and titles") || !strings.Contains(got.body, "use the URL of the server") {
@@ -290,14 +291,14 @@ func TestAllServers_GatheringEndsWhenTheClientDisconnects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newAllServers(t)
-		w.access.PromptsAlike = false
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			return answer(r, `{"prompts":[{"name":"p"}]}`), nil
+		w.Policy.Access.PromptsAlike = false
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return gatewaytest.Result(r, `{"prompts":[{"name":"p"}]}`), nil
 		}
 		h := w.connectAs(initializeWithAll)
 		ctx, cancel := context.WithCancel(t.Context())
 		begin, took := time.Now(), make(chan time.Duration, 2)
-		w.beforeNames = func(ctx context.Context) {
+		w.Policy.BeforeNames = func(ctx context.Context) {
 			<-ctx.Done()
 			took <- time.Since(begin)
 		}
@@ -325,10 +326,10 @@ func TestAllServers_GreetingSizeIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newAllServers(t)
-		own := w.notes.answerDiscovery
-		w.notes.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
+		own := w.notes.Discovery
+		w.notes.Discovery = func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() == "initialize" {
-				return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"instructions":"`+strings.Repeat("x", 300<<10)+`"}`), nil
+				return gatewaytest.Result(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"instructions":"`+strings.Repeat("x", 300<<10)+`"}`), nil
 			}
 			return own(r)
 		}

@@ -12,6 +12,7 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -21,31 +22,31 @@ import (
 func newModernAllServers(t *testing.T) *testGateway {
 	t.Helper()
 	w := prepareTestGateway(t, "http")
-	w.path, w.maxSessions, w.notes = "/mcp", 10, prepareTestGateway(t, "http")
-	w.access = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: everyMethod()}
-	w.open = func(r upstream.Request) (upstream.Answer, error) {
+	w.path, w.MaxSessions, w.notes = "/mcp", 10, newTestServer(t, "http")
+	w.Policy.Access = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: everyMethod()}
+	w.files.Open = func(r upstream.Request) (upstream.Answer, error) {
 		if r.Method() != "server/discover" {
-			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
+			return gatewaytest.Raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
 		}
-		return answer(r, `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{"subscribe":true}},"resultType":"complete"}`), nil
+		return gatewaytest.Result(r, `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{"subscribe":true}},"resultType":"complete"}`), nil
 	}
-	w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
+	w.files.Discovery = func(r upstream.Request) (upstream.Answer, error) {
 		if r.Method() != "tools/list" {
-			return w.open(r)
+			return w.files.Open(r)
 		}
-		return answer(r, `{"tools":[{"name":"safe","inputSchema":{"type":"object","properties":{"r":{"type":"string","x-mcp-header":"Region"}}}}]}`), nil
+		return gatewaytest.Result(r, `{"tools":[{"name":"safe","inputSchema":{"type":"object","properties":{"r":{"type":"string","x-mcp-header":"Region"}}}}]}`), nil
 	}
-	w.notes.open = func(r upstream.Request) (upstream.Answer, error) {
+	w.notes.Open = func(r upstream.Request) (upstream.Answer, error) {
 		if r.Method() == "server/discover" {
-			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), upstream.ErrRevision
+			return gatewaytest.Raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), upstream.ErrRevision
 		}
-		return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"resources":{"subscribe":true}},"serverInfo":{"name":"x","version":"1"},"instructions":"Mind."}`), nil
+		return gatewaytest.Result(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"resources":{"subscribe":true}},"serverInfo":{"name":"x","version":"1"},"instructions":"Mind."}`), nil
 	}
-	w.notes.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
+	w.notes.Discovery = func(r upstream.Request) (upstream.Answer, error) {
 		if r.Method() != "tools/list" {
-			return w.notes.open(r)
+			return w.notes.Open(r)
 		}
-		return answer(r, toolList("safe")), nil
+		return gatewaytest.Result(r, toolList("safe")), nil
 	}
 	w.build()
 	return w
@@ -65,9 +66,9 @@ func TestAllServers_ModernClientNeedsNoSession(t *testing.T) {
 		w := newModernAllServers(t)
 		var files, notes []string
 		var mirrored []upstream.Header
-		recordRequests(w, &files)
-		before := w.request
-		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+		recordRequests(w.files, &files)
+		before := w.files.Request
+		w.files.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			mirrored = append(mirrored, r.Mirrored...)
 			return before(ctx, r, events)
 		}
@@ -83,7 +84,7 @@ func TestAllServers_ModernClientNeedsNoSession(t *testing.T) {
 		if !strings.HasPrefix(list.body, `{"jsonrpc":"2.0","id":7,"result":{"resultType":"complete","ttlMs":0,"cacheScope":"private","tools":[{"name":"files__safe",`) || !strings.Contains(list.body, `{"name":"notes__safe"`) {
 			t.Errorf("they list %s", list.body)
 		}
-		if len(w.opened)+len(w.notes.opened) != 0 {
+		if len(w.files.Opened())+len(w.notes.Opened()) != 0 {
 			t.Error("a server heard of a client that has only looked")
 		}
 		body, head := modern("tools/call", "files__safe", `"name":"files__safe","arguments":{"r":"eu","n":12345678901234567}`)
@@ -100,7 +101,7 @@ func TestAllServers_ModernClientNeedsNoSession(t *testing.T) {
 		if len(notes) != 1 || !strings.Contains(notes[0], `"name":"safe"`) || strings.Contains(notes[0], "io.modelcontextprotocol") {
 			t.Errorf("notes got %s", notes)
 		}
-		for i, r := range w.recordsOf(journal.KindIntent) {
+		for i, r := range w.Journal.Records(journal.KindIntent) {
 			if r.Server != []string{"files", "notes"}[i] || r.Tool != "safe" || r.Session != "" {
 				t.Errorf("on record as %+v", r)
 			}
@@ -115,7 +116,7 @@ func TestAllServers_HeadersMustAgreeWithTheBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernAllServers(t)
 		var files []string
-		recordRequests(w, &files)
+		recordRequests(w.files, &files)
 		for name, tt := range map[string]struct {
 			change func(http.Header)
 			status int
@@ -146,7 +147,7 @@ func TestAllServers_HeadersMustAgreeWithTheBody(t *testing.T) {
 				t.Errorf("%s: %d %s", method, got.status, got.body)
 			}
 		}
-		if len(files) != 0 || len(w.recordsOf(journal.KindIntent)) != 0 {
+		if len(files) != 0 || len(w.Journal.Records(journal.KindIntent)) != 0 {
 			t.Errorf("files got %s", files)
 		}
 	})
@@ -159,17 +160,17 @@ func TestAllServers_InputRequestsAreDecided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernAllServers(t)
 		var files []string
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if files = append(files, string(r.Body())); len(files) > 1 {
-				return answer(r, `{"resultType":"complete","content":[{"type":"resource_link","uri":"file:///a","name":"a"}]}`), nil
+				return gatewaytest.Result(r, `{"resultType":"complete","content":[{"type":"resource_link","uri":"file:///a","name":"a"}]}`), nil
 			}
-			return answer(r, `{"resultType":"input_required","inputRequests":{"f":{"method":"elicitation/create","params":{"message":"who?","requestedSchema":{}}}},"requestState":"z"}`), nil
+			return gatewaytest.Result(r, `{"resultType":"input_required","inputRequests":{"f":{"method":"elicitation/create","params":{"message":"who?","requestedSchema":{}}}},"requestState":"z"}`), nil
 		}
 		said := make(chan string, 1)
-		w.notes.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+		w.notes.Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			events([]byte(`{"jsonrpc":"2.0","id":3,"method":"elicitation/create","params":{"message":"why?","requestedSchema":{"type":"object","properties":{}}}}`))
-			said <- w.notes.serverMessages(2)[1]
-			return answer(r, `{"content":[]}`), nil
+			said <- w.notes.Notified(2)[1]
+			return gatewaytest.Result(r, `{"content":[]}`), nil
 		}
 		got := w.doAllServers("tools/call", "files__safe", `"name":"files__safe"`)
 		if !strings.Contains(got.body, `"message":"files asks: who?"`) || !strings.Contains(got.body, `"requestState":"z"`) {
@@ -200,9 +201,10 @@ func TestAllServers_CallWaitsInRoundTrips(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernAllServers(t)
-		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1}}
-		w.approvals = fakeApprovals{approval: newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING), updates: make(chan *approvalv1.Approval, 1)}
-		w.approvals.approval.Terms = w.decision.GetApproval()
+		w.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1}}
+		waits := newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		waits.Terms = w.Policy.Decision.GetApproval()
+		w.Approvals.Set(waits)
 		for _, state := range []string{"", `"requestState":"sluice-leg.1.a-1",`} {
 			body, head := modern("tools/call", "files__safe", state+`"name":"files__safe"`)
 			body = strings.Replace(strings.Replace(body, `"name":"c"`, `"name":"patient"`, 1), `"tasks":{}`, `"extensions":{"io.modelcontextprotocol/tasks":{}}`, 1)
@@ -219,16 +221,16 @@ func TestAllServers_ListsHaveServersOfBothEras(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernAllServers(t)
 		var files, notes []string
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			files = append(files, string(r.Body()))
 			if r.Method() == "resources/list" {
-				return answer(r, `{"resultType":"complete","resources":[],"ttlMs":0,"cacheScope":"public"}`), nil
+				return gatewaytest.Result(r, `{"resultType":"complete","resources":[],"ttlMs":0,"cacheScope":"public"}`), nil
 			}
-			return answer(r, `{"resultType":"complete","prompts":[{"name":"p"}],"ttlMs":60000,"cacheScope":"public"}`), nil
+			return gatewaytest.Result(r, `{"resultType":"complete","prompts":[{"name":"p"}],"ttlMs":60000,"cacheScope":"public"}`), nil
 		}
-		w.notes.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.notes.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			notes = append(notes, string(r.Body()))
-			return answer(r, `{"resources":[{"name":"a","uri":"file:///a"}]}`), nil
+			return gatewaytest.Result(r, `{"resources":[{"name":"a","uri":"file:///a"}]}`), nil
 		}
 		for method, want := range map[string]string{
 			"prompts/list":   `"resultType":"complete","ttlMs":0,"cacheScope":"private","prompts":[{"name":"files__p"}]}}`,
@@ -254,7 +256,7 @@ func TestAllServers_SubscriptionForwardsWhatItNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernAllServers(t)
 		asked := make(chan string, 4)
-		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			asked <- string(r.Body())
 			for _, said := range []string{
 				`subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7}}`, `resources/updated","params":{"uri":"file:///a"}`,
@@ -282,17 +284,17 @@ func TestAllServers_SubscriptionForwardsWhatItNames(t *testing.T) {
 		if got := <-asked; !strings.HasSuffix(got, `"notifications":{"toolsListChanged":false,"promptsListChanged":false,"resourcesListChanged":false,"resourceSubscriptions":["file:///a"]}}}`) {
 			t.Errorf("files got %s", got)
 		}
-		if got := w.recordsOf(journal.KindIntent); len(got) != 1 || got[0].Method != "resources/subscribe" || got[0].Tool != "file:///a" || got[0].Server != "files" {
+		if got := w.Journal.Records(journal.KindIntent); len(got) != 1 || got[0].Method != "resources/subscribe" || got[0].Tool != "file:///a" || got[0].Server != "files" {
 			t.Errorf("on record: %+v", got)
 		}
 		w.setAccess(&policyv1.CheckServerResponse{CouldAllow: true, PromptsAlike: true, ResourcesAlike: true, Methods: everyMethod(), PolicyRevision: "another"})
 		if got := next(); got != `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7}}}` {
 			t.Errorf("of a change of lists the client got %s", got)
 		}
-		if len(w.notes.opened) != 0 {
+		if len(w.notes.Opened()) != 0 {
 			t.Error("notes heard of who wants nothing of it")
 		}
-		w.sessions.CloseStreams()
+		w.Sessions.CloseStreams()
 		if got := next(); got != "" {
 			t.Errorf("after the gateway has hung up the client got %s", got)
 		}
@@ -313,10 +315,10 @@ func TestAllServers_StateIsNotSharedBetweenCallers(t *testing.T) {
 		head = head.Clone()
 		head["Authorization"] = []string{"Bearer " + benToken}
 		w.do("POST", "/mcp", body, head)
-		if len(w.notes.opened) != 3 {
-			t.Errorf("notes has %d sessions, want one of each of three clients", len(w.notes.opened))
+		if len(w.notes.Opened()) != 3 {
+			t.Errorf("notes has %d sessions, want one of each of three clients", len(w.notes.Opened()))
 		}
-		sent := string(w.notes.opened[1].Body())
+		sent := string(w.notes.Opened()[1].Body())
 		if strings.Contains(sent, "sampling") || !strings.Contains(sent, "elicitation") {
 			t.Errorf("for the second client it got %s", sent)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -28,14 +29,14 @@ func everyMethod() []string {
 func newAllServers(t *testing.T) *testGateway {
 	t.Helper()
 	w := prepareTestGateway(t, "")
-	w.path, w.maxSessions, w.notes = "/mcp", 10, prepareTestGateway(t, "")
-	w.access = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: everyMethod()}
-	for _, server := range []*testGateway{w, w.notes} {
-		server.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
+	w.path, w.MaxSessions, w.notes = "/mcp", 10, newTestServer(t, "")
+	w.Policy.Access = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: everyMethod()}
+	for _, server := range []*gatewaytest.Server{w.files, w.notes} {
+		server.Discovery = func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() == "initialize" {
-				return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"prompts":{"listChanged":true},"resources":{"subscribe":true},"logging":{},"tasks":{}},"serverInfo":{"name":"x","version":"1"},"instructions":" Mind\nthe gap. "}`), nil
+				return gatewaytest.Result(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"prompts":{"listChanged":true},"resources":{"subscribe":true},"logging":{},"tasks":{}},"serverInfo":{"name":"x","version":"1"},"instructions":" Mind\nthe gap. "}`), nil
 			}
-			return answer(r, toolList("safe", "pay")), nil
+			return gatewaytest.Result(r, toolList("safe", "pay")), nil
 		}
 	}
 	w.build()
@@ -50,9 +51,9 @@ func toolList(names ...string) string {
 	return `{"tools":[` + strings.Join(tools, ",") + `]}`
 }
 
-func recordRequests(w *testGateway, got *[]string) {
-	before := w.request
-	w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+func recordRequests(server *gatewaytest.Server, got *[]string) {
+	before := server.Request
+	server.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 		*got = append(*got, string(r.Body()))
 		return before(ctx, r, events)
 	}
@@ -65,7 +66,7 @@ func TestAllServers_AppearAsOneServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newAllServers(t)
 		var files, notes []string
-		recordRequests(w, &files)
+		recordRequests(w.files, &files)
 		recordRequests(w.notes, &notes)
 		greeting := w.do("POST", "/mcp", initializeWithAll, nil)
 		want := `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{"prompts":{"listChanged":true},"resources":{"subscribe":true},"tools":{"listChanged":true}},` +
@@ -78,7 +79,7 @@ func TestAllServers_AppearAsOneServer(t *testing.T) {
 		if want := `{"jsonrpc":"2.0","id":"l","result":` + toolList("files__safe", "files__pay", "notes__safe", "notes__pay") + `}`; list.body != want {
 			t.Errorf("it lists %s", list.body)
 		}
-		if len(w.opened)+len(w.notes.opened) != 0 {
+		if len(w.files.Opened())+len(w.notes.Opened()) != 0 {
 			t.Error("a server heard of a session that was not used")
 		}
 		call := func(name string) string {
@@ -90,10 +91,10 @@ func TestAllServers_AppearAsOneServer(t *testing.T) {
 		if len(files) != 0 || !slices.Equal(notes, []string{call("safe")}) {
 			t.Errorf("files got %s, notes %s", files, notes)
 		}
-		if sent := string(w.notes.opened[0].Body()); !strings.Contains(sent, `"name":"c"`) || !strings.Contains(sent, `"capabilities":{"elicitation":{"form":{}},"roots":{"listChanged":true},"sampling":{"tools":{}}}`) {
+		if sent := string(w.notes.Opened()[0].Body()); !strings.Contains(sent, `"name":"c"`) || !strings.Contains(sent, `"capabilities":{"elicitation":{"form":{}},"roots":{"listChanged":true},"sampling":{"tools":{}}}`) {
 			t.Errorf("notes got %s", sent)
 		}
-		for _, r := range w.recordsOf(journal.KindIntent) {
+		for _, r := range w.Journal.Records(journal.KindIntent) {
 			if r.Server != "notes" || r.Tool != "safe" || r.Session == "" {
 				t.Errorf("on record as %+v", r)
 			}
@@ -102,8 +103,8 @@ func TestAllServers_AppearAsOneServer(t *testing.T) {
 			t.Errorf("its end: %d", got.status)
 		}
 		synctest.Wait()
-		if w.notes.closed != 1 || w.closed != 0 || w.sessions.Len() != 0 {
-			t.Errorf("notes was ended %d times, files %d, %d sessions are left", w.notes.closed, w.closed, w.sessions.Len())
+		if w.notes.Closed() != 1 || w.files.Closed() != 0 || w.Sessions.Len() != 0 {
+			t.Errorf("notes was ended %d times, files %d, %d sessions are left", w.notes.Closed(), w.files.Closed(), w.Sessions.Len())
 		}
 		if got := w.do("POST", "/mcp", call("notes__safe"), h); got.status != 404 {
 			t.Errorf("a call after its end: %d %s", got.status, got.body)
@@ -129,16 +130,16 @@ func TestAllServers_RefusesMessagesThatNameNoServer(t *testing.T) {
 			"what servers ask":             {"sampling/createMessage", `{"uri":"mcp.files+x"}`, "method_denied", "send it to /mcp/<server>"},
 			"a cursor":                     {"tools/list", `{"cursor":"x"}`, "params_invalid", "the cursor was not given"},
 		} {
-			before := len(w.recordsOf(journal.KindRefusal))
+			before := len(w.Journal.Records(journal.KindRefusal))
 			got := w.do("POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"%s","params":%s}`, tt.method, tt.params), h)
 			if got.status != 200 || got.code() != tt.code || !strings.Contains(got.body, tt.says) {
 				t.Errorf("%s: %d %s", name, got.status, got.body)
 			}
-			if records := w.recordsOf(journal.KindRefusal); len(records) != before+1 || records[before].Code != tt.code || records[before].Server != "" {
+			if records := w.Journal.Records(journal.KindRefusal); len(records) != before+1 || records[before].Code != tt.code || records[before].Server != "" {
 				t.Errorf("%s: on record as %+v", name, records[before:])
 			}
 		}
-		if got := w.do("POST", "/mcp", `{"jsonrpc":"2.0","method":"notifications/message"}`, h); got.status != 202 || len(w.recordsOf(journal.KindRefusal)) != 11 {
+		if got := w.do("POST", "/mcp", `{"jsonrpc":"2.0","method":"notifications/message"}`, h); got.status != 202 || len(w.Journal.Records(journal.KindRefusal)) != 11 {
 			t.Errorf("a notification that no client has: %d", got.status)
 		}
 		if got := w.do("POST", "/mcp", toolCall, http.Header{"Mcp-Session-Id": h["Mcp-Session-Id"], "Authorization": {"Bearer " + benToken}}); got.status != 404 {
@@ -147,7 +148,7 @@ func TestAllServers_RefusesMessagesThatNameNoServer(t *testing.T) {
 		if got := w.do("POST", "/mcp/files", toolCall, h); got.status != 404 {
 			t.Errorf("the session at one of its servers: %d %s", got.status, got.body)
 		}
-		if len(w.opened)+len(w.notes.opened) != 0 {
+		if len(w.files.Opened())+len(w.notes.Opened()) != 0 {
 			t.Error("something reached a server")
 		}
 	})
@@ -159,11 +160,11 @@ func TestAllServers_ServerRequestsHaveCombinedIDs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newAllServers(t)
-		for _, server := range []*testGateway{w, w.notes} {
-			before := server.request
-			server.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+		for _, server := range []*gatewaytest.Server{w.files, w.notes} {
+			before := server.Request
+			server.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 				events([]byte(sample))
-				server.serverMessages(3) // notifications/initialized, the progress and the answer
+				server.Notified(3) // notifications/initialized, the progress and the answer
 				return before(ctx, r, events)
 			}
 		}
@@ -187,21 +188,21 @@ func TestAllServers_ServerRequestsHaveCombinedIDs(t *testing.T) {
 				t.Errorf("%s: %d %s", body, got.status, got.body)
 			}
 		}
-		for i, server := range []*testGateway{w, w.notes} {
+		for i, server := range []*gatewaytest.Server{w.files, w.notes} {
 			name := []string{"files", "notes"}[i]
 			want := []string{
 				`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
 				fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":%d}}`, i+1),
 				`{"jsonrpc":"2.0","id":7,"result":{"of":"` + name + `"}}`,
 			}
-			if diff := cmp.Diff(want, server.serverMessages(3)); diff != "" {
+			if diff := cmp.Diff(want, server.Notified(3)); diff != "" {
 				t.Errorf("%s got (-want +got):\n%s", name, diff)
 			}
 			if got := next[i](); !strings.Contains(got, `"content":[]`) {
 				t.Errorf("the call of %s was answered %s", name, got)
 			}
 		}
-		if n := len(w.recordsOf(journal.KindRefusal)); n != 0 {
+		if n := len(w.Journal.Records(journal.KindRefusal)); n != 0 {
 			t.Errorf("%d refusals", n)
 		}
 	})
@@ -213,8 +214,8 @@ func TestAllServers_NotificationsReachMembers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newAllServers(t)
-		w.notes.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
-			w.notes.serverMessages(3)
+		w.notes.Request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
+			w.notes.Notified(3)
 			return upstream.Answer{}, upstream.ErrNoAnswer
 		}
 		h := w.connectAs(initializeWithAll)
@@ -223,7 +224,7 @@ func TestAllServers_NotificationsReachMembers(t *testing.T) {
 			defer close(ended)
 			w.do("POST", "/mcp", strings.Replace(toolCall, "safe", "notes__safe", 1), h)
 		}()
-		w.notes.serverMessages(1)
+		w.notes.Notified(1)
 		for _, body := range []string{
 			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2,"reason":"x"}}`,
 			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"x"}}`,
@@ -239,8 +240,8 @@ func TestAllServers_NotificationsReachMembers(t *testing.T) {
 			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`,
 			`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`,
 		}
-		if diff := cmp.Diff(want, w.notes.serverMessages(3)); diff != "" || len(w.notified) != 0 {
-			t.Errorf("notes got (-want +got):\n%s, files %v", diff, w.notified)
+		if diff := cmp.Diff(want, w.notes.Notified(3)); diff != "" || len(w.files.Notified(0)) != 0 {
+			t.Errorf("notes got (-want +got):\n%s, files %v", diff, w.files.Notified(0))
 		}
 	})
 }
@@ -251,14 +252,14 @@ func TestAllServers_StreamsAreJoined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newAllServers(t)
-		say, changed, own := make(chan string), new(atomic.Bool), w.answerDiscovery
-		w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
+		say, changed, own := make(chan string), new(atomic.Bool), w.files.Discovery
+		w.files.Discovery = func(r upstream.Request) (upstream.Answer, error) {
 			if changed.Load() && r.Method() == "tools/list" {
-				return answer(r, toolList("new")), nil
+				return gatewaytest.Result(r, toolList("new")), nil
 			}
 			return own(r)
 		}
-		w.notes.listen = func(ctx context.Context, to upstream.Listener) error {
+		w.notes.Listen = func(ctx context.Context, to upstream.Listener) error {
 			to.Opened()
 			for {
 				select {
@@ -345,7 +346,7 @@ func TestAllServers_MembersEndWithTheAggregateSession(t *testing.T) {
 		w := newAllServers(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		swept := make(chan error)
-		go func() { swept <- w.sessions.Run(ctx) }()
+		go func() { swept <- w.Sessions.Run(ctx) }()
 		h := w.connectAs(initializeWithAll)
 		call := strings.Replace(toolCall, "safe", "notes__safe", 1)
 		w.do("POST", "/mcp", call, h)
@@ -354,13 +355,13 @@ func TestAllServers_MembersEndWithTheAggregateSession(t *testing.T) {
 			w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, h)
 		}
 		w.do("POST", "/mcp", call, h)
-		if n := w.sessions.Len(); n != 1 || len(w.notes.opened) != 1 {
-			t.Errorf("%d sessions, of which notes has heard %d times", n, len(w.notes.opened))
+		if n := w.Sessions.Len(); n != 1 || len(w.notes.Opened()) != 1 {
+			t.Errorf("%d sessions, of which notes has heard %d times", n, len(w.notes.Opened()))
 		}
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
-		if n := w.sessions.Len(); n != 0 || w.notes.closed != 1 {
-			t.Errorf("%d sessions are left, the server notes has had %d sessions closed", n, w.notes.closed)
+		if n := w.Sessions.Len(); n != 0 || w.notes.Closed() != 1 {
+			t.Errorf("%d sessions are left, the server notes has had %d sessions closed", n, w.notes.Closed())
 		}
 		cancel()
 		<-swept
@@ -373,10 +374,10 @@ func TestAllServers_CallsAreDecidedByTheListedDefinition(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newAllServers(t)
-		changed, own := new(atomic.Bool), w.notes.answerDiscovery
-		w.notes.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
+		changed, own := new(atomic.Bool), w.notes.Discovery
+		w.notes.Discovery = func(r upstream.Request) (upstream.Answer, error) {
 			if changed.Load() && r.Method() == "tools/list" {
-				return answer(r, `{"tools":[{"name":"safe","description":"other","inputSchema":{"type":"object"}}]}`), nil
+				return gatewaytest.Result(r, `{"tools":[{"name":"safe","description":"other","inputSchema":{"type":"object"}}]}`), nil
 			}
 			return own(r)
 		}
@@ -392,8 +393,8 @@ func TestAllServers_CallsAreDecidedByTheListedDefinition(t *testing.T) {
 		w.do("POST", "/mcp", call, h)
 		w.do("POST", "/mcp", call, other)
 		var digests []string
-		for _, d := range w.decidedDigests() {
-			digests = append(digests, fmt.Sprintf("%x", d))
+		for _, d := range w.Policy.Decided() {
+			digests = append(digests, fmt.Sprintf("%x", d.Call.GetDefinitionDigest()))
 		}
 		if len(digests) != 3 || digests[0] == "" || digests[0] != digests[1] || digests[1] == digests[2] {
 			t.Errorf("the calls were judged by %q", digests)

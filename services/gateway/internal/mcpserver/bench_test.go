@@ -9,6 +9,7 @@ import (
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -16,18 +17,18 @@ import (
 // The fake services answer immediately.
 func BenchmarkCall(b *testing.B) {
 	w := prepareTestGateway(b, "")
-	w.sampler = sdktrace.NeverSample() // most calls are not sampled
-	w.revision, w.access.PolicyRevision = "r1", "r1"
+	w.Sampler = sdktrace.NeverSample() // most calls are not sampled
+	w.Policy.Revision, w.Policy.Access.PolicyRevision = "r1", "r1"
 	w.build()
 	session := w.connect().Get("Mcp-Session-Id")
 	var same upstream.Answer
-	w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+	w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 		if same.Message == nil {
-			same = answer(r, `{"content":[]}`)
+			same = gatewaytest.Result(r, `{"content":[]}`)
 		}
 		return same, nil
 	}
-	handler := w.mcp.HTTPServer().Handler
+	handler := w.MCP.HTTPServer().Handler
 	header := http.Header{
 		"Authorization": {"Bearer " + anaToken}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},
 		"Mcp-Session-Id": {session}, "Mcp-Protocol-Version": {"2025-11-25"},
@@ -48,7 +49,9 @@ func BenchmarkCall(b *testing.B) {
 		if to.status != http.StatusOK {
 			b.Fatalf("status %d", to.status)
 		}
-		w.records, w.principals, w.digests = w.records[:0], w.principals[:0], w.digests[:0]
+		w.Journal.Forget()
+		w.Policy.Forget()
+		w.files.Forget()
 	}
 }
 

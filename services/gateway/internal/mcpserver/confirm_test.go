@@ -13,6 +13,7 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -23,12 +24,12 @@ const payCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":
 func newConfirmGateway(t *testing.T) *testGateway {
 	t.Helper()
 	w := newTestGateway(t)
-	w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1, SelfConfirm: true}}
+	w.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1, SelfConfirm: true}}
 	waits := newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
-	waits.Terms = w.decision.GetApproval()
-	w.approvals = fakeApprovals{approval: waits, updates: make(chan *approvalv1.Approval, 1), votes: make(chan *approvalv1.RequestApprovalRequest, 9)}
-	w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-		return answer(r, `{"tools":[{"name":"pay"}]}`), nil
+	waits.Terms = w.Policy.Decision.GetApproval()
+	w.Approvals.Set(waits)
+	w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		return gatewaytest.Result(r, `{"tools":[{"name":"pay"}]}`), nil
 	}
 	return w
 }
@@ -96,15 +97,15 @@ func TestConfirmationForm_IsAnsweredOnlyInItsSession(t *testing.T) {
 		if got := w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":"`+id+`","result":`+yes+`}`, http.Header{"Authorization": {"Bearer " + benToken}, "Mcp-Session-Id": own["Mcp-Session-Id"]}); got.status != http.StatusNotFound {
 			t.Errorf("ben in ana's session: %d", got.status)
 		}
-		if n := len(w.approvals.votes); n != 0 {
+		if n := len(w.Approvals.SelfVotes()); n != 0 {
 			t.Fatalf("%d words were passed on", n)
 		}
 		say(own, `"`+id+`"`, no)
 		say(own, `"`+id+`"`, yes)
-		if word := (<-w.approvals.votes).GetSelfVote(); word.GetVerdict() != approvalv1.Verdict_VERDICT_DENY || word.GetApprovalId() != "a-1" || len(w.approvals.votes) != 0 {
-			t.Errorf("passed on %v and %d more", word, len(w.approvals.votes))
+		if votes := w.Approvals.SelfVotes(); len(votes) != 1 || votes[0].GetVerdict() != approvalv1.Verdict_VERDICT_DENY || votes[0].GetApprovalId() != "a-1" {
+			t.Errorf("passed on %v", votes)
 		}
-		w.approvals.updates <- newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
+		w.Approvals.Set(newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_DENIED))
 		if got := rest(); !strings.Contains(got, `"isError":true`) || strings.Contains(got, "notifications/cancelled") {
 			t.Errorf("answered %s", got)
 		}
@@ -125,8 +126,8 @@ func TestConfirmationForm_IsCancelledWhenTheCallEnds(t *testing.T) {
 		if withdrawn < 0 || answered < withdrawn || time.Since(begin) != 35*time.Second {
 			t.Errorf("after %v: %s", time.Since(begin), got)
 		}
-		if got := w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":"`+id+`","result":{"action":"accept","content":{"run":true}}}`, h); got.status != http.StatusAccepted || len(w.approvals.votes) != 0 {
-			t.Errorf("%d, %d words", got.status, len(w.approvals.votes))
+		if got := w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":"`+id+`","result":{"action":"accept","content":{"run":true}}}`, h); got.status != http.StatusAccepted || len(w.Approvals.SelfVotes()) != 0 {
+			t.Errorf("%d, %d words", got.status, len(w.Approvals.SelfVotes()))
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -19,16 +20,16 @@ func TestFirstUse_ListsTheServerAgainWhenASessionGetsAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGateway(t)
-		there := switchAvailability(w)
+		there := switchAvailability(w.files)
 		got := w.do("POST", "/mcp/files", initialize, nil)
 		h := http.Header{"Mcp-Session-Id": got.header["Mcp-Session-Id"]}
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			return answer(r, `{"tools":[{"name":"safe"}]}`), nil
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return gatewaytest.Result(r, `{"tools":[{"name":"safe"}]}`), nil
 		}
 		time.AfterFunc(300*time.Millisecond, func() { there.Store(true) }) // after two failures
 		w.do("POST", "/mcp/files", list, h)
 		whole := 0
-		for _, report := range w.catalog.Reports() {
+		for _, report := range w.Catalog.Reports() {
 			if report.Head.GetWhole() {
 				whole++
 			}
@@ -45,13 +46,13 @@ func TestFirstUse_RefusalNamesWhyTheServerIsNotListed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGateway(t)
-		there := switchAvailability(w)
-		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_TOOL_CHANGED, Message: "an operator must accept it"}
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		there := switchAvailability(w.files)
+		w.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_TOOL_CHANGED, Message: "an operator must accept it"}
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if r.Method() == "tools/list" {
-				return answer(r, `{"tools":[{"name":"safe"}]}`), nil
+				return gatewaytest.Result(r, `{"tools":[{"name":"safe"}]}`), nil
 			}
-			return answer(r, `{"content":[]}`), nil
+			return gatewaytest.Result(r, `{"content":[]}`), nil
 		}
 		h := http.Header{"Mcp-Session-Id": w.do("POST", "/mcp/files", initialize, nil).header["Mcp-Session-Id"]}
 		w.do("POST", "/mcp/files", list, h)
@@ -65,13 +66,13 @@ func TestFirstUse_RefusalNamesWhyTheServerIsNotListed(t *testing.T) {
 		refuse("the gateway could not list the server's tools, so it can't tell whether this tool's definition is accepted: " + upstream.ErrNeverSent.Error())
 		refuse(`"upstream_unavailable"`)
 		there.Store(true)
-		w.catalog.Fail(errBoom)
+		w.Catalog.Fail(errBoom)
 		refuse(`"policy_unavailable"`)
 		refuse("the policy service did not accept the list")
-		w.catalog.Fail(nil)
-		before := len(w.decidedDigests())
+		w.Catalog.Fail(nil)
+		before := len(w.Policy.Decided())
 		refuse(`"tool_changed"`)
-		if asked := len(w.decidedDigests()) - before; asked != 2 {
+		if asked := len(w.Policy.Decided()) - before; asked != 2 {
 			t.Errorf("policy was asked %d times, want once before the server was listed and once after", asked)
 		}
 		refuse(`"tool_changed"`)

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -95,10 +96,10 @@ func TestConnections_ClosedWhenTheClientDoesNotRead(t *testing.T) {
 			for range 100 {
 				events(progress)
 			}
-			return answer(r, `{}`), nil
+			return gatewaytest.Result(r, `{}`), nil
 		}},
 		{"a long answer", func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			return answer(r, `{"x":"`+strings.Repeat("x", 1<<20)+`"}`), nil
+			return gatewaytest.Result(r, `{"x":"`+strings.Repeat("x", 1<<20)+`"}`), nil
 		}},
 	}
 	for _, tt := range tests {
@@ -107,17 +108,17 @@ func TestConnections_ClosedWhenTheClientDoesNotRead(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newTestGateway(t)
 				id := w.connect().Get("Mcp-Session-Id")
-				w.request = tt.do
+				w.files.Request = tt.do
 				c := w.dial()
 				defer c.Close()
 				if _, err := fmt.Fprint(c, requestHead(anaToken, id, len(toolCall))+toolCall); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(30 * time.Second) // the client does not read during this time
-				if n := len(w.recordsOf(journal.KindOutcome)); n != 1 {
+				if n := len(w.Journal.Records(journal.KindOutcome)); n != 1 {
 					t.Errorf("%d outcomes are on record after 30 s", n)
 				}
-				for _, st := range w.sessions.List("acme") {
+				for _, st := range w.Sessions.List("acme") {
 					if st.InFlight != 0 {
 						t.Error("the session is held as in use")
 					}
@@ -165,7 +166,7 @@ func TestConnections_PipeliningWithoutReadingIsBounded(t *testing.T) {
 // isInFlightRefusal reports whether a response is the recorded refusal of a request because too many requests are in
 // flight.
 func (w *testGateway) isInFlightRefusal(got httpResponse) bool {
-	records := w.recordsOf(journal.KindRefusal)
+	records := w.Journal.Records(journal.KindRefusal)
 	return got.status == 429 && got.code() == "abuse_limited" && strings.Contains(got.body, "in flight") &&
 		len(records) > 0 && records[len(records)-1].Code == "abuse_limited" && records[len(records)-1].Subject == "ana"
 }
@@ -181,8 +182,8 @@ func TestRequestsInFlight_CountIsBounded(t *testing.T) {
 		anas := w.connect()
 		ben := http.Header{"Authorization": {"Bearer " + benToken}}
 		ben.Set("Mcp-Session-Id", w.do("POST", "/mcp/files", initialize, ben).header.Get("Mcp-Session-Id"))
-		slow := w.request
-		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+		slow := w.files.Request
+		w.files.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			time.Sleep(30 * time.Second)
 			return slow(ctx, r, events)
 		}
@@ -253,7 +254,7 @@ func TestRequestsInFlight_BytesOfOnePersonAreBounded(t *testing.T) {
 				synctest.Wait()
 			}
 		}
-		if n := len(w.recordsOf(journal.KindRefusal)); n != 16 {
+		if n := len(w.Journal.Records(journal.KindRefusal)); n != 16 {
 			t.Errorf("%d requests of the third agent were refused, want 16", n)
 		}
 		large := strings.Replace(ping, `"ping"`, `"ping","x":"`+strings.Repeat("x", size/2)+`"`, 1)
@@ -270,12 +271,12 @@ func TestConnections_LongCallIsNotClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGateway(t)
 		h := w.connect()
-		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			for range 5 {
 				time.Sleep(10 * time.Second)
 				events([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`))
 			}
-			return answer(r, `{}`), ctx.Err()
+			return gatewaytest.Result(r, `{}`), ctx.Err()
 		}
 		for range 2 {
 			got := w.do("POST", "/mcp/files", toolCall, h)
@@ -292,9 +293,9 @@ func TestCall_EndsAfterItsClientHasDisconnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGateway(t)
 		id := w.connect().Get("Mcp-Session-Id")
-		w.request = func(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			time.Sleep(10 * time.Second)
-			return answer(r, `{}`), ctx.Err()
+			return gatewaytest.Result(r, `{}`), ctx.Err()
 		}
 		c := w.dial()
 		if _, err := fmt.Fprint(c, requestHead(anaToken, id, len(toolCall))+toolCall); err != nil {
@@ -303,7 +304,7 @@ func TestCall_EndsAfterItsClientHasDisconnected(t *testing.T) {
 		time.Sleep(time.Second)
 		c.Close()
 		time.Sleep(10 * time.Second)
-		if out := w.recordsOf(journal.KindOutcome); len(out) != 1 || out[0].ResultClass != journal.ResultOK {
+		if out := w.Journal.Records(journal.KindOutcome); len(out) != 1 || out[0].ResultClass != journal.ResultOK {
 			t.Errorf("%+v", out)
 		}
 	})

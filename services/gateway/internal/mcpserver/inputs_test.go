@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -36,20 +37,20 @@ func TestInputRequests_AreDecidedAndRecorded(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newModernGateway(t, tt.open...)
 				result := `{"resultType":"input_required","inputRequests":{` + tt.asks + `},"requestState":"z"}`
-				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-					return answer(r, result), nil
+				w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+					return gatewaytest.Result(r, result), nil
 				}
 				got := w.doModern("tools/call", "safe", `"name":"safe"`)
 				if tt.code == "" && got.body != `{"jsonrpc":"2.0","id":7,"result":`+result+`}` || tt.code != "" && got.code() != "outcome_unknown" {
 					t.Errorf("the client got %s", got.body)
 				}
 				judged := 0
-				for _, r := range w.recordsOf(journal.KindOutcome) {
+				for _, r := range w.Journal.Records(journal.KindOutcome) {
 					if r.FromServer {
 						judged++
 					}
 				}
-				if refused := w.recordsOf(journal.KindRefusal); judged != tt.judged || tt.code != "" && (len(refused) != 1 || !refused[0].FromServer || refused[0].Code != tt.code) {
+				if refused := w.Journal.Records(journal.KindRefusal); judged != tt.judged || tt.code != "" && (len(refused) != 1 || !refused[0].FromServer || refused[0].Code != tt.code) {
 					t.Errorf("%d are on record as asked, want %d; refused: %+v", judged, tt.judged, refused)
 				}
 			})
@@ -66,15 +67,15 @@ func TestInputRequests_AmbiguousAnswersAreRefused(t *testing.T) {
 			`{"resultType":"input_required","inputRequests":[{"method":"sampling/createMessage"}]}`,
 			`{"inputRequests":"x"}`,
 		} {
-			w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-				return answer(r, result), nil
+			w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+				return gatewaytest.Result(r, result), nil
 			}
 			if got := w.doModern("tools/call", "safe", `"name":"safe"`); got.code() != "outcome_unknown" {
 				t.Errorf("%s: the client got %s", result, got.body)
 			}
 		}
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			return answer(r, `{"content":[],"inputRequests":null}`), nil
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return gatewaytest.Result(r, `{"content":[],"inputRequests":null}`), nil
 		}
 		if got := w.doModern("tools/call", "safe", `"name":"safe"`); got.code() != "" {
 			t.Errorf("nothing is asked: the client got %s", got.body)
@@ -90,8 +91,8 @@ func TestInputRequests_AnswersWithoutThemPass(t *testing.T) {
 	const asks = `"inputRequests":{"a":{"method":"elicitation/create","params":{"message":"m"}}}`
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernGateway(t, everything...)
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			return answer(r, `{"tools":[],"supportedVersions":["2026-07-28"],`+asks+`}`), nil
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return gatewaytest.Result(r, `{"tools":[],"supportedVersions":["2026-07-28"],`+asks+`}`), nil
 		}
 		for _, method := range []string{"tools/list", "server/discover"} {
 			if got := w.doModern(method, "", ""); got.code() != "outcome_unknown" {
@@ -109,9 +110,9 @@ func TestInputRequests_AnswersWithoutThemPass(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernGateway(t)
-		w.access = &policyv1.CheckServerResponse{HidesNone: true}
-		w.open = func(r upstream.Request) (upstream.Answer, error) {
-			return answer(r, strings.Replace(discovered, "{", "{"+asks+",", 1)), nil
+		w.Policy.Access = &policyv1.CheckServerResponse{HidesNone: true}
+		w.files.Open = func(r upstream.Request) (upstream.Answer, error) {
+			return gatewaytest.Result(r, strings.Replace(discovered, "{", "{"+asks+",", 1)), nil
 		}
 		if got := w.doModern("server/discover", "", ""); got.code() != "outcome_unknown" {
 			t.Errorf("a caller that may use nothing got %s", got.body)
@@ -119,23 +120,23 @@ func TestInputRequests_AnswersWithoutThemPass(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGateway(t)
-		w.access.Methods = everything
+		w.Policy.Access.Methods = everything
 		h := w.connectAs(strings.Replace(initializeWithAll, `"form":{}`, `"form":{},"url":{}`, 1))
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			return answer(r, `{"content":[],"tools":[],`+asks+`}`), nil
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return gatewaytest.Result(r, `{"content":[],"tools":[],`+asks+`}`), nil
 		}
 		for _, body := range []string{toolCall, `{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"name":"p"}}`, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`} {
 			if got := w.do("POST", "/mcp/files", body, h); got.code() != "outcome_unknown" || strings.Contains(got.body, "elicitation") {
 				t.Errorf("%s: the client got %s", body, got.body)
 			}
 		}
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32042,"message":"open","data":{"elicitations":[{"mode":"url","elicitationId":"e","url":"https://x.example","message":"m"}]}}}`), nil
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return gatewaytest.Raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32042,"message":"open","data":{"elicitations":[{"mode":"url","elicitationId":"e","url":"https://x.example","message":"m"}]}}}`), nil
 		}
-		if got := w.do("POST", "/mcp/files", toolCall, h); !strings.Contains(got.body, "https://x.example") || len(w.recordsOf(journal.KindOutcome)) == 0 {
+		if got := w.do("POST", "/mcp/files", toolCall, h); !strings.Contains(got.body, "https://x.example") || len(w.Journal.Records(journal.KindOutcome)) == 0 {
 			t.Errorf("an address that may be asked for: %s", got.body)
 		}
-		if last := w.recordsOf(journal.KindIntent); last[len(last)-1].Method != "elicitation/create" || !last[len(last)-1].FromServer {
+		if last := w.Journal.Records(journal.KindIntent); last[len(last)-1].Method != "elicitation/create" || !last[len(last)-1].FromServer {
 			t.Errorf("on record is %+v", last[len(last)-1])
 		}
 		quiet := w.connectAs(initialize) // a client that has not declared elicitation by URL
@@ -143,25 +144,25 @@ func TestInputRequests_AnswersWithoutThemPass(t *testing.T) {
 			`"code":-32042,"data":{"elicitations":[{"url":"https://x.example"}]}`, `"code":-32042.0,"data":{"elicitations":[{"url":"https://x.example"}]}`,
 			`"code":-3.2042e4,"data":{"elicitations":[{"url":"https://x.example"}]}`, `"code":-32042,"data":{"Elicitations":[{"url":"https://x.example"}]}`,
 		} {
-			w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-				return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"message":"open",` + written + `}}`), nil
+			w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+				return gatewaytest.Raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"message":"open",` + written + `}}`), nil
 			}
 			if got := w.do("POST", "/mcp/files", toolCall, quiet); got.code() != "outcome_unknown" || strings.Contains(got.body, "https://x.example") {
 				t.Errorf("one that may not, written %s: %s", written, got.body)
 			}
 		}
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32042,"message":"open","data":{"elicitations":[{"url":"https://a.example"}],"Elicitations":[{"url":"https://x.example"}]}}}`), nil
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return gatewaytest.Raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32042,"message":"open","data":{"elicitations":[{"url":"https://a.example"}],"Elicitations":[{"url":"https://x.example"}]}}}`), nil
 		}
 		if got := w.do("POST", "/mcp/files", toolCall, h); got.code() != "outcome_unknown" || strings.Contains(got.body, "https://x.example") {
 			t.Errorf("one that is read in two ways: %s", got.body)
 		}
-		sent := len(w.recordsOf(journal.KindIntent))
-		if got := w.do("POST", "/mcp/files", strings.Replace(toolCall, `"name"`, `"inputResponses":{},"name"`, 1), h); got.code() != "method_denied" || len(w.recordsOf(journal.KindIntent)) != sent {
+		sent := len(w.Journal.Records(journal.KindIntent))
+		if got := w.do("POST", "/mcp/files", strings.Replace(toolCall, `"name"`, `"inputResponses":{},"name"`, 1), h); got.code() != "method_denied" || len(w.Journal.Records(journal.KindIntent)) != sent {
 			t.Errorf("what is answered in a session: %s", got.body)
 		}
-		w.open = func(r upstream.Request) (upstream.Answer, error) {
-			return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{},`+asks+`}`), nil
+		w.files.Open = func(r upstream.Request) (upstream.Answer, error) {
+			return gatewaytest.Result(r, `{"protocolVersion":"2025-11-25","capabilities":{},`+asks+`}`), nil
 		}
 		if got := w.do("POST", "/mcp/files", initialize, nil); got.code() != "outcome_unknown" || got.header.Get("Mcp-Session-Id") != "" {
 			t.Errorf("initialize: the client got %s", got.body)
@@ -175,16 +176,16 @@ func TestInputRequests_RequestsOnModernStreamsAreRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernGateway(t, everything...)
-		w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			events([]byte(sample))
 			events([]byte(`{"jsonrpc":"2.0","id":8,"method":"vendor/ask","params":{}}`))
-			return answer(r, `{"content":[]}`), nil
+			return gatewaytest.Result(r, `{"content":[]}`), nil
 		}
 		got := w.doModern("tools/call", "safe", `"name":"safe"`)
 		if strings.Contains(got.body, "sampling") || strings.Contains(got.body, "vendor") || !strings.Contains(got.body, `"content":[]`) {
 			t.Errorf("the client got %s", got.body)
 		}
-		if refused := w.recordsOf(journal.KindRefusal); len(refused) != 2 || !refused[0].FromServer {
+		if refused := w.Journal.Records(journal.KindRefusal); len(refused) != 2 || !refused[0].FromServer {
 			t.Errorf("on record: %+v", refused)
 		}
 	})
@@ -199,7 +200,7 @@ func TestInputResponses_NeedAServerThatMayAsk(t *testing.T) {
 		if got := w.doModern("tools/call", "safe", answers); got.code() != "method_denied" {
 			t.Errorf("where it may ask nothing: %s", got.body)
 		}
-		w.access.Methods = everything
+		w.Policy.Access.Methods = everything
 		if got := w.doModern("tools/call", "safe", answers); got.code() != "" || got.status != 200 {
 			t.Errorf("where it may: %s", got.body)
 		}

@@ -14,6 +14,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport/toolreporttest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -25,7 +26,7 @@ func TestList_EndsWhenTheCallerDisconnects(t *testing.T) {
 		w := newTestGateway(t)
 		id := w.connect().Get("Mcp-Session-Id")
 		ended := make(chan error, 1)
-		w.request = func(ctx context.Context, _ upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(ctx context.Context, _ upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			<-ctx.Done()
 			ended <- ctx.Err()
 			return upstream.Answer{}, upstream.ErrNoAnswer
@@ -51,8 +52,8 @@ func TestList_FilteringIsLimitedForOneCaller(t *testing.T) {
 		w := newTestGateway(t)
 		var working, most atomic.Int32
 		release := make(chan struct{})
-		filter := w.filter
-		w.filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
+		filter := w.Policy.Filter
+		w.Policy.Filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 			if n := working.Add(1); n > most.Load() {
 				most.Store(n)
 			}
@@ -60,8 +61,8 @@ func TestList_FilteringIsLimitedForOneCaller(t *testing.T) {
 			working.Add(-1)
 			return filter(r)
 		}
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			return answer(r, `{"tools":[{"name":"a"}],"content":[]}`), nil
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return gatewaytest.Result(r, `{"tools":[{"name":"a"}],"content":[]}`), nil
 		}
 		ana, ben := w.connect(), http.Header{"Authorization": {"Bearer " + benToken}}
 		ben.Set("Mcp-Session-Id", w.do("POST", "/mcp/files", initialize, ben).header.Get("Mcp-Session-Id"))
@@ -101,13 +102,13 @@ func TestList_NoTimesliceIsHeldWhilePolicyIsAsked(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newTestGateway(t)
-				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-					return answer(r, `{"tools":[{"name":"a"}],"content":[]}`), nil
+				w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+					return gatewaytest.Result(r, `{"tools":[{"name":"a"}],"content":[]}`), nil
 				}
 				ana := w.connect()
-				w.access = standing
-				release, asked, filter := make(chan struct{}), 0, w.filter
-				w.filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
+				w.Policy.Access = standing
+				release, asked, filter := make(chan struct{}), 0, w.Policy.Filter
+				w.Policy.Filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 					if asked++; asked == 1 {
 						<-release
 					}
@@ -154,12 +155,12 @@ func TestList_LongOneIsFilteredInParts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newTestGateway(t)
-			w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-				return answer(r, `{"tools":[`+strings.Join(tools, ",")+`]}`), nil
+			w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+				return gatewaytest.Result(r, `{"tools":[`+strings.Join(tools, ",")+`]}`), nil
 			}
 			var parts []int
-			filter := w.filter
-			w.filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
+			filter := w.Policy.Filter
+			w.Policy.Filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 				parts = append(parts, len(r.GetTools()))
 				resp, err := filter(r)
 				if change {
@@ -200,20 +201,20 @@ func TestCall_IsDecidedByTheDefinitionThatItsSessionListed(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newTestGateway(t)
-				w.access.Methods = everything
-				w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
+				w.Policy.Access.Methods = everything
+				w.files.Discovery = func(r upstream.Request) (upstream.Answer, error) {
 					if r.Method() == "initialize" {
-						return w.open(r)
+						return w.files.Open(r)
 					}
-					return answer(r, `{"tools":[`+good+`]}`), nil
+					return gatewaytest.Result(r, `{"tools":[`+good+`]}`), nil
 				}
-				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+				w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 					if r.Method() == "tools/list" {
-						return answer(r, `{"tools":[`+tt.list+`]}`), nil
+						return gatewaytest.Result(r, `{"tools":[`+tt.list+`]}`), nil
 					}
-					return answer(r, `{"content":[]}`), nil
+					return gatewaytest.Result(r, `{"content":[]}`), nil
 				}
-				w.filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
+				w.Policy.Filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 					resp := new(policyv1.FilterToolsResponse)
 					for _, tool := range r.GetTools() {
 						said := &policyv1.ToolVisibility{Name: tool.GetName(), Visible: bytes.Equal(tool.GetDefinitionDigest(), toolreporttest.Digest(good))}
@@ -232,8 +233,8 @@ func TestCall_IsDecidedByTheDefinitionThatItsSessionListed(t *testing.T) {
 				}
 				w.do("POST", "/mcp/files", toolCall, h)
 				w.do("POST", "/mcp/files", toolCall, ben)
-				if got := w.decidedDigests(); len(got) != 2 || !bytes.Equal(got[0], tt.want) || !bytes.Equal(got[1], toolreporttest.Digest(good)) {
-					t.Errorf("calls are judged by %x", got)
+				if got := w.Policy.Decided(); len(got) != 2 || !bytes.Equal(got[0].Call.GetDefinitionDigest(), tt.want) || !bytes.Equal(got[1].Call.GetDefinitionDigest(), toolreporttest.Digest(good)) {
+					t.Errorf("the calls were %v", got)
 				}
 			})
 		})

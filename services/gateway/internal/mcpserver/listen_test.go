@@ -15,6 +15,7 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -23,8 +24,8 @@ import (
 func newEventGateway(t *testing.T, open []string, events ...upstream.Event) *testGateway {
 	t.Helper()
 	w := newTestGateway(t)
-	w.access = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: open}
-	w.listen = func(ctx context.Context, to upstream.Listener) error {
+	w.Policy.Access = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: open}
+	w.files.Listen = func(ctx context.Context, to upstream.Listener) error {
 		to.Opened()
 		for _, event := range events {
 			if err := to.Event(event); err != nil {
@@ -135,8 +136,8 @@ func TestStream_ContinuesAfterLastEventID(t *testing.T) {
 		event.ID = "one"
 		w := newEventGateway(t, nil, upstream.Event{ID: "zero", Retry: "500"}, event)
 		var after []string
-		listen := w.listen
-		w.listen = func(ctx context.Context, to upstream.Listener) error {
+		listen := w.files.Listen
+		w.files.Listen = func(ctx context.Context, to upstream.Listener) error {
 			after = append(after, to.After)
 			return listen(ctx, to)
 		}
@@ -182,12 +183,12 @@ func TestStream_CarriesServerRequests(t *testing.T) {
 			t.Errorf("heard %q", got)
 		}
 		w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}`, h)
-		got := w.serverMessages(2)
+		got := w.files.Notified(2)
 		// The second request has the same id as the first.
 		if !strings.Contains(got[0], `"id":7,"error":{"code":-31403`) || got[1] != `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}` {
 			t.Errorf("the server got %q", got)
 		}
-		if intents := w.recordsOf(journal.KindIntent); len(intents) != 1 || intents[0].Method != "roots/list" || !intents[0].FromServer {
+		if intents := w.Journal.Records(journal.KindIntent); len(intents) != 1 || intents[0].Method != "roots/list" || !intents[0].FromServer {
 			t.Errorf("on record is %+v", intents)
 		}
 		hangUp()
@@ -201,15 +202,15 @@ func TestStream_ServerRequestPausesTheTimeoutOfCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newEventGateway(t, []string{"roots/list"})
 		called := make(chan struct{})
-		w.request = func(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			close(called)
-			w.serverMessages(1)
+			w.files.Notified(1)
 			if ctx.Err() != nil {
 				return upstream.Answer{}, upstream.ErrTimeout
 			}
-			return answer(r, `{"content":[]}`), nil
+			return gatewaytest.Result(r, `{"content":[]}`), nil
 		}
-		w.listen = func(ctx context.Context, to upstream.Listener) error {
+		w.files.Listen = func(ctx context.Context, to upstream.Listener) error {
 			to.Opened()
 			<-called
 			_ = to.Event(upstream.Event{Message: []byte(`{"jsonrpc":"2.0","id":7,"method":"roots/list"}`)})
@@ -218,13 +219,15 @@ func TestStream_ServerRequestPausesTheTimeoutOfCalls(t *testing.T) {
 		}
 		h := w.connectAs(initializeWithAll)
 		_, hangUp := w.openStream(h)
-		go func() {
+		var answering sync.WaitGroup
+		answering.Go(func() {
 			time.Sleep(5 * time.Minute)
 			w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}`, h)
-		}()
+		})
 		if got := w.do("POST", "/mcp/files", toolCall, h); !strings.Contains(got.body, `"content":[]`) {
 			t.Errorf("the call was answered %s", got.body)
 		}
+		answering.Wait()
 		hangUp()
 	})
 }
@@ -237,7 +240,7 @@ func TestStream_EndCancelsServerRequests(t *testing.T) {
 		lines, hangUp := w.openStream(w.connectAs(initializeWithAll))
 		readLines(lines)
 		hangUp()
-		if got := w.serverMessages(1); !strings.Contains(got[0], `"id":7,"error":{"code":-32603`) {
+		if got := w.files.Notified(1); !strings.Contains(got[0], `"id":7,"error":{"code":-32603`) {
 			t.Errorf("the server got %q", got)
 		}
 	})
@@ -307,15 +310,15 @@ func TestStream_IsRefusedWithoutASession(t *testing.T) {
 				t.Errorf("%s: %d %s", name, got.status, got.body)
 			}
 		}
-		w.access = &policyv1.CheckServerResponse{HidesNone: true}
+		w.Policy.Access = &policyv1.CheckServerResponse{HidesNone: true}
 		if got := w.do("GET", "/mcp/files", "", events(nil)); got.status != 405 {
 			t.Errorf("nothing is in reach: %d", got.status)
 		}
-		w.access = nil
+		w.Policy.Access = nil
 		if got := w.do("GET", "/mcp/files", "", events(nil)); got.status != 503 || got.code() != "policy_unavailable" {
 			t.Errorf("policy is away: %d %s", got.status, got.body)
 		}
-		w.access, w.listen = &policyv1.CheckServerResponse{CouldAllow: true}, nil
+		w.Policy.Access, w.files.Listen = &policyv1.CheckServerResponse{CouldAllow: true}, nil
 		if got := w.do("GET", "/mcp/files", "", events(nil)); got.status != 405 {
 			t.Errorf("the server has none: %d", got.status)
 		}
@@ -332,10 +335,10 @@ func TestRootsChanged_ReachesServersThatMayListRoots(t *testing.T) {
 			initialize string
 			want       int
 		}{"may": {initializeWithAll, 1}, "may not": {initialize, 0}} {
-			w.notified = nil
+			before := len(w.files.Notified(0))
 			w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","method":"notifications/roots/list_changed","params":{"x":1}}`, w.connectAs(tt.initialize))
-			if len(w.notified) != tt.want || tt.want > 0 && string(w.notified[0].Body()) != `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}` {
-				t.Errorf("%s: the server heard %d", name, len(w.notified))
+			if got := w.files.Notified(0)[before:]; len(got) != tt.want || tt.want > 0 && got[0] != `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}` {
+				t.Errorf("%s: the server got %q", name, got)
 			}
 		}
 	})
@@ -349,7 +352,7 @@ func TestStream_EndsBeforeTheServerOpensIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGateway(t)
 		var opens atomic.Bool
-		w.listen = func(ctx context.Context, to upstream.Listener) error {
+		w.files.Listen = func(ctx context.Context, to upstream.Listener) error {
 			if opens.Load() {
 				to.Opened()
 			}
@@ -374,7 +377,7 @@ func TestStream_EndsBeforeTheServerOpensIt(t *testing.T) {
 			t.Errorf("in the session, a ping got %d %s", got.status, got.body)
 		}
 		hangUp()
-		if refused := w.recordsOf(journal.KindRefusal); len(refused) != 0 {
+		if refused := w.Journal.Records(journal.KindRefusal); len(refused) != 0 {
 			t.Errorf("refusals are on record: %+v", refused)
 		}
 		opens.Store(false)
@@ -394,10 +397,10 @@ func TestStream_RequestDoesNotStartAnUnusedProgram(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := prepareTestGateway(t, "stdio")
-		w.revision = "r1"
+		w.Policy.Revision = "r1"
 		var lists atomic.Int64
-		discovery := w.answerDiscovery
-		w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
+		discovery := w.files.Discovery
+		w.files.Discovery = func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() == "tools/list" {
 				lists.Add(1)
 			}
@@ -408,7 +411,7 @@ func TestStream_RequestDoesNotStartAnUnusedProgram(t *testing.T) {
 		var discovers sync.WaitGroup
 		defer discovers.Wait()
 		defer cancel()
-		discovers.Go(func() { _ = w.mcp.Discover(ctx) })
+		discovers.Go(func() { _ = w.MCP.Discover(ctx) })
 		for range 20 {
 			time.Sleep(10 * time.Minute)
 			if got := w.do("GET", "/mcp/files", "", nil); got.status != http.StatusMethodNotAllowed {

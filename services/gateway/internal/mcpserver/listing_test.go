@@ -8,6 +8,7 @@ import (
 	"time"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -18,15 +19,15 @@ func TestCall_UnlistedToolIsUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGateway(t)
-		w.answerDiscovery = nil
-		w.access = &policyv1.CheckServerResponse{CouldAllow: true}
+		w.files.Discovery = nil
+		w.Policy.Access = &policyv1.CheckServerResponse{CouldAllow: true}
 		lists, tools := 0, `{"name":"safe"},{"name":"secret-a"}`
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if r.Method() == "tools/list" {
 				lists++
-				return answer(r, `{"tools":[`+tools+`]}`), nil
+				return gatewaytest.Result(r, `{"tools":[`+tools+`]}`), nil
 			}
-			return answer(r, `{"content":[]}`), nil
+			return gatewaytest.Result(r, `{"content":[]}`), nil
 		}
 		h := w.connect()
 		code := func(tool string) string {
@@ -42,10 +43,10 @@ func TestCall_UnlistedToolIsUnknown(t *testing.T) {
 		if a, b := code("secret-a"), code("fresh"); a != "tool_unknown" || b != "" {
 			t.Errorf("later: secret-a %q, fresh %q", a, b)
 		}
-		if lists != 2 || len(w.principals) != 6 {
-			t.Errorf("the server was asked %d times, policy decided %d times", lists, len(w.principals))
+		if lists != 2 || len(w.Policy.Decided()) != 6 {
+			t.Errorf("the server was asked %d times, policy decided %d times", lists, len(w.Policy.Decided()))
 		}
-		w.access = nil
+		w.Policy.Access = nil
 		if got := code("safe"); got != "policy_unavailable" {
 			t.Errorf("without policy: %q", got)
 		}
@@ -58,10 +59,10 @@ func TestCall_IsRefusedWhenTheServerCannotBeListed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGateway(t)
-		w.answerDiscovery = nil
+		w.files.Discovery = nil
 		h := w.connect()
-		w.access = &policyv1.CheckServerResponse{CouldAllow: true}
-		w.open = func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }
+		w.Policy.Access = &policyv1.CheckServerResponse{CouldAllow: true}
+		w.files.Open = func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }
 		for _, tool := range []string{"safe", "secret-a", "absent"} {
 			if got := w.do("POST", "/mcp/files", strings.Replace(toolCall, "safe", tool, 1), h); got.code() != "upstream_unavailable" {
 				t.Errorf("%s: %s", tool, got.body)

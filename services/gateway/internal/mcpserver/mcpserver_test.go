@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
@@ -73,7 +74,7 @@ func TestHandler_RefusesOtherPathsAndMethods(t *testing.T) {
 				t.Errorf("%s %s: %d, allowed is %q", tt.method, tt.path, got.status, got.header.Get("Allow"))
 			}
 		}
-		if len(w.opened) != 0 || len(w.recordsOf(journal.KindRefusal)) != 0 {
+		if len(w.files.Opened()) != 0 || len(w.Journal.Records(journal.KindRefusal)) != 0 {
 			t.Error("something happened")
 		}
 	})
@@ -125,7 +126,7 @@ func TestAdmission_UnauthenticatedRequestsAreCounted(t *testing.T) {
 		if diff := cmp.Diff(want, w.admissions); diff != "" {
 			t.Errorf("counted (-want +got):\n%s", diff)
 		}
-		if n := len(w.recordsOf(journal.KindRefusal)); n != 0 {
+		if n := len(w.Journal.Records(journal.KindRefusal)); n != 0 {
 			t.Errorf("%d records of unauthenticated requests", n)
 		}
 	})
@@ -180,9 +181,9 @@ func TestRefusals_OfAuthenticatedCallersAreRecorded(t *testing.T) {
 			{"a traced one", "/mcp/files", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe"` + traced + `}}`, nil, 400, "session_required", true},
 		}
 		for _, tt := range tests {
-			before := len(w.recordsOf(journal.KindRefusal))
+			before := len(w.Journal.Records(journal.KindRefusal))
 			got := w.do("POST", tt.path, tt.body, tt.header)
-			records := w.recordsOf(journal.KindRefusal)
+			records := w.Journal.Records(journal.KindRefusal)
 			if got.status != tt.status || got.code() != tt.code || len(records) != before+1 {
 				t.Errorf("%s: %d %s, %d new records", tt.name, got.status, got.body, len(records)-before)
 				continue
@@ -192,7 +193,7 @@ func TestRefusals_OfAuthenticatedCallersAreRecorded(t *testing.T) {
 				t.Errorf("%s: recorded as %+v", tt.name, rec)
 			}
 		}
-		if len(w.opened) != 1 || len(w.recordsOf(journal.KindIntent)) != 0 {
+		if len(w.files.Opened()) != 1 || len(w.Journal.Records(journal.KindIntent)) != 0 {
 			t.Error("something reached the server")
 		}
 	})
@@ -216,17 +217,13 @@ func TestNotifications_AreForwardedOrRefused(t *testing.T) {
 				t.Errorf("%s: %d %q", body, got.status, got.body)
 			}
 		}
-		var sent []string
-		for _, r := range w.notified {
-			sent = append(sent, string(r.Body()))
-		}
 		want := []string{
 			`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
 		}
-		if diff := cmp.Diff(want, sent); diff != "" {
+		if diff := cmp.Diff(want, w.files.Notified(0)); diff != "" {
 			t.Errorf("sent on (-want +got):\n%s", diff)
 		}
-		if records := w.recordsOf(journal.KindRefusal); len(records) != 1 || records[0].Code != "method_denied" || records[0].Session == "" {
+		if records := w.Journal.Records(journal.KindRefusal); len(records) != 1 || records[0].Code != "method_denied" || records[0].Session == "" {
 			t.Errorf("%+v", records)
 		}
 	})
@@ -272,16 +269,16 @@ func TestList_ShowsVisibleTools(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newTestGateway(t)
 				if tt.filter != nil {
-					w.filter = tt.filter
+					w.Policy.Filter = tt.filter
 				}
-				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-					return answer(r, tt.list), nil
+				w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+					return gatewaytest.Result(r, tt.list), nil
 				}
 				got := w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, w.connect())
 				if got.status != 200 || got.code() != tt.code || tt.code == "" && got.body != `{"jsonrpc":"2.0","id":1,"result":`+tt.want+`}` {
 					t.Errorf("%d %s", got.status, got.body)
 				}
-				if records := w.recordsOf(journal.KindRefusal); (tt.code != "") != (len(records) == 1) {
+				if records := w.Journal.Records(journal.KindRefusal); (tt.code != "") != (len(records) == 1) {
 					t.Errorf("%d records", len(records))
 				}
 			})
@@ -298,7 +295,7 @@ func TestCall_UnrecordedOutcomeIsMarked(t *testing.T) {
 		if got := w.do("POST", "/mcp/files", toolCall, h); got.header.Get("Sluice-Outcome") != "" {
 			t.Error("an answer is marked without need")
 		}
-		w.outcome = errBoom
+		w.Journal.Errors = map[journal.Kind]error{journal.KindOutcome: errBoom}
 		if got := w.do("POST", "/mcp/files", toolCall, h); got.status != 200 || got.header.Get("Sluice-Outcome") != "unrecorded" {
 			t.Errorf("JSON: %d %v", got.status, got.header)
 		}
@@ -307,9 +304,9 @@ func TestCall_UnrecordedOutcomeIsMarked(t *testing.T) {
 		if got := w.do("POST", "/mcp/files", toolCall, stream); got.header.Get("Content-Type") != "text/event-stream" || got.header.Get("Sluice-Outcome") != "unrecorded" {
 			t.Errorf("a stream that begins with the answer: %d %v", got.status, got.header)
 		}
-		w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			events([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`))
-			return answer(r, `{}`), nil
+			return gatewaytest.Result(r, `{}`), nil
 		}
 		if got := w.do("POST", "/mcp/files", toolCall, h); got.status != 200 || got.trailer.Get("Sluice-Outcome") != "unrecorded" {
 			t.Errorf("a stream: %d %v %s", got.status, got.trailer, got.body)
@@ -334,9 +331,9 @@ func TestEvents_ReachClientsThatAcceptStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGateway(t)
 		h := w.connect()
-		w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			events([]byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"_meta":{"dev.sluice/decision":{}}}}`))
-			return answer(r, `{}`), nil
+			return gatewaytest.Result(r, `{}`), nil
 		}
 		got := w.do("POST", "/mcp/files", toolCall, h)
 		want := "id: sluice-1-0\nretry: 1000\ndata: \n\nid: sluice-1-1\nevent: message\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"_meta\":{}}}\n\n" +
@@ -360,9 +357,9 @@ func TestLog_QuotesNoServer(t *testing.T) {
 		quoting := fmt.Errorf(`%w: it wrote last: "%s"`, upstream.ErrNoAnswer, canary)
 		w := newTestGateway(t)
 		h := w.connect()
-		w.notify = quoting
-		w.open = func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, quoting }
-		w.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
+		w.files.NotifyError = quoting
+		w.files.Open = func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, quoting }
+		w.files.Request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
 			return upstream.Answer{}, quoting
 		}
 		for _, body := range []string{`{"jsonrpc":"2.0","method":"notifications/initialized"}`, initialize, toolCall, list} {
@@ -370,12 +367,12 @@ func TestLog_QuotesNoServer(t *testing.T) {
 				t.Errorf("%s is answered %s", body, got.body)
 			}
 		}
-		for line := range strings.Lines(w.logged()) {
+		for line := range strings.Lines(w.Logged()) {
 			if strings.Contains(line, canary) && !strings.Contains(line, "level=DEBUG") {
 				t.Errorf("logged: %s", line)
 			}
 		}
-		if n := strings.Count(w.logged(), "level=WARN"); n != 4 {
+		if n := strings.Count(w.Logged(), "level=WARN"); n != 4 {
 			t.Errorf("%d warnings, want one for each message", n)
 		}
 	})
@@ -387,7 +384,7 @@ func TestLog_HasPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGateway(t)
 		id := w.connect().Get("Mcp-Session-Id")
-		w.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) { panic("of the test") }
+		w.files.Request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) { panic("of the test") }
 		c := w.dial()
 		defer c.Close()
 		if _, err := fmt.Fprint(c, requestHead(anaToken, id, len(toolCall))+toolCall); err != nil {
@@ -396,13 +393,13 @@ func TestLog_HasPanics(t *testing.T) {
 		if _, err := status(c); err == nil {
 			t.Error("a request that panicked was answered")
 		}
-		if log := w.logged(); !strings.Contains(log, "level=ERROR") || !strings.Contains(log, "of the test") {
+		if log := w.Logged(); !strings.Contains(log, "level=ERROR") || !strings.Contains(log, "of the test") {
 			t.Error("the log says nothing of it")
 		}
 		if got := w.do("GET", "/healthz", "", nil); got.status != 200 {
 			t.Errorf("%d", got.status)
 		}
-		for _, st := range w.sessions.List("acme") {
+		for _, st := range w.Sessions.List("acme") {
 			if st.InFlight != 0 {
 				t.Error("its session is held as in use")
 			}

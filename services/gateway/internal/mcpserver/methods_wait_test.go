@@ -11,6 +11,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -44,8 +45,9 @@ func forEachMethod(t *testing.T, story func(t *testing.T, method, name, params s
 func TestOtherMethods_WaitInRoundTrips(t *testing.T) {
 	forEachMethod(t, func(t *testing.T, method, name, params string) {
 		w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
-		w.approvals.approval = newApproval(method, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
-		w.approvals.approval.Terms = w.decision.GetApproval()
+		waits := newApproval(method, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		waits.Terms = w.Policy.Decision.GetApproval()
+		w.Approvals.Set(waits)
 		begin := time.Now()
 		for n, state := range []string{"", "sluice-leg.1.a-1", "sluice-leg.2.a-1"} {
 			sent := params
@@ -71,9 +73,9 @@ func TestOtherMethods_WaitInRoundTrips(t *testing.T) {
 func TestOtherMethods_WaitInSessions(t *testing.T) {
 	forEachMethod(t, func(t *testing.T, method, _, params string) {
 		w := newTestGateway(t)
-		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1}}
-		w.approvals = fakeApprovals{approval: newApproval(method, approvalv1.ApprovalState_APPROVAL_STATE_PENDING), updates: make(chan *approvalv1.Approval, 1)}
-		w.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
+		w.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1}}
+		w.Approvals.Set(newApproval(method, approvalv1.ApprovalState_APPROVAL_STATE_PENDING))
+		w.files.Request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
 			t.Error("it reached the server")
 			return upstream.Answer{}, errBoom
 		}
@@ -82,7 +84,7 @@ func TestOtherMethods_WaitInSessions(t *testing.T) {
 		if got := w.do("POST", "/mcp/files", request, h); time.Since(begin) != 35*time.Second || !strings.Contains(got.body, `"error":{"code":-31403`) || !strings.Contains(got.body, `"code":"approval_pending"`) || !strings.Contains(got.body, `"approval":{"id":"a-1"`) {
 			t.Errorf("after %v: %s", time.Since(begin), got.body)
 		}
-		w.approvals.updates <- newApproval(method, approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
+		w.Approvals.Set(newApproval(method, approvalv1.ApprovalState_APPROVAL_STATE_DENIED))
 		if got := w.do("POST", "/mcp/files", request, h); time.Since(begin) != 35*time.Second || !strings.Contains(got.body, `"code":"approval_denied"`) || !strings.Contains(got.body, "denied by ben: too much") {
 			t.Errorf("denied, after %v: %s", time.Since(begin), got.body)
 		}
@@ -93,21 +95,22 @@ func TestOtherMethods_WaitInSessions(t *testing.T) {
 func TestOtherMethods_RunAsApproved(t *testing.T) {
 	forEachMethod(t, func(t *testing.T, method, _, params string) {
 		w := newTestGateway(t)
-		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1}}
-		w.approvals = fakeApprovals{approval: newApproval(method, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)}
+		w.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1}}
+		approved := newApproval(method, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)
+		w.Approvals.Set(approved)
 		claims := 0
-		w.approvals.answerClaim = func(req *approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse {
+		w.Approvals.Claim = func(req *approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse {
 			if claims++; claims > 1 || len(req.GetDefinitionDigest()) > 0 {
-				used := &approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, Approval: w.approvals.approval}
+				used := &approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, Approval: approved}
 				return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Refusal{Refusal: used}}
 			}
 			stored := &approvalv1.BoundCall{Call: &policyv1.Call{Method: method, ParamsJson: "{ " + params + " }"}}
-			return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Claimed{Claimed: &approvalv1.Claimed{Approval: w.approvals.approval, Bound: stored}}}
+			return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Claimed{Claimed: &approvalv1.Claimed{Approval: approved, Bound: stored}}}
 		}
 		var got []string
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			got = append(got, string(r.Body()))
-			return answer(r, `{"read":1}`), nil
+			return gatewaytest.Result(r, `{"read":1}`), nil
 		}
 		h := w.connect()
 		request := `{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":{` + params + `}}`
@@ -135,7 +138,8 @@ func TestOtherMethods_AreNotConfirmedByForm(t *testing.T) {
 			}
 		}
 		in := newTestGateway(t)
-		in.decision, in.approvals, in.request = w.decision, w.approvals, w.request
+		in.Policy.Decision, in.files.Request = w.Policy.Decision, w.files.Request
+		in.Approvals.Set(newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_APPROVED))
 		h := in.connect()
 		for method, params := range map[string]string{"resources/subscribe": `"uri":"x:y"`, "completion/complete": `"ref":{"type":"ref/prompt","name":"x"}`, "logging/setLevel": `"level":"info"`} {
 			if got := in.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"method":"`+method+`","params":{`+params+`}}`, h); !strings.Contains(got.body, `"code":"approval_unavailable"`) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -23,18 +24,18 @@ var everything = []string{"prompts/list", "resources/list", "resources/subscribe
 func newModernGateway(t *testing.T, open ...string) *testGateway {
 	t.Helper()
 	w := newTestGatewayWithTransport(t, "http")
-	w.access = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: open}
-	w.open = func(r upstream.Request) (upstream.Answer, error) {
+	w.Policy.Access = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: open}
+	w.files.Open = func(r upstream.Request) (upstream.Answer, error) {
 		if r.Method() != "server/discover" {
-			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
+			return gatewaytest.Raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
 		}
-		return answer(r, discovered), nil
+		return gatewaytest.Result(r, discovered), nil
 	}
-	w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
+	w.files.Discovery = func(r upstream.Request) (upstream.Answer, error) {
 		if r.Method() != "tools/list" {
-			return w.open(r)
+			return w.files.Open(r)
 		}
-		return answer(r, `{"tools":[{"name":"safe"},{"name":"region","inputSchema":{"properties":{"r":{"type":"string","x-mcp-header":"Region"}}}}]}`), nil
+		return gatewaytest.Result(r, `{"tools":[{"name":"safe"},{"name":"region","inputSchema":{"properties":{"r":{"type":"string","x-mcp-header":"Region"}}}}]}`), nil
 	}
 	return w
 }
@@ -67,9 +68,9 @@ func TestModern_CallNeedsNoSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernGateway(t, "sampling/createMessage")
 		var got []upstream.Request
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			got = append(got, r)
-			return answer(r, `{"content":[],"big":9007199254740993,"resultType":"complete","ttlMs":5,"cacheScope":"public","_meta":{"dev.sluice/x":1}}`), nil
+			return gatewaytest.Result(r, `{"content":[],"big":9007199254740993,"resultType":"complete","ttlMs":5,"cacheScope":"public","_meta":{"dev.sluice/x":1}}`), nil
 		}
 		reply := w.doModern("tools/call", "safe", `,"name":"safe","arguments":{"n":1.50},"x":[1e2]`[1:])
 		if want := `{"jsonrpc":"2.0","id":7,"result":{"content":[],"big":9007199254740993,"resultType":"complete","ttlMs":5,"cacheScope":"private","_meta":{}}}`; reply.status != 200 || reply.body != want {
@@ -83,12 +84,12 @@ func TestModern_CallNeedsNoSession(t *testing.T) {
 		if len(got) != 1 || string(got[0].Body()) != want {
 			t.Fatalf("the server got %s, want %s", got[0].Body(), want)
 		}
-		intent := w.recordsOf(journal.KindIntent)
+		intent := w.Journal.Records(journal.KindIntent)
 		if len(intent) != 1 || intent[0].Session != "" {
 			t.Errorf("on record: %+v", intent)
 		}
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			a := raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`)
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			a := gatewaytest.Raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`)
 			a.Status = 404
 			return a, nil
 		}
@@ -104,9 +105,9 @@ func TestModern_HeadersMustAgreeWithTheBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernGateway(t, everything...)
 		called := 0
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			called++
-			return answer(r, `{"content":[]}`), nil
+			return gatewaytest.Result(r, `{"content":[]}`), nil
 		}
 		call, _ := modern("tools/call", "safe", `"name":"safe"`)
 		read, _ := modern("resources/read", "a", `"uri":"file:///ä"`)
@@ -163,11 +164,11 @@ func TestModern_ServerDiscoverIsFiltered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernGateway(t, "prompts/list")
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if r.Method() == "server/discover" {
-				return answer(r, discovered), nil
+				return gatewaytest.Result(r, discovered), nil
 			}
-			return answer(r, `{"tools":[{"name":"secret"},{"name":"safe"}],"resultType":"complete","ttlMs":60000,"cacheScope":"public"}`), nil
+			return gatewaytest.Result(r, `{"tools":[{"name":"secret"},{"name":"safe"}],"resultType":"complete","ttlMs":60000,"cacheScope":"public"}`), nil
 		}
 		want := `{"jsonrpc":"2.0","id":7,"result":{"supportedVersions":["2026-07-28"],"capabilities":{%s,"extensions":{"io.modelcontextprotocol/tasks":{}}},"instructions":"i","resultType":"complete","ttlMs":0,"cacheScope":"private"}}`
 		if got := w.doModern("server/discover", "", ""); got.status != 200 || got.body != fmt.Sprintf(want, `"tools":{"listChanged":true},"prompts":{}`) {
@@ -176,11 +177,11 @@ func TestModern_ServerDiscoverIsFiltered(t *testing.T) {
 		if got := w.doModern("tools/list", "", ""); got.body != `{"jsonrpc":"2.0","id":7,"result":{"tools":[{"name":"safe"}],"resultType":"complete","ttlMs":0,"cacheScope":"private"}}` {
 			t.Errorf("the list is %s", got.body)
 		}
-		opened := len(w.opened)
-		w.access = &policyv1.CheckServerResponse{HidesNone: true}
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		opened := len(w.files.Opened())
+		w.Policy.Access = &policyv1.CheckServerResponse{HidesNone: true}
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			t.Errorf("the server was asked %s", r.Body())
-			return answer(r, `{}`), nil
+			return gatewaytest.Result(r, `{}`), nil
 		}
 		const bare = `{"jsonrpc":"2.0","id":7,"result":{"cacheScope":"private","capabilities":{"tools":{"listChanged":true},"extensions":{"io.modelcontextprotocol/tasks":{}}},"resultType":"complete","supportedVersions":["2026-07-28"],"ttlMs":0}}`
 		if got := w.doModern("server/discover", "", ""); got.body != bare {
@@ -192,7 +193,7 @@ func TestModern_ServerDiscoverIsFiltered(t *testing.T) {
 		if got := w.doModern("tools/list", "", ""); !strings.Contains(got.body, `"safe"`) || !strings.Contains(got.body, `"cacheScope":"private"`) {
 			t.Errorf("its list: %s", got.body)
 		}
-		if len(w.opened) != opened {
+		if len(w.files.Opened()) != opened {
 			t.Error("something was opened at the server")
 		}
 	})
@@ -203,8 +204,8 @@ func TestModern_HeaderErrorsRevealNoHiddenTools(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernGateway(t)
-		w.access.HidesNone = false
-		w.filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
+		w.Policy.Access.HidesNone = false
+		w.Policy.Filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 			resp := new(policyv1.FilterToolsResponse)
 			for _, tool := range r.GetTools() {
 				resp.Tools = append(resp.Tools, &policyv1.ToolVisibility{Name: tool.GetName(), Visible: tool.GetName() == "safe"})
@@ -233,7 +234,7 @@ func TestModern_RemovedMethodsAreRefused(t *testing.T) {
 				}
 			}
 		}
-		if got := w.recordsOf(journal.KindIntent); len(got) != 0 {
+		if got := w.Journal.Records(journal.KindIntent); len(got) != 0 {
 			t.Errorf("on record: %+v", got)
 		}
 	})
@@ -249,15 +250,15 @@ func TestModern_AnswersArePrivateToCaches(t *testing.T) {
 			`{"cacheScope":"public","contents":[],"ttlMs":60000}`: `{"cacheScope":"private","contents":[],"ttlMs":60000}`,
 			`{"contents":[]}`:                                     `{"contents":[]}`,
 		} {
-			w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-				return answer(r, result), nil
+			w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+				return gatewaytest.Result(r, result), nil
 			}
 			if got := w.doModern("resources/read", "file:///a", `"uri":"file:///a"`); !strings.Contains(got.body, `"result":`+want) {
 				t.Errorf("%s: the client got %s", result, got.body)
 			}
 		}
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			return answer(r, `{"tools":[],"ttlMs":60000}`), nil
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return gatewaytest.Result(r, `{"tools":[],"ttlMs":60000}`), nil
 		}
 		if got := w.doModern("tools/list", "", ""); !strings.Contains(got.body, `{"tools":[],"ttlMs":0,"cacheScope":"private"}`) {
 			t.Errorf("a list: %s", got.body)
@@ -270,9 +271,9 @@ func TestSession_IsProvidedForStatelessServers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernGateway(t)
-		w.access = &policyv1.CheckServerResponse{HidesNone: true}
+		w.Policy.Access = &policyv1.CheckServerResponse{HidesNone: true}
 		for _, reach := range []bool{false, true} {
-			w.access.CouldAllow = reach
+			w.Policy.Access.CouldAllow = reach
 			if got := w.do("POST", "/mcp/files", initialize, nil); got.status != 200 || !strings.Contains(got.body, `"protocolVersion":"2025-11-25"`) || !strings.Contains(got.body, `"capabilities":{"tools":{`) || got.header.Get("Mcp-Session-Id") == "" {
 				t.Errorf("reach %t: %d %s", reach, got.status, got.body)
 			}
@@ -285,10 +286,10 @@ func TestModern_ServerIsProbedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernGateway(t)
-		refuses := w.open
-		w.open = func(r upstream.Request) (upstream.Answer, error) {
+		refuses := w.files.Open
+		w.files.Open = func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() == "initialize" {
-				w.access.CouldAllow = false // such a caller gets its answer from the discovery
+				w.Policy.Access.CouldAllow = false // such a caller gets its answer from the discovery
 				if got := w.do("POST", "/mcp/files", initialize, http.Header{"Authorization": {"Bearer " + benToken}}); got.status != 200 {
 					t.Errorf("%d %s", got.status, got.body)
 				}
@@ -307,17 +308,17 @@ func TestModern_FaultDoesNotHideTheRevision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernGateway(t)
-		modern, status := w.open, 503
-		w.open = func(r upstream.Request) (upstream.Answer, error) {
+		modern, status := w.files.Open, 503
+		w.files.Open = func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() == "server/discover" {
 				return modern(r)
 			}
 			if status != 200 {
-				a := raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32000,"message":"later"}}`)
+				a := gatewaytest.Raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32000,"message":"later"}}`)
 				a.Status = status
 				return a, nil
 			}
-			return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{}}`), nil
+			return gatewaytest.Result(r, `{"protocolVersion":"2025-11-25","capabilities":{}}`), nil
 		}
 		if got := w.doModern("server/discover", "", ""); got.status != 200 {
 			t.Fatalf("%d %s", got.status, got.body)
@@ -338,7 +339,7 @@ func TestModern_DisconnectCancelsTheCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernGateway(t)
 		ended := make(chan error, 1)
-		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			events([]byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}`))
 			<-ctx.Done()
 			ended <- context.Cause(ctx)
@@ -355,7 +356,7 @@ func TestModern_DisconnectCancelsTheCall(t *testing.T) {
 			t.Errorf("it ended after %v: %v", time.Since(before), err)
 		}
 		synctest.Wait()
-		if got := w.recordsOf(journal.KindOutcome); len(got) != 1 {
+		if got := w.Journal.Records(journal.KindOutcome); len(got) != 1 {
 			t.Errorf("on record: %+v", got)
 		}
 	})
@@ -367,8 +368,8 @@ func TestModern_RequestsReachServersWithSessions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGatewayWithTransport(t, "http")
-		own, asked := w.answerDiscovery, 0
-		w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
+		own, asked := w.files.Discovery, 0
+		w.files.Discovery = func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() == "server/discover" {
 				asked++
 				return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, upstream.ErrRevision)
@@ -376,12 +377,12 @@ func TestModern_RequestsReachServersWithSessions(t *testing.T) {
 			return own(r)
 		}
 		var got []string
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			got = append(got, string(r.Body()))
 			if r.Method() == "tools/list" {
-				return answer(r, `{"tools":[{"name":"safe"}]}`), nil
+				return gatewaytest.Result(r, `{"tools":[{"name":"safe"}]}`), nil
 			}
-			return answer(r, `{"content":[]}`), nil
+			return gatewaytest.Result(r, `{"content":[]}`), nil
 		}
 		for i := range 100 {
 			time.Sleep(time.Second)
@@ -395,8 +396,8 @@ func TestModern_RequestsReachServersWithSessions(t *testing.T) {
 		if call := w.doModern("tools/call", "safe", `"name":"safe","arguments":{"n":12345678901234567}`); call.status != 200 || !strings.Contains(call.body, `"result":{"resultType":"complete","content":[]}`) {
 			t.Errorf("a call: %d %s", call.status, call.body)
 		}
-		if asked != 1 || len(w.recordsOf(journal.KindRefusal)) != 0 || len(w.opened) != 1 || w.opened[0].Method() != "initialize" {
-			t.Errorf("the server was asked %d times, %d sessions were opened, and %d refusals are on record", asked, len(w.opened), len(w.recordsOf(journal.KindRefusal)))
+		if asked != 1 || len(w.Journal.Records(journal.KindRefusal)) != 0 || len(w.files.Opened()) != 1 || w.files.Opened()[0].Method() != "initialize" {
+			t.Errorf("the server was asked %d times, %d sessions were opened, and %d refusals are on record", asked, len(w.files.Opened()), len(w.Journal.Records(journal.KindRefusal)))
 		}
 		if want := `"params":{"_meta":{},"name":"safe","arguments":{"n":12345678901234567}}`; len(got) != 2 || !strings.Contains(got[1], want) {
 			t.Errorf("the server got %q", got)
@@ -409,8 +410,8 @@ func TestModern_CallersShareNoState(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernGateway(t)
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			return answer(r, `{"tools":[{"name":"safe"}],"nextCursor":"c-1"}`), nil
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return gatewaytest.Result(r, `{"tools":[{"name":"safe"}],"nextCursor":"c-1"}`), nil
 		}
 		list, head := modern("tools/list", "", "")
 		page, _ := modern("tools/list", "", `"cursor":"c-1"`)
@@ -424,7 +425,7 @@ func TestModern_CallersShareNoState(t *testing.T) {
 		if got := w.do("POST", "/mcp/files", page, head); got.code() != "params_invalid" {
 			t.Errorf("another's cursor: %s", got.body)
 		}
-		if got := len(w.sessions.List("acme")); got != 2 {
+		if got := len(w.Sessions.List("acme")); got != 2 {
 			t.Errorf("%d callers are remembered, want 2", got)
 		}
 	})
@@ -436,8 +437,8 @@ func TestModern_StateCannotBeEndedByAnotherCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGatewayWithTransport(t, "http")
-		own := w.answerDiscovery
-		w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
+		own := w.files.Discovery
+		w.files.Discovery = func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() == "server/discover" {
 				return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, upstream.ErrRevision)
 			}
@@ -453,17 +454,17 @@ func TestModern_StateCannotBeEndedByAnotherCaller(t *testing.T) {
 			t.Errorf("without policy: %d %s", got.status, got.body)
 		}
 		w.setAccess(&policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: []string{"sampling/createMessage"}})
-		if got := discover(benToken, "c"); got.status != 200 || len(w.opened) != 1 || !strings.Contains(string(w.opened[0].Body()), `"capabilities":{"sampling":{}}`) {
-			t.Fatalf("%d %s, opened %d", got.status, got.body, len(w.opened))
+		if got := discover(benToken, "c"); got.status != 200 || len(w.files.Opened()) != 1 || !strings.Contains(string(w.files.Opened()[0].Body()), `"capabilities":{"sampling":{}}`) {
+			t.Fatalf("%d %s, opened %d", got.status, got.body, len(w.files.Opened()))
 		}
 		for i := range 50 {
 			if got := discover(anaToken, fmt.Sprint("c", i)); got.status != 200 {
 				t.Fatalf("%d %s", got.status, got.body)
 			}
 		}
-		before := len(w.opened)
-		if got := discover(benToken, "c"); got.status != 200 || len(w.opened) != before || w.sessions.Len() != 3 {
-			t.Errorf("%d %s, opened %d more, %d sessions", got.status, got.body, len(w.opened)-before, w.sessions.Len())
+		before := len(w.files.Opened())
+		if got := discover(benToken, "c"); got.status != 200 || len(w.files.Opened()) != before || w.Sessions.Len() != 3 {
+			t.Errorf("%d %s, opened %d more, %d sessions", got.status, got.body, len(w.files.Opened())-before, w.Sessions.Len())
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -59,30 +60,30 @@ func TestNames_ListShowsWhatMayBeUsed(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newTestGateway(t)
-				w.hidesName = isSecret
-				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-					return answer(r, tt.result), nil
+				w.Policy.HidesName = isSecret
+				w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+					return gatewaytest.Result(r, tt.result), nil
 				}
 				h := w.connect()
 				w.setAccess(distinguishNames())
 				if got, want := w.do("POST", w.path, listing(tt.method), h).body, `{"jsonrpc":"2.0","id":1,"result":`+tt.want+`}`; got != want {
 					t.Errorf("the client got\n%s\nwant\n%s", got, want)
 				}
-				for _, asked := range w.nameRequests {
+				for _, asked := range w.Policy.NameRequests() {
 					if asked.GetServer() != "files" || asked.GetMethod() != tt.method {
 						t.Errorf("policy was asked about %s of %s", asked.GetMethod(), asked.GetServer())
 					}
 				}
-				if out := w.recordsOf(journal.KindOutcome); len(out) != 1 || len(w.recordsOf(journal.KindRefusal)) != 0 {
+				if out := w.Journal.Records(journal.KindOutcome); len(out) != 1 || len(w.Journal.Records(journal.KindRefusal)) != 0 {
 					t.Errorf("on record: %+v", out)
 				}
 			})
 			synctest.Test(t, func(t *testing.T) {
 				w := newModernGateway(t)
-				w.hidesName = isSecret
+				w.Policy.HidesName = isSecret
 				w.setAccess(distinguishNames())
-				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-					return answer(r, strings.TrimSuffix(tt.result, "}")+`,"ttlMs":60000,"cacheScope":"public"}`), nil
+				w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+					return gatewaytest.Result(r, strings.TrimSuffix(tt.result, "}")+`,"ttlMs":60000,"cacheScope":"public"}`), nil
 				}
 				want := `"result":` + strings.TrimSuffix(tt.want, "}") + `,"ttlMs":0,"cacheScope":"private"}}`
 				if got := w.doModern(tt.method, "", ""); !strings.HasSuffix(got.body, want) {
@@ -99,8 +100,8 @@ func TestNames_ListPassesWhenNoRuleDistinguishes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernGateway(t)
 		for _, tt := range namedLists {
-			w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-				return answer(r, strings.ReplaceAll(strings.TrimSuffix(tt.result, "}"), "dev.sluice/x", "x")+`,"ttlMs":60000}`), nil
+			w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+				return gatewaytest.Result(r, strings.ReplaceAll(strings.TrimSuffix(tt.result, "}"), "dev.sluice/x", "x")+`,"ttlMs":60000}`), nil
 			}
 			want := strings.ReplaceAll(strings.TrimSuffix(tt.result, "}"), "dev.sluice/x", "x") + `,"ttlMs":60000,"cacheScope":"private"}}`
 			if got := w.doModern(tt.method, "", ""); !strings.HasSuffix(got.body, want) {
@@ -113,8 +114,8 @@ func TestNames_ListPassesWhenNoRuleDistinguishes(t *testing.T) {
 		if got := w.doModern("resources/list", "", ""); got.code() != "" {
 			t.Errorf("if rules distinguish only prompts, resources are %s", got.body)
 		}
-		if len(w.nameRequests) != 0 {
-			t.Errorf("policy was asked %d times", len(w.nameRequests))
+		if len(w.Policy.NameRequests()) != 0 {
+			t.Errorf("policy was asked %d times", len(w.Policy.NameRequests()))
 		}
 	})
 }
@@ -135,8 +136,8 @@ func TestNames_ListIsRefusedWithoutPolicy(t *testing.T) {
 				w := newTestGateway(t)
 				h := w.connect()
 				w.setAccess(distinguishNames())
-				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-					return answer(r, tt.result), nil
+				w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+					return gatewaytest.Result(r, tt.result), nil
 				}
 				if got := w.do("POST", w.path, listing("prompts/list"), h); got.code() != tt.code || strings.Contains(got.body, `"name"`) {
 					t.Errorf("the client got %s", got.body)
@@ -147,16 +148,16 @@ func TestNames_ListIsRefusedWithoutPolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGateway(t)
 		h := w.connect()
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			w.setAccess(nil)
-			return answer(r, `{"prompts":[{"name":"a"}]}`), nil
+			return gatewaytest.Result(r, `{"prompts":[{"name":"a"}]}`), nil
 		}
 		if got := w.do("POST", w.path, listing("prompts/list"), h); got.code() != "policy_unavailable" {
 			t.Errorf("while policy is unavailable: %s", got.body)
 		}
 		w.setAccess(distinguishNames())
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return gatewaytest.Raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
 		}
 		if got, want := w.do("POST", w.path, listing("prompts/list"), h).body, `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}`; got != want {
 			t.Errorf("an error: %s", got)
@@ -169,7 +170,7 @@ func TestNames_LongListIsFilteredInParts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGateway(t)
-		w.hidesName = isSecret
+		w.Policy.HidesName = isSecret
 		h := w.connect()
 		w.setAccess(distinguishNames())
 		var prompts, want []string
@@ -177,14 +178,14 @@ func TestNames_LongListIsFilteredInParts(t *testing.T) {
 			prompts = append(prompts, fmt.Sprintf(`{"name":"p%d"}`, i), `{"name":"secret"}`)
 			want = append(want, fmt.Sprintf(`{"name":"p%d"}`, i))
 		}
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			return answer(r, `{"prompts":[`+strings.Join(prompts, ",")+`]}`), nil
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return gatewaytest.Result(r, `{"prompts":[`+strings.Join(prompts, ",")+`]}`), nil
 		}
 		if got := w.do("POST", w.path, listing("prompts/list"), h).body; got != `{"jsonrpc":"2.0","id":1,"result":{"prompts":[`+strings.Join(want, ",")+`]}}` {
 			t.Errorf("the client got %s", got)
 		}
 		var asked []int
-		for _, r := range w.nameRequests {
+		for _, r := range w.Policy.NameRequests() {
 			asked = append(asked, len(r.GetNames()))
 		}
 		if !slices.Equal(asked, []int{512, 512, 77}) {
@@ -198,11 +199,11 @@ func TestNames_ListsOfAllServersShowWhatMayBeUsed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newAllServers(t)
-		w.hidesName = isSecret
+		w.Policy.HidesName = isSecret
 		result := ""
-		for _, server := range []*testGateway{w, w.notes} {
-			server.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-				return answer(r, result), nil
+		for _, server := range []*gatewaytest.Server{w.files, w.notes} {
+			server.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+				return gatewaytest.Result(r, result), nil
 			}
 		}
 		h := w.connectAs(initializeWithAll)
@@ -220,7 +221,7 @@ func TestNames_ListsOfAllServersShowWhatMayBeUsed(t *testing.T) {
 				t.Errorf("the client got\n%s\nwant\n%s", got, want)
 			}
 		}
-		for _, r := range w.nameRequests {
+		for _, r := range w.Policy.NameRequests() {
 			if slices.ContainsFunc(r.GetNames(), func(name string) bool { return strings.Contains(name, r.GetServer()) }) {
 				t.Errorf("policy was asked about %v", r)
 			}
@@ -251,7 +252,7 @@ func TestNames_ResourceUpdatesAreDecidedByURI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newEventGateway(t, everyMethod(), said...)
 		w.setAccess(distinguishNames())
-		w.hidesName = isSecret
+		w.Policy.HidesName = isSecret
 		hears(t, w, string(said[0].Message), string(said[5].Message), last)
 	})
 	synctest.Test(t, func(t *testing.T) {

@@ -3,12 +3,15 @@ package mcpserver_test
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
 // Case T4. A notification from a server reaches a client if MCP defines it and policy does not deny it. A notification
@@ -37,26 +40,21 @@ func TestVendorNotifications_OfServersNeedARule(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newTestGateway(t)
-				w.deniedNotifications, w.allowedMethods = tt.silent, tt.lets
-				w.access.Methods = []string{"prompts/list"}
+				w.Policy.DeniedNotifications, w.Policy.AllowedMethods = tt.silent, tt.lets
+				w.Policy.Access.Methods = []string{"prompts/list"}
 				h := w.connect()
-				w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
-					w.mu.Lock()
-					w.decision = &policyv1.Decision{Effect: tt.effect}
-					w.mu.Unlock()
+				w.files.Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+					w.Policy.Change(func() { w.Policy.Decision = &policyv1.Decision{Effect: tt.effect} })
 					events([]byte(`{"jsonrpc":"2.0","method":"` + tt.method + `","params":{"n":9007199254740993}}`))
-					return answer(r, `{}`), nil
+					return gatewaytest.Result(r, `{}`), nil
 				}
 				got := w.do("POST", "/mcp/files", toolCall, h)
 				if strings.Contains(got.body, "9007199254740993") != tt.hears {
 					t.Errorf("the client heard %s", got.body)
 				}
-				asked := false
-				for _, r := range w.records {
-					asked = asked || r.Method == tt.method && r.FromServer
-				}
-				if asked != tt.asked {
-					t.Errorf("on record are %+v", w.records)
+				records := append(w.Journal.Records(journal.KindIntent), w.Journal.Records(journal.KindRefusal)...)
+				if asked := slices.ContainsFunc(records, func(r journal.Record) bool { return r.Method == tt.method && r.FromServer }); asked != tt.asked {
+					t.Errorf("on record are %+v", records)
 				}
 			})
 		})
@@ -69,7 +67,7 @@ func TestVendorNotifications_OfClientsNeedARule(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGateway(t)
-		w.allowedMethods = []string{"notifications/x"}
+		w.Policy.AllowedMethods = []string{"notifications/x"}
 		h := w.connect()
 		note := func(method string) {
 			t.Helper()
@@ -79,11 +77,11 @@ func TestVendorNotifications_OfClientsNeedARule(t *testing.T) {
 		}
 		note("notifications/x")
 		note("notifications/y")
-		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
+		w.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
 		note("notifications/x")
 		var got []string
-		for _, r := range w.notified {
-			if n := string(r.Body()); strings.Contains(n, "notifications/x") || strings.Contains(n, "notifications/y") {
+		for _, n := range w.files.Notified(0) {
+			if strings.Contains(n, "notifications/x") || strings.Contains(n, "notifications/y") {
 				got = append(got, n)
 			}
 		}

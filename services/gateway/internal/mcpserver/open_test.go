@@ -14,6 +14,7 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
@@ -31,11 +32,11 @@ func TestInitialize_OpensASession(t *testing.T) {
 		if want := `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"x","version":"1"}}}`; got.body != want {
 			t.Errorf("the client got %s", got.body)
 		}
-		want := strings.Replace(strings.Replace(initialize, `{"sampling":{}}`, `{}`, 1), `"id":0`, `"id":`+string(w.opened[0].ID()), 1)
-		if string(w.opened[0].Body()) != want || !strings.HasPrefix(string(w.opened[0].ID()), `"sluice-`) {
-			t.Errorf("the server got %s", w.opened[0].Body())
+		want := strings.Replace(strings.Replace(initialize, `{"sampling":{}}`, `{}`, 1), `"id":0`, `"id":`+string(w.files.Opened()[0].ID()), 1)
+		if string(w.files.Opened()[0].Body()) != want || !strings.HasPrefix(string(w.files.Opened()[0].ID()), `"sluice-`) {
+			t.Errorf("the server got %s", w.files.Opened()[0].Body())
 		}
-		states := w.sessions.List("acme")
+		states := w.Sessions.List("acme")
 		if len(states) != 1 || states[0].ID != got.header.Get("Mcp-Session-Id") || states[0].Key.Subject != "ana" || states[0].Key.Server != "files" ||
 			states[0].Version != "2025-11-25" || !cmp.Equal(states[0].Client, session.Client{Name: "c", Version: "1", Offer: question.Offer{Abilities: []mcp.Ability{}, Revision: "2025-11-25", RequestedRevision: "2025-11-25"}}) {
 			t.Errorf("%+v", states)
@@ -64,9 +65,9 @@ func TestInitialize_CapabilitiesAreFiltered(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newTestGateway(t)
-			w.access = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: tt.methods}
-			w.open = func(r upstream.Request) (upstream.Answer, error) {
-				return answer(r, `{"protocolVersion":"2025-11-25","capabilities":`+tt.has+`}`), nil
+			w.Policy.Access = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: tt.methods}
+			w.files.Open = func(r upstream.Request) (upstream.Answer, error) {
+				return gatewaytest.Result(r, `{"protocolVersion":"2025-11-25","capabilities":`+tt.has+`}`), nil
 			}
 			want := `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":` + tt.want + `}}`
 			if got := w.do("POST", "/mcp/files", initialize, nil); got.body != want {
@@ -96,18 +97,18 @@ func TestInitialize_NegotiatesTheRevision(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newTestGateway(t)
-				w.open = func(r upstream.Request) (upstream.Answer, error) {
-					return answer(r, `{"protocolVersion":"`+tt.answered+`","capabilities":{}}`), nil
+				w.files.Open = func(r upstream.Request) (upstream.Answer, error) {
+					return gatewaytest.Result(r, `{"protocolVersion":"`+tt.answered+`","capabilities":{}}`), nil
 				}
 				got := w.do("POST", "/mcp/files", strings.Replace(initialize, "2025-11-25", tt.asked, 1), nil)
 				if got.status != 200 || got.code() != tt.code || (got.header.Get("Mcp-Session-Id") != "") != (tt.code == "") {
 					t.Errorf("%d %s", got.status, got.body)
 				}
-				if sent := string(w.opened[0].Body()); !strings.Contains(sent, `"protocolVersion":"`+tt.sent+`"`) {
+				if sent := string(w.files.Opened()[0].Body()); !strings.Contains(sent, `"protocolVersion":"`+tt.sent+`"`) {
 					t.Errorf("the server got %s", sent)
 				}
-				if records := w.recordsOf(journal.KindRefusal); tt.code != "" && (w.closed != 1 || len(records) != 1 || records[0].Code != tt.code || !strings.Contains(got.body, records[0].DecisionID)) {
-					t.Errorf("the server's session was ended %d times, records %+v", w.closed, records)
+				if records := w.Journal.Records(journal.KindRefusal); tt.code != "" && (w.files.Closed() != 1 || len(records) != 1 || records[0].Code != tt.code || !strings.Contains(got.body, records[0].DecisionID)) {
+					t.Errorf("the server's session was ended %d times, records %+v", w.files.Closed(), records)
 				}
 			})
 		})
@@ -124,7 +125,7 @@ func TestInitialize_RefusedByTheServerOpensNoSession(t *testing.T) {
 		{"the server is away", func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }, "upstream_unavailable"},
 		{"the server is slow", func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrTimeout }, "upstream_timeout"},
 		{"the server refuses", func(r upstream.Request) (upstream.Answer, error) {
-			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32602,"message":"no","data":{"dev.sluice/decision":{},"a":1}}}`), nil
+			return gatewaytest.Raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32602,"message":"no","data":{"dev.sluice/decision":{},"a":1}}}`), nil
 		}, `{"jsonrpc":"2.0","id":0,"error":{"code":-32602,"message":"no","data":{"a":1}}}`},
 	}
 	for _, tt := range tests {
@@ -132,9 +133,9 @@ func TestInitialize_RefusedByTheServerOpensNoSession(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newTestGateway(t)
-				w.open = tt.open
+				w.files.Open = tt.open
 				got := w.do("POST", "/mcp/files", initialize, nil)
-				if got.status != 200 || got.code() != tt.want && got.body != tt.want || got.header.Get("Mcp-Session-Id") != "" || w.sessions.Len() != 0 {
+				if got.status != 200 || got.code() != tt.want && got.body != tt.want || got.header.Get("Mcp-Session-Id") != "" || w.Sessions.Len() != 0 {
 					t.Errorf("%d %s", got.status, got.body)
 				}
 			})
@@ -147,8 +148,8 @@ func TestInitialize_OwnKeysAreRemovedFromCapabilities(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGateway(t)
-		w.open = func(r upstream.Request) (upstream.Answer, error) {
-			return answer(r, `{"protocolVersion":"2025-11-25","_meta":{"dev.sluice/x":1},"capabilities":{"tools":{},"_meta":{"dev.sluice/x":1},"x":{"_meta":{"a":1,"dev.sluice/y":1}}}}`), nil
+		w.files.Open = func(r upstream.Request) (upstream.Answer, error) {
+			return gatewaytest.Result(r, `{"protocolVersion":"2025-11-25","_meta":{"dev.sluice/x":1},"capabilities":{"tools":{},"_meta":{"dev.sluice/x":1},"x":{"_meta":{"a":1,"dev.sluice/y":1}}}}`), nil
 		}
 		got := w.do("POST", "/mcp/files", initialize, nil)
 		if want := `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","_meta":{},"capabilities":{"tools":{}}}}`; got.status != 200 || got.body != want {
@@ -170,11 +171,11 @@ func TestInitialize_SizeIsBounded(t *testing.T) {
 		if got.status != 400 || got.code() != "body_too_large" || !strings.Contains(got.body, "65536") {
 			t.Errorf("%d %s", got.status, got.body)
 		}
-		if records := w.recordsOf(journal.KindRefusal); len(records) != 1 || records[0].Code != "body_too_large" || records[0].Method != "initialize" {
+		if records := w.Journal.Records(journal.KindRefusal); len(records) != 1 || records[0].Code != "body_too_large" || records[0].Method != "initialize" {
 			t.Errorf("%+v", records)
 		}
-		if len(w.opened) != 1 {
-			t.Errorf("the server was asked %d times", len(w.opened))
+		if len(w.files.Opened()) != 1 {
+			t.Errorf("the server was asked %d times", len(w.files.Opened()))
 		}
 	})
 }
@@ -185,8 +186,8 @@ func TestInitialize_SessionsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGateway(t)
-		slow := w.open
-		w.open = func(r upstream.Request) (upstream.Answer, error) {
+		slow := w.files.Open
+		w.files.Open = func(r upstream.Request) (upstream.Answer, error) {
 			time.Sleep(10 * time.Second)
 			return slow(r)
 		}
@@ -205,13 +206,13 @@ func TestInitialize_SessionsAreLimited(t *testing.T) {
 				t.Errorf("%d %s", got.status, got.body)
 			}
 		}
-		if opened != 2 || refused != 8 || len(w.opened) != 2 || w.sessions.Len() != 2 {
-			t.Errorf("%d sessions were opened, %d refused, %d asked of the server, want 2, 8, 2", opened, refused, len(w.opened))
+		if opened != 2 || refused != 8 || len(w.files.Opened()) != 2 || w.Sessions.Len() != 2 {
+			t.Errorf("%d sessions were opened, %d refused, %d asked of the server, want 2, 8, 2", opened, refused, len(w.files.Opened()))
 		}
-		if records := w.recordsOf(journal.KindRefusal); len(records) != 8 || records[0].Code != "too_many_sessions" || records[0].Method != "initialize" {
+		if records := w.Journal.Records(journal.KindRefusal); len(records) != 8 || records[0].Code != "too_many_sessions" || records[0].Method != "initialize" {
 			t.Errorf("%d records", len(records))
 		}
-		if got := w.do("POST", "/mcp/files", initialize, nil); got.header.Get("Mcp-Session-Id") == "" || w.sessions.Len() != 2 {
+		if got := w.do("POST", "/mcp/files", initialize, nil); got.header.Get("Mcp-Session-Id") == "" || w.Sessions.Len() != 2 {
 			t.Errorf("an idle session made no room: %d %s", got.status, got.body)
 		}
 	})
@@ -235,8 +236,8 @@ func TestSession_IsEndedByDelete(t *testing.T) {
 			t.Errorf("it goes on: %d", got.status)
 		}
 		synctest.Wait()
-		if w.closed != 1 {
-			t.Errorf("the server's session was closed %d times", w.closed)
+		if w.files.Closed() != 1 {
+			t.Errorf("the server's session was closed %d times", w.files.Closed())
 		}
 	})
 }
@@ -259,7 +260,7 @@ func TestStaleToken_IsRefused(t *testing.T) {
 		if got := w.do("POST", "/mcp/files", toolCall, http.Header{"Authorization": {"Bearer " + strings.Repeat("x", 40)}}); got.status != 503 || got.code() != "policy_unavailable" {
 			t.Errorf("a token that was not known before: %d %s", got.status, got.body)
 		}
-		if len(w.opened) != 1 || len(w.recordsOf(journal.KindIntent)) != 0 {
+		if len(w.files.Opened()) != 1 || len(w.Journal.Records(journal.KindIntent)) != 0 {
 			t.Error("something reached the server")
 		}
 		w.tokens.Confirm()
@@ -285,21 +286,25 @@ func TestCaller_IsTheTokensPrincipal(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.do("POST", "/mcp/files", toolCall, h)
-		digest := w.sessions.List("acme")[0].Digest
+		digest := w.Sessions.List("acme")[0].Digest
 		want := []*identityv1.Principal{
 			{Tenant: "acme", Subject: "ana", Agent: "dev", Role: authv1.TokenRole_TOKEN_ROLE_AGENT, TokenId: "ana", Session: digest, Run: "r1"},
 			{Tenant: "acme", Subject: "ana", Agent: "dev", Role: authv1.TokenRole_TOKEN_ROLE_AGENT, TokenId: "ana", Session: digest, Groups: []string{"suspended"}},
 		}
-		if diff := cmp.Diff(want, w.principals, protocmp.Transform()); diff != "" {
+		var got []*identityv1.Principal
+		for _, d := range w.Policy.Decided() {
+			got = append(got, d.Principal)
+		}
+		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 			t.Errorf("policy was asked on behalf of (-want +got):\n%s", diff)
 		}
 		if err := w.tokens.Replace(nil); err != nil {
 			t.Fatal(err)
 		}
-		if got := w.do("POST", "/mcp/files", toolCall, h); got.status != 401 || len(w.principals) != 2 {
+		if got := w.do("POST", "/mcp/files", toolCall, h); got.status != 401 || len(w.Policy.Decided()) != 2 {
 			t.Errorf("a revoked token goes on: %d %s", got.status, got.body)
 		}
-		for _, r := range w.recordsOf(journal.KindIntent) {
+		for _, r := range w.Journal.Records(journal.KindIntent) {
 			if r.Subject != "ana" || r.Session != digest {
 				t.Errorf("recorded as %+v", r)
 			}
@@ -338,7 +343,7 @@ func TestInitialize_UnsupportedRevisionIsMeasured(t *testing.T) {
 		w := newTestGateway(t)
 		got := w.do("POST", "/mcp/files", toolsList, http.Header{"Mcp-Protocol-Version": {"2031-01-01"}})
 		synctest.Wait()
-		ended := w.spans.Ended()
+		ended := w.Spans.Ended()
 		if len(ended) != 1 || got.status != http.StatusBadRequest || !strings.Contains(got.body, `"code":-32022`) {
 			t.Fatalf("%d %s, %d spans", got.status, got.body, len(ended))
 		}
@@ -359,7 +364,7 @@ func TestInitialize_RevealsNothingWhenNothingIsAllowed(t *testing.T) {
 	const said = `"serverInfo":{"name":"payroll","title":"Payroll","version":"9.8.7"},"instructions":"The key is in notes.","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"payroll","version":"9.8.7"}}`
 	reads := func(t *testing.T, w *testGateway, modernClient bool) {
 		t.Helper()
-		w.access = &policyv1.CheckServerResponse{HidesNone: true}
+		w.Policy.Access = &policyv1.CheckServerResponse{HidesNone: true}
 		got := w.do("POST", "/mcp/files", initialize, nil)
 		if modernClient {
 			got = w.doModern("server/discover", "", "")
@@ -378,21 +383,21 @@ func TestInitialize_RevealsNothingWhenNothingIsAllowed(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newModernGateway(t)
-				w.open = func(r upstream.Request) (upstream.Answer, error) {
+				w.files.Open = func(r upstream.Request) (upstream.Answer, error) {
 					if r.Method() != "server/discover" {
-						return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
+						return gatewaytest.Raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
 					}
-					return answer(r, `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"resultType":"complete",`+said+`}`), nil
+					return gatewaytest.Result(r, `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"resultType":"complete",`+said+`}`), nil
 				}
 				reads(t, w, isModern)
 			})
 			synctest.Test(t, func(t *testing.T) {
 				w := newTestGateway(t)
-				w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
+				w.files.Discovery = func(r upstream.Request) (upstream.Answer, error) {
 					if r.Method() == "tools/list" {
-						return answer(r, `{"tools":[]}`), nil
+						return gatewaytest.Result(r, `{"tools":[]}`), nil
 					}
-					return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},`+said+`}`), nil
+					return gatewaytest.Result(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},`+said+`}`), nil
 				}
 				reads(t, w, isModern)
 			})

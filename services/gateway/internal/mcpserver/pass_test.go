@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -51,7 +52,7 @@ func TestExempt_MessagesAreLimitedAndRecorded(t *testing.T) {
 		}
 		run()
 		got := make(map[string]int64)
-		for _, r := range w.recordsOf(journal.KindPassed) {
+		for _, r := range w.Journal.Records(journal.KindPassed) {
 			got[r.Subject+" "+r.Server+" "+r.Method] += r.Count
 		}
 		want := map[string]int64{"ana files initialize": 1, "ana files ping": 10_000, "ben files initialize": 1}
@@ -90,15 +91,15 @@ func TestExempt_NothingPassesWithoutPolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGateway(t)
 		h := w.connect()
-		w.access = nil
+		w.Policy.Access = nil
 		for _, body := range []string{initialize, list} {
 			if got := w.do("POST", "/mcp/files", body, h); got.status != 200 || got.code() != "policy_unavailable" {
 				t.Errorf("%s: %d %s", body, got.status, got.body)
 			}
 		}
 		w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, h)
-		if records := w.recordsOf(journal.KindRefusal); len(w.opened) != 1 || len(w.notified) != 0 || len(records) != 3 {
-			t.Errorf("%d sessions, %d notifications, %d records", len(w.opened), len(w.notified), len(records))
+		if records := w.Journal.Records(journal.KindRefusal); len(w.files.Opened()) != 1 || len(w.files.Notified(0)) != 0 || len(records) != 3 {
+			t.Errorf("%d sessions, %d notifications, %d records", len(w.files.Opened()), len(w.files.Notified(0)), len(records))
 		}
 	})
 }
@@ -109,9 +110,9 @@ func TestExempt_CursorMustBeTheServers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGateway(t)
 		var asked []string
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			asked = append(asked, strings.SplitAfter(string(r.Body()), `"params":`)[1])
-			return answer(r, `{"tools":[],"nextCursor":"p\u00e4ge 2\u001b"}`), nil
+			return gatewaytest.Result(r, `{"tools":[],"nextCursor":"p\u00e4ge 2\u001b"}`), nil
 		}
 		h := w.connect()
 		page := func(cursor string) string {
@@ -145,10 +146,10 @@ func TestExempt_OnlySentRequestsAreCancelled(t *testing.T) {
 		w := newTestGateway(t)
 		h := w.connect()
 		arrived, release := make(chan struct{}), make(chan struct{})
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			close(arrived)
 			<-release
-			return answer(r, `{"content":[]}`), nil
+			return gatewaytest.Result(r, `{"content":[]}`), nil
 		}
 		cancel := func(id string) {
 			w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+id+`,"reason":"words"}}`, h)
@@ -161,11 +162,12 @@ func TestExempt_OnlySentRequestsAreCancelled(t *testing.T) {
 		close(release)
 		calling.Wait()
 		cancel(`1`)
-		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
+		w.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
 		w.do("POST", "/mcp/files", toolCall, h)
 		cancel(`1`)
-		if len(w.notified) != 1 || string(w.notified[0].Body()) != `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}` || string(w.notified[0].Message.RequestID.Of(w.notified[0].Body())) != "1" {
-			t.Errorf("told %d times: %+v", len(w.notified), w.notified)
+		got := w.files.Notifications()
+		if len(got) != 1 || string(got[0].Body()) != `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}` || string(got[0].Message.RequestID.Of(got[0].Body())) != "1" {
+			t.Errorf("the server got %q", w.files.Notified(0))
 		}
 	})
 }
@@ -176,26 +178,26 @@ func TestExempt_DiscoveryAnswersCallersWithoutAccess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGateway(t)
-		w.answerDiscovery = nil
-		w.access = &policyv1.CheckServerResponse{HidesNone: true}
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.files.Discovery = nil
+		w.Policy.Access = &policyv1.CheckServerResponse{HidesNone: true}
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if strings.Contains(string(r.Body()), "cursor") {
-				return answer(r, `{"tools":[{"name":"b","_meta":{"dev.sluice/x":1}},{"name":"secret-c"}]}`), nil
+				return gatewaytest.Result(r, `{"tools":[{"name":"b","_meta":{"dev.sluice/x":1}},{"name":"secret-c"}]}`), nil
 			}
-			return answer(r, `{"tools":[{"name":"a"}],"nextCursor":"2"}`), nil
+			return gatewaytest.Result(r, `{"tools":[{"name":"a"}],"nextCursor":"2"}`), nil
 		}
-		works := w.open
-		w.open = func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }
+		works := w.files.Open
+		w.files.Open = func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }
 		for range 3 {
 			if got := w.do("POST", "/mcp/files", initialize, nil); got.code() != "upstream_unavailable" {
 				t.Errorf("a server that is away: %d %s", got.status, got.body)
 			}
 		}
-		if len(w.opened) != 1 {
-			t.Errorf("it was asked %d times", len(w.opened))
+		if len(w.files.Opened()) != 1 {
+			t.Errorf("it was asked %d times", len(w.files.Opened()))
 		}
 		time.Sleep(6 * time.Second)
-		w.open = works
+		w.files.Open = works
 		got := w.do("POST", "/mcp/files", initialize, nil)
 		if want := `{"jsonrpc":"2.0","id":0,"result":{"capabilities":{"tools":{"listChanged":true}},"protocolVersion":"2025-11-25","serverInfo":{"name":"sluice","title":"Sluice","version":""}}}`; got.body != want {
 			t.Errorf("greeted with %s", got.body)
@@ -208,12 +210,12 @@ func TestExempt_DiscoveryAnswersCallersWithoutAccess(t *testing.T) {
 		if got := w.do("POST", "/mcp/files", list, h); got.body != `{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"a"},{"name":"b","_meta":{}}]}}` {
 			t.Errorf("listed is %s", got.body)
 		}
-		if len(w.opened) != 2 || w.closed != 1 || len(w.notified) != 1 {
-			t.Errorf("%d sessions were opened, %d ended, %d put into use", len(w.opened), w.closed, len(w.notified))
+		if len(w.files.Opened()) != 2 || w.files.Closed() != 1 || len(w.files.Notified(0)) != 1 {
+			t.Errorf("%d sessions were opened, %d ended, %d put into use", len(w.files.Opened()), w.files.Closed(), len(w.files.Notified(0)))
 		}
 		w.do("DELETE", "/mcp/files", "", h)
 		synctest.Wait()
-		if w.closed != 1 {
+		if w.files.Closed() != 1 {
 			t.Error("a session that the server does not have was closed there")
 		}
 	})

@@ -38,17 +38,17 @@ func TestProbe_IsAnswered(t *testing.T) {
 			}
 		}
 		run()
-		if refused := w.recordsOf(journal.KindRefusal); len(refused) != 0 {
+		if refused := w.Journal.Records(journal.KindRefusal); len(refused) != 0 {
 			t.Errorf("%d refusals are on record, the first is %+v", len(refused), refused[0])
 		}
 		got := make(map[string]int64)
-		for _, r := range w.recordsOf(journal.KindPassed) {
+		for _, r := range w.Journal.Records(journal.KindPassed) {
 			got[r.Subject+" "+r.Server+" "+r.Method] = r.Count
 		}
 		if diff := cmp.Diff(map[string]int64{"ana files probe": int64(len(newer))}, got); diff != "" {
 			t.Errorf("on record (-want +got):\n%s", diff)
 		}
-		if len(w.opened) != 0 || len(w.principals) != 0 {
+		if len(w.files.Opened()) != 0 || len(w.Policy.Decided()) != 0 {
 			t.Error("something was asked of the server, or of policy")
 		}
 	})
@@ -63,7 +63,7 @@ func TestProbe_InitializeAgreesOnARevision(t *testing.T) {
 		if got.status != 200 || got.header.Get("Mcp-Session-Id") == "" || !strings.Contains(got.body, `"protocolVersion":"2025-11-25"`) {
 			t.Errorf("%d %s", got.status, got.body)
 		}
-		if refused := w.recordsOf(journal.KindRefusal); len(refused) != 0 {
+		if refused := w.Journal.Records(journal.KindRefusal); len(refused) != 0 {
 			t.Errorf("on record: %+v", refused)
 		}
 	})
@@ -80,7 +80,7 @@ func TestProbe_IsLimited(t *testing.T) {
 			}
 		}
 		got := w.do("POST", "/mcp/files", newer[0].body, newer[0].header)
-		if refused := w.recordsOf(journal.KindRefusal); got.code() != "abuse_limited" || len(refused) != 1 || refused[0].Code != "abuse_limited" || refused[0].Method != "server/discover" {
+		if refused := w.Journal.Records(journal.KindRefusal); got.code() != "abuse_limited" || len(refused) != 1 || refused[0].Code != "abuse_limited" || refused[0].Method != "server/discover" {
 			t.Errorf("%d %s, on record %+v", got.status, got.body, refused)
 		}
 	})

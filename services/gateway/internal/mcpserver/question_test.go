@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -87,17 +88,17 @@ func (tt serverRequestCase) sendInSession(t *testing.T, named, spoken string) (s
 	var w *testGateway
 	w = newServerRequestGateway(t, everything, func(_ context.Context, say func(string)) {
 		say(`{"jsonrpc":"2.0","id":7,"method":` + tt.question + `}`)
-		w.serverMessages(1)
+		w.files.Notified(1)
 	})
-	w.open = func(r upstream.Request) (upstream.Answer, error) {
-		return answer(r, `{"protocolVersion":"`+spoken+`","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}`), nil
+	w.files.Open = func(r upstream.Request) (upstream.Answer, error) {
+		return gatewaytest.Result(r, `{"protocolVersion":"`+spoken+`","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}`), nil
 	}
 	h := w.connectAs(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"` + named + `","capabilities":{` + tt.offers + `},"clientInfo":{"name":"c","version":"1"}}}`)
 	next := w.callStream(h, toolCall)
 	if strings.Contains(next(), `"id":7`) {
 		w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"answered":true}}`, h)
 	}
-	return w.serverMessages(1)[0], w.recordsOf(journal.KindRefusal)
+	return w.files.Notified(1)[0], w.Journal.Records(journal.KindRefusal)
 }
 
 // Case U1. In a session, a server may send a request only if the client has declared the capability. Otherwise the
@@ -164,8 +165,8 @@ func TestInputRequests_AreCheckedAgainstTheOffer(t *testing.T) {
 			request = strings.Replace(request, `"sampling":{},"elicitation":{"form":{}}`, tt.offers, 1)
 			synctest.Test(t, func(t *testing.T) {
 				w := newModernGateway(t, everything...)
-				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-					return answer(r, `{"resultType":"input_required","inputRequests":{"q":{"method":`+tt.question+`}},"requestState":"z"}`), nil
+				w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+					return gatewaytest.Result(r, `{"resultType":"input_required","inputRequests":{"q":{"method":`+tt.question+`}},"requestState":"z"}`), nil
 				}
 				if got := w.do("POST", "/mcp/files", request, head); tt.asked != strings.Contains(got.body, `"inputRequests"`) || !tt.asked && got.code() != "outcome_unknown" {
 					t.Errorf("the client got %s", got.body)
@@ -174,19 +175,17 @@ func TestInputRequests_AreCheckedAgainstTheOffer(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newModernAllServers(t)
 				sent := ""
-				w.notes.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+				w.notes.Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 					events([]byte(`{"jsonrpc":"2.0","id":7,"method":` + tt.question + `}`))
 					for range 1000 { // wait until the server has an answer, or the client has the request
 						time.Sleep(time.Millisecond)
-						w.notes.mu.Lock()
-						for _, r := range w.notes.notified {
-							if strings.Contains(string(r.Body()), `"id":7`) {
-								sent = string(r.Body())
+						for _, n := range w.notes.Notified(0) {
+							if strings.Contains(n, `"id":7`) {
+								sent = n
 							}
 						}
-						w.notes.mu.Unlock()
 						if sent != "" {
-							return answer(r, `{"content":[]}`), nil
+							return gatewaytest.Result(r, `{"content":[]}`), nil
 						}
 					}
 					return upstream.Answer{}, upstream.ErrTimeout
@@ -216,9 +215,9 @@ func TestURLElicitationError_IsCheckedAgainstTheOffer(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newTestGateway(t)
-				w.access.Methods = everything
-				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-					return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32042,"message":"open","data":{"elicitations":[` + tt.question + `]}}}`), nil
+				w.Policy.Access.Methods = everything
+				w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+					return gatewaytest.Raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32042,"message":"open","data":{"elicitations":[` + tt.question + `]}}}`), nil
 				}
 				h := w.connectAs(strings.Replace(initializeWithAll, `"elicitation":{"form":{}}`, tt.offers, 1))
 				if got := w.do("POST", "/mcp/files", toolCall, h); tt.asked != strings.Contains(got.body, "a.example") {
@@ -239,9 +238,9 @@ func TestAllServers_SamplingContextIsNotOffered(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					w := newAllServers(t)
-					w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+					w.files.Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 						events([]byte(`{"jsonrpc":"2.0","id":7,"method":` + sampleStart + `,"includeContext":"` + value + `"}}`))
-						return answer(r, `{"content":[]}`), nil
+						return gatewaytest.Result(r, `{"content":[]}`), nil
 					}
 					next := w.callStream(w.connectAs(strings.Replace(strings.Replace(initializeWithAll, `"tools":{}`, `"context":{}`, 1), "2025-11-25", revision, 1)), strings.Replace(toolCall, "safe", "files__safe", 1))
 					if got := next(); !strings.Contains(got, `"includeContext":"none"`) {
@@ -253,8 +252,8 @@ func TestAllServers_SamplingContextIsNotOffered(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernAllServers(t)
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			return answer(r, `{"resultType":"input_required","inputRequests":{"q":{"method":`+sampleStart+`,"includeContext":"allServers"}}}}`), nil
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return gatewaytest.Result(r, `{"resultType":"input_required","inputRequests":{"q":{"method":`+sampleStart+`,"includeContext":"allServers"}}}}`), nil
 		}
 		body, head := modern("tools/call", "files__safe", `"name":"files__safe"`)
 		if got := w.do("POST", "/mcp", strings.Replace(body, `"sampling":{}`, `"sampling":{"context":{}}`, 1), head); !strings.Contains(got.body, `"includeContext":"none"`) {
@@ -268,14 +267,14 @@ func TestAllServers_FormsNameTheirServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newAllServers(t)
-		w.access.Methods = append(w.access.Methods, "notifications/message", "notifications/elicitation/complete")
-		w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
+		w.Policy.Access.Methods = append(w.Policy.Access.Methods, "notifications/message", "notifications/elicitation/complete")
+		w.files.Discovery = func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() == "initialize" {
-				return w.open(r)
+				return w.files.Open(r)
 			}
-			return answer(r, `{"tools":[{"name":"safe","title":"notes: Read","inputSchema":{"type":"object"},"annotations":{"title":"Read\nnotes"}}]}`), nil
+			return gatewaytest.Result(r, `{"tools":[{"name":"safe","title":"notes: Read","inputSchema":{"type":"object"},"annotations":{"title":"Read\nnotes"}}]}`), nil
 		}
-		w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			for _, message := range []string{
 				`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","logger":"notes","data":"x"}}`,
 				`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"y"}}`,
@@ -286,7 +285,7 @@ func TestAllServers_FormsNameTheirServer(t *testing.T) {
 			} {
 				events([]byte(message))
 			}
-			return answer(r, `{"content":[]}`), nil
+			return gatewaytest.Result(r, `{"content":[]}`), nil
 		}
 		h := w.connectAs(strings.Replace(initializeWithAll, `"form":{}`, `"form":{},"url":{}`, 1))
 		list := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h).body

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -28,12 +29,12 @@ func TestResume_LostAnswerIsContinued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGateway(t)
 		h := w.connect()
-		w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			for range 3 {
 				events([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`))
 				time.Sleep(10 * time.Second)
 			}
-			return answer(r, `{"late":true}`), nil
+			return gatewaytest.Result(r, `{"late":true}`), nil
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/mcp/files", strings.NewReader(toolCall))
@@ -73,7 +74,7 @@ func TestResume_ClientReconnectsWhenTheServerDetaches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGateway(t)
 		h := w.connect()
-		w.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
 			return upstream.Answer{}, upstream.ErrStreamEnded
 		}
 		first := w.do("POST", "/mcp/files", toolCall, h)

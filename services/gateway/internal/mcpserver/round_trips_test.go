@@ -11,6 +11,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -19,14 +20,23 @@ import (
 func newRoundTripGateway(t *testing.T, state approvalv1.ApprovalState) *testGateway {
 	t.Helper()
 	w := newModernGateway(t)
-	w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1}}
-	w.approvals = fakeApprovals{approval: newWaitApproval(state), updates: make(chan *approvalv1.Approval, 1)}
-	w.approvals.approval.Terms = w.decision.GetApproval()
-	w.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
+	w.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1}}
+	w.setRoundTripApproval(state, nil)
+	w.files.Request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
 		t.Error("it reached the server")
 		return upstream.Answer{}, errBoom
 	}
 	return w
+}
+
+// setRoundTripApproval sets the approval of the calls in newRoundTripGateway. change may be nil.
+func (w *testGateway) setRoundTripApproval(state approvalv1.ApprovalState, change func(*approvalv1.Approval)) {
+	a := newWaitApproval(state)
+	a.Terms = &policyv1.ApprovalTerms{Quorum: 1}
+	if change != nil {
+		change(a)
+	}
+	w.Approvals.Set(a)
 }
 
 func (w *testGateway) callWithState(state string) httpResponse {
@@ -74,7 +84,7 @@ func TestRoundTrips_AnswerWhenTheApprovalIsDecided(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			denied := newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
 			denied.Code = commonv1.Code_CODE_APPROVAL_DENIED
-			w.approvals.updates <- denied
+			w.Approvals.Set(denied)
 		}()
 		if got := w.callWithState("sluice-leg.1.a-1"); time.Since(begin) != 40*time.Second || !strings.Contains(got.body, `"code":"approval_denied"`) || !strings.Contains(got.body, "denied by ben") {
 			t.Errorf("after %v: %s", time.Since(begin), got.body)
@@ -107,7 +117,9 @@ func TestRoundTrips_RequestStateAllowsNothing(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newRoundTripGateway(t, tt.now)
-				w.approvals.approval.Code = map[approvalv1.ApprovalState]commonv1.Code{done: commonv1.Code_CODE_APPROVAL_USED}[tt.now]
+				w.setRoundTripApproval(tt.now, func(a *approvalv1.Approval) {
+					a.Code = map[approvalv1.ApprovalState]commonv1.Code{done: commonv1.Code_CODE_APPROVAL_USED}[tt.now]
+				})
 				begin := time.Now()
 				if got := w.callWithState(tt.state); !strings.Contains(got.body, tt.says) || time.Since(begin) != 0 {
 					t.Errorf("after %v: %s", time.Since(begin), got.body)
@@ -125,11 +137,11 @@ func TestRoundTrips_RequestStateOfServersPasses(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newModernGateway(t)
-				w.approvals = fakeApprovals{approval: newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)}
+				w.Approvals.Set(newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_APPROVED))
 				var got string
-				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+				w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 					got = string(r.Body())
-					return answer(r, `{"content":[],"resultType":"complete"}`), nil
+					return gatewaytest.Result(r, `{"content":[],"resultType":"complete"}`), nil
 				}
 				if answered := w.callWithState(state); answered.status != http.StatusOK || strings.Contains(got, state) != want || !strings.Contains(got, `"params":{"_meta":`) {
 					t.Errorf("the server got %s, and the client %s", got, answered.body)
@@ -145,7 +157,7 @@ func TestRoundTrips_InputResponsesAreNotLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
-		w.access.Methods = []string{"sampling/createMessage"}
+		w.Policy.Access.Methods = []string{"sampling/createMessage"}
 		for _, more := range []string{`"inputResponses":{"a":{}},`, `"requestState":"of the server",`} {
 			body, head := modern("tools/call", "safe", more+`"name":"safe"`)
 			got := w.do("POST", "/mcp/files", strings.Replace(body, `"name":"c"`, `"name":"patient"`, 1), head)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -26,29 +27,15 @@ const initializeWithAll = `{"jsonrpc":"2.0","id":0,"method":"initialize","params
 func newServerRequestGateway(t *testing.T, open []string, ask func(ctx context.Context, say func(message string))) *testGateway {
 	t.Helper()
 	w := newTestGateway(t)
-	w.access = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: open}
-	w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+	w.Policy.Access = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: open}
+	w.files.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 		ask(ctx, func(message string) { events([]byte(message)) })
 		if ctx.Err() != nil {
 			return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrTimeout, context.Cause(ctx))
 		}
-		return answer(r, `{"content":[]}`), nil
+		return gatewaytest.Result(r, `{"content":[]}`), nil
 	}
 	return w
-}
-
-// serverMessages waits until the server has received n notifications and answers, and returns them.
-func (w *testGateway) serverMessages(n int) (out []string) {
-	for len(out) < n {
-		time.Sleep(time.Millisecond)
-		out = nil
-		w.mu.Lock()
-		for _, r := range w.notified {
-			out = append(out, string(r.Body()))
-		}
-		w.mu.Unlock()
-	}
-	return out
 }
 
 // callStream makes a call, and returns a function that reads the next message of the response. The function returns ""
@@ -98,10 +85,10 @@ func TestServerRequest_ReachesTheClient(t *testing.T) {
 		var w *testGateway
 		w = newServerRequestGateway(t, []string{"sampling/createMessage"}, func(_ context.Context, say func(string)) {
 			say(strings.Replace(sample, `{"progressToken"`, `{"dev.sluice/decision":1,"progressToken"`, 1))
-			w.serverMessages(2)
+			w.files.Notified(2)
 		})
 		h := w.connectAs(initializeWithAll)
-		if got := string(w.opened[0].Body()); !strings.Contains(got, `"capabilities":{"sampling":{"tools":{}}}`) {
+		if got := string(w.files.Opened()[0].Body()); !strings.Contains(got, `"capabilities":{"sampling":{"tools":{}}}`) {
 			t.Errorf("the server got %s", got)
 		}
 		next := w.callStream(h, toolCall)
@@ -121,10 +108,10 @@ func TestServerRequest_ReachesTheClient(t *testing.T) {
 			t.Errorf("the call was answered %s", got)
 		}
 		want := []string{progress, `{"jsonrpc":"2.0","id":7,"result":{"n":12345678901234567890,"_meta":{"y":2}}}`}
-		if got := w.serverMessages(2); !slices.Equal(got, want) {
+		if got := w.files.Notified(2); !slices.Equal(got, want) {
 			t.Errorf("the server got %s", got)
 		}
-		intents, outcomes := w.recordsOf(journal.KindIntent), w.recordsOf(journal.KindOutcome)
+		intents, outcomes := w.Journal.Records(journal.KindIntent), w.Journal.Records(journal.KindOutcome)
 		if len(intents) != 2 || !intents[1].FromServer || intents[1].Method != "sampling/createMessage" || intents[0].FromServer || intents[1].Subject != "ana" {
 			t.Errorf("intents %+v", intents)
 		}
@@ -161,22 +148,22 @@ func TestServerRequest_NeedsARuleAndACapability(t *testing.T) {
 				var w *testGateway
 				allow := &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}
 				w = newServerRequestGateway(t, tt.open, func(_ context.Context, say func(string)) {
-					w.mu.Lock()
-					if w.decision = allow; tt.decision != nil {
-						w.decision = tt.decision
-					}
-					w.mu.Unlock()
+					w.Policy.Change(func() {
+						if w.Policy.Decision = allow; tt.decision != nil {
+							w.Policy.Decision = tt.decision
+						}
+					})
 					say(tt.ask)
-					w.serverMessages(1)
+					w.files.Notified(1)
 				})
 				h := w.connectAs(tt.initialize)
 				if got := w.do("POST", "/mcp/files", toolCall, h).body; got != `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}` {
 					t.Errorf("the client got %s", got)
 				}
-				if got := w.serverMessages(1)[0]; !strings.Contains(got, tt.error) || !strings.Contains(got, `"id":7,`) {
+				if got := w.files.Notified(1)[0]; !strings.Contains(got, tt.error) || !strings.Contains(got, `"id":7,`) {
 					t.Errorf("the server got %s", got)
 				}
-				if records := w.recordsOf(journal.KindRefusal); len(records) != 1 || records[0].Code != tt.code || !records[0].FromServer || records[0].Subject != "ana" {
+				if records := w.Journal.Records(journal.KindRefusal); len(records) != 1 || records[0].Code != tt.code || !records[0].FromServer || records[0].Subject != "ana" {
 					t.Errorf("on record is %+v", records)
 				}
 			})
@@ -195,7 +182,7 @@ func TestServerMethods_AreRefusedFromClients(t *testing.T) {
 				t.Errorf("%s: %s", method, got.body)
 			}
 		}
-		if n := len(w.recordsOf(journal.KindIntent)); n != 0 {
+		if n := len(w.Journal.Records(journal.KindIntent)); n != 0 {
 			t.Errorf("%d reached the server", n)
 		}
 	})
@@ -219,7 +206,7 @@ func TestServerRequest_PausesTheTimeoutOfTheCall(t *testing.T) {
 				var w *testGateway
 				w = newServerRequestGateway(t, []string{"elicitation/create"}, func(_ context.Context, say func(string)) {
 					say(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{}}`)
-					w.serverMessages(1)
+					w.files.Notified(1)
 				})
 				h := w.connectAs(initializeWithAll)
 				next := w.callStream(h, toolCall)
@@ -233,10 +220,10 @@ func TestServerRequest_PausesTheTimeoutOfTheCall(t *testing.T) {
 				if !strings.Contains(said, `"result":{"content":[]}`) {
 					t.Errorf("the call was answered %s", said)
 				}
-				if got := w.serverMessages(1); len(got) != 1 || got[0] != tt.want {
+				if got := w.files.Notified(1); len(got) != 1 || got[0] != tt.want {
 					t.Errorf("the server got %s", got)
 				}
-				if outcomes := w.recordsOf(journal.KindOutcome); len(outcomes) != 2 || outcomes[0].ResultClass != tt.class {
+				if outcomes := w.Journal.Records(journal.KindOutcome); len(outcomes) != 2 || outcomes[0].ResultClass != tt.class {
 					t.Errorf("outcomes %+v", outcomes)
 				}
 			})
@@ -261,11 +248,7 @@ func TestServerRequest_FailsWhenTheClientDisconnects(t *testing.T) {
 				var w *testGateway
 				sent := make(chan time.Time, 1)
 				refused := func() bool {
-					w.mu.Lock()
-					defer w.mu.Unlock()
-					return slices.ContainsFunc(w.notified, func(r upstream.Request) bool {
-						return strings.Contains(string(r.Body()), `"id":7,"error":{"code":-32603`)
-					})
+					return slices.ContainsFunc(w.files.Notified(0), func(n string) bool { return strings.Contains(n, `"id":7,"error":{"code":-32603`) })
 				}
 				w = newServerRequestGateway(t, []string{"elicitation/create"}, func(_ context.Context, say func(string)) {
 					say(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{}}`)
@@ -293,15 +276,15 @@ func TestGRPCServer_GetsNoClientCapabilities(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newServerRequestGateway(t, []string{"sampling/createMessage"}, nil)
-		w.kind = "grpc"
-		w.request = func(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.files.Transport = "grpc"
+		w.files.Request = func(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if _, ok := ctx.Deadline(); !ok {
 				t.Error("the call has no deadline")
 			}
-			return answer(r, `{"content":[]}`), nil
+			return gatewaytest.Result(r, `{"content":[]}`), nil
 		}
 		w.do("POST", "/mcp/files", toolCall, w.connectAs(initializeWithAll))
-		if got := string(w.opened[0].Body()); !strings.Contains(got, `"capabilities":{}`) {
+		if got := string(w.files.Opened()[0].Body()); !strings.Contains(got, `"capabilities":{}`) {
 			t.Errorf("the server got %s", got)
 		}
 	})
@@ -315,7 +298,7 @@ func TestServerTimeout_CountsOutsideOfServerRequests(t *testing.T) {
 		w = newServerRequestGateway(t, []string{"elicitation/create"}, func(ctx context.Context, say func(string)) {
 			time.Sleep(40 * time.Second)
 			say(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{}}`)
-			w.serverMessages(1)
+			w.files.Notified(1)
 			<-ctx.Done()
 		})
 		h := w.connectAs(initializeWithAll)
@@ -345,7 +328,7 @@ func TestServerRequests_OpenOnesAreLimited(t *testing.T) {
 			}
 			say(strings.Replace(sample, `"id":7`, `"id":3`, 1))
 			say(strings.Replace(sample, `"id":7`, `"id":99`, 1))
-			w.serverMessages(2)
+			w.files.Notified(2)
 		})
 		next := w.callStream(w.connectAs(initializeWithAll), toolCall)
 		asked, void := 0, 0
@@ -360,7 +343,7 @@ func TestServerRequests_OpenOnesAreLimited(t *testing.T) {
 		if asked != most || void != most {
 			t.Errorf("%d requests reached the client, of which %d became void with the call's end", asked, void)
 		}
-		got := w.serverMessages(2 + most)
+		got := w.files.Notified(2 + most)
 		if !strings.Contains(got[0], `"id":3,"error"`) || !strings.Contains(got[1], `"id":99,"error"`) {
 			t.Errorf("the server got %s", got[:2])
 		}
@@ -376,7 +359,7 @@ func TestServerRequest_CanBeCancelledByTheServer(t *testing.T) {
 			say(sample)
 			synctest.Wait()
 			say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`)
-			w.serverMessages(1)
+			w.files.Notified(1)
 		})
 		next := w.callStream(w.connectAs(initializeWithAll), toolCall)
 		got := []string{next(), next(), next()}
@@ -393,7 +376,7 @@ func TestServerRequest_IsAnsweredOnlyInItsSession(t *testing.T) {
 		var w *testGateway
 		w = newServerRequestGateway(t, []string{"sampling/createMessage"}, func(_ context.Context, say func(string)) {
 			say(sample)
-			w.serverMessages(1)
+			w.files.Notified(1)
 		})
 		own, other := w.connectAs(initializeWithAll), w.connectAs(initializeWithAll)
 		next := w.callStream(own, toolCall)
@@ -405,7 +388,7 @@ func TestServerRequest_IsAnsweredOnlyInItsSession(t *testing.T) {
 		}
 		w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"own":1}}`, own)
 		next()
-		if got := w.serverMessages(1); len(got) != 1 || got[0] != `{"jsonrpc":"2.0","id":7,"result":{"own":1}}` {
+		if got := w.files.Notified(1); len(got) != 1 || got[0] != `{"jsonrpc":"2.0","id":7,"result":{"own":1}}` {
 			t.Errorf("the server got %s", got)
 		}
 	})
@@ -424,10 +407,10 @@ func TestSession_CapabilitiesInRequestsAreReplaced(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newAllServers(t)
 				if w.path = tt.path; tt.path != "/mcp" {
-					w.access.Methods = []string{"sampling/createMessage"}
+					w.Policy.Access.Methods = []string{"sampling/createMessage"}
 				}
 				var sent []string
-				recordRequests(w, &sent)
+				recordRequests(w.files, &sent)
 				h := w.connectAs(initializeWithAll)
 				w.do("POST", tt.path, strings.Replace(tt.call, `"params":{`, `"params":{"_meta":{"io.modelcontextprotocol/clientCapabilities":{"experimental":{"pay twice":{}}},"progressToken":1},`, 1), h)
 				w.do("POST", tt.path, tt.call, h)

@@ -24,13 +24,13 @@ func TestUnreadAnswer_RefusalNamesTheReason(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					w := newTestGateway(t)
 					h := w.connect()
-					w.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
+					w.files.Request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
 						return upstream.Answer{Status: 200}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, why)
 					}
 					if got := w.do("POST", "/mcp/files", body, h); got.code() != code || !strings.Contains(got.body, said) {
 						t.Errorf("%d %s", got.status, got.body)
 					}
-					records := append(w.recordsOf(journal.KindOutcome), w.recordsOf(journal.KindRefusal)...)
+					records := append(w.Journal.Records(journal.KindOutcome), w.Journal.Records(journal.KindRefusal)...)
 					if len(records) != 1 || !strings.Contains(records[0].Message, said) {
 						t.Errorf("on record is %+v", records)
 					}

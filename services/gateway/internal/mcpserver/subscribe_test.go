@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -19,7 +20,7 @@ func TestSubscription_ForwardsWhatPolicyAllows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernGateway(t, "prompts/list", "resources/subscribe")
 		asked := make(chan string, 1)
-		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			asked <- string(r.Body())
 			for _, method := range []string{"subscriptions/acknowledged", "tools/list_changed", "prompts/list_changed", "resources/list_changed", "x/y"} {
 				events([]byte(`{"jsonrpc":"2.0","method":"notifications/` + method + `","params":{}}`))
@@ -42,10 +43,10 @@ func TestSubscription_ForwardsWhatPolicyAllows(t *testing.T) {
 				t.Errorf("the client got %s, want %s", got, want)
 			}
 		}
-		if got := w.recordsOf(journal.KindIntent); len(got) != 1 || got[0].Method != "resources/subscribe" || got[0].Tool != "file:///a" {
+		if got := w.Journal.Records(journal.KindIntent); len(got) != 1 || got[0].Method != "resources/subscribe" || got[0].Tool != "file:///a" {
 			t.Errorf("on record: %+v", got)
 		}
-		w.sessions.CloseStreams()
+		w.Sessions.CloseStreams()
 		if got := next(); got != "" {
 			t.Errorf("after the gateway has hung up the client got %s", got)
 		}
@@ -58,9 +59,9 @@ func TestSubscription_ResourcesAreDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernGateway(t, everything...)
-		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
+		w.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
 		asked, say := make(chan string, 1), make(chan string)
-		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			asked <- string(r.Body())
 			for {
 				select {
@@ -99,14 +100,14 @@ func TestSubscription_CountIsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernGateway(t, everything...)
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			return answer(r, `{}`), nil
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return gatewaytest.Result(r, `{}`), nil
 		}
 		body, head := modern("subscriptions/listen", "", `"notifications":{"resourceSubscriptions":["file:///a"`+strings.Repeat(`,"file:///b"`, 99)+`]}`)
 		for range 120 {
 			w.do("POST", "/mcp/files", body, head)
 		}
-		if n := len(w.recordsOf(journal.KindIntent)); n == 0 || n > 10_000 {
+		if n := len(w.Journal.Records(journal.KindIntent)); n == 0 || n > 10_000 {
 			t.Errorf("%d were judged in a minute", n)
 		}
 	})

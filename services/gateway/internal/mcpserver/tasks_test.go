@@ -11,9 +11,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -50,8 +53,9 @@ func TestTask_IsMadeWhenACallWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
-		w.approvals.approval.DecideBefore.Seconds = time.Now().Add(time.Minute).Unix()
-		w.approvals.approval.ExecuteBefore = nil
+		w.setRoundTripApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING, func(a *approvalv1.Approval) {
+			a.DecideBefore, a.ExecuteBefore = timestamppb.New(time.Now().Add(time.Minute)), nil
+		})
 		begin := time.Now()
 		got := w.doWithTasks("tools/call", "safe", `"name":"safe"`)
 		if want := `"result":{"resultType":"task","taskId":"sluice-task.`; got.status != http.StatusOK || !strings.Contains(got.body, want) || !time.Now().Equal(begin) {
@@ -66,8 +70,7 @@ func TestTask_IsMadeWhenACallWaits(t *testing.T) {
 		if got := w.doTaskRequest("tasks/get", id); !strings.Contains(got.body, `{"resultType":"complete","taskId":"`+id+`","status":"working","statusMessage":"A person must`) {
 			t.Errorf("while it waits: %s", got.body)
 		}
-		w.approvals.approval = newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
-		w.approvals.approval.Code = commonv1.Code_CODE_APPROVAL_DENIED
+		w.setRoundTripApproval(approvalv1.ApprovalState_APPROVAL_STATE_DENIED, func(a *approvalv1.Approval) { a.Code = commonv1.Code_CODE_APPROVAL_DENIED })
 		w.doTaskRequest("tasks/get", id)
 		synctest.Wait()
 		if got := w.doTaskRequest("tasks/get", id); !strings.Contains(got.body, `"status":"completed"`) || !strings.Contains(got.body, `"result":{"resultType":"complete","content":[{"type":"text","text":"Not executed: denied by ben`) {
@@ -86,7 +89,7 @@ func TestTask_NeedsAClientThatAcceptsTasks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
-		w.access.Methods = []string{"sampling/createMessage"}
+		w.Policy.Access.Methods = []string{"sampling/createMessage"}
 		id := taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`))
 		for what, got := range map[string]httpResponse{
 			"not said":    w.doModern("tools/call", "safe", `"name":"safe"`),
@@ -147,13 +150,12 @@ func TestTask_MemoryIsLimited(t *testing.T) {
 		if got := w.doWithTasks("tools/call", "safe", `"name":"safe"`); strings.Contains(got.body, `"taskId"`) || !strings.Contains(got.body, `"isError":true`) {
 			t.Errorf("one more: %s", got.body)
 		}
-		w.approvals.approval = newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
-		w.approvals.approval.Code = commonv1.Code_CODE_APPROVAL_DENIED
+		w.setRoundTripApproval(approvalv1.ApprovalState_APPROVAL_STATE_DENIED, func(a *approvalv1.Approval) { a.Code = commonv1.Code_CODE_APPROVAL_DENIED })
 		for range 2 { // the first request ends the task; the second reports the end, and the task can then be removed
 			w.doTaskRequest("tasks/get", ids[7])
 			synctest.Wait()
 		}
-		w.approvals.approval = newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		w.setRoundTripApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING, nil)
 		taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`))
 		if got := w.doTaskRequest("tasks/get", ids[7]); got.status != http.StatusBadRequest {
 			t.Errorf("what has ended did not make way: %s", got.body)
@@ -168,12 +170,12 @@ func TestTask_OfAServerIsBoundToItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernGateway(t, "tasks/get")
 		var got []upstream.Request
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			got = append(got, r)
 			if r.Method() == "tools/call" {
-				return answer(r, `{"resultType":"task","taskId":"ä.1","status":"working","ttlMs":null}`), nil
+				return gatewaytest.Result(r, `{"resultType":"task","taskId":"ä.1","status":"working","ttlMs":null}`), nil
 			}
-			return answer(r, `{"resultType":"complete","taskId":"ä.1","status":"completed","result":{"taskId":"ä.1"}}`), nil
+			return gatewaytest.Result(r, `{"resultType":"complete","taskId":"ä.1","status":"completed","result":{"taskId":"ä.1"}}`), nil
 		}
 		first := w.doWithTasks("tools/call", "safe", `"name":"safe"`)
 		id := taskOf(t, first)
@@ -208,12 +210,12 @@ func TestTask_CapabilityIsDeclaredWhenPolicyAllows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernGateway(t)
 		var sent string
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if r.Method() == "server/discover" {
-				return w.open(r)
+				return w.files.Open(r)
 			}
 			sent = string(r.Body())
-			return answer(r, `{"content":[],"resultType":"complete","taskId":"a tool's own"}`), nil
+			return gatewaytest.Result(r, `{"content":[],"resultType":"complete","taskId":"a tool's own"}`), nil
 		}
 		if got := w.doWithTasks("tools/call", "safe", `"name":"safe"`); strings.Contains(sent, "tasks") || !strings.Contains(got.body, `"taskId":"a tool's own"`) {
 			t.Errorf("the server got %s, and the client got %s", sent, got.body)
@@ -246,12 +248,12 @@ func TestTask_AnswersAreChecked(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newModernGateway(t, "tasks/get")
 				first := true
-				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+				w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 					if r.Method() == "tasks/get" || !strings.Contains(tt.answer, "complete") {
-						return answer(r, tt.answer), nil
+						return gatewaytest.Result(r, tt.answer), nil
 					}
 					first = false
-					return answer(r, `{"resultType":"task","taskId":"t"}`), nil
+					return gatewaytest.Result(r, `{"resultType":"task","taskId":"t"}`), nil
 				}
 				ask := w.doWithTasks
 				if !tt.takes {
@@ -290,8 +292,8 @@ func TestTask_RequestsAreLimited(t *testing.T) {
 }
 
 func (w *testGateway) approve() {
-	w.approvals.approval = newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)
-	w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}
+	w.setRoundTripApproval(approvalv1.ApprovalState_APPROVAL_STATE_APPROVED, nil)
+	w.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}
 }
 
 // If the call of a task fails, the task either ends or waits for the approval again.
@@ -314,11 +316,11 @@ func TestTask_CallMayFail(t *testing.T) {
 				id := taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`))
 				w.approve()
 				if tt.away {
-					w.decision = nil
+					w.Policy.Decision = nil
 				}
-				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+				w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 					if r.Method() == "tools/list" {
-						return w.answerDiscovery(r)
+						return w.files.Discovery(r)
 					}
 					return tt.request()
 				}
@@ -326,11 +328,11 @@ func TestTask_CallMayFail(t *testing.T) {
 				synctest.Wait()
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+				w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 					if r.Method() == "tools/list" {
-						return w.answerDiscovery(r)
+						return w.files.Discovery(r)
 					}
-					return answer(r, `{"content":[],"late":true,"resultType":"complete"}`), nil
+					return gatewaytest.Result(r, `{"content":[],"late":true,"resultType":"complete"}`), nil
 				}
 				if got := w.doTaskRequest("tasks/get", id); !strings.Contains(got.body, tt.says) {
 					t.Errorf("it is %s", got.body)
@@ -357,22 +359,22 @@ func TestTask_IsCancelled(t *testing.T) {
 		w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
 		first, second := taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`)), taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`))
 		w.doTaskRequest("tasks/cancel", first)
-		if got := w.doTaskRequest("tasks/get", first); !strings.Contains(got.body, `"status":"cancelled"`) || len(w.approvals.cancelled) != 0 {
-			t.Errorf("one of two: %s, and %q", got.body, w.approvals.cancelled)
+		if got := w.doTaskRequest("tasks/get", first); !strings.Contains(got.body, `"status":"cancelled"`) || len(w.Approvals.Cancelled()) != 0 {
+			t.Errorf("one of two: %s, and %q", got.body, w.Approvals.Cancelled())
 		}
 		w.doTaskRequest("tasks/cancel", second)
-		if len(w.approvals.cancelled) != 1 {
-			t.Errorf("the other: %q", w.approvals.cancelled)
+		if len(w.Approvals.Cancelled()) != 1 {
+			t.Errorf("the other: %q", w.Approvals.Cancelled())
 		}
 		third := taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`))
 		w.approve()
 		made := make(chan struct{})
-		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if r.Method() == "tools/list" {
-				return w.answerDiscovery(r)
+				return w.files.Discovery(r)
 			}
 			<-made
-			return answer(r, `{"content":[],"paid":true,"resultType":"complete"}`), nil
+			return gatewaytest.Result(r, `{"content":[],"paid":true,"resultType":"complete"}`), nil
 		}
 		w.doTaskRequest("tasks/get", third)
 		synctest.Wait()
@@ -398,11 +400,11 @@ func TestTask_QuotaIsReleased(t *testing.T) {
 				t.Fatalf("another region: %s", got.body)
 			}
 		}
-		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
+		w.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
 		for range 100 {
 			w.doWithTasks("tools/call", "safe", `"name":"safe"`)
 		}
-		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1}}
+		w.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1}}
 		taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`))
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
@@ -23,13 +24,13 @@ func TestUnreadAnswer_SlowReaderIsClosed(t *testing.T) {
 	event := []byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1,"message":"` + strings.Repeat("x", 8<<10) + `"}}`)
 	kinds := map[string]func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error){
 		"a large answer": func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			return answer(r, `{"x":"`+strings.Repeat("x", size)+`"}`), nil
+			return gatewaytest.Result(r, `{"x":"`+strings.Repeat("x", size)+`"}`), nil
 		},
 		"a stream": func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			for range size / len(event) {
 				events(event)
 			}
-			return answer(r, `{}`), nil
+			return gatewaytest.Result(r, `{}`), nil
 		},
 	}
 	for _, tt := range []struct {
@@ -45,7 +46,7 @@ func TestUnreadAnswer_SlowReaderIsClosed(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					w := newTestGateway(t)
 					id := w.connect().Get("Mcp-Session-Id")
-					w.request = do
+					w.files.Request = do
 					c := w.dial()
 					defer c.Close()
 					if _, err := fmt.Fprint(c, requestHead(anaToken, id, len(toolCall))+toolCall); err != nil {
@@ -84,14 +85,14 @@ func TestUnreadAnswer_BlocksFurtherRequests(t *testing.T) {
 		ben := http.Header{"Authorization": {"Bearer " + benToken}}
 		ben.Set("Mcp-Session-Id", w.do("POST", "/mcp/files", initialize, ben).header.Get("Mcp-Session-Id"))
 		sent, read := 0, make(chan struct{})
-		w.request = func(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.files.Request = func(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			sent++
 			if err := r.Room.Grow(ctx, limits.ReserveBytes); err != nil {
 				return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, err)
 			}
 			r.Room.Settle(limits.ReserveBytes)
 			<-read
-			return answer(r, `{"content":[]}`), nil
+			return gatewaytest.Result(r, `{"content":[]}`), nil
 		}
 		replies := make(chan httpResponse, limits.PrincipalBytes/limits.ReserveBytes+1)
 		for range cap(replies) { // all answers get memory except for one, which waits until its timeout
@@ -103,7 +104,7 @@ func TestUnreadAnswer_BlocksFurtherRequests(t *testing.T) {
 				t.Errorf("%s: %d %s", method, got.status, got.body)
 			}
 		}
-		if n := len(w.recordsOf(journal.KindRefusal)); n != 3 || sent != cap(replies) {
+		if n := len(w.Journal.Records(journal.KindRefusal)); n != 3 || sent != cap(replies) {
 			t.Errorf("%d refusals are on record, %d requests were sent", n, sent)
 		}
 		go func() { replies <- w.do("POST", "/mcp/files", toolCall, ben) }()
@@ -115,7 +116,7 @@ func TestUnreadAnswer_BlocksFurtherRequests(t *testing.T) {
 		if late.code() != "outcome_unknown" || !strings.Contains(late.body, "no memory is left for the answer") {
 			t.Errorf("%d %s", late.status, late.body)
 		}
-		if out := w.recordsOf(journal.KindOutcome); len(out) != 1 || out[0].Code != "outcome_unknown" || !strings.Contains(out[0].Message, "no memory is left for the answer") {
+		if out := w.Journal.Records(journal.KindOutcome); len(out) != 1 || out[0].Code != "outcome_unknown" || !strings.Contains(out[0].Message, "no memory is left for the answer") {
 			t.Errorf("%+v", out)
 		}
 		close(read)

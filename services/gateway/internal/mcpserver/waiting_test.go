@@ -13,6 +13,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -41,10 +42,10 @@ func TestWaitTool_IsListedOnTheLastPage(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newTestGateway(t)
-				w.filter = requireApproval("a")
+				w.Policy.Filter = requireApproval("a")
 				h := w.connect()
-				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-					return answer(r, `{"tools":[{"name":"a"}],"nextCursor":`+cursor+`}`), nil
+				w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+					return gatewaytest.Result(r, `{"tools":[{"name":"a"}],"nextCursor":`+cursor+`}`), nil
 				}
 				if got := w.do("POST", "/mcp/files", toolsList, h); strings.Contains(got.body, "sluice_approval_wait") != last {
 					t.Errorf("got %s", got.body)
@@ -78,15 +79,15 @@ func TestWaitTool_IsListedWhenACallMayWait(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newTestGateway(t)
 				if tt.policy != nil {
-					w.filter = tt.policy
+					w.Policy.Filter = tt.policy
 				}
 				h, page := w.connect(), 0
-				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+				w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 					page++
 					if page < len(tt.pages) {
-						return answer(r, `{"tools":`+tt.pages[page-1]+`,"nextCursor":"x"}`), nil
+						return gatewaytest.Result(r, `{"tools":`+tt.pages[page-1]+`,"nextCursor":"x"}`), nil
 					}
-					return answer(r, `{"tools":`+tt.pages[page-1]+`}`), nil
+					return gatewaytest.Result(r, `{"tools":`+tt.pages[page-1]+`}`), nil
 				}
 				for _, want := range tt.want {
 					got := w.do("POST", "/mcp/files", toolsList, h)
@@ -96,7 +97,7 @@ func TestWaitTool_IsListedWhenACallMayWait(t *testing.T) {
 					if n := strings.Count(got.body, own); n != strings.Count(want, own) {
 						t.Errorf("%d tools to wait with: %s", n, got.body)
 					}
-					raw(got.body) // raw fails the test if the answer cannot be parsed
+					gatewaytest.Raw(got.body) // raw fails the test if the answer cannot be parsed
 				}
 			})
 		})
@@ -147,13 +148,13 @@ func TestWaitTool_WaitsForAnApproval(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newTestGateway(t)
-				w.approvals = fakeApprovals{approval: newWaitApproval(tt.now), updates: make(chan *approvalv1.Approval, 1)}
-				w.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
+				w.Approvals.Set(newWaitApproval(tt.now))
+				w.files.Request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
 					t.Error("it reached the server")
 					return upstream.Answer{}, errBoom
 				}
 				if tt.then != waits {
-					time.AfterFunc(12*time.Second, func() { w.approvals.updates <- newWaitApproval(tt.then) })
+					time.AfterFunc(12*time.Second, func() { w.Approvals.Set(newWaitApproval(tt.then)) })
 				}
 				h, begin := w.connectAs(tt.client), time.Now()
 				got := w.do("POST", "/mcp/files", waitCall(`{"id":"a-1"}`), h)
@@ -176,7 +177,7 @@ func TestWaitTool_RefusesApprovalsOfOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGateway(t)
-		w.approvals = fakeApprovals{approval: newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING)}
+		w.Approvals.Set(newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING))
 		ana := w.connectAs(patient)
 		for arguments, code := range map[string]string{
 			`{"id":"a-2"}`: "approval_expired", `{}`: "params_invalid", `{"id":""}`: "params_invalid", `{"id":7}`: "params_invalid",
