@@ -2,6 +2,7 @@ package v2026_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -77,6 +78,49 @@ func TestState_IsSharedOnlyWhereThatRevealsNothing(t *testing.T) {
 					if state.InFlight != 0 {
 						t.Errorf("a state is in use by %d requests", state.InFlight)
 					}
+				}
+			})
+		})
+	}
+}
+
+// A server with sessions learns the capabilities of a client once, in its session. If policy changes what servers may
+// use, the gateway opens another session.
+func TestState_HasAnotherSessionWhenTheCapabilitiesChange(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.New(t)
+		g.Policy.Access.Methods = []string{"sampling/createMessage"}
+		g.Start()
+		call := everywhere.call("safe", "")
+		for range 2 {
+			g.Do(call)
+		}
+		g.Policy.Allow()
+		if got := g.Do(call); got.Code() != "" {
+			t.Errorf("%s", got.Text)
+		}
+		opened := g.Files().Opened()
+		if len(opened) != 2 || !strings.Contains(string(opened[0].Body()), `"sampling"`) || strings.Contains(string(opened[1].Body()), `"sampling"`) {
+			t.Errorf("%d sessions were opened", len(opened))
+		}
+	})
+}
+
+// A server at the URL of all servers gets no context in sampling, which would show a model the messages of others.
+func TestState_AtAllServersDeclaresNoContext(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		at   address
+		want bool
+	}{"one server": {address{"files", ""}, true}, "all servers": {everywhere, false}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g := gatewaytest.StartModern(t, "sampling/createMessage")
+				g.Do(tt.at.call("safe", "").Replace(`"sampling":{}`, `"sampling":{"context":{},"tools":{}}`))
+				if sent := last(g.Files()); strings.Contains(sent, `"context":{}`) != tt.want || !strings.Contains(sent, `"tools":{}`) {
+					t.Errorf("the server got %s", sent)
 				}
 			})
 		})

@@ -123,6 +123,30 @@ func TestSubscribe_ForwardsWhatPolicyAllows(t *testing.T) {
 	})
 }
 
+// Each kind of notification needs the permission to list.
+func TestSubscribe_ToListsNeedsThePermissionToList(t *testing.T) {
+	t.Parallel()
+	for method, want := range map[string]string{
+		"prompts/list":   `"toolsListChanged":false,"promptsListChanged":true,"resourcesListChanged":false,`,
+		"resources/list": `"toolsListChanged":false,"promptsListChanged":false,"resourcesListChanged":true,`,
+	} {
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g := gatewaytest.StartModern(t, method)
+				streams(g.Files())
+				stream := g.Stream(address{"files", ""}.subscribe(`{"promptsListChanged":true,"resourcesListChanged":true}`))
+				synctest.Wait()
+				if sent := last(g.Files()); !strings.Contains(sent, want) {
+					t.Errorf("the server got %s", sent)
+				}
+				stream.HangUp()
+				stream.End()
+			})
+		})
+	}
+}
+
 // A resource that policy denies is left out, in the request to the server and in the acknowledgement.
 func TestSubscribe_DecidesEachResource(t *testing.T) {
 	t.Parallel()
@@ -226,8 +250,11 @@ func TestSubscribe_EndsWithTheAnswerOfTheServer(t *testing.T) {
 					return tt.answer(r)
 				}
 				got := g.Do(address{"files", ""}.subscribe("{}"))
-				if len(got.Events) == 0 || got.Events[0] != subscription(acknowledged, "") {
+				if len(got.Events) != 1 || got.Events[0] != subscription(acknowledged, "") {
 					t.Errorf("after the acknowledgement: %q, %s", got.Events, got.Text)
+				}
+				if isRefusal := strings.Contains(tt.want, "outcome_unknown") || strings.Contains(tt.want, "upstream_unavailable"); isRefusal != (got.Text == "") {
+					t.Errorf("the stream ends with %q", got.Text)
 				}
 			})
 		})
@@ -255,6 +282,14 @@ func TestSubscribe_IsLimited(t *testing.T) {
 			stream.HangUp()
 			stream.End()
 		}
+		again := g.Stream(at.subscribe(`{"toolsListChanged":true}`))
+		synctest.Wait()
+		if again.Ended() {
+			reply, _ := again.End()
+			t.Errorf("after the other streams have ended: %s", reply.Text)
+		}
+		again.HangUp()
+		again.End()
 	})
 }
 
@@ -326,6 +361,11 @@ func TestSubscribeAll_ForwardsResourcesOfTheirServers(t *testing.T) {
 		if len(g.Servers["notes"].Opened()) != 0 {
 			t.Error("notes, which offers no resources, was contacted")
 		}
+		for _, state := range g.Sessions.List(gatewaytest.Tenant) {
+			if state.Members != nil && state.InFlight != 0 { // a member is in use while its server may send notifications
+				t.Errorf("the stream keeps the state in use: %d requests", state.InFlight)
+			}
+		}
 		if intents := g.Journal.Records(journal.KindIntent); len(intents) != 1 || intents[0].Server != "files" || intents[0].Tool != "file:///a" {
 			t.Errorf("on record is %+v", intents)
 		}
@@ -333,6 +373,22 @@ func TestSubscribeAll_ForwardsResourcesOfTheirServers(t *testing.T) {
 		if got := stream.Next(); got != "" {
 			t.Errorf("after its end the client got %s", got)
 		}
+		stream.End()
+	})
+}
+
+// A subscription to what no server offers is acknowledged without it.
+func TestSubscribeAll_LeavesOutWhatNoServerOffers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.New(t)
+		g.Policy.Access.Methods = gatewaytest.Methods()
+		g.Start()
+		stream := g.Stream(everywhere.subscribe(`{"promptsListChanged":true,"resourcesListChanged":true}`))
+		if got := stream.Next(); got != subscription(acknowledged, `,"notifications":{}`) {
+			t.Errorf("the client got %s", got)
+		}
+		stream.HangUp()
 		stream.End()
 	})
 }
