@@ -94,6 +94,49 @@ func TestRedactGreeting_KeepsRevisionsAndCapabilities(t *testing.T) {
 	})
 }
 
+// The server learns which of its requests the client can answer. In revisions with sessions that needs a stream. A gRPC
+// server sends no requests.
+func TestAbilities_AreThoseThatCanBeUsed(t *testing.T) {
+	t.Parallel()
+	initialize := gatewaytest.Message{Server: "files", Body: gatewaytest.Initialize}
+	for name, tt := range map[string]struct {
+		server          func(testing.TB) *gatewaytest.Server
+		transport       string
+		send            gatewaytest.Message
+		inside, declare bool
+	}{
+		"with sessions":                        {gatewaytest.NewServer, "http", initialize, false, true},
+		"with sessions, a gRPC server":         {gatewaytest.NewServer, "grpc", initialize, false, false},
+		"with sessions, without a stream":      {gatewaytest.NewServer, "http", initialize.With("Accept", "application/json"), false, false},
+		"without sessions":                     {gatewaytest.NewModernServer, "http", gatewaytest.ModernCall("safe", ""), false, true},
+		"without sessions, without a stream":   {gatewaytest.NewModernServer, "http", gatewaytest.ModernCall("safe", "").With("Accept", "application/json"), false, true},
+		"without sessions, inside the gateway": {gatewaytest.NewModernServer, "http", gatewaytest.ModernCall("safe", ""), true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g := gatewaytest.New(t)
+				g.Servers["files"] = tt.server(t)
+				g.Files().Transport = tt.transport
+				g.Policy.Access.Methods = gatewaytest.Methods()
+				g.Start()
+				if tt.inside {
+					g.Inside(tt.send, nil)
+				} else if got := g.Do(tt.send); got.Code() != "" {
+					t.Errorf("the client got %s", got.Text)
+				}
+				sent := string(g.Files().Opened()[0].Body())
+				if all := g.Files().Requests(); len(all) > 0 {
+					sent = all[len(all)-1]
+				}
+				if strings.Contains(sent, `"sampling":{}`) != tt.declare {
+					t.Errorf("the server got %s", sent)
+				}
+			})
+		})
+	}
+}
+
 // A capability counts only if its value is an object, as MCP defines it.
 func TestDeclaredAbilities_NeedTheirForm(t *testing.T) {
 	t.Parallel()

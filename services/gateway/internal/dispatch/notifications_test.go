@@ -175,6 +175,35 @@ func TestNotificationOfAClient_IsSentByTheGateway(t *testing.T) {
 	}
 }
 
+func TestNotificationOfAClient_InitializedIsSentOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.Start(t)
+		session := g.Connect("files")
+		for range 2 {
+			g.Do(gatewaytest.Message{Server: "files", Body: `{"jsonrpc":"2.0","method":"notifications/initialized"}`}.In(session))
+		}
+		if got := g.Files().Notified(0); len(got) != 1 {
+			t.Errorf("the server got %q", got)
+		}
+	})
+}
+
+// Policy has changed since the server learned that the client has roots.
+func TestNotificationOfAClient_ChangedRootsNeedPermissionNow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.Start(t)
+		g.Policy.Allow("roots/list")
+		session := g.ConnectAs(gatewaytest.Message{Server: "files", Body: gatewaytest.InitializeAll})
+		g.Policy.Allow()
+		g.Do(gatewaytest.Message{Server: "files", Body: `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`}.In(session))
+		if got := g.Files().Notified(0); len(got) != 0 {
+			t.Errorf("the server got %q", got)
+		}
+	})
+}
+
 func TestNotificationOfAClient_IsRefusedWithoutPolicy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -184,6 +213,21 @@ func TestNotificationOfAClient_IsRefusedWithoutPolicy(t *testing.T) {
 		g.Do(gatewaytest.Message{Server: "files", Body: `{"jsonrpc":"2.0","method":"notifications/initialized"}`}.In(session))
 		if got := g.Journal.Refusals(); len(got) != 1 || got[0] != "policy_unavailable" || len(g.Files().Notified(0)) != 0 {
 			t.Errorf("recorded is %q", got)
+		}
+	})
+}
+
+// While the gateway does not know whether a token is still valid, the token has no permissions.
+func TestAccess_OfAStaleTokenIsNone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.Start(t)
+		session := g.Connect("files")
+		m := gatewaytest.Message{Server: "files", Caller: gatewaytest.Caller("ana"), Body: `{"jsonrpc":"2.0","method":"notifications/initialized"}`}.In(session)
+		m.Caller.Stale = true
+		g.Do(m)
+		if got := g.Journal.Refusals(); len(got) != 1 || got[0] != "policy_unavailable" || len(g.Files().Notified(0)) != 0 {
+			t.Errorf("recorded is %q, and the server got %q", got, g.Files().Notified(0))
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport/toolreporttest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -473,6 +474,31 @@ func TestListTools_ChangedDefinitionMakesTheGatewayListTheServer(t *testing.T) {
 			t.Errorf("a call was decided by the digest %x", got)
 		}
 	})
+}
+
+// Policy refuses a call of a tool whose definition has changed or is not known to it. The server may have been repaired
+// since, so it is listed again.
+func TestCall_RefusedForItsDefinitionMakesTheGatewayListTheServer(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[commonv1.Code]bool{commonv1.Code_CODE_TOOL_CHANGED: true, commonv1.Code_CODE_TOOL_UNKNOWN: true, commonv1.Code_CODE_DENIED_BY_RULE: false} {
+		t.Run(code.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g := gatewaytest.Start(t)
+				call := gatewaytest.Call("safe", "").In(g.Connect("files"))
+				g.Do(call)
+				listed, own := false, g.Files().Discovery
+				g.Files().Discovery = func(r upstream.Request) (upstream.Answer, error) { listed = true; return own(r) }
+				g.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: code}
+				time.Sleep(servers.RenewAfter + time.Second)
+				g.Do(call)
+				synctest.Wait()
+				if listed != want {
+					t.Errorf("the server is listed: %t", listed)
+				}
+			})
+		})
+	}
 }
 
 // A session that is translated lists the server in the revision that the server speaks.
