@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -95,6 +96,88 @@ func TestFilterResult_ListsWhatTheCallerMayUse(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestFilterResult_AsksPolicyOnlyAboutWhatItDistinguishes(t *testing.T) {
+	t.Parallel()
+	for _, prompts := range []bool{true, false} {
+		t.Run(fmt.Sprintf("prompts: %t", prompts), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g := gatewaytest.Start(t)
+				g.Policy.Access.PromptsAlike, g.Policy.Access.ResourcesAlike = !prompts, prompts
+				g.Policy.HidesName = func(string) bool { return false }
+				session := g.Connect("files")
+				g.Files().Respond(`{"prompts":[{"name":"p"}],"resources":[{"uri":"r:","name":"r"}]}`)
+				for _, method := range []string{"prompts/list", "resources/list"} {
+					g.Do(gatewaytest.Plain(method, "{}").In(session))
+				}
+				want := map[bool]string{true: "p", false: "r:"}[prompts]
+				if asked := g.Policy.NameRequests(); len(asked) != 1 || len(asked[0].GetNames()) != 1 || asked[0].GetNames()[0] != want {
+					t.Errorf("policy was asked about %v", asked)
+				}
+			})
+		})
+	}
+}
+
+// A refusal is recorded with what is known of the message, and the client gets the id of the record.
+func TestRefuse_RecordsTheMessage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.Start(t)
+		g.Policy.Access = nil
+		call := gatewaytest.ModernCall("safe", "")
+		for body, want := range map[string]journal.Record{
+			call.Body: {Method: "tools/call", Tool: "safe", Code: "policy_unavailable"},
+			"{":       {Code: "json_invalid"},
+		} {
+			call.Body = body
+			before := len(g.Journal.Refusals())
+			got := g.Do(call)
+			records := g.Journal.Records(journal.KindRefusal)[before:]
+			if len(records) != 1 || records[0].Method != want.Method || records[0].Tool != want.Tool || records[0].Code != want.Code || records[0].Subject != "ana" {
+				t.Fatalf("%s: recorded is %+v", body, records)
+			}
+			if !strings.Contains(got.Text, `"id":"`+records[0].DecisionID+`"`) || records[0].DecisionID == "" {
+				t.Errorf("%s: the client got %s", body, got.Text)
+			}
+		}
+	})
+}
+
+// Policy's decisions hold for one caller, so that no cache may share an answer. A list that was filtered is not cached.
+func TestMarkPrivate_ForbidsSharedCaches(t *testing.T) {
+	t.Parallel()
+	for result, want := range map[string][2]string{
+		`{}`:                                {`{}`, `{}`},
+		`{"ttlMs":5}`:                       {`{"ttlMs":5,"cacheScope":"private"}`, `{"ttlMs":0,"cacheScope":"private"}`},
+		`{"cacheScope":"public"}`:           {`{"cacheScope":"private"}`, `{"cacheScope":"private"}`},
+		`{"ttlMs":5,"cacheScope":"public"}`: {`{"ttlMs":5,"cacheScope":"private"}`, `{"ttlMs":0,"cacheScope":"private"}`},
+	} {
+		for i, filtered := range []bool{false, true} {
+			const head = `{"jsonrpc":"2.0","id":1,"result":`
+			answer := gatewaytest.Raw(head + result + `}`).Message
+			got, err := jsonrpc.ApplyEdits(answer.Raw, dispatch.MarkPrivate(answer, nil, filtered)...)
+			if err != nil || string(got) != head+want[i]+`}` {
+				t.Errorf("%s, filtered %t: %s, %v", result, filtered, got, err)
+			}
+		}
+	}
+}
+
+// A session has its requests on streams. An answer with requests must not reach the client, whatever policy allows.
+func TestCheckInputRequests_HaveNoPlaceInSessions(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.Start(t)
+		g.Policy.Allow(gatewaytest.Methods()...)
+		session := g.ConnectAs(gatewaytest.Message{Server: "files", Body: gatewaytest.InitializeAll})
+		g.Files().Respond(`{"inputRequests":{"a":{"method":"roots/list"}}}`)
+		if got := g.Do(gatewaytest.Call("safe", "").In(session)); got.Code() != "outcome_unknown" || !strings.Contains(got.Text, "method_invalid") {
+			t.Errorf("%s", got.Text)
+		}
+	})
 }
 
 // Case U1. A server of 2025-11-25 may answer that URLs must be opened first. Each is decided as a request of the server.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -234,19 +235,76 @@ func TestServerRequest_EndsWithItsCall(t *testing.T) {
 func TestServerRequest_CanBeWithdrawnByTheServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		withdraw, answer := make(chan string), make(chan struct{})
+		g, call := startAsking(t, func(_ context.Context, _ *gatewaytest.Gateway, say func(string)) {
+			say(roots)
+			for id := range withdraw {
+				say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + id + `}}`)
+			}
+			<-answer
+		})
+		stream := g.Stream(call)
+		stream.Next()
+		withdraw <- "4"
+		withdraw <- "3"
+		close(withdraw)
+		synctest.Wait() // the call is not answered yet
+		const want = `data: {"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3,"reason":"no request waits for the answer any longer"}}`
+		if lines := stream.Lines(); !slices.Contains(lines, want) || strings.Count(strings.Join(lines, ""), "cancelled") != 1 {
+			t.Errorf("the client got %q", lines)
+		}
+		close(answer)
+		stream.End()
+	})
+}
+
+// A response may be as large as other messages if a request waits for it. Any other response is refused by its size.
+func TestServerRequest_OnlyAnExpectedResponseMayBeLarge(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
 		g, call := startAsking(t, func(_ context.Context, g *gatewaytest.Gateway, say func(string)) {
 			say(roots)
-			synctest.Wait()
-			say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":4}}`)
-			say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`)
-			synctest.Wait()
+			g.Files().Notified(1)
 		})
-		got := g.Do(call)
-		want := []string{roots, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3,"reason":"no request waits for the answer any longer"}}`}
-		if diff := cmp.Diff(want, got.Events); diff != "" {
-			t.Errorf("the client got (-want +got):\n%s", diff)
+		stream := g.Stream(call)
+		stream.Next()
+		large := `,"result":{"roots":["` + strings.Repeat("x", 64<<10) + `"]}}`
+		if got := g.Do(reply(call, `{"jsonrpc":"2.0","id":4`+large)); !strings.Contains(got.Text, "may have 65536 bytes") {
+			t.Errorf("a response to nothing: %d %s", got.Status, got.Text)
+		}
+		if got := g.Do(reply(call, `{"jsonrpc":"2.0","id":3`+large)); got.Status != http.StatusAccepted {
+			t.Errorf("the response: %d %s", got.Status, got.Text)
+		}
+		stream.End()
+		if got := g.Files().Notified(1)[0]; len(got) < 64<<10 {
+			t.Errorf("the server got %s", got)
 		}
 	})
+}
+
+// A client that wants progress of a call is told every ten seconds that the call waits for its approval.
+func TestProgress_IsSentToClientsThatWantIt(t *testing.T) {
+	t.Parallel()
+	for meta, want := range map[string]int{`{"progressToken":"p"}`: 3, `{}`: 0} {
+		t.Run(meta, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g := gatewaytest.Start(t)
+				g.RequireApproval("safe")
+				session := g.ConnectAs(gatewaytest.Message{Server: "files", Body: gatewaytest.Initialize}.Replace(`"name":"c"`, `"name":"`+gatewaytest.Patient+`"`))
+				call := gatewaytest.Call("safe", "").In(session).Replace(`"arguments":{}`, `"arguments":{},"_meta":`+meta)
+				var sent []string
+				for _, event := range g.Do(call).Events {
+					if strings.Contains(event, `notifications/progress`) {
+						sent = append(sent, event)
+					}
+				}
+				if len(sent) != want || want > 0 && !strings.Contains(sent[0], `"params":{"progressToken":"p","progress":0.000001,"message":"waiting for a person's approval"}`) {
+					t.Errorf("the client got %q", sent)
+				}
+			})
+		})
+	}
 }
 
 // Case N2. A request is answered only in its own session.

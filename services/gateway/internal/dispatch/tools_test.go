@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
@@ -17,6 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport/toolreporttest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
 func tool(name string) string { return `{"name":"` + name + `","inputSchema":{"type":"object"}}` }
@@ -363,6 +365,9 @@ func TestCall_IsRefusedIfTheServerCannotBeListed(t *testing.T) {
 			}
 		}, "upstream_unavailable"},
 		"the catalog is away": {func(g *gatewaytest.Gateway) { g.Catalog.Fail(errors.New("away")) }, "policy_unavailable"},
+		"the catalog refuses the list": {func(g *gatewaytest.Gateway) {
+			g.Catalog.Fail((&rpc.Error{Code: codes.InvalidArgument, Reason: "TOOL_DUPLICATE", Err: errors.New("twice")}).GRPCStatus().Err())
+		}, "upstream_unavailable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
