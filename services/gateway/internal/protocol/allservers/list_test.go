@@ -41,7 +41,12 @@ func TestListTools_JoinsWhatTheCallerMaySee(t *testing.T) {
 		if len(c.Files().Opened()) != 0 || len(c.Journal.Records(journal.KindIntent)) != 0 {
 			t.Error("a session was opened with a server")
 		}
-		if passed := c.Passed(); passed["tools/list"] != 3 { // one for the message, and one for each server
+		for _, method := range []string{"tools/list", "prompts/list"} {
+			if text := c.list(method); strings.Contains(text, `"resultType"`) == (c.session != nil) {
+				t.Errorf("the list of another family: %s", text)
+			}
+		}
+		if passed := c.Passed(); passed["tools/list"] != 2*3 { // one for the message, and one for each server
 			t.Errorf("counted are %v", passed)
 		}
 	})

@@ -119,6 +119,35 @@ func TestListen_NotifiesOfListsThatHaveChanged(t *testing.T) {
 	})
 }
 
+// A client must not learn what changes on a server that it may not use.
+func TestListen_HidesChangesOfServersOutOfReach(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGateway(t)
+		revision := "first"
+		g.Policy.AccessOf = func(server string) *policyv1.CheckServerResponse {
+			if server == "files" {
+				return g.Policy.Access
+			}
+			return &policyv1.CheckServerResponse{HidesNone: true, PolicyRevision: revision}
+		}
+		g.Start()
+		c := connect(g)
+		c.list("tools/list")
+		stream := c.listen()
+		synctest.Wait()
+		g.Policy.Change(func() { revision = "next" })
+		lists(g.Servers["notes"], tool("new"))
+		time.Sleep(10 * time.Minute)
+		connect(g) // the gateway lists the servers again
+		if got := messages(stream); len(got) != 0 {
+			t.Errorf("the client got %q", got)
+		}
+		stream.HangUp()
+		stream.End()
+	})
+}
+
 // A change between the list and the stream must not be lost.
 func TestListen_NotifiesOfWhatChangedBeforeTheStream(t *testing.T) {
 	t.Parallel()
@@ -213,6 +242,25 @@ func TestListen_OpensNoStreamOfAServerOutOfReach(t *testing.T) {
 		time.Sleep(time.Minute)
 		if opened.Load() != 1 {
 			t.Errorf("the stream was opened %d times", opened.Load())
+		}
+		stream.HangUp()
+		stream.End()
+	})
+}
+
+// A call that is denied does not contact its server, and the stream does not contact it either.
+func TestListen_OpensNoSessionWithAServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := startGateway(t)
+		say(g.Files())
+		g.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
+		c := connect(g)
+		c.call("files__safe")
+		stream := c.listen()
+		time.Sleep(time.Minute)
+		if n := len(g.Files().Opened()); n != 0 {
+			t.Errorf("%d sessions were opened", n)
 		}
 		stream.HangUp()
 		stream.End()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -43,6 +44,45 @@ func TestGreeting_JoinsWhatTheServersOffer(t *testing.T) {
 		}
 		if len(g.Files().Opened())+len(g.Servers["notes"].Opened()) != 0 {
 			t.Error("a server was contacted")
+		}
+	})
+}
+
+// A client that asks for a revision that the gateway does not speak is offered the newest one with sessions.
+func TestGreeting_OffersARevisionThatTheGatewaySpeaks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := startGateway(t)
+		for asked, want := range map[string]string{"2025-06-18": "2025-06-18", "2099-01-01": "2025-11-25", "x": "2025-11-25"} {
+			if got := g.Do(gatewaytest.Message{Body: gatewaytest.Initialize}.Replace("2025-11-25", asked)); !strings.Contains(got.Text, `"protocolVersion":"`+want+`"`) {
+				t.Errorf("%s: %s", asked, got.Text)
+			}
+		}
+	})
+}
+
+// A server that speaks both families is described by what it declares to clients of 2026-07-28.
+func TestGreeting_IsThatOfTheFamily(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGateway(t)
+		delete(g.Servers, "notes")
+		own := g.Files().Open
+		g.Files().Open = func(r upstream.Request) (upstream.Answer, error) {
+			if r.Method() == "server/discover" {
+				return gatewaytest.Result(r, `{"supportedVersions":["2026-07-28","2025-11-25"],"capabilities":{"tools":{}},"resultType":"complete"}`), nil
+			}
+			return own(r)
+		}
+		g.Start()
+		modern := client{Gateway: g}
+		modern.call("files__safe") // the gateway learns that the server speaks 2026-07-28
+		time.Sleep(time.Minute)
+		if got := modern.list("server/discover"); !strings.Contains(got, `"capabilities":{"tools":{"listChanged":true}}`) {
+			t.Errorf("a client of 2026-07-28: %s", got)
+		}
+		if got := g.Do(gatewaytest.Message{Body: gatewaytest.Initialize}).Text; !strings.Contains(got, `"prompts":{`) {
+			t.Errorf("a client with sessions: %s", got)
 		}
 	})
 }
@@ -258,8 +298,10 @@ func TestMembers_BelongToOneClient(t *testing.T) {
 		for _, r := range g.Journal.Records(journal.KindIntent) {
 			digests[r.Session]++
 		}
-		if len(digests) != 2 {
-			t.Errorf("the sessions on record are %v", digests)
+		for _, state := range g.Sessions.List(gatewaytest.Tenant) {
+			if state.Members != nil && digests[state.Digest] != 2 { // records name the session of the client
+				t.Errorf("the sessions on record are %v", digests)
+			}
 		}
 		if n := g.Sessions.Len(); n != 2 {
 			t.Errorf("%d sessions count", n)
@@ -273,6 +315,75 @@ func TestMembers_BelongToOneClient(t *testing.T) {
 		}
 		if got := second.call("files__safe"); got.Code() != "" {
 			t.Errorf("the other client: %s", got.Text)
+		}
+	})
+}
+
+// A message that gets no member session is no longer in flight.
+func TestMembers_RefusedMessagesAreNotInFlight(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := startGateway(t)
+		c := connect(g)
+		answered := 0
+		g.Policy.AccessOf = func(string) *policyv1.CheckServerResponse {
+			if answered++; answered%2 == 0 { // the server is found, and then policy does not answer
+				return nil
+			}
+			return g.Policy.Access
+		}
+		refused := 0
+		for range 500 {
+			if got := c.call("files__safe"); got.Code() == "policy_unavailable" {
+				refused++
+			}
+		}
+		g.Policy.AccessOf = nil
+		if got := c.call("files__safe"); got.Code() != "" || refused < 100 {
+			t.Errorf("after %d refusals: %s", refused, got.Text)
+		}
+	})
+}
+
+// The gateway's own tool runs in the session of the client, which can cancel it.
+func TestNotification_CancelsTheWaitForAnApproval(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := startGateway(t)
+		g.RequireApproval("safe")
+		session := g.ConnectAs(gatewaytest.Message{Body: gatewaytest.Initialize}.Replace(`"name":"c"`, `"name":"`+gatewaytest.Patient+`"`))
+		begin := time.Now()
+		stream := g.Stream(gatewaytest.Call("sluice_approval_wait", `{"id":"a-1"}`).To("").In(session))
+		synctest.Wait()
+		if stream.Ended() {
+			t.Fatal("the client does not wait")
+		}
+		g.Do(gatewaytest.Message{Body: `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`}.In(session))
+		if stream.End(); time.Since(begin) != 0 {
+			t.Errorf("the client waited for %v", time.Since(begin))
+		}
+	})
+}
+
+// Changed roots concern only servers that may ask for them. For the others the notification is not a refused one.
+func TestNotification_OfRootsReachesServersThatMayAsk(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGateway(t)
+		g.Policy.AccessOf = func(server string) *policyv1.CheckServerResponse {
+			if server == "files" {
+				return g.Policy.Access
+			}
+			return &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true}
+		}
+		g.Start()
+		c := connect(g)
+		c.call("files__safe")
+		c.call("notes__safe")
+		g.Do(gatewaytest.Message{Body: `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`}.In(c.session))
+		const want = `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`
+		if files, notes := g.Files().Notified(0), g.Servers["notes"].Notified(0); !slices.Contains(files, want) || slices.Contains(notes, want) || len(g.Journal.Refusals()) != 0 {
+			t.Errorf("files got %q, notes %q, refused are %q", files, notes, g.Journal.Refusals())
 		}
 	})
 }
