@@ -121,6 +121,21 @@ func TestTask_NeedsAClientThatAcceptsTasks(t *testing.T) {
 	})
 }
 
+// While the gateway does not know whether a token is still valid, the token gets no task.
+func TestTask_IsNotShownToAStaleToken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.StartModern(t)
+		g.RequireApproval("safe")
+		m := aboutTask("tasks/get", makeTask(t, g))
+		m.Caller = gatewaytest.Caller("ana")
+		m.Caller.Stale = true
+		if got := g.Do(m); got.Code() != "policy_unavailable" || strings.Contains(got.Text, "working") {
+			t.Errorf("%d %s", got.Status, got.Text)
+		}
+	})
+}
+
 // A server with sessions could send requests during the call, which a task can't pass on.
 func TestTask_IsNotMadeIfTheServerMayAsk(t *testing.T) {
 	t.Parallel()
@@ -182,10 +197,10 @@ func TestTask_EndsAsItsCallEnds(t *testing.T) {
 	}{
 		"an error of the server": {request: func(r upstream.Request) (upstream.Answer, error) {
 			return gatewaytest.ErrorAnswer(r, `{"code":1,"message":"m"}`), nil
-		}, want: `"status":"failed","createdAt"`},
+		}, want: `"error":{"code":1,"message":"m"}}}`},
 		"no answer":          {request: func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNoAnswer }, want: "whether the call ran is not known"},
 		"the server is away": {request: func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }, want: `"status":"working"`, again: true},
-		"a panic":            {request: func(upstream.Request) (upstream.Answer, error) { panic("oh") }, want: `"status":"failed"`},
+		"a panic":            {request: func(upstream.Request) (upstream.Answer, error) { panic("oh") }, want: `"error":{"code":-32603,"message":"The answer of this call could not be stored.`},
 		"policy is away":     {change: func(g *gatewaytest.Gateway) { g.Policy.Decision = nil }, want: `"status":"working"`, again: true},
 		"policy denies": {change: func(g *gatewaytest.Gateway) {
 			g.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
@@ -232,21 +247,20 @@ func TestTask_EndsAsItsCallEnds(t *testing.T) {
 	}
 }
 
-// A task of a call that needs another approval waits for that one.
-func TestTask_WaitsForANewApproval(t *testing.T) {
+// An approver has denied the call of a task. The call is not made, even if policy has allowed such calls since.
+func TestTask_DeniedCallIsNotMade(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := gatewaytest.StartModern(t)
 		g.RequireApproval("safe")
 		id := makeTask(t, g)
-		g.Approvals.SetState(approvalv1.ApprovalState_APPROVAL_STATE_EXPIRED)
-		denied := func(state approvalv1.ApprovalState, code commonv1.Code) {
-			g.Approvals.Set(&approvalv1.Approval{Id: "a-1", State: state, Code: code, Server: "files", Method: "tools/call", Name: "safe"})
-		}
-		denied(approvalv1.ApprovalState_APPROVAL_STATE_DENIED, commonv1.Code_CODE_APPROVAL_DENIED)
+		allow(g)
+		g.Approvals.Set(&approvalv1.Approval{
+			Id: "a-1", State: approvalv1.ApprovalState_APPROVAL_STATE_DENIED, Code: commonv1.Code_CODE_APPROVAL_DENIED, Server: "files", Method: "tools/call", Name: "safe",
+		})
 		poll(g, id)
-		if text := poll(g, id); !strings.Contains(text, `"status":"completed"`) || !strings.Contains(text, `"code":"approval_denied"`) {
-			t.Errorf("a denied call: %s", text)
+		if text := poll(g, id); !strings.Contains(text, `"status":"completed"`) || !strings.Contains(text, `"code":"approval_denied"`) || len(g.Files().Requests()) != 0 {
+			t.Errorf("a denied call: %s; the server got %q", text, g.Files().Requests())
 		}
 		time.Sleep(16 * time.Minute)
 		if got := g.Do(aboutTask("tasks/get", id)); got.Code() != "params_invalid" {
@@ -433,6 +447,19 @@ func TestServerTask_IsDeclaredAsPolicyAllows(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The tasks of a server with sessions are those of another revision.
+func TestServerTask_OfAServerWithSessionsIsNotAccepted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.Start(t)
+		g.Policy.Allow("tasks/get")
+		g.Files().Respond(`{"resultType":"task","taskId":"t","status":"working"}`)
+		if got := g.Do(taskCall("")); got.Code() != "outcome_unknown" || strings.Contains(got.Text, `"taskId"`) {
+			t.Errorf("the client got %s", got.Text)
+		}
+	})
 }
 
 // Case U1. The outcome of a server's task is checked and cleaned like any other answer.

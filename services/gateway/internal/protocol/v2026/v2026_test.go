@@ -228,6 +228,42 @@ func TestAnswer_IsPrivateToTheCaller(t *testing.T) {
 	})
 }
 
+// The answers of the gateway itself have the type that the revision requires.
+func TestRefusal_OfACallHasTheTypeOfTheRevision(t *testing.T) {
+	t.Parallel()
+	forEachAddress(t, nil, func(t *testing.T, g *gatewaytest.Gateway, at address) {
+		g.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
+		if got := g.Do(at.call("safe", "")); !strings.Contains(got.Text, `"result":{"resultType":"complete","content":[`) || !strings.Contains(got.Text, `"isError":true`) {
+			t.Errorf("%s", got.Text)
+		}
+	})
+}
+
+// The catalog learns in which revision a server has listed its tools.
+func TestListTools_AreReportedInTheRevisionOfTheServer(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		server func(testing.TB) *gatewaytest.Server
+		want   string
+	}{"with sessions": {gatewaytest.NewServer, "2025-11-25"}, "without sessions": {gatewaytest.NewModernServer, "2026-07-28"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g := gatewaytest.New(t)
+				g.Servers["files"] = tt.server(t)
+				g.Start()
+				g.Do(gatewaytest.ModernCall("safe", "")) // the gateway lists the server
+				g.Files().Respond(`{"tools":[{"name":"new","inputSchema":{"type":"object"}}],"resultType":"complete"}`)
+				g.Do(gatewaytest.Modern("tools/list", "", ""))
+				reports := g.Catalog.Reports()
+				if last := reports[len(reports)-1]; last.Head.GetProtocolVersion() != tt.want || last.To.GetSubject() != "ana" {
+					t.Errorf("reported is %+v for %v", last.Head, last.To)
+				}
+			})
+		})
+	}
+}
+
 func TestDiscover_OffersWhatTheCallerMayUse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
