@@ -52,6 +52,16 @@ func TestListTools_JoinsWhatTheCallerMaySee(t *testing.T) {
 	})
 }
 
+// A message that needs no rule must be small.
+func TestListTools_RefusesALargeRequest(t *testing.T) {
+	t.Parallel()
+	forEachFamily(t, asIs, func(t *testing.T, c client) {
+		if got := c.do("tools/list", "", `"x":"`+strings.Repeat("x", 64<<10)+`"`); got.Code() != "body_too_large" || !strings.Contains(got.Text, "may have 65536 bytes") {
+			t.Errorf("%d %.200s", got.Status, got.Text)
+		}
+	})
+}
+
 func TestListTools_OmitsServersThatAreNotInReach(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
