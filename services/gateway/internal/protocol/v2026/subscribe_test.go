@@ -406,6 +406,7 @@ func TestSubscribeAll_NotifiesOfChangedLists(t *testing.T) {
 				g := newSubscribers(t)
 				stream := g.Stream(everywhere.subscribe(notifications))
 				stream.Next()
+				synctest.Wait() // the gateway has read the state of all lists
 				g.Policy.Change(func() {
 					g.Policy.Access.PolicyRevision, g.Policy.Access.ResourcesAlike = "next", false
 				})
