@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -138,6 +139,9 @@ func TestRefuse_RecordsTheMessage(t *testing.T) {
 			records := g.Journal.Records(journal.KindRefusal)[before:]
 			if len(records) != 1 || records[0].Method != want.Method || records[0].Tool != want.Tool || records[0].Code != want.Code || records[0].Subject != "ana" {
 				t.Fatalf("%s: recorded is %+v", body, records)
+			}
+			if status := map[string]int{"json_invalid": http.StatusBadRequest, "policy_unavailable": http.StatusOK}[want.Code]; got.Status != status {
+				t.Errorf("%s: the status is %d", body, got.Status)
 			}
 			if !strings.Contains(got.Text, `"id":"`+records[0].DecisionID+`"`) || records[0].DecisionID == "" {
 				t.Errorf("%s: the client got %s", body, got.Text)

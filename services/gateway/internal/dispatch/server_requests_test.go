@@ -282,7 +282,7 @@ func TestServerRequest_OnlyAnExpectedResponseMayBeLarge(t *testing.T) {
 	})
 }
 
-// A client that wants progress of a call is told every ten seconds that the call waits for its approval.
+// A client that wants progress of a call gets it every ten seconds while the call waits for its approval.
 func TestProgress_IsSentToClientsThatWantIt(t *testing.T) {
 	t.Parallel()
 	for meta, want := range map[string]int{`{"progressToken":"p"}`: 3, `{}`: 0} {

@@ -347,6 +347,19 @@ func TestCall_LooksForToolsThatAreNotKnown(t *testing.T) {
 	}
 }
 
+// Only tools have definitions. The server is not listed for other requests that need an approval.
+func TestDefinition_IsReadForToolsOnly(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.Start(t)
+		session := g.Connect("files")
+		g.RequireApproval("p")
+		if got := g.Do(gatewaytest.Plain("prompts/get", `{"name":"p"}`).In(session)); got.Code() != "approval_pending" || len(g.Files().Requests()) != 0 {
+			t.Errorf("%s; the server got %q", got.Text, g.Files().Requests())
+		}
+	})
+}
+
 func TestCall_IsRefusedIfTheServerCannotBeListed(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -248,12 +248,13 @@ func TestListen_OpensNoStreamOfAServerOutOfReach(t *testing.T) {
 	})
 }
 
-// A call that is denied does not contact its server, and the stream does not contact it either.
+// A call that is denied does not contact its server, and the stream does not contact it either. The server's stream is
+// opened once the server is used.
 func TestListen_OpensNoSessionWithAServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := startGateway(t)
-		say(g.Files())
+		files := say(g.Files())
 		g.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
 		c := connect(g)
 		c.call("files__safe")
@@ -261,6 +262,13 @@ func TestListen_OpensNoSessionWithAServer(t *testing.T) {
 		time.Sleep(time.Minute)
 		if n := len(g.Files().Opened()); n != 0 {
 			t.Errorf("%d sessions were opened", n)
+		}
+		g.Policy.Change(func() { g.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW} })
+		c.call("files__safe")
+		synctest.Wait()
+		files <- upstream.Event{Message: []byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"x"}}`)}
+		if got := messages(stream); len(got) != 1 {
+			t.Errorf("the client got %q", got)
 		}
 		stream.HangUp()
 		stream.End()

@@ -333,13 +333,13 @@ func TestMembers_RefusedMessagesAreNotInFlight(t *testing.T) {
 			return g.Policy.Access
 		}
 		refused := 0
-		for range 500 {
+		for range 1000 {
 			if got := c.call("files__safe"); got.Code() == "policy_unavailable" {
 				refused++
 			}
 		}
 		g.Policy.AccessOf = nil
-		if got := c.call("files__safe"); got.Code() != "" || refused < 100 {
+		if got := c.call("files__safe"); got.Code() != "" || refused < 300 { // more than may be in flight to a server
 			t.Errorf("after %d refusals: %s", refused, got.Text)
 		}
 	})

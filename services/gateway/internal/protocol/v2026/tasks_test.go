@@ -71,8 +71,12 @@ func TestTask_CallIsMadeAfterItsApproval(t *testing.T) {
 					}
 				}
 				id := between(got.Text, `"taskId":"`, `"`)
+				decided := len(g.Policy.Decided())
 				if text := poll(g, id); !strings.Contains(text, `"resultType":"complete","taskId":"`+id+`","status":"working"`) || len(g.Files().Requests()) != 0 {
 					t.Errorf("while it waits: %s", text)
+				}
+				if n := len(g.Policy.Decided()); n != decided {
+					t.Error("a poll before the approval makes the call")
 				}
 				allow(g)
 				synctest.Wait()
