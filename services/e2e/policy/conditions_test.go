@@ -19,6 +19,7 @@ tools:
     action: allow
     when: path.within(args.path, "/srv/docs")
     otherwise: {action: deny, reason: only below docs}
+  lend: {action: allow, when: args.days < 30}
   never: {action: deny, when: args.path == "/x", otherwise: {action: deny}}
 rules:
   - {name: people-refund-much, match: {tool: refund}, when: decimal(args.amount) > 100, action: require_approval}
@@ -28,6 +29,7 @@ rules:
 const conditionsTools = `[{"name":"read","inputSchema":{"type":"object"}},
 {"name":"write_file","inputSchema":{"type":"object","properties":{"path":{"type":"string"},"content":{"type":"string"}}}},
 {"name":"never","inputSchema":{"type":"object"}},
+{"name":"lend","inputSchema":{"type":"object","properties":{"days":{"type":"integer"}}}},
 {"name":"refund","inputSchema":{"type":"object","properties":{"amount":{"type":"number"}}}}]`
 
 // TestConditions_DecideByArguments checks that the server receives only the calls whose arguments meet the conditions,
@@ -66,9 +68,15 @@ func TestConditions_DecideByArguments(t *testing.T) {
 			t.Errorf("%s %s: the server received the call: %t", tt.tool, tt.arguments, ran)
 		}
 	}
-	explain := stack.Run(t, stack.Command{
-		Args: []string{"policy", "explain", "--addr", m.GRPC, "--server", "raw", "--tool", "refund", "--arg", "amount=250"},
-		Env:  []string{"SLUICE_TOKEN=" + stack.OperatorToken},
-	})
-	stack.CheckCommand(t, explain, 0, explain.Stdout, "files/people-refund-much", "args.amount is 250")
+	for _, tt := range []struct{ tool, arg, want string }{
+		{"refund", "amount=250", "condition of files/people-refund-much: true: args.amount is 250; would be false if decimal(args.amount) > 100 were false"},
+		{"write_file", "path=/x", `condition of files/tools.write_file.otherwise: false: args.path is the string "/x"; would be true if path.within(args.path, "/srv/docs") were true`},
+		{"lend", "days=40", "condition of files/tools.lend: false: args.days is 40; would be true if args.days < 30 were true"}, // the default refuses
+	} {
+		explain := stack.Run(t, stack.Command{
+			Args: []string{"policy", "explain", "--addr", m.GRPC, "--server", "raw", "--tool", tt.tool, "--arg", tt.arg},
+			Env:  []string{"SLUICE_TOKEN=" + stack.OperatorToken},
+		})
+		stack.CheckCommand(t, explain, 0, explain.Stdout, tt.want)
+	}
 }

@@ -8,7 +8,6 @@ import (
 	"unicode"
 
 	"cel.dev/cel-go/cel"
-	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/types"
 )
 
@@ -38,12 +37,14 @@ const (
 // A Condition is a compiled expression. It is immutable and safe for concurrent use. Evaluating the zero Condition
 // fails.
 type Condition struct {
-	// program evaluates the expression. It is nil for the zero Condition. costly evaluates the expression and fails if the
-	// evaluation takes too long.
+	// program evaluates the expression. It is nil for the zero Condition. costly does the same, and fails if the evaluation
+	// takes too long. It is created at its first use, and so is traced.
 	program cel.Program
 	costly  func() (cel.Program, error)
-	// hasLoops reports whether the expression has loops.
-	hasLoops  bool
+	// traced evaluates every part of the expression, and records the values.
+	traced func() (cel.Program, error)
+	// calls is the number of function calls in the expression, as countCalls counts them, or -1 if it has loops.
+	calls     int
 	ast       *cel.Ast
 	variables Variables
 	// reads is the shape of the arguments that the expression reads. It is nil if the condition ignores arguments that
@@ -84,9 +85,12 @@ func Compile(text string) (*Condition, error) {
 	if cost.Max > maxEstimate {
 		return nil, &TextError{Message: "may take too long: it has too many nested loops over lists"}
 	}
-	out := &Condition{ast: checked, variables: variablesOf(checked), hasLoops: hasLoops(checked), reads: newShape(reads)}
+	out := &Condition{ast: checked, variables: variablesOf(checked), calls: countCalls(checked), reads: newShape(reads)}
 	out.costly = sync.OnceValues(func() (cel.Program, error) {
 		return newProgram(env, checked, cel.CostLimit(maxCost), cel.CostTracking(costEstimator{}))
+	})
+	out.traced = sync.OnceValues(func() (cel.Program, error) {
+		return newProgram(env, checked, cel.EvalOptions(cel.OptExhaustiveEval, cel.OptTrackState), cel.CostLimit(maxCost), cel.CostTracking(costEstimator{}))
 	})
 	if out.program, err = newProgram(env, checked); err != nil {
 		return nil, &TextError{Message: err.Error()}
@@ -100,17 +104,11 @@ func newProgram(env *cel.Env, checked *cel.Ast, options ...cel.ProgramOption) (c
 	return env.Program(checked, append(options, cel.OptimizeRegex(append(locatorOptimizations(), matchOptimization)...))...)
 }
 
-func hasLoops(checked *cel.Ast) (found bool) {
-	ast.PreOrderVisit(checked.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
-		found = found || e.Kind() == ast.ComprehensionKind
-	}))
-	return found
-}
-
 // programFor returns the program that evaluates the condition. Computing the cost of an evaluation takes several times as
 // long as the evaluation, so the cost is not computed if it is certain to be low.
 func (c *Condition) programFor(in *Input) (cel.Program, error) {
-	if !c.hasLoops && in.Args.bytes <= maxUntracked {
+	size := in.Args.bytes + len(in.URI) + len(in.Tool)
+	if c.calls >= 0 && c.calls*size <= maxUntracked {
 		return c.program, nil
 	}
 	return c.costly()

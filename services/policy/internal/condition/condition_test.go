@@ -283,8 +283,33 @@ func slowConditions() []struct{ text, args string } {
 		{`args.cc.all(x, x != args.to)`, `{"cc":[` + strings.Repeat(`"éé",`, 500) + `"é"],"to":"` + strings.Repeat("é", 60_000) + `"}`},
 		{`args.l.all(x, args.s.size() > 5)`, `{"l":[` + strings.Repeat("1,", 500) + `1],"s":"` + strings.Repeat("é", 60_000) + `"}`},
 		{`args.l.all(x, args.s.matches("^(a?){30}b$") == false)`, `{"l":[1,2,3,4],"s":"` + strings.Repeat("a", 8_000) + `"}`},
+		{strings.TrimSuffix(strings.Repeat(`args.s.matches("^(a?){30}b$") || `, 60), " || "), `{"s":"` + strings.Repeat("a", 3_900) + `"}`}, // no loops
 		{`args.l.all(x, args.?a == args.?a)`, `{"l":[1,2,3,4],"a":` + numbers + `}`},
 		{`args.exists(x, args.exists(y, y == "none"))`, `{` + keys(5000) + `}`},
+	}
+}
+
+// BenchmarkWorstWithoutLoops measures the conditions without loops that take the longest for params of at most 4 KiB.
+func BenchmarkWorstWithoutLoops(b *testing.B) {
+	numbers := "[" + strings.Repeat("1,", 1900) + "2]"
+	for name, tt := range map[string]struct{ term, args string }{
+		"lists":    {`args.a == args.b || `, `{"a":` + numbers[:1901] + `1],"b":` + numbers[:1901] + `2]}`},
+		"in":       {`args.a in args.l || `, `{"a":3,"l":` + numbers + `}`},
+		"contains": {`args.s.contains(args.t) || `, `{"s":"` + strings.Repeat("a", 3500) + `","t":"` + strings.Repeat("a", 200) + `b"}`},
+		"decimals": {`decimal(args.a) < decimal(args.b) || `, `{"a":"1e100000","b":"1.` + strings.Repeat("3", 200) + `"}`},
+		"paths":    {`path.within(args.p, "/a") || `, `{"p":"/` + strings.Repeat("b/", 1900) + `"}`},
+	} {
+		b.Run(name, func(b *testing.B) {
+			text := strings.TrimSuffix(strings.Repeat(tt.term, condition.MaxBytes/len(tt.term)), " || ")
+			c, err := condition.Compile(text)
+			if err != nil {
+				b.Skip(err)
+			}
+			args := arguments(b, tt.args)
+			for b.Loop() {
+				_, _ = c.Evaluate(&condition.Input{Args: args})
+			}
+		})
 	}
 }
 

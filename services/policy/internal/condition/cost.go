@@ -1,7 +1,9 @@
 package condition
 
 import (
+	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/checker"
+	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
@@ -17,9 +19,12 @@ const (
 	// square of the number of loop steps, and because a failing step costs little.
 	maxEstimate = 20_000
 	maxCost     = 6_000
-	// maxUntracked is the largest length in bytes of the params for which the cost of a condition without loops is not
-	// computed. Such a condition visits each part of the arguments at most a few hundred times.
-	maxUntracked = 4 << 10
+	// maxUntracked is the largest product of the number of function calls of a condition and the length of the params, in
+	// bytes, for which the cost of an evaluation is not computed. Without loops, each call visits each byte at most once.
+	// The evaluation then takes at most a few milliseconds; see BenchmarkWorstWithoutLoops.
+	maxUntracked = 64 << 10
+	// matchCalls is the number of calls as which a call of matches counts.
+	matchCalls = 32
 	// assumedSize is the number of entries or characters that the estimate assumes for each list, map and string in the
 	// arguments.
 	assumedSize = 30
@@ -65,6 +70,26 @@ func (costEstimator) CallCost(function, _ string, args []ref.Val, _ ref.Val) *ui
 		}
 	}
 	return &cost
+}
+
+// countCalls returns the number of function calls in an expression, or -1 if the expression has loops. A call of matches
+// counts as [matchCalls].
+func countCalls(checked *cel.Ast) int {
+	calls, loops := 0, false
+	ast.PreOrderVisit(checked.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		loops = loops || e.Kind() == ast.ComprehensionKind
+		switch {
+		case e.Kind() != ast.CallKind:
+		case e.AsCall().FunctionName() == "matches":
+			calls += matchCalls
+		default:
+			calls++
+		}
+	}))
+	if loops {
+		return -1
+	}
+	return calls
 }
 
 // sizeOf returns the size of a value. The size of a string is its length in bytes. The size of any other value is ten

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/types"
@@ -33,8 +32,9 @@ type Explanation struct {
 	Err    error
 	// Values are the values that the condition read, for example `args.amount is 150`, at most 8.
 	Values []string
-	// Deciding are the comparisons that each alone would change the result if they had the opposite result, for example
-	// `decimal(args.amount) > decimal("100")`, at most 8. It is empty unless the result is [True] or [False].
+	// Deciding are the comparisons that each alone would change the result if they had the opposite result, with that
+	// result, for example `decimal(args.amount) > 100 were false`, at most 8. It is empty unless the result is [True] or
+	// [False].
 	Deciding []string
 }
 
@@ -43,14 +43,10 @@ type Explanation struct {
 func (c *Condition) Explain(in *Input) Explanation {
 	result, err := c.Evaluate(in)
 	out := Explanation{Result: result, Err: err}
-	if c.ast == nil || c.checkKeys(in) != nil {
+	if c.ast == nil || c.checkKeys(in) != nil { // the program would read keys that must not be read
 		return out
 	}
-	env, envErr := environment()
-	if envErr != nil {
-		return out
-	}
-	program, programErr := newProgram(env, c.ast, cel.EvalOptions(cel.OptExhaustiveEval, cel.OptTrackState), cel.CostLimit(maxCost), cel.CostTracking(costEstimator{}))
+	program, programErr := c.traced()
 	if programErr != nil {
 		return out
 	}
@@ -211,7 +207,7 @@ func (t *tracedEvaluation) deciding(result bool) (out []string) {
 			continue
 		}
 		changed, ok := t.assume(t.tree.Expr(), leaf.ID(), !bool(held))
-		if text := t.text(leaf); ok && changed != result && !slices.Contains(out, text) {
+		if text := t.text(leaf) + " were " + strconv.FormatBool(!bool(held)); ok && changed != result && !slices.Contains(out, text) {
 			out = append(out, text)
 		}
 	}

@@ -20,7 +20,7 @@ func TestExplain_NamesValuesAndDecidingComparisons(t *testing.T) {
 		{
 			text: `decimal(args.amount) <= decimal("100") && args.to.endsWith(".example")`, args: `{"amount":150.5,"to":"a.example"}`,
 			result: condition.False, values: []string{`args.amount is 150.5`, `args.to is the string "a.example"`},
-			deciding: []string{`decimal(args.amount) <= decimal("100")`},
+			deciding: []string{`decimal(args.amount) <= decimal("100") were true`},
 		},
 		{
 			text: `args.a == 1 && args.b == 2`, args: `{"a":3,"b":3}`,
@@ -28,11 +28,11 @@ func TestExplain_NamesValuesAndDecidingComparisons(t *testing.T) {
 		},
 		{
 			text: `args.a == 1 || !(args.b == 2)`, args: `{"a":1,"b":2}`,
-			result: condition.True, values: []string{"args.a is 1", "args.b is 2"}, deciding: []string{"args.a == 1", "args.b == 2"}[:1],
+			result: condition.True, values: []string{"args.a is 1", "args.b is 2"}, deciding: []string{"args.a == 1 were false"},
 		},
 		{
 			text: `args.f ? args.a == 1 : args.a == 2`, args: `{"f":true,"a":1}`,
-			result: condition.True, values: []string{"args.f is true", "args.a is 1"}, deciding: []string{"args.f", "args.a == 1"},
+			result: condition.True, values: []string{"args.f is true", "args.a is 1"}, deciding: []string{"args.f were false", "args.a == 1 were false"},
 		},
 		{text: `args.draft != true`, args: `{}`, result: condition.Failed, err: "args.draft is missing"},
 		{text: `args.a.b["c"] == 1`, args: `{"a":{"b":{}}}`, result: condition.Failed, err: `args.a.b["c"] is missing`},

@@ -7,7 +7,7 @@ import (
 )
 
 // maxOpen is the largest number of conditions with unknown results for which [Set.mostPermissive] tries all results.
-const maxOpen = 6
+const maxOpen = 4
 
 // evaluations contains the results of conditions for one call.
 type evaluations struct {
@@ -192,7 +192,7 @@ func (s *Set) mostPermissive(rules []*rule, call *Call) verdict {
 		open = 0
 	}
 	best := s.combine(s.withByRisk(rules, call), call)
-	for assumed := uint(1); assumed < 1<<open; assumed++ {
+	for assumed := uint(1); assumed < 1<<open && best.decision(call).Effect != Allow; assumed++ {
 		call.evaluations.assumed = assumed
 		if v := s.combine(s.withByRisk(rules, call), call); v.isMorePermissive(&best, call) {
 			best = v

@@ -130,7 +130,7 @@ func evaluationText(e condition.Explanation) string {
 		text += ": " + strings.Join(e.Values, ", ")
 	}
 	if len(e.Deciding) > 0 {
-		text += "; would be " + opposite + " with another result of " + strings.Join(e.Deciding, " or of ")
+		text += "; would be " + opposite + " if " + strings.Join(e.Deciding, ", or if ")
 	}
 	return text
 }

@@ -64,15 +64,17 @@ func (t *tool) printDecided(e *policyv1.ExplainCallResponse, hasArguments bool) 
 	}
 }
 
-// printConditions prints the results of the conditions of the rules that determined the decision, with the values that
-// the conditions read.
+// printConditions prints the results of conditions, with the values that the conditions read: the conditions of the rules
+// that determined the decision, or, if no rule did, of the rules that only their condition kept from deciding.
 func (t *tool) printConditions(e *policyv1.ExplainCallResponse) {
+	d := e.GetDecision()
 	for _, r := range e.GetRules() {
-		named := proto.Equal(r.GetRule(), e.GetDecision().GetRule()) && r.GetChainIndex() == e.GetDecision().GetChainIndex()
-		if !named && !ruleDecided(r, e.GetDecision()) {
+		named := proto.Equal(r.GetRule(), d.GetRule()) && r.GetChainIndex() == d.GetChainIndex()
+		kept := d.GetRule() == nil && !r.GetMatched()
+		if !named && !kept && !ruleDecided(r, d) {
 			continue
 		}
-		for _, c := range r.GetChecks() {
+		for _, c := range r.GetChecks() { // a rule has this check only if all other checks held
 			if (c.GetName() == "when" || c.GetName() == "otherwise") && c.GetGot() != "" {
 				t.printf("condition of %s: %s", ruleName(r.GetRule()), c.GetGot())
 			}
