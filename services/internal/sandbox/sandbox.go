@@ -46,8 +46,8 @@ type Rules struct {
 	ReadOnly []string
 	// Work lists directories that stay writable inside a read-only directory.
 	Work []string
-	// Read and Write list hidden files and directories to open. They are private ones and sockets. Paths in Write are
-	// writable with their content, even if another rule makes them read-only.
+	// Read and Write list paths that the program may use although they are private or sockets, which are hidden otherwise.
+	// Paths in Write are also writable with everything below them, even if another rule makes them read-only.
 	Read, Write []string
 	// NoNetwork starts the program without a network.
 	NoNetwork bool

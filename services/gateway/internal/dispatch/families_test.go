@@ -248,8 +248,9 @@ func TestDeliver_ForwardsWhatIsSubscribedTo(t *testing.T) {
 	})
 }
 
-// A tool that the catalog has not accepted may have been accepted meanwhile. The gateway asks once more if it has not
-// listed the server in the revision of the session, or if the catalog's answer is old.
+// If the catalog's cached answer says that a tool is not accepted, an operator may have accepted the tool since. The
+// gateway asks the catalog again if that answer is old, or if it has not yet listed the server's tools in the session's
+// revision.
 func TestListTools_AsksTheCatalogOnceMore(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -317,7 +317,8 @@ func TestNotificationOfAClient_WithAnotherMethodNeedsARule(t *testing.T) {
 	}
 }
 
-// Messages that need no rule are counted by fixed names, so that a client can't choose what is on record.
+// Messages that need no rule are counted under a fixed set of names, so that a client can't put arbitrary method names
+// into the records.
 func TestAdmit_CountsByFixedNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -82,9 +82,9 @@ func LogLevels() []string {
 	return []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 }
 
-// MethodForNotification returns the method to which a server's notification relates. The notification is useful only to
-// a client that may call this method, or may receive it as a request from the server. MethodForNotification returns ""
-// for unknown notifications.
+// MethodForNotification returns the method to which a server's notification relates, or "" for an unknown notification.
+// The gateway forwards the notification only to clients that may use that method. Clients call the method, except for
+// elicitation/create, which servers call.
 func MethodForNotification(notification string) string {
 	switch notification {
 	case MethodToolsChanged:

@@ -13,7 +13,7 @@ import (
 
 var bot = &identityv1.Principal{Tenant: "t", Subject: "bot", Owner: "olga"}
 
-// agentOf returns an agent that an agent of bot has created.
+// agentOf returns an agent whose creator is another agent, which bot has created.
 func agentOf(i int) *identityv1.Principal {
 	middle := &identityv1.Principal{Tenant: "t", Subject: fmt.Sprint("agent:t/m", i%2), Owner: "olga"}
 	return &identityv1.Principal{Tenant: "t", Subject: fmt.Sprint("agent:t/", i), Owner: "olga", Chain: []*identityv1.Principal{middle, bot}}
