@@ -3,19 +3,24 @@ package catalog
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxArguments is the largest number of argument names that are stored of a definition.
-const maxArguments = 256
+// maxArguments is the largest number of argument names that are stored of a definition, and maxArgumentBytes their
+// largest total length. The names stay in memory, and the server chooses them.
+const (
+	maxArguments     = 128
+	maxArgumentBytes = 2 << 10
+)
 
 // openKeywords are the keywords of JSON Schema with which an object may have members that `properties` does not name.
 var openKeywords = []string{"patternProperties", "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas", "unevaluatedProperties"}
 
 // argumentNames returns the names of the arguments in the definition of a tool, sorted. It returns nil if the schema may
-// allow other names too, or if there is no schema. A schema that does not mention `additionalProperties` counts as one
+// allow other names too, if there is no schema, or if there are too many names. A schema that does not mention `additionalProperties` counts as one
 // that allows no other names.
 func argumentNames(definition string) []string {
 	var tool struct {
@@ -36,5 +41,9 @@ func argumentNames(definition string) []string {
 	if json.Unmarshal(tool.InputSchema["properties"], &properties) != nil || len(properties) == 0 || len(properties) > maxArguments {
 		return nil
 	}
-	return slices.Sorted(maps.Keys(properties))
+	names := slices.Sorted(maps.Keys(properties))
+	if len(strings.Join(names, "")) > maxArgumentBytes {
+		return nil
+	}
+	return names
 }

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -17,7 +18,8 @@ func TestArgumentNames(t *testing.T) {
 		`{"type":"object"}`: nil,
 		`{"properties":{}}`: nil,
 		`true`:              nil,
-		`null`:              nil,
+		`{"properties":{"a":{},"` + strings.Repeat("b", 2048) + `":{}}}`: nil,
+		`null`: nil,
 	} {
 		if got := argumentNames(`{"name":"t","inputSchema":` + schema + `}`); !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", schema, got, want)

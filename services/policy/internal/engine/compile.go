@@ -31,8 +31,8 @@ type Set struct {
 	revision   string
 	sessionCap int64
 	times      Times
-	// conditions are the conditions of rules and grants, by their texts with the notes about extra arguments.
-	conditions map[string]*condition.Condition
+	// conditions are the conditions of rules and grants.
+	conditions map[conditionText]*condition.Condition
 	// conditional reports whether some rule has a condition.
 	conditional bool
 }
@@ -81,7 +81,7 @@ func Compile(documents []Document, options Options) (*Set, error) {
 	if err := checkDocuments(documents); err != nil {
 		return nil, err
 	}
-	s := &Set{tools: newIndex(), methods: newIndex(), fallbacks: newFallbacks(), conditions: make(map[string]*condition.Condition), sessionCap: int64(options.SessionCap), times: options.Times}
+	s := &Set{tools: newIndex(), methods: newIndex(), fallbacks: newFallbacks(), conditions: make(map[conditionText]*condition.Condition), sessionCap: int64(options.SessionCap), times: options.Times}
 	documents = slices.Clone(documents)
 	slices.SortFunc(documents, func(a, b Document) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range documents {
@@ -149,8 +149,8 @@ func (s *Set) add(d *Document) {
 	rules := make([]*rule, len(d.Rules))
 	for i := range d.Rules {
 		rules[i] = compileRule(d, &d.Rules[i], home)
-		rules[i].when = s.compileCondition(d.Rules[i].condition(), d.Rules[i].ExtraArgs)
-		rules[i].where = s.compileCondition(d.Rules[i].Grant.Condition(), d.Rules[i].Grant.ExtraArgs)
+		rules[i].when = s.compileCondition(conditionText{d.Rules[i].When, d.Rules[i].ExtraArgs})
+		rules[i].where = s.compileCondition(conditionText{d.Rules[i].Grant.Where, d.Rules[i].Grant.ExtraArgs})
 	}
 	slices.SortFunc(rules, func(a, b *rule) int { return cmp.Compare(a.ref.Rule, b.ref.Rule) })
 	s.rules = append(s.rules, rules...)
@@ -199,23 +199,29 @@ func compileRule(d *Document, source *Rule, home patterns) *rule {
 	return r
 }
 
-// compileCondition returns the compiled condition with a text, or nil if the text is empty. Equal texts get the same
-// condition, which is then evaluated once for a call.
-func (s *Set) compileCondition(text string, extraArgs bool) *condition.Condition {
-	if text == "" {
+// A conditionText is the source of a condition.
+type conditionText struct {
+	text      string
+	extraArgs bool
+}
+
+// compileCondition returns the compiled condition, or nil if the text is empty. Equal sources get the same condition,
+// which is then evaluated once for a call.
+func (s *Set) compileCondition(source conditionText) *condition.Condition {
+	if source.text == "" {
 		return nil
 	}
-	if known := s.conditions[text]; known != nil {
+	if known := s.conditions[source]; known != nil {
 		return known
 	}
-	c, err := condition.Compile(text)
+	c, err := condition.Compile(source.text)
 	switch {
 	case err != nil: // can't happen, because Check has compiled the condition; evaluating the zero Condition fails
 		c = &condition.Condition{}
-	case extraArgs:
+	case source.extraArgs:
 		c = c.WithExtra()
 	}
-	s.conditions[text] = c
+	s.conditions[source] = c
 	return c
 }
 

@@ -344,3 +344,20 @@ func TestNames_AreParsedAndPrinted(t *testing.T) {
 		t.Errorf("String of an unknown effect = %s", got)
 	}
 }
+
+// TestCompile_ExtraArgsBelongToTheirRule checks that a comment in a condition does not give the rule the extra_args of a
+// rule with the same condition.
+func TestCompile_ExtraArgsBelongToTheirRule(t *testing.T) {
+	t.Parallel()
+	set := compile(t, engine.Document{Name: "d", Rules: []engine.Rule{
+		{Tool: "lenient", When: "args.a == 1", ExtraArgs: true, Action: engine.ActionAllow},
+		{Tool: "strict", When: "args.a == 1 // extra_args: allow", Action: engine.ActionAllow},
+	}})
+	call := engine.Call{Server: "s", Subject: person("x"), Facts: callable, Params: `{"arguments":{"a":1,"A":2}}`}
+	for tool, want := range map[string]engine.Effect{"lenient": engine.Allow, "strict": engine.Deny} {
+		call.Tool = tool
+		if d := set.Decide(call); d.Effect != want {
+			t.Errorf("%s: %+v", tool, d)
+		}
+	}
+}

@@ -98,7 +98,8 @@ func (c *canonicalForm) options(r *Rule) {
 	}
 	if r.When != "" {
 		c.text("when")
-		c.text(r.condition())
+		c.text(r.When)
+		c.number(flag(r.ExtraArgs))
 		c.number(flag(r.Otherwise))
 	}
 }
