@@ -193,6 +193,10 @@ func TestRevision_DependsOnlyOnTheContent(t *testing.T) {
 		"and another": func(d *engine.Document) {
 			d.Rules[1].Grant = engine.Grant{Calls: 2, Within: time.Hour, Critical: true, Where: "args.n == 2"}
 		},
+		"when":             func(d *engine.Document) { d.Rules[1].When = "args.n == 1" },
+		"extra args":       func(d *engine.Document) { d.Rules[1].When, d.Rules[1].ExtraArgs = "args.n == 1", true },
+		"noted extra args": func(d *engine.Document) { d.Rules[1].When = "args.n == 1 // extra_args: allow" },
+		"otherwise":        func(d *engine.Document) { d.Rules[1].When, d.Rules[1].Otherwise = "args.n == 1", true },
 		"idempotent":       func(d *engine.Document) { d.Rules[1].Idempotent = true },
 		"another's":        func(d *engine.Document) { d.Rules[0].Idempotent = true },
 		"no groups":        func(d *engine.Document) { d.Rules[1].Approvers = nil },
