@@ -324,3 +324,26 @@ func TestRequestApproval_OpensAgainAfterADenialByPolicy(t *testing.T) {
 		}
 	})
 }
+
+// A request that names an approval which has ended since gets that approval, and opens no other, because no caller would
+// wait for it.
+func TestRequestApproval_OpensNothingForACallWhoseApprovalHasEnded(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
+		a := s.ask(t, params).GetApproval()
+		if _, err := s.gateway().CancelApproval(onBehalfOf(t, bot()), &approvalv1.CancelApprovalRequest{ApprovalId: a.GetId(), Reason: "the agent has ended"}); err != nil {
+			t.Fatal(err)
+		}
+		again := &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(), DecisionId: "d2", ApprovalId: a.GetId()}
+		resp, err := s.gateway().RequestApproval(onBehalfOf(t, bot()), again)
+		if asked := resp.GetAsked(); err != nil || asked.GetOpened() || asked.GetApproval().GetId() != a.GetId() || asked.GetApproval().GetState() != cancelled {
+			t.Fatalf("%v, %v", resp, err)
+		}
+		if next := s.ask(t, params); !next.GetOpened() { // a new call
+			t.Errorf("asked again: %v", next)
+		}
+		other := rpctest.Principal("default", "other")
+		if resp, err := s.gateway().RequestApproval(onBehalfOf(t, other), again); status.Code(err) != codes.NotFound {
+			t.Errorf("another caller that names the approval gets %v, %v", resp, err)
+		}
+	})
+}

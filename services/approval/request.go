@@ -36,7 +36,7 @@ func (s *Service) RequestApproval(ctx context.Context, req *approvalv1.RequestAp
 		return nil, toStatus(errConfirmation)
 	}
 	selfVote := req.GetSelfVote()
-	ask := approvalRequest{service: s, principal: principal, canConfirm: req.GetCanConfirm(), question: lifecycle.OpenRequest{
+	ask := approvalRequest{service: s, principal: principal, canConfirm: req.GetCanConfirm(), waitedFor: req.GetApprovalId(), question: lifecycle.OpenRequest{
 		ID: uuid.NewString(), DecisionID: req.GetDecisionId(), Requester: principal, Decision: d, Times: s.defaultTimes(),
 		TraceParent: telemetry.TraceParent(trace.SpanContextFromContext(ctx)),
 	}}
@@ -71,6 +71,8 @@ type approvalRequest struct {
 	question  lifecycle.OpenRequest
 	// canConfirm is true if the client can show a form to the person at the agent.
 	canConfirm bool
+	// waitedFor is the id of the approval for which the call has waited before, or empty.
+	waitedFor string
 }
 
 func (a *approvalRequest) recordSelfVote(ctx context.Context, word *approvalv1.SelfVote) (*approvalv1.RequestApprovalResponse, error) {
@@ -129,7 +131,7 @@ func allowsSelfVote(req *approvalv1.RequestApprovalRequest) bool {
 func (a *approvalRequest) attachOrOpen(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
 	newest, err := tx.Newest(ctx, a.principal.GetTenant(), a.question.Digest)
 	if errors.Is(err, store.ErrNotFound) {
-		return a.openUnlessDenied(ctx, tx)
+		return a.openUnlessEnded(ctx, tx)
 	}
 	if err != nil {
 		return nil, err
@@ -142,7 +144,27 @@ func (a *approvalRequest) attachOrOpen(ctx context.Context, tx *store.Tx) (*appr
 			return askedResponse(newest, false), nil
 		}
 	}
-	return a.openUnlessDenied(ctx, tx)
+	return a.openUnlessEnded(ctx, tx)
+}
+
+// openUnlessEnded opens an approval, unless the call has waited for an approval that has ended. Otherwise a call that is
+// repeated at the moment in which its approval ends would open another approval, for which no caller waits.
+func (a *approvalRequest) openUnlessEnded(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
+	if a.waitedFor == "" {
+		return a.openUnlessDenied(ctx, tx)
+	}
+	was, err := tx.Get(ctx, a.principal.GetTenant(), a.waitedFor)
+	if err != nil {
+		return nil, err
+	}
+	if principal.Of(was.Approval.GetRequester()) != principal.Of(a.principal) {
+		return nil, store.ErrNotFound
+	}
+	switch was.Approval.GetState() { //nolint:exhaustive // an approval in another state has ended
+	case approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED, approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED:
+		return a.openUnlessDenied(ctx, tx) // it is an approval of another call, for example with another definition
+	}
+	return askedResponse(was, false), nil
 }
 
 // openUnlessDenied opens an approval, unless a person denied the same request and the cool-down has not ended. A call

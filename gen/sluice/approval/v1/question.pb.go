@@ -45,8 +45,11 @@ type RequestApprovalRequest struct {
 	// server's identity of `bound`, and for the approval that was shown, if any. Without the signature no approval is
 	// requested.
 	SignedDecision *v1.SignedDecision `protobuf:"bytes,6,opt,name=signed_decision,json=signedDecision,proto3" json:"signed_decision,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Id of the approval for which the call has waited before; empty if the call has not waited. If that approval has
+	// ended, the response contains it, and no approval is opened.
+	ApprovalId    string `protobuf:"bytes,7,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RequestApprovalRequest) Reset() {
@@ -119,6 +122,13 @@ func (x *RequestApprovalRequest) GetSignedDecision() *v1.SignedDecision {
 		return x.SignedDecision
 	}
 	return nil
+}
+
+func (x *RequestApprovalRequest) GetApprovalId() string {
+	if x != nil {
+		return x.ApprovalId
+	}
+	return ""
 }
 
 // SelfVote is the vote of the person at the agent. It counts only for the approval that was shown to that person, and
@@ -423,7 +433,7 @@ var File_sluice_approval_v1_question_proto protoreflect.FileDescriptor
 
 const file_sluice_approval_v1_question_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/approval/v1/question.proto\x12\x12sluice.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a!sluice/approval/v1/approval.proto\x1a sluice/approval/v1/binding.proto\x1a\x1bsluice/common/v1/code.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a&sluice/policy/v1/signed_decision.proto\"\xfa\x02\n" +
+	"!sluice/approval/v1/question.proto\x12\x12sluice.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a!sluice/approval/v1/approval.proto\x1a sluice/approval/v1/binding.proto\x1a\x1bsluice/common/v1/code.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a&sluice/policy/v1/signed_decision.proto\"\xb8\x03\n" +
 	"\x16RequestApprovalRequest\x12;\n" +
 	"\x05bound\x18\x01 \x01(\v2\x1d.sluice.approval.v1.BoundCallB\x06\xbaH\x03\xc8\x01\x01R\x05bound\x12>\n" +
 	"\bdecision\x18\x02 \x01(\v2\x1a.sluice.policy.v1.DecisionB\x06\xbaH\x03\xc8\x01\x01R\bdecision\x12<\n" +
@@ -432,7 +442,9 @@ const file_sluice_approval_v1_question_proto_rawDesc = "" +
 	"\tself_vote\x18\x04 \x01(\v2\x1c.sluice.approval.v1.SelfVoteR\bselfVote\x12\x1f\n" +
 	"\vcan_confirm\x18\x05 \x01(\bR\n" +
 	"canConfirm\x12I\n" +
-	"\x0fsigned_decision\x18\x06 \x01(\v2 .sluice.policy.v1.SignedDecisionR\x0esignedDecision\"\x8b\x01\n" +
+	"\x0fsigned_decision\x18\x06 \x01(\v2 .sluice.policy.v1.SignedDecisionR\x0esignedDecision\x12<\n" +
+	"\vapproval_id\x18\a \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{0,64}$R\n" +
+	"approvalId\"\x8b\x01\n" +
 	"\bSelfVote\x12<\n" +
 	"\vapproval_id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\n" +
 	"approvalId\x12A\n" +

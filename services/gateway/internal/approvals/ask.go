@@ -40,7 +40,7 @@ func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.A
 	lostClaim := false
 	for range maxClaims {
 		result, refused := k.client.RequestAndHold(ctx, Request{
-			Principal: a.Principal, Attest: k.attestFunc(a, definition), DecisionID: a.ID, Until: until, Caller: disconnected, Drain: k.draining,
+			Principal: a.Principal, Attest: k.attestFunc(a, definition), DecisionID: a.ID, ApprovalID: waitedFor(a), Until: until, Caller: disconnected, Drain: k.draining,
 			Reply: a.Reply, Confirm: a.Confirm,
 			Call: &approvalv1.BoundCall{ServerIdentity: a.Identity, Call: a.PolicyCall(definition)},
 		})
@@ -71,11 +71,14 @@ func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.A
 // The refusal describes how the approval ended, so that a caller that has lost the answer learns the outcome.
 // RefuseIfEnded returns nil if the approval is pending or approved.
 func (k *Manager) RefuseIfEnded(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
-	if id := cmp.Or(a.ApprovalID, a.Sent.Meta.Approval); id != "" {
+	if id := waitedFor(a); id != "" {
 		return k.client.RefuseIfEnded(ctx, a.Principal, id)
 	}
 	return nil
 }
+
+// waitedFor returns the id of the approval for which the call has waited before, or "".
+func waitedFor(a attempt.Attempt) string { return cmp.Or(a.ApprovalID, a.Sent.Meta.Approval) }
 
 func (k *Manager) attestFunc(a attempt.Attempt, definition []byte) Attest {
 	return func(ctx context.Context, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {

@@ -97,6 +97,8 @@ type Request struct {
 	Attest Attest
 	// DecisionID identifies the record of the decision.
 	DecisionID string
+	// ApprovalID is the id of the approval for which the call has waited before, or empty.
+	ApprovalID string
 	// Until is the time at which the gateway stops holding the call.
 	Until time.Time
 	// Caller is cancelled when the caller has disconnected. Drain is cancelled when the gateway is about to stop. In both
@@ -161,7 +163,7 @@ func (w *Client) RequestAndHold(ctx context.Context, q Request) (Result, *refusa
 // request requests an approval with policy's current decision, and returns that decision too. If policy does not
 // decide, request returns a refusal. If policy requires no approval, request returns neither a refusal nor a response.
 func (w *Client) request(ctx context.Context, q Request, req *approvalv1.RequestApprovalRequest) (*approvalv1.RequestApprovalResponse, *policyv1.Decision, *refusal.Refusal, error) {
-	req.Bound, req.DecisionId = q.Call, q.DecisionID
+	req.Bound, req.DecisionId, req.ApprovalId = q.Call, q.DecisionID, q.ApprovalID
 	var last *policyv1.Decision
 	for judged := 1; ; judged++ {
 		said, refused := q.Attest(ctx, req.GetSelfVote().GetApprovalId(), 0)
