@@ -29,6 +29,67 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// ObservedEffect is the result that would have applied to a call if every rule were enforced.
+type ObservedEffect int32
+
+const (
+	// Unknown to this reader.
+	ObservedEffect_OBSERVED_EFFECT_UNSPECIFIED ObservedEffect = 0
+	// The call would have been allowed.
+	ObservedEffect_OBSERVED_EFFECT_WOULD_ALLOW ObservedEffect = 1
+	// The call would have been refused.
+	ObservedEffect_OBSERVED_EFFECT_WOULD_DENY ObservedEffect = 2
+	// The call would have required an approval.
+	ObservedEffect_OBSERVED_EFFECT_WOULD_REQUIRE_APPROVAL ObservedEffect = 3
+	// The call would have exceeded a limit.
+	ObservedEffect_OBSERVED_EFFECT_WOULD_LIMIT ObservedEffect = 4
+)
+
+// Enum value maps for ObservedEffect.
+var (
+	ObservedEffect_name = map[int32]string{
+		0: "OBSERVED_EFFECT_UNSPECIFIED",
+		1: "OBSERVED_EFFECT_WOULD_ALLOW",
+		2: "OBSERVED_EFFECT_WOULD_DENY",
+		3: "OBSERVED_EFFECT_WOULD_REQUIRE_APPROVAL",
+		4: "OBSERVED_EFFECT_WOULD_LIMIT",
+	}
+	ObservedEffect_value = map[string]int32{
+		"OBSERVED_EFFECT_UNSPECIFIED":            0,
+		"OBSERVED_EFFECT_WOULD_ALLOW":            1,
+		"OBSERVED_EFFECT_WOULD_DENY":             2,
+		"OBSERVED_EFFECT_WOULD_REQUIRE_APPROVAL": 3,
+		"OBSERVED_EFFECT_WOULD_LIMIT":            4,
+	}
+)
+
+func (x ObservedEffect) Enum() *ObservedEffect {
+	p := new(ObservedEffect)
+	*p = x
+	return p
+}
+
+func (x ObservedEffect) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ObservedEffect) Descriptor() protoreflect.EnumDescriptor {
+	return file_sluice_gateway_v1_record_proto_enumTypes[0].Descriptor()
+}
+
+func (ObservedEffect) Type() protoreflect.EnumType {
+	return &file_sluice_gateway_v1_record_proto_enumTypes[0]
+}
+
+func (x ObservedEffect) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ObservedEffect.Descriptor instead.
+func (ObservedEffect) EnumDescriptor() ([]byte, []int) {
+	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{0}
+}
+
 // PruneReason is the reason for which a segment was removed.
 type PruneReason int32
 
@@ -71,11 +132,11 @@ func (x PruneReason) String() string {
 }
 
 func (PruneReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_sluice_gateway_v1_record_proto_enumTypes[0].Descriptor()
+	return file_sluice_gateway_v1_record_proto_enumTypes[1].Descriptor()
 }
 
 func (PruneReason) Type() protoreflect.EnumType {
-	return &file_sluice_gateway_v1_record_proto_enumTypes[0]
+	return &file_sluice_gateway_v1_record_proto_enumTypes[1]
 }
 
 func (x PruneReason) Number() protoreflect.EnumNumber {
@@ -84,7 +145,7 @@ func (x PruneReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PruneReason.Descriptor instead.
 func (PruneReason) EnumDescriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{0}
+	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{1}
 }
 
 // RecordKind is the kind of a record.
@@ -155,11 +216,11 @@ func (x RecordKind) String() string {
 }
 
 func (RecordKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_sluice_gateway_v1_record_proto_enumTypes[1].Descriptor()
+	return file_sluice_gateway_v1_record_proto_enumTypes[2].Descriptor()
 }
 
 func (RecordKind) Type() protoreflect.EnumType {
-	return &file_sluice_gateway_v1_record_proto_enumTypes[1]
+	return &file_sluice_gateway_v1_record_proto_enumTypes[2]
 }
 
 func (x RecordKind) Number() protoreflect.EnumNumber {
@@ -168,7 +229,7 @@ func (x RecordKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RecordKind.Descriptor instead.
 func (RecordKind) EnumDescriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{1}
+	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{2}
 }
 
 // ResultClass is the class of a call's outcome.
@@ -220,11 +281,11 @@ func (x ResultClass) String() string {
 }
 
 func (ResultClass) Descriptor() protoreflect.EnumDescriptor {
-	return file_sluice_gateway_v1_record_proto_enumTypes[2].Descriptor()
+	return file_sluice_gateway_v1_record_proto_enumTypes[3].Descriptor()
 }
 
 func (ResultClass) Type() protoreflect.EnumType {
-	return &file_sluice_gateway_v1_record_proto_enumTypes[2]
+	return &file_sluice_gateway_v1_record_proto_enumTypes[3]
 }
 
 func (x ResultClass) Number() protoreflect.EnumNumber {
@@ -233,7 +294,7 @@ func (x ResultClass) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ResultClass.Descriptor instead.
 func (ResultClass) EnumDescriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{2}
+	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{3}
 }
 
 // Record is one record of the gateway's journal. It never contains argument values, tokens or the id of a session.
@@ -372,7 +433,10 @@ type Record struct {
 	// Risk of the tool in the catalog: how much harm a wrong call could cause.
 	Risk v11.Risk `protobuf:"varint,46,opt,name=risk,proto3,enum=sluice.policy.v1.Risk" json:"risk,omitempty"`
 	// Whether the server sent the request to the client. Otherwise the client sent it to the server.
-	FromServer    bool `protobuf:"varint,47,opt,name=from_server,json=fromServer,proto3" json:"from_server,omitempty"`
+	FromServer bool `protobuf:"varint,47,opt,name=from_server,json=fromServer,proto3" json:"from_server,omitempty"`
+	// Decision that would have applied if nothing were observed (`mode: observe`), on intents and refusals. It is absent
+	// if it is the decision that was applied.
+	Observed      *ObservedDecision `protobuf:"bytes,48,opt,name=observed,proto3" json:"observed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -736,6 +800,77 @@ func (x *Record) GetFromServer() bool {
 	return false
 }
 
+func (x *Record) GetObserved() *ObservedDecision {
+	if x != nil {
+		return x.Observed
+	}
+	return nil
+}
+
+// ObservedDecision is the decision that would have applied to a call if every rule were enforced.
+type ObservedDecision struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Result that would have applied.
+	Effect ObservedEffect `protobuf:"varint,1,opt,name=effect,proto3,enum=sluice.gateway.v1.ObservedEffect" json:"effect,omitempty"`
+	// Reason for which the call would have been refused, would have waited, or would have been limited.
+	Code v12.Code `protobuf:"varint,2,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
+	// Rule that would have decided, or the rule with the limit. It is absent if a default would have decided.
+	Rule          *v11.RuleRef `protobuf:"bytes,3,opt,name=rule,proto3" json:"rule,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ObservedDecision) Reset() {
+	*x = ObservedDecision{}
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ObservedDecision) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ObservedDecision) ProtoMessage() {}
+
+func (x *ObservedDecision) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ObservedDecision.ProtoReflect.Descriptor instead.
+func (*ObservedDecision) Descriptor() ([]byte, []int) {
+	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ObservedDecision) GetEffect() ObservedEffect {
+	if x != nil {
+		return x.Effect
+	}
+	return ObservedEffect_OBSERVED_EFFECT_UNSPECIFIED
+}
+
+func (x *ObservedDecision) GetCode() v12.Code {
+	if x != nil {
+		return x.Code
+	}
+	return v12.Code(0)
+}
+
+func (x *ObservedDecision) GetRule() *v11.RuleRef {
+	if x != nil {
+		return x.Rule
+	}
+	return nil
+}
+
 // PrunedSegment describes a removed file of a chain.
 type PrunedSegment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -757,7 +892,7 @@ type PrunedSegment struct {
 
 func (x *PrunedSegment) Reset() {
 	*x = PrunedSegment{}
-	mi := &file_sluice_gateway_v1_record_proto_msgTypes[1]
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +904,7 @@ func (x *PrunedSegment) String() string {
 func (*PrunedSegment) ProtoMessage() {}
 
 func (x *PrunedSegment) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_record_proto_msgTypes[1]
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +917,7 @@ func (x *PrunedSegment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrunedSegment.ProtoReflect.Descriptor instead.
 func (*PrunedSegment) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{1}
+	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *PrunedSegment) GetFile() string {
@@ -840,7 +975,7 @@ type LimitRecord struct {
 
 func (x *LimitRecord) Reset() {
 	*x = LimitRecord{}
-	mi := &file_sluice_gateway_v1_record_proto_msgTypes[2]
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -852,7 +987,7 @@ func (x *LimitRecord) String() string {
 func (*LimitRecord) ProtoMessage() {}
 
 func (x *LimitRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_record_proto_msgTypes[2]
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -865,7 +1000,7 @@ func (x *LimitRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LimitRecord.ProtoReflect.Descriptor instead.
 func (*LimitRecord) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{2}
+	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *LimitRecord) GetLimit() *v11.RuleLimit {
@@ -886,7 +1021,7 @@ var File_sluice_gateway_v1_record_proto protoreflect.FileDescriptor
 
 const file_sluice_gateway_v1_record_proto_rawDesc = "" +
 	"\n" +
-	"\x1esluice/gateway/v1/record.proto\x12\x11sluice.gateway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!sluice/approval/v1/approval.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a!sluice/policy/v1/tool_class.proto\x1a#sluice/ratelimit/v1/ratelimit.proto\"\x9c\x0e\n" +
+	"\x1esluice/gateway/v1/record.proto\x12\x11sluice.gateway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!sluice/approval/v1/approval.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a!sluice/policy/v1/tool_class.proto\x1a#sluice/ratelimit/v1/ratelimit.proto\"\xdd\x0e\n" +
 	"\x06Record\x121\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1d.sluice.gateway.v1.RecordKindR\x04kind\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x03R\bsequence\x12.\n" +
@@ -940,7 +1075,12 @@ const file_sluice_gateway_v1_record_proto_rawDesc = "" +
 	"\bcategory\x18- \x01(\x0e2\x17.sluice.mcp.v1.CategoryR\bcategory\x12*\n" +
 	"\x04risk\x18. \x01(\x0e2\x16.sluice.policy.v1.RiskR\x04risk\x12\x1f\n" +
 	"\vfrom_server\x18/ \x01(\bR\n" +
-	"fromServer\"\xaf\x01\n" +
+	"fromServer\x12?\n" +
+	"\bobserved\x180 \x01(\v2#.sluice.gateway.v1.ObservedDecisionR\bobserved\"\xa8\x01\n" +
+	"\x10ObservedDecision\x129\n" +
+	"\x06effect\x18\x01 \x01(\x0e2!.sluice.gateway.v1.ObservedEffectR\x06effect\x12*\n" +
+	"\x04code\x18\x02 \x01(\x0e2\x16.sluice.common.v1.CodeR\x04code\x12-\n" +
+	"\x04rule\x18\x03 \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\"\xaf\x01\n" +
 	"\rPrunedSegment\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x14\n" +
 	"\x05first\x18\x02 \x01(\x03R\x05first\x12\x12\n" +
@@ -950,7 +1090,13 @@ const file_sluice_gateway_v1_record_proto_rawDesc = "" +
 	"\x06reason\x18\x06 \x01(\x0e2\x1e.sluice.gateway.v1.PruneReasonR\x06reason\"^\n" +
 	"\vLimitRecord\x121\n" +
 	"\x05limit\x18\x01 \x01(\v2\x1b.sluice.policy.v1.RuleLimitR\x05limit\x12\x1c\n" +
-	"\tremaining\x18\x02 \x01(\tR\tremaining*p\n" +
+	"\tremaining\x18\x02 \x01(\tR\tremaining*\xbf\x01\n" +
+	"\x0eObservedEffect\x12\x1f\n" +
+	"\x1bOBSERVED_EFFECT_UNSPECIFIED\x10\x00\x12\x1f\n" +
+	"\x1bOBSERVED_EFFECT_WOULD_ALLOW\x10\x01\x12\x1e\n" +
+	"\x1aOBSERVED_EFFECT_WOULD_DENY\x10\x02\x12*\n" +
+	"&OBSERVED_EFFECT_WOULD_REQUIRE_APPROVAL\x10\x03\x12\x1f\n" +
+	"\x1bOBSERVED_EFFECT_WOULD_LIMIT\x10\x04*p\n" +
 	"\vPruneReason\x12\x1c\n" +
 	"\x18PRUNE_REASON_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11PRUNE_REASON_SIZE\x10\x01\x12\x14\n" +
@@ -989,53 +1135,59 @@ func file_sluice_gateway_v1_record_proto_rawDescGZIP() []byte {
 	return file_sluice_gateway_v1_record_proto_rawDescData
 }
 
-var file_sluice_gateway_v1_record_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_sluice_gateway_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_sluice_gateway_v1_record_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_sluice_gateway_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_sluice_gateway_v1_record_proto_goTypes = []any{
-	(PruneReason)(0),              // 0: sluice.gateway.v1.PruneReason
-	(RecordKind)(0),               // 1: sluice.gateway.v1.RecordKind
-	(ResultClass)(0),              // 2: sluice.gateway.v1.ResultClass
-	(*Record)(nil),                // 3: sluice.gateway.v1.Record
-	(*PrunedSegment)(nil),         // 4: sluice.gateway.v1.PrunedSegment
-	(*LimitRecord)(nil),           // 5: sluice.gateway.v1.LimitRecord
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
-	(*v1.Principal)(nil),          // 7: sluice.identity.v1.Principal
-	(*v11.RuleRef)(nil),           // 8: sluice.policy.v1.RuleRef
-	(v11.Effect)(0),               // 9: sluice.policy.v1.Effect
-	(v12.Code)(0),                 // 10: sluice.common.v1.Code
-	(*v13.Amount)(nil),            // 11: sluice.ratelimit.v1.Amount
-	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
-	(v11.SessionKey)(0),           // 13: sluice.policy.v1.SessionKey
-	(*v14.Vote)(nil),              // 14: sluice.approval.v1.Vote
-	(v15.Category)(0),             // 15: sluice.mcp.v1.Category
-	(v11.Risk)(0),                 // 16: sluice.policy.v1.Risk
-	(*v11.RuleLimit)(nil),         // 17: sluice.policy.v1.RuleLimit
+	(ObservedEffect)(0),           // 0: sluice.gateway.v1.ObservedEffect
+	(PruneReason)(0),              // 1: sluice.gateway.v1.PruneReason
+	(RecordKind)(0),               // 2: sluice.gateway.v1.RecordKind
+	(ResultClass)(0),              // 3: sluice.gateway.v1.ResultClass
+	(*Record)(nil),                // 4: sluice.gateway.v1.Record
+	(*ObservedDecision)(nil),      // 5: sluice.gateway.v1.ObservedDecision
+	(*PrunedSegment)(nil),         // 6: sluice.gateway.v1.PrunedSegment
+	(*LimitRecord)(nil),           // 7: sluice.gateway.v1.LimitRecord
+	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(*v1.Principal)(nil),          // 9: sluice.identity.v1.Principal
+	(*v11.RuleRef)(nil),           // 10: sluice.policy.v1.RuleRef
+	(v11.Effect)(0),               // 11: sluice.policy.v1.Effect
+	(v12.Code)(0),                 // 12: sluice.common.v1.Code
+	(*v13.Amount)(nil),            // 13: sluice.ratelimit.v1.Amount
+	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
+	(v11.SessionKey)(0),           // 15: sluice.policy.v1.SessionKey
+	(*v14.Vote)(nil),              // 16: sluice.approval.v1.Vote
+	(v15.Category)(0),             // 17: sluice.mcp.v1.Category
+	(v11.Risk)(0),                 // 18: sluice.policy.v1.Risk
+	(*v11.RuleLimit)(nil),         // 19: sluice.policy.v1.RuleLimit
 }
 var file_sluice_gateway_v1_record_proto_depIdxs = []int32{
-	1,  // 0: sluice.gateway.v1.Record.kind:type_name -> sluice.gateway.v1.RecordKind
-	6,  // 1: sluice.gateway.v1.Record.time:type_name -> google.protobuf.Timestamp
-	7,  // 2: sluice.gateway.v1.Record.principal:type_name -> sluice.identity.v1.Principal
-	8,  // 3: sluice.gateway.v1.Record.rule:type_name -> sluice.policy.v1.RuleRef
-	9,  // 4: sluice.gateway.v1.Record.effect:type_name -> sluice.policy.v1.Effect
-	10, // 5: sluice.gateway.v1.Record.code:type_name -> sluice.common.v1.Code
-	5,  // 6: sluice.gateway.v1.Record.limits:type_name -> sluice.gateway.v1.LimitRecord
-	6,  // 7: sluice.gateway.v1.Record.reserved:type_name -> google.protobuf.Timestamp
-	11, // 8: sluice.gateway.v1.Record.settled:type_name -> sluice.ratelimit.v1.Amount
-	2,  // 9: sluice.gateway.v1.Record.result:type_name -> sluice.gateway.v1.ResultClass
-	12, // 10: sluice.gateway.v1.Record.latency:type_name -> google.protobuf.Duration
-	13, // 11: sluice.gateway.v1.Record.session_key:type_name -> sluice.policy.v1.SessionKey
-	6,  // 12: sluice.gateway.v1.Record.since:type_name -> google.protobuf.Timestamp
-	14, // 13: sluice.gateway.v1.Record.votes:type_name -> sluice.approval.v1.Vote
-	4,  // 14: sluice.gateway.v1.Record.pruned:type_name -> sluice.gateway.v1.PrunedSegment
-	15, // 15: sluice.gateway.v1.Record.category:type_name -> sluice.mcp.v1.Category
-	16, // 16: sluice.gateway.v1.Record.risk:type_name -> sluice.policy.v1.Risk
-	0,  // 17: sluice.gateway.v1.PrunedSegment.reason:type_name -> sluice.gateway.v1.PruneReason
-	17, // 18: sluice.gateway.v1.LimitRecord.limit:type_name -> sluice.policy.v1.RuleLimit
-	19, // [19:19] is the sub-list for method output_type
-	19, // [19:19] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	2,  // 0: sluice.gateway.v1.Record.kind:type_name -> sluice.gateway.v1.RecordKind
+	8,  // 1: sluice.gateway.v1.Record.time:type_name -> google.protobuf.Timestamp
+	9,  // 2: sluice.gateway.v1.Record.principal:type_name -> sluice.identity.v1.Principal
+	10, // 3: sluice.gateway.v1.Record.rule:type_name -> sluice.policy.v1.RuleRef
+	11, // 4: sluice.gateway.v1.Record.effect:type_name -> sluice.policy.v1.Effect
+	12, // 5: sluice.gateway.v1.Record.code:type_name -> sluice.common.v1.Code
+	7,  // 6: sluice.gateway.v1.Record.limits:type_name -> sluice.gateway.v1.LimitRecord
+	8,  // 7: sluice.gateway.v1.Record.reserved:type_name -> google.protobuf.Timestamp
+	13, // 8: sluice.gateway.v1.Record.settled:type_name -> sluice.ratelimit.v1.Amount
+	3,  // 9: sluice.gateway.v1.Record.result:type_name -> sluice.gateway.v1.ResultClass
+	14, // 10: sluice.gateway.v1.Record.latency:type_name -> google.protobuf.Duration
+	15, // 11: sluice.gateway.v1.Record.session_key:type_name -> sluice.policy.v1.SessionKey
+	8,  // 12: sluice.gateway.v1.Record.since:type_name -> google.protobuf.Timestamp
+	16, // 13: sluice.gateway.v1.Record.votes:type_name -> sluice.approval.v1.Vote
+	6,  // 14: sluice.gateway.v1.Record.pruned:type_name -> sluice.gateway.v1.PrunedSegment
+	17, // 15: sluice.gateway.v1.Record.category:type_name -> sluice.mcp.v1.Category
+	18, // 16: sluice.gateway.v1.Record.risk:type_name -> sluice.policy.v1.Risk
+	5,  // 17: sluice.gateway.v1.Record.observed:type_name -> sluice.gateway.v1.ObservedDecision
+	0,  // 18: sluice.gateway.v1.ObservedDecision.effect:type_name -> sluice.gateway.v1.ObservedEffect
+	12, // 19: sluice.gateway.v1.ObservedDecision.code:type_name -> sluice.common.v1.Code
+	10, // 20: sluice.gateway.v1.ObservedDecision.rule:type_name -> sluice.policy.v1.RuleRef
+	1,  // 21: sluice.gateway.v1.PrunedSegment.reason:type_name -> sluice.gateway.v1.PruneReason
+	19, // 22: sluice.gateway.v1.LimitRecord.limit:type_name -> sluice.policy.v1.RuleLimit
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_sluice_gateway_v1_record_proto_init() }
@@ -1048,8 +1200,8 @@ func file_sluice_gateway_v1_record_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_gateway_v1_record_proto_rawDesc), len(file_sluice_gateway_v1_record_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   3,
+			NumEnums:      4,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -362,8 +362,6 @@ type Decision struct {
 	Limits []*RuleLimit `protobuf:"bytes,16,rep,name=limits,proto3" json:"limits,omitempty"`
 	// Terms of the approval. It is present if and only if effect is require_approval.
 	Approval *ApprovalTerms `protobuf:"bytes,7,opt,name=approval,proto3" json:"approval,omitempty"`
-	// Decisions that rules in `mode: observe` would have made.
-	Observations []*Observation `protobuf:"bytes,8,rep,name=observations,proto3" json:"observations,omitempty"`
 	// Values to remove from arguments and results.
 	Redactions []*Redaction `protobuf:"bytes,9,rep,name=redactions,proto3" json:"redactions,omitempty"`
 	// Maximum time for the server's response. If it is absent, the timeout in the server's configuration applies.
@@ -382,7 +380,9 @@ type Decision struct {
 	// waits. It is empty if a default decided.
 	RuleDigest []byte `protobuf:"bytes,15,opt,name=rule_digest,json=ruleDigest,proto3" json:"rule_digest,omitempty"`
 	// The catalog's classification of the called tool. It is absent if the tool has none.
-	ToolClass     *ToolClass `protobuf:"bytes,17,opt,name=tool_class,json=toolClass,proto3" json:"tool_class,omitempty"`
+	ToolClass *ToolClass `protobuf:"bytes,17,opt,name=tool_class,json=toolClass,proto3" json:"tool_class,omitempty"`
+	// Decision that would apply if nothing were observed (`mode: observe`). It is absent if it is the same decision.
+	Observed      *Observation `protobuf:"bytes,18,opt,name=observed,proto3" json:"observed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -466,13 +466,6 @@ func (x *Decision) GetApproval() *ApprovalTerms {
 	return nil
 }
 
-func (x *Decision) GetObservations() []*Observation {
-	if x != nil {
-		return x.Observations
-	}
-	return nil
-}
-
 func (x *Decision) GetRedactions() []*Redaction {
 	if x != nil {
 		return x.Redactions
@@ -525,6 +518,13 @@ func (x *Decision) GetRuleDigest() []byte {
 func (x *Decision) GetToolClass() *ToolClass {
 	if x != nil {
 		return x.ToolClass
+	}
+	return nil
+}
+
+func (x *Decision) GetObserved() *Observation {
+	if x != nil {
+		return x.Observed
 	}
 	return nil
 }
@@ -864,15 +864,22 @@ func (x *Grant) GetWhere() []string {
 	return nil
 }
 
-// Observation is the decision that a rule in `mode: observe` would have made.
+// Observation is the decision about a call that would apply if every rule were enforced, including the rules, documents
+// and servers that are only observed. The call itself is governed by the decision that contains the observation.
 type Observation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The rule.
-	Rule *RuleRef `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Effect of the rule. It is unspecified if the rule only adds limits.
-	Effect Effect `protobuf:"varint,2,opt,name=effect,proto3,enum=sluice.policy.v1.Effect" json:"effect,omitempty"`
-	// Limits that the rule would have applied.
-	Limits        []*RuleLimit `protobuf:"bytes,3,rep,name=limits,proto3" json:"limits,omitempty"`
+	// Effect that would apply.
+	Effect Effect `protobuf:"varint,1,opt,name=effect,proto3,enum=sluice.policy.v1.Effect" json:"effect,omitempty"`
+	// Reason for which the call would be refused or would wait. It is unspecified with the effect allow.
+	Code v1.Code `protobuf:"varint,2,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
+	// Message that the caller would receive. It is empty if no rule gives a reason.
+	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// Rule that would decide. It is absent if a default would decide.
+	Rule *RuleRef `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"`
+	// Limits that would apply in addition to the limits of the decision, if effect is allow: at most 64. The gateway
+	// reserves them too. If one of them is exceeded, the gateway does not refuse the call. It records that the call would
+	// have been limited.
+	Limits        []*RuleLimit `protobuf:"bytes,5,rep,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -907,18 +914,32 @@ func (*Observation) Descriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *Observation) GetRule() *RuleRef {
-	if x != nil {
-		return x.Rule
-	}
-	return nil
-}
-
 func (x *Observation) GetEffect() Effect {
 	if x != nil {
 		return x.Effect
 	}
 	return Effect_EFFECT_UNSPECIFIED
+}
+
+func (x *Observation) GetCode() v1.Code {
+	if x != nil {
+		return x.Code
+	}
+	return v1.Code(0)
+}
+
+func (x *Observation) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Observation) GetRule() *RuleRef {
+	if x != nil {
+		return x.Rule
+	}
+	return nil
 }
 
 func (x *Observation) GetLimits() []*RuleLimit {
@@ -1014,7 +1035,7 @@ const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"\xbaH\ar\x05(\x80\x80\x80\x02R\n" +
 	"paramsJson\x124\n" +
 	"\x11definition_digest\x18\x05 \x01(\fB\a\xbaH\x04z\x02\x18 R\x10definitionDigest\x125\n" +
-	"\x03ref\x18\x06 \x01(\tB#\xbaH r\x1e2\x1c^(ref/prompt|ref/resource)?$R\x03ref\"\xec\x05\n" +
+	"\x03ref\x18\x06 \x01(\tB#\xbaH r\x1e2\x1c^(ref/prompt|ref/resource)?$R\x03ref\"\xea\x05\n" +
 	"\bDecision\x120\n" +
 	"\x06effect\x18\x01 \x01(\x0e2\x18.sluice.policy.v1.EffectR\x06effect\x12*\n" +
 	"\x04code\x18\x02 \x01(\x0e2\x16.sluice.common.v1.CodeR\x04code\x12\x18\n" +
@@ -1022,8 +1043,7 @@ const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"\x04rule\x18\x04 \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\x12'\n" +
 	"\x0fpolicy_revision\x18\x05 \x01(\tR\x0epolicyRevision\x12=\n" +
 	"\x06limits\x18\x10 \x03(\v2\x1b.sluice.policy.v1.RuleLimitB\b\xbaH\x05\x92\x01\x02\x10@R\x06limits\x12;\n" +
-	"\bapproval\x18\a \x01(\v2\x1f.sluice.policy.v1.ApprovalTermsR\bapproval\x12A\n" +
-	"\fobservations\x18\b \x03(\v2\x1d.sluice.policy.v1.ObservationR\fobservations\x12;\n" +
+	"\bapproval\x18\a \x01(\v2\x1f.sluice.policy.v1.ApprovalTermsR\bapproval\x12;\n" +
 	"\n" +
 	"redactions\x18\t \x03(\v2\x1b.sluice.policy.v1.RedactionR\n" +
 	"redactions\x123\n" +
@@ -1039,7 +1059,8 @@ const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"\vrule_digest\x18\x0f \x01(\fR\n" +
 	"ruleDigest\x12:\n" +
 	"\n" +
-	"tool_class\x18\x11 \x01(\v2\x1b.sluice.policy.v1.ToolClassR\ttoolClassJ\x04\b\x06\x10\a\"9\n" +
+	"tool_class\x18\x11 \x01(\v2\x1b.sluice.policy.v1.ToolClassR\ttoolClass\x129\n" +
+	"\bobserved\x18\x12 \x01(\v2\x1d.sluice.policy.v1.ObservationR\bobservedJ\x04\b\x06\x10\aJ\x04\b\b\x10\t\"9\n" +
 	"\aRuleRef\x12\x1a\n" +
 	"\bdocument\x18\x01 \x01(\tR\bdocument\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\"\xc0\x02\n" +
@@ -1064,11 +1085,13 @@ const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"\xbaH\a\"\x05\x18\x90N(\x01R\x05calls\x12A\n" +
 	"\x06within\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xf5$*\x00R\x06within\x12\x1e\n" +
 	"\x05scope\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05scope\x12%\n" +
-	"\x05where\x18\x04 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10@\"\x05r\x03(\x80\x10R\x05where\"\xa3\x01\n" +
-	"\vObservation\x12-\n" +
-	"\x04rule\x18\x01 \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\x120\n" +
-	"\x06effect\x18\x02 \x01(\x0e2\x18.sluice.policy.v1.EffectR\x06effect\x123\n" +
-	"\x06limits\x18\x03 \x03(\v2\x1b.sluice.policy.v1.RuleLimitR\x06limits\"\xa5\x01\n" +
+	"\x05where\x18\x04 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10@\"\x05r\x03(\x80\x10R\x05where\"\xf3\x01\n" +
+	"\vObservation\x120\n" +
+	"\x06effect\x18\x01 \x01(\x0e2\x18.sluice.policy.v1.EffectR\x06effect\x12*\n" +
+	"\x04code\x18\x02 \x01(\x0e2\x16.sluice.common.v1.CodeR\x04code\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\x12-\n" +
+	"\x04rule\x18\x04 \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\x12=\n" +
+	"\x06limits\x18\x05 \x03(\v2\x1b.sluice.policy.v1.RuleLimitB\b\xbaH\x05\x92\x01\x02\x10@R\x06limits\"\xa5\x01\n" +
 	"\tRedaction\x12-\n" +
 	"\x04rule\x18\x01 \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\x129\n" +
 	"\x06target\x18\x02 \x01(\x0e2!.sluice.policy.v1.RedactionTargetR\x06target\x12\x12\n" +
@@ -1133,10 +1156,10 @@ var file_sluice_policy_v1_decision_proto_depIdxs = []int32{
 	6,  // 2: sluice.policy.v1.Decision.rule:type_name -> sluice.policy.v1.RuleRef
 	7,  // 3: sluice.policy.v1.Decision.limits:type_name -> sluice.policy.v1.RuleLimit
 	8,  // 4: sluice.policy.v1.Decision.approval:type_name -> sluice.policy.v1.ApprovalTerms
-	10, // 5: sluice.policy.v1.Decision.observations:type_name -> sluice.policy.v1.Observation
-	11, // 6: sluice.policy.v1.Decision.redactions:type_name -> sluice.policy.v1.Redaction
-	13, // 7: sluice.policy.v1.Decision.timeout:type_name -> google.protobuf.Duration
-	14, // 8: sluice.policy.v1.Decision.tool_class:type_name -> sluice.policy.v1.ToolClass
+	11, // 5: sluice.policy.v1.Decision.redactions:type_name -> sluice.policy.v1.Redaction
+	13, // 6: sluice.policy.v1.Decision.timeout:type_name -> google.protobuf.Duration
+	14, // 7: sluice.policy.v1.Decision.tool_class:type_name -> sluice.policy.v1.ToolClass
+	10, // 8: sluice.policy.v1.Decision.observed:type_name -> sluice.policy.v1.Observation
 	6,  // 9: sluice.policy.v1.RuleLimit.rule:type_name -> sluice.policy.v1.RuleRef
 	15, // 10: sluice.policy.v1.RuleLimit.limit:type_name -> sluice.ratelimit.v1.Limit
 	2,  // 11: sluice.policy.v1.RuleLimit.session_key:type_name -> sluice.policy.v1.SessionKey
@@ -1145,16 +1168,17 @@ var file_sluice_policy_v1_decision_proto_depIdxs = []int32{
 	13, // 14: sluice.policy.v1.ApprovalTerms.execute_within:type_name -> google.protobuf.Duration
 	9,  // 15: sluice.policy.v1.ApprovalTerms.grant:type_name -> sluice.policy.v1.Grant
 	13, // 16: sluice.policy.v1.Grant.within:type_name -> google.protobuf.Duration
-	6,  // 17: sluice.policy.v1.Observation.rule:type_name -> sluice.policy.v1.RuleRef
-	0,  // 18: sluice.policy.v1.Observation.effect:type_name -> sluice.policy.v1.Effect
-	7,  // 19: sluice.policy.v1.Observation.limits:type_name -> sluice.policy.v1.RuleLimit
-	6,  // 20: sluice.policy.v1.Redaction.rule:type_name -> sluice.policy.v1.RuleRef
-	3,  // 21: sluice.policy.v1.Redaction.target:type_name -> sluice.policy.v1.RedactionTarget
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	0,  // 17: sluice.policy.v1.Observation.effect:type_name -> sluice.policy.v1.Effect
+	12, // 18: sluice.policy.v1.Observation.code:type_name -> sluice.common.v1.Code
+	6,  // 19: sluice.policy.v1.Observation.rule:type_name -> sluice.policy.v1.RuleRef
+	7,  // 20: sluice.policy.v1.Observation.limits:type_name -> sluice.policy.v1.RuleLimit
+	6,  // 21: sluice.policy.v1.Redaction.rule:type_name -> sluice.policy.v1.RuleRef
+	3,  // 22: sluice.policy.v1.Redaction.target:type_name -> sluice.policy.v1.RedactionTarget
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_sluice_policy_v1_decision_proto_init() }
