@@ -34,8 +34,8 @@ GUESTS := $(notdir $(wildcard sdk/guests/*))
 .PHONY: guests
 guests: ## Build the guests that are part of the programs
 	@cd sdk && for guest in $(GUESTS); do GOOS=wasip1 GOARCH=wasm go build -trimpath -buildvcs=false -buildmode=c-shared -ldflags='-s -w' \
-		-o ../services/wasmagent/internal/modules/dist/$$guest.wasm ./guests/$$guest; done; \
-		gzip -9nf ../services/wasmagent/internal/modules/dist/*.wasm
+		-o ../services/wasmagent/internal/modules/dist/$$guest.wasm ./guests/$$guest; done
+	@cd services && go run -trimpath ./wasmagent/internal/modules/pack wasmagent/internal/modules/dist
 
 .PHONY: build
 build: guests ## Build every program into bin/

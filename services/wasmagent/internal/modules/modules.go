@@ -3,18 +3,22 @@
 package modules
 
 import (
+	"archive/tar"
 	"cmp"
-	"compress/gzip"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"sync"
+
+	"github.com/klauspost/compress/zstd"
 )
 
 //go:embed dist
@@ -45,26 +49,65 @@ type Listed struct {
 // built.
 var shipped = sync.OnceValue(func() map[string]string {
 	digests := make(map[string]string)
-	for _, name := range shippedNames {
-		if module, err := readShipped(name); err == nil {
-			digests[name] = digestOf(module)
+	_ = eachShipped(func(name string, module io.Reader) error { // without an archive, no guest was built
+		h := sha256.New()
+		if _, err := io.Copy(h, module); err != nil {
+			return err
 		}
-	}
+		digests[name] = hex.EncodeToString(h.Sum(nil))
+		return nil
+	})
 	return digests
 })
 
-// readShipped returns the module of a shipped guest, which is embedded in compressed form.
-func readShipped(name string) ([]byte, error) {
-	file, err := dist.Open("dist/" + name + ".wasm.gz")
+// errFound ends eachShipped early.
+var errFound = errors.New("the guest was found")
+
+// readShipped returns the module of a shipped guest.
+func readShipped(name string) (module []byte, err error) {
+	err = eachShipped(func(found string, text io.Reader) (err error) {
+		if found != name {
+			return nil
+		}
+		if module, err = io.ReadAll(text); err == nil {
+			err = errFound
+		}
+		return err
+	})
+	switch {
+	case errors.Is(err, errFound):
+		return module, nil
+	case err == nil:
+		err = fs.ErrNotExist
+	}
+	return nil, err
+}
+
+// eachShipped calls yield for each shipped guest, in the order of the names. It returns the first error of yield, or an
+// error if the archive does not exist or is damaged.
+func eachShipped(yield func(name string, module io.Reader) error) error {
+	file, err := dist.Open("dist/guests.tar.zst")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer file.Close() //nolint:errcheck // the file was only read
-	unpacked, err := gzip.NewReader(file)
+	unpacked, err := zstd.NewReader(file, zstd.WithDecoderConcurrency(1))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return io.ReadAll(unpacked)
+	defer unpacked.Close()
+	for archive := tar.NewReader(unpacked); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			err = yield(strings.TrimSuffix(header.Name, ".wasm"), archive)
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // Guests is the set of guests that agents may run. The zero value contains only the shipped guests.
