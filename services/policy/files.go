@@ -21,8 +21,8 @@ import (
 
 var extensions = []string{".yaml", ".yml", ".json"}
 
-// compile parses and compiles documents. Documents with warnings can still be used.
-func (c *Config) compile(documents []*policyv1.Document, people *engine.Approvers) (*engine.Set, strictyaml.Errors, error) {
+// compile parses and compiles documents, and runs their tests. Documents with warnings can still be used.
+func (c *Config) compile(ctx context.Context, documents []*policyv1.Document, people *engine.Approvers) (*engine.Set, strictyaml.Errors, error) {
 	files := make([]document.File, len(documents))
 	for i, d := range documents {
 		files[i] = document.File{Path: d.GetPath(), Text: []byte(d.GetText())}
@@ -34,6 +34,13 @@ func (c *Config) compile(documents []*policyv1.Document, people *engine.Approver
 	set, err := engine.Compile(parsed.Documents, engine.Options{
 		SessionCap: c.SessionCap, Times: engine.Times{Decide: c.Decide, Execute: c.Execute},
 	})
+	if err != nil {
+		return nil, nil, err
+	}
+	failed, err := parsed.RunTests(ctx, set)
+	if err == nil {
+		err = failed.Err()
+	}
 	return set, parsed.Warnings, err
 }
 
@@ -95,7 +102,7 @@ func ReadDocuments(paths []string) ([]*policyv1.Document, error) { return read(p
 // Lint checks documents that will be active together. It does not check who can approve calls. The documents load if no
 // finding is an error.
 func Lint(documents []*policyv1.Document) []*policyv1.Finding {
-	return lint(baseConfig(new(config.Default())), documents, nil)
+	return lint(context.Background(), baseConfig(new(config.Default())), documents, nil)
 }
 
 // LintFor is like [Lint], but checks the documents under a configuration, and also checks who can approve calls. It
@@ -105,11 +112,11 @@ func LintFor(f *config.File, documents []*policyv1.Document) []*policyv1.Finding
 	for _, t := range f.Auth.Tokens {
 		cfg.Tokens = append(cfg.Tokens, &identityv1.TokenRecord{Token: tokenOf(f, t)})
 	}
-	return lint(cfg, documents, cfg.approvers())
+	return lint(context.Background(), cfg, documents, cfg.approvers())
 }
 
-func lint(cfg Config, documents []*policyv1.Document, people *engine.Approvers) []*policyv1.Finding {
-	_, warnings, err := cfg.compile(documents, people)
+func lint(ctx context.Context, cfg Config, documents []*policyv1.Document, people *engine.Approvers) []*policyv1.Finding {
+	_, warnings, err := cfg.compile(ctx, documents, people)
 	out := findings(err)
 	for _, w := range warnings {
 		found := findingOf(w)
@@ -151,7 +158,7 @@ func (s *Service) LintDocuments(ctx context.Context, req *policyv1.LintDocuments
 	if operatesInstallation(authn.CallerOf(ctx)) {
 		people = s.approvers
 	}
-	return &policyv1.LintDocumentsResponse{Findings: lint(s.cfg, req.GetDocuments(), people)}, nil
+	return &policyv1.LintDocumentsResponse{Findings: lint(ctx, s.cfg, req.GetDocuments(), people)}, nil
 }
 
 // ApplyDocuments implements policyv1.PolicyServiceServer. It always fails, because documents come from files.

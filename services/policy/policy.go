@@ -144,7 +144,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the policies do not load:\n%w", err)
 	}
-	set, warnings, err := cfg.compile(documents, s.approvers)
+	set, warnings, err := cfg.compile(ctx, documents, s.approvers)
 	if err != nil {
 		return nil, fmt.Errorf("the policies do not load:\n%w", err)
 	}

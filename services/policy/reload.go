@@ -67,7 +67,7 @@ func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, e
 	next := &activeSet{Set: old.Set, number: old.number + 1, catalog: old.catalog, revision: old.revision, documents: documents, activated: old.activated}
 	if err == nil {
 		var set *engine.Set
-		if set, next.warnings, err = s.cfg.compile(documents, s.approvers); err == nil {
+		if set, next.warnings, err = s.cfg.compile(ctx, documents, s.approvers); err == nil {
 			next.Set, next.revision = set, revisionOf(set, next.catalog)
 		}
 	}

@@ -26,6 +26,9 @@
 //	    when: args.draft == true   # a condition; see package condition
 //	    action: allow
 //	    otherwise: {action: deny, reason: agents create drafts only}
+//	tests:                         # calls with the decisions that the documents must give; see Set.RunTests
+//	  - call: {tool: create_issue, args: {draft: false}}
+//	    want: {action: deny, rule: only-drafts.otherwise}
 //
 // A rule or an entry with `when` decides only if the condition is true. `otherwise` has the keys of a rule without a
 // condition, and decides if the condition is false.
@@ -75,6 +78,8 @@ type Set struct {
 	// Warnings are about rules that probably do not do what their author meant. They do not prevent the documents from
 	// loading.
 	Warnings strictyaml.Errors
+	// Tests are the tests of the documents. Run them with [Set.RunTests].
+	Tests []Test
 }
 
 // ParseSet parses documents that are to be active together. If people is not nil, it also checks whether calls can be
@@ -99,6 +104,7 @@ func ParseSet(files []File, people *engine.Approvers) (*Set, error) {
 		owners[d.Name] = f.Path
 		set.Documents = append(set.Documents, d)
 		set.Warnings = append(set.Warnings, r.warnings...)
+		set.Tests = append(set.Tests, r.read...)
 	}
 	if len(problems) > 0 {
 		return nil, problems // in the order of the files, and sorted for each file
@@ -142,6 +148,8 @@ type reader struct {
 	warnings strictyaml.Errors
 	// rulePaths lists the YAML paths of the document's rules.
 	rulePaths []string
+	// read are the tests of the document.
+	read []Test
 }
 
 // add reports a problem at a path, unless a problem is already known at the path or below it. Otherwise a value that
@@ -179,6 +187,7 @@ func (r *reader) document(f *form) engine.Document {
 	for _, fault := range d.Check() {
 		r.addParseError(fault, f)
 	}
+	r.read = r.tests(f, &d)
 	return d
 }
 

@@ -21,6 +21,7 @@ type form struct {
 	Default *string          `yaml:"default"`
 	Tools   map[string]terms `yaml:"tools"`
 	Rules   []namedRule      `yaml:"rules"`
+	Tests   []testForm       `yaml:"tests"`
 }
 
 type namedRule struct {
@@ -154,7 +155,7 @@ func explainKey(key string) (message, suggestion string, ok bool) {
 
 // notSupported are the keys of the policy language that this version does not support, wherever they appear.
 var notSupported = []string{
-	"tests", "mode", // of documents
+	"mode",                                             // of documents
 	"redact", "on_limiter_error", "timeout", "forward", // of rules
 	"algorithm", "burst", "max_in_flight", "cost", "settle", "repeat", // of limits
 }

@@ -21,23 +21,29 @@ import (
 
 // message is a document with the expected errors or warnings.
 type message struct {
-	name string
-	text []byte
-	want string
+	file, name string
+	text       []byte
+	want       string
 }
 
-// messages returns the documents of the archive. A file called errors follows each of them.
+// messages returns the documents of the archives testdata/messages*.txtar. A file called errors follows each of them.
 func messages(t testing.TB) (out []message) {
 	t.Helper()
-	archive, err := txtar.ParseFile(filepath.Join("testdata", "messages.txtar"))
-	if err != nil {
-		t.Fatal(err)
+	files, err := filepath.Glob(filepath.Join("testdata", "messages*.txtar"))
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
 	}
-	for i := 0; i+1 < len(archive.Files); i += 2 {
-		if archive.Files[i+1].Name != "errors" {
-			t.Fatalf("no file errors follows %q", archive.Files[i].Name)
+	for _, file := range files {
+		archive, err := txtar.ParseFile(file)
+		if err != nil {
+			t.Fatal(err)
 		}
-		out = append(out, message{archive.Files[i].Name, archive.Files[i].Data, string(archive.Files[i+1].Data)})
+		for i := 0; i+1 < len(archive.Files); i += 2 {
+			if archive.Files[i+1].Name != "errors" {
+				t.Fatalf("%s: no file errors follows %q", file, archive.Files[i].Name)
+			}
+			out = append(out, message{file, archive.Files[i].Name, unescape(archive.Files[i].Data), string(archive.Files[i+1].Data)})
+		}
 	}
 	return out
 }
@@ -62,17 +68,26 @@ func loadMessages(t *testing.T, m message) string {
 	case err != nil:
 		t.Fatal(err)
 	default:
-		problems = set.Warnings
+		problems = append(set.Warnings, runTests(t, set)...)
 	}
 	return problems.Error() + "\n"
 }
 
-// TestMessages checks the messages for the documents in testdata/messages.txtar.
+// runTests runs the tests of a set of documents.
+func runTests(t *testing.T, set *document.Set) strictyaml.Errors {
+	t.Helper()
+	failed, err := set.RunTests(t.Context(), compile(t, set))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return failed
+}
+
+// TestMessages checks the messages for the documents in testdata/messages*.txtar.
 func TestMessages(t *testing.T) {
 	t.Parallel()
-	all := messages(t)
-	golden := new(txtar.Archive)
-	for _, m := range all {
+	golden := make(map[string]*txtar.Archive)
+	for _, m := range messages(t) {
 		got := loadMessages(t, m)
 		if strings.TrimSpace(got) == "" {
 			t.Errorf("%s has no messages", m.name)
@@ -80,14 +95,29 @@ func TestMessages(t *testing.T) {
 		if got != m.want && !*update {
 			t.Errorf("%s gives\n%swant\n%s", m.name, got, m.want)
 		}
-		golden.Files = append(golden.Files, txtar.File{Name: m.name, Data: m.text}, txtar.File{Name: "errors", Data: []byte(got)})
+		if golden[m.file] == nil {
+			golden[m.file] = new(txtar.Archive)
+		}
+		golden[m.file].Files = append(golden[m.file].Files, txtar.File{Name: m.name, Data: escape(m.text)}, txtar.File{Name: "errors", Data: []byte(got)})
 	}
-	if *update {
-		if err := os.WriteFile(filepath.Join("testdata", "messages.txtar"), txtar.Format(golden), 0o644); err != nil {
-			t.Fatal(err)
+	for file, archive := range golden {
+		if *update {
+			if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 }
+
+// In the archives, ␍ stands for a carriage return and ␂ for a byte order mark, because editors and Git change both.
+var (
+	unescapes = strings.NewReplacer("␍", "\r", "␂", "\ufeff")
+	escapes   = strings.NewReplacer("\r", "␍", "\ufeff", "␂")
+)
+
+func unescape(text []byte) []byte { return []byte(unescapes.Replace(string(text))) }
+
+func escape(text []byte) []byte { return []byte(escapes.Replace(string(text))) }
 
 // messageSources lists the sources whose strings are messages of the loader. untestedMessages maps strings in these
 // sources to a reason why they are not tested: they are not messages, or no document of the archive can cause them.
@@ -97,17 +127,21 @@ var (
 		"../../../internal/strictyaml/source.go", "../condition/check.go", "../condition/error.go", "../condition/misleading_tests.go",
 	}
 	untestedMessages = map[string]string{
-		"an entry under tools has no name":                  "the form has no such key",
-		"an entry under tools matches only its tool":        "the form has no such key",
-		"another document has the name":                     "TestParseSetNamesTheProblemsOfEveryFile",
-		"give each document a different name":               "TestParseSetNamesTheProblemsOfEveryFile",
-		"the document can't have the file's name: add name": "TestParseRefusesANameThatTheFileCannotGive",
-		"larger than":              "a file of 1 MiB",
-		"make a YAML loader":       "its options are constants",
-		"unknown anchor":           "how the parser begins a message that is replaced",
-		"conditions do not have":   "the parser knows no other functions",
-		"a decimal can't be a key": "the parser knows no such maps",
-		"(in container '')":        "how the parser ends messages, which is cut off",
+		"an entry under tools has no name":                            "the form has no such key",
+		"an entry under tools matches only its tool":                  "the form has no such key",
+		"another document has the name":                               "TestParseSetNamesTheProblemsOfEveryFile",
+		"give each document a different name":                         "TestParseSetNamesTheProblemsOfEveryFile",
+		"the document can't have the file's name: add name":           "TestParseRefusesANameThatTheFileCannotGive",
+		"the rule is in the document":                                 "testdata/tests/two_documents.txtar",
+		"a test is decided by all documents that are loaded together": "testdata/tests/two_documents.txtar",
+		"has more than 1000 tests":                                    "a document of 1,001 tests",
+		"run the tests of the policy":                                 "an error of the context",
+		"larger than":                                                 "a file of 1 MiB",
+		"make a YAML loader":                                          "its options are constants",
+		"unknown anchor":                                              "how the parser begins a message that is replaced",
+		"conditions do not have":                                      "the parser knows no other functions",
+		"a decimal can't be a key":                                    "the parser knows no such maps",
+		"(in container '')":                                           "how the parser ends messages, which is cut off",
 	}
 )
 
@@ -125,7 +159,7 @@ func TestMessages_AreComplete(t *testing.T) {
 			files, _ = filepath.Glob(filepath.Join(source, "*.go")) // the pattern is a constant
 		}
 		for _, file := range files {
-			if strings.HasSuffix(file, "_test.go") {
+			if strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, "schema") { // the schema has descriptions
 				continue
 			}
 			tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)

@@ -155,6 +155,11 @@ func compileStory(t *testing.T, archive *txtar.Archive) *engine.Set {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return compile(t, parsed)
+}
+
+func compile(t testing.TB, parsed *document.Set) *engine.Set {
+	t.Helper()
 	set, err := engine.Compile(parsed.Documents, engine.Options{SessionCap: 10, Times: engine.Times{Decide: 15 * time.Minute, Execute: 5 * time.Minute}})
 	if err != nil {
 		t.Fatal(err)

@@ -21,34 +21,48 @@ import (
 )
 
 func (t *tool) policy() *cobra.Command {
-	return group("policy", "Check policy documents, and explain their decisions", t.policyLint(), t.policyExplain(), t.policySuggest())
+	return group("policy", "Check policy documents, and explain their decisions", t.policyLint(), t.policyTest(), t.policyExplain(), t.policySuggest(), t.policySchema())
 }
 
 func (t *tool) policyLint() *cobra.Command {
 	return &cobra.Command{
 		Use:   "lint FILE...",
-		Short: "Check that policy documents load together, offline",
-		Long: `Check that documents load together. With --config, also check that there are people who can
+		Short: "Check that policy documents load together and pass their tests, offline",
+		Long: `Check that documents load together and pass their tests. With --config, also check that there are people who can
 give each approval, that the servers in the documents are configured, and that the servers
 listed the tools in the documents when the mesh last ran. The command sends nothing over the
 network. It exits with 1 if a document would not load, and with 0 if there are only warnings.`,
 		Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
-			documents, err := policy.ReadDocuments(given)
+			findings, documents, err := t.checkDocuments(c.Context(), given)
 			if err != nil {
 				return err
 			}
-			if t.config == "" { // without a configuration, the approvers are not known
-				return t.printFindings(policy.Lint(documents), len(documents))
+			summary := fmt.Sprintf("%d document(s) load", len(documents))
+			if tests := policy.CountTests(documents); tests > 0 {
+				summary += fmt.Sprintf(", %d test(s) pass", tests)
 			}
-			f, err := t.load()
-			if err != nil {
-				return err
-			}
-			unknown := policy.UnknownNames(documents, inventoryOf(c.Context(), f))
-			return t.printFindings(append(policy.LintFor(withGeneratedTokens(f), documents), unknown...), len(documents))
+			return t.printFindings(findings, summary)
 		},
 	}
+}
+
+// checkDocuments reads and checks documents. Without a configuration, the approvers and the servers are not known and
+// not checked.
+func (t *tool) checkDocuments(ctx context.Context, paths []string) ([]*policyv1.Finding, []*policyv1.Document, error) {
+	documents, err := policy.ReadDocuments(paths)
+	if err != nil {
+		return nil, nil, err
+	}
+	if t.config == "" {
+		return policy.Lint(documents), documents, nil
+	}
+	f, err := t.load()
+	if err != nil {
+		return nil, nil, err
+	}
+	unknown := policy.UnknownNames(documents, inventoryOf(ctx, f))
+	return append(policy.LintFor(withGeneratedTokens(f), documents), unknown...), documents, nil
 }
 
 type finding struct {
@@ -60,7 +74,8 @@ type finding struct {
 	Suggestion string `json:"suggestion,omitzero"`
 }
 
-func (t *tool) printFindings(findings []*policyv1.Finding, documents int) error {
+// printFindings prints findings about documents, and the summary if the documents load.
+func (t *tool) printFindings(findings []*policyv1.Finding, summary string) error {
 	out := make([]finding, len(findings))
 	for i, f := range findings {
 		out[i] = finding{
@@ -81,7 +96,7 @@ func (t *tool) printFindings(findings []*policyv1.Finding, documents int) error 
 		return errSilent
 	}
 	if !t.json() {
-		fmt.Fprintf(t.out, "%d document(s) load\n", documents)
+		t.printf("%s", summary)
 	}
 	return nil
 }

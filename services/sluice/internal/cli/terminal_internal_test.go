@@ -42,9 +42,9 @@ func TestCommands_EscapeHostileTexts(t *testing.T) {
 	t.Parallel()
 	calls := hostileCalls()
 	// These commands print the position of a problem in a file, but not the content at that position.
-	named := []string{"config check", "policy lint", "journal verify"}
+	named := []string{"config check", "policy lint", "policy test", "journal verify"}
 	// These commands print no untrusted strings, or, like stdio, print for a program.
-	own := []string{"certs", "completion", "demo-server", "forward", "help", "setup", "stdio", "token show", "up", "version"}
+	own := []string{"certs", "completion", "demo-server", "forward", "help", "policy schema", "setup", "stdio", "token show", "up", "version"}
 	for _, name := range leafCommands(newTool("sluice", io.Discard, io.Discard).root()) {
 		if _, ok := calls[name]; !ok && !slices.Contains(own, name) {
 			t.Errorf("this test does not run `%s`: add it to hostileCalls, or to own if it prints no untrusted text", name)
@@ -97,7 +97,7 @@ func hostileCalls() map[string][]string {
 		"catalog accept": {"raw", "tool", "--digest", hostileDigest}, "catalog refuse": {"raw", "tool", "--digest", hostileDigest},
 		"catalog override": {"raw", "tool", "--risk", "low", "--reason", "x"}, "catalog quarantine": {"raw", "--reason", "x"}, "catalog export": {"--format", "json"},
 		"catalog classify": {"--server", hostile, "--file", "tools.json"}, "policy suggest": {"--server", "raw", "--file", "tools.json"},
-		"policy explain": {"--server", "raw", "--tool", "tool"}, "policy lint": {"policy.yaml"}, "journal verify": {"journal"}, "status": nil, "doctor": nil, "tools": {"raw"},
+		"policy explain": {"--server", "raw", "--tool", "tool"}, "policy lint": {"policy.yaml"}, "policy test": {"policy.yaml"}, "journal verify": {"journal"}, "status": nil, "doctor": nil, "tools": {"raw"},
 		"__complete approvals show": {""}, "__complete decisions tail --server": {""}, "__complete call raw": {""}, "__complete agents show": {""},
 	}
 }

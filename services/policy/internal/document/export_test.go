@@ -1,0 +1,10 @@
+package document
+
+// KeywordTexts returns the descriptions of keys by the names in keywords.
+func KeywordTexts() map[string]string {
+	out := make(map[string]string, len(keywords))
+	for name, k := range keywords {
+		out[name] = k.text
+	}
+	return out
+}

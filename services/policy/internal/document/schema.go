@@ -1,0 +1,143 @@
+package document
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"go.yaml.in/yaml/v4"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// Schema returns the JSON Schema of documents. It is for editors: it accepts every document that loads, and refuses
+// unknown keys, values of the wrong type and unknown names of actions, defaults and so on. It can't check conditions,
+// patterns, or keys that depend on each other.
+//
+// The schema is of draft 7, because all versions of the YAML language server support that draft.
+func Schema() []byte {
+	root := object("document", reflect.TypeFor[form]())
+	root["$schema"] = "http://json-schema.org/draft-07/schema#"
+	root["title"] = "Sluice policy"
+	root["description"] = "A policy document of Sluice, version 1"
+	out, err := json.Marshal(root, json.Deterministic(true), jsontext.WithIndent("  "), jsontext.EscapeForHTML(false))
+	if err != nil {
+		panic("document: marshal the schema: " + err.Error()) // its values are strings, numbers, lists and maps
+	}
+	return append(out, '\n')
+}
+
+// A schema is a JSON Schema.
+type schema = map[string]any
+
+// structNames are the names of structs in keys of [keywords].
+var structNames = map[reflect.Type]string{
+	reflect.TypeFor[form]():          "document",
+	reflect.TypeFor[namedRule]():     "rule",
+	reflect.TypeFor[terms]():         "rule",
+	reflect.TypeFor[match]():         "match",
+	reflect.TypeFor[grant]():         "grant",
+	reflect.TypeFor[rateLimit]():     "limit",
+	reflect.TypeFor[testForm]():      "test",
+	reflect.TypeFor[testCall]():      "call",
+	reflect.TypeFor[testCaller]():    "caller",
+	reflect.TypeFor[testPrincipal](): "caller",
+	reflect.TypeFor[testTool]():      "tool",
+	reflect.TypeFor[testWant]():      "want",
+}
+
+// object returns the schema of a struct with a name, without the omitted keys.
+func object(name string, t reflect.Type, omitted ...string) schema {
+	properties, required := make(schema), make([]string, 0)
+	addProperties(properties, &required, t, omitted)
+	if name == "chain" {
+		required = append(required, "subject")
+	}
+	out := schema{"type": "object", "additionalProperties": false, "properties": properties}
+	if slices.Sort(required); len(required) > 0 {
+		out["required"] = required
+	}
+	return out
+}
+
+func addProperties(properties schema, required *[]string, t reflect.Type, omitted []string) {
+	for f := range t.Fields() {
+		key, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		if options == "inline" {
+			addProperties(properties, required, f.Type, omitted)
+			continue
+		}
+		if slices.Contains(omitted, key) {
+			continue
+		}
+		k := keywords[structNames[t]+"."+key]
+		property := value(key, f.Type, k)
+		property["description"] = k.text
+		properties[key] = property
+		if k.required {
+			*required = append(*required, key)
+		}
+	}
+}
+
+// value returns the schema of the value of a key.
+func value(key string, t reflect.Type, k keyword) schema {
+	switch {
+	case t == reflect.TypeFor[*yaml.Node]():
+		return schema{"type": "object"}
+	case t.Kind() == reflect.Pointer:
+		return value(key, t.Elem(), k)
+	case t == reflect.TypeFor[window]():
+		return schema{"anyOf": []schema{
+			{"type": "integer", "minimum": 1},
+			{"type": "string", "pattern": `^([0-9]+d|([0-9]*[.]?[0-9]+(ns|us|µs|ms|s|m|h))+)$`},
+		}}
+	case t == reflect.TypeFor[moment]():
+		return schema{"type": "string", "pattern": `^[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt].+)?$`}
+	case t == reflect.TypeFor[terms]() && key == "otherwise":
+		return object(key, t, "when", "extra_args", "otherwise")
+	case t.Kind() == reflect.Struct:
+		return object(key, t)
+	case t.Kind() == reflect.Map:
+		out := schema{"type": "object", "additionalProperties": value(key, t.Elem(), keyword{}), "minProperties": 1}
+		maps.Copy(out, k.limits)
+		return out
+	case t.Kind() == reflect.Slice:
+		list := schema{"type": "array", "items": value(key, t.Elem(), k), "minItems": 1}
+		if strings.HasPrefix(t.Name(), "OneOrMany[") {
+			return schema{"anyOf": []schema{value(key, t.Elem(), k), list}}
+		}
+		return list
+	}
+	out := schema{"type": map[reflect.Kind]string{
+		reflect.String: "string", reflect.Bool: "boolean", reflect.Int: "integer", reflect.Int64: "integer",
+	}[t.Kind()]}
+	maps.Copy(out, k.limits)
+	return out
+}
+
+// A keyword describes a key of a document.
+type keyword struct {
+	// text is shown by editors.
+	text string
+	// limits are the keywords of the schema that a value has in addition to its type. They concern the items of a list.
+	limits   schema
+	required bool
+}
+
+const (
+	documentNamePattern = `^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`
+	toolNamePattern     = `^[A-Za-z0-9_./-]{1,128}$`
+)
+
+func oneOf(names []string) schema { return schema{"enum": names} }
+
+func between(low, high int64) schema { return schema{"minimum": low, "maximum": high} }
+
+func atMost(bytes int) schema { return schema{"minLength": 1, "maxLength": bytes} }
+
+// patternLimits are the limits of a pattern. A schema counts characters, of which a pattern has no more than bytes.
+var patternLimits = atMost(engine.MaxPatternBytes)

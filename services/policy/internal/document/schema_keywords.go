@@ -1,0 +1,96 @@
+package document
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// keywords describes every key that a document can have. A key of this map is the name of a struct in [structNames] and
+// the key in a document.
+var keywords = map[string]keyword{
+	"document.version": {"The version of the policy language: always 1.", schema{"const": 1}, true},
+	"document.name":    {"The unique name of the document. Default: the file's name.", schema{"pattern": documentNamePattern}, false},
+	"document.server":  {"The server to which the document applies: a name or a pattern. Without it: every server.", patternLimits, false},
+	"document.default": {"The decision on tools/call if no rule with an action matches.", oneOf([]string{"deny", "allow", "by_risk"}), false},
+	"document.tools":   {"Entries by exact tool name.", schema{"propertyNames": schema{"pattern": toolNamePattern}}, false},
+	"document.rules":   {"Rules by patterns for tools, methods and callers. Their order has no effect.", nil, false},
+	"document.tests":   {"Calls with the decisions that are expected. A document whose tests fail does not load.", nil, false},
+
+	"rule.name":           {"The unique name of the rule. Decisions and limits refer to it.", schema{"pattern": documentNamePattern}, true},
+	"rule.match":          {"The calls that the rule matches. Every key must match; an absent key matches everything.", nil, false},
+	"rule.action":         {"What happens to a matching call. The strictest action of all matching rules wins: hide, deny, require_approval, allow.", oneOf(engine.Actions()), false},
+	"rule.reason":         {"Text for the model and for people, for example what to do instead.", schema{"maxLength": engine.MaxReasonBytes}, false},
+	"rule.rate_limit":     {"A limit or a list of limits. Every limit of every matching rule applies.", nil, false},
+	"rule.approvers":      {"Groups whose members may approve. Default: any approver.", schema{"minLength": 1}, false},
+	"rule.quorum":         {"How many people must approve. Default: 1.", between(1, engine.MaxQuorum), false},
+	"rule.decide_within":  {"The time for people to decide, for example 1h.", nil, false},
+	"rule.execute_within": {"The time for the caller to repeat the approved call, for example 10m.", nil, false},
+	"rule.self_confirm":   {"Whether the user of the agent may also confirm the call.", nil, false},
+	"rule.grant":          {"One approval covers several calls.", nil, false},
+	"rule.idempotent":     {"Whether an approved call with an unknown outcome may be sent again.", nil, false},
+	"rule.when":           {"A condition, for example args.draft == true. The rule decides only if the condition is true.", atMost(2048), false},
+	"rule.extra_args":     {"The condition ignores arguments that it does not read.", oneOf([]string{"allow"}), false},
+	"rule.otherwise":      {"The rule for calls for which the condition is false.", nil, false},
+
+	"match.method":      {"Methods of MCP. Default: tools/call. Patterns with * and ?.", patternLimits, false},
+	"match.tool":        {"Names of tools. Patterns with * and ?.", patternLimits, false},
+	"match.prompt":      {"Names of prompts. Patterns with * and ?.", patternLimits, false},
+	"match.uri":         {"URIs of resources. Patterns with * and ?.", patternLimits, false},
+	"match.server":      {"Names of servers. Patterns with * and ?.", patternLimits, false},
+	"match.agent":       {"Names of agents. Patterns with * and ?.", patternLimits, false},
+	"match.principal":   {"Subjects of callers. Patterns with * and ?.", patternLimits, false},
+	"match.groups":      {"Groups of callers. Patterns with * and ?.", patternLimits, false},
+	"match.tenant":      {"Tenants of callers. Patterns with * and ?.", patternLimits, false},
+	"match.category":    {"Categories of tools in the catalog.", oneOf(engine.Categories()), false},
+	"match.risk":        {"Risks of tools in the catalog.", oneOf(engine.Risks()), false},
+	"match.tags":        {"Tags of tools in the catalog.", schema{"pattern": `^[a-z0-9-]{1,64}$`}, false},
+	"match.annotations": {"Hints of the tool's definition. Only hints of trusted servers match.", annotationNames(), false},
+
+	"limit.max":    {"The maximum number of calls in any window.", between(1, engine.MaxLimit), true},
+	"limit.window": {"The length of the window: a number of seconds, or for example 90s, 1h or 7d.", nil, true},
+	"limit.per":    {"What the calls are counted by. Default: session, and in entries also server and tool.", oneOf(engine.Dimensions()), false},
+
+	"grant.calls":      {"How many calls one approval covers.", between(1, engine.MaxGrantCalls), true},
+	"grant.within":     {"How long the grant is valid, for example 1h.", nil, true},
+	"grant.critical":   {"Whether the grant may cover tools that are destructive, financial, of critical risk, or unclassified.", nil, false},
+	"grant.where":      {"A condition. The grant covers only calls for which it is true.", atMost(2048), false},
+	"grant.extra_args": {"The condition ignores arguments that it does not read.", oneOf([]string{"allow"}), false},
+
+	"test.name":   {"What the test is about, for messages.", nil, false},
+	"test.call":   {"The call.", nil, true},
+	"test.caller": {"Who calls. Default: the subject local-agent, the agent local, the tenant default.", nil, false},
+	"test.tool":   {"What the catalog knows about the tool. Without it the tool has no class.", nil, false},
+	"test.now":    {"The time of the call, for example 2026-12-01T09:30:00Z. Without it the time is unknown.", nil, false},
+	"test.want":   {"The decision that is expected.", nil, true},
+
+	"call.server": {"The server's name. Default: the document's server, if it is no pattern.", schema{"minLength": 1}, false},
+	"call.method": {"The method. Default: tools/call, or the method that fits to prompt or uri.", schema{"minLength": 1}, false},
+	"call.tool":   {"The tool's name.", schema{"minLength": 1}, false},
+	"call.prompt": {"The prompt's name.", schema{"minLength": 1}, false},
+	"call.uri":    {"The resource's URI.", schema{"minLength": 1}, false},
+	"call.args":   {"The arguments by name.", nil, false},
+
+	"caller.subject": {"The subject.", schema{"minLength": 1}, false},
+	"caller.agent":   {"The agent's name.", nil, false},
+	"caller.tenant":  {"The tenant.", schema{"minLength": 1}, false},
+	"caller.groups":  {"The groups.", nil, false},
+	"caller.chain":   {"The principals behind the caller, the nearest first.", nil, false},
+
+	"tool.category":    {"The category.", oneOf(engine.Categories()), false},
+	"tool.risk":        {"The risk.", oneOf(engine.Risks()), false},
+	"tool.tags":        {"The tags.", nil, false},
+	"tool.annotations": {"The hints of the definition, of a trusted server.", annotationNames(), false},
+	"tool.trusted":     {"Whether the server is trusted.", nil, false},
+	"tool.arguments":   {"The names of all arguments that the tool's schema allows. Without it: any.", nil, false},
+
+	"want.action": {"The action.", oneOf(engine.Actions()), true},
+	"want.rule":   {"The rule that decides: its name, tools.TOOL for an entry, NAME.otherwise, or DOCUMENT/NAME.", schema{"minLength": 1}, false},
+	"want.code":   {"The code that the caller gets.", oneOf(testCodes), false},
+	"want.reason": {"The reason that the caller gets, exactly.", nil, false},
+}
+
+func annotationNames() schema {
+	return schema{"propertyNames": oneOf(slices.Sorted(maps.Keys(engine.Annotations())))}
+}

@@ -1,0 +1,173 @@
+package document
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// A Test is a call with the decision that its document requires.
+type Test struct {
+	source *strictyaml.Source
+	// at is the path of the test in the document.
+	at             string
+	document, name string
+	call           engine.Call
+	want           testWant
+}
+
+// RunTests runs the tests of all documents against the compiled set of the documents, and returns a problem for each
+// test that fails, at most 100. It stops with an error if ctx ends.
+func (s *Set) RunTests(ctx context.Context, compiled *engine.Set) (strictyaml.Errors, error) {
+	var failed strictyaml.Errors
+	for i := range s.Tests {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("run the tests of the policy: %w", err)
+		}
+		t := &s.Tests[i]
+		if t.passes(compiled.Decide(t.call)) {
+			continue
+		}
+		if failed = append(failed, t.problem(compiled.Explain(t.call))); len(failed) == maxProblems {
+			break
+		}
+	}
+	return failed, nil
+}
+
+func (t *Test) passes(d engine.Decision) bool { return len(t.differences(&d)) == 0 }
+
+// differences describes what differs between the decision and what the test wants.
+func (t *Test) differences(d *engine.Decision) []string {
+	var out []string
+	if got := actionOf(d); got != t.want.Action {
+		out = append(out, fmt.Sprintf("wanted the action %s, got %s", t.want.Action, got))
+	}
+	if t.want.Rule != "" && t.wantedRule() != d.Rule.String() {
+		got := "but no rule decided"
+		if !d.Rule.IsZero() {
+			got = "got " + d.Rule.String()
+		}
+		out = append(out, fmt.Sprintf("wanted the rule %s, %s", t.wantedRule(), got))
+	}
+	if t.want.Code != "" && t.want.Code != string(d.Code) {
+		out = append(out, fmt.Sprintf("wanted the code %s, got %s", t.want.Code, orNone(string(d.Code))))
+	}
+	if t.want.Reason != nil && *t.want.Reason != d.Message {
+		out = append(out, fmt.Sprintf("wanted the reason %s, got %s", strconv.Quote(*t.want.Reason), strconv.Quote(d.Message)))
+	}
+	return out
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "none"
+	}
+	return text
+}
+
+// actionOf returns the name of the action that has the effect of a decision.
+func actionOf(d *engine.Decision) string {
+	switch {
+	case d.Effect == engine.Allow:
+		return engine.ActionAllow.String()
+	case d.Effect == engine.RequireApproval:
+		return engine.ActionRequireApproval.String()
+	case d.Hidden:
+		return engine.ActionHide.String()
+	default:
+		return engine.ActionDeny.String()
+	}
+}
+
+// wantedRule returns the wanted rule with its document. A rule without a document is a rule of the test's document. The
+// name of an entry can contain "/", but no document has the name "tools.x".
+func (t *Test) wantedRule() string {
+	if strings.Contains(t.want.Rule, "/") && !strings.HasPrefix(t.want.Rule, "tools.") {
+		return t.want.Rule
+	}
+	return t.document + "/" + t.want.Rule
+}
+
+// problem describes why the test fails.
+func (t *Test) problem(e engine.Explanation) strictyaml.Problem {
+	d := &e.Decision
+	name := ""
+	if t.name != "" {
+		name = " " + strconv.Quote(t.name)
+	}
+	text := "the test" + name + " fails: " + strings.Join(t.differences(d), "; ") + ". " + strings.TrimSuffix(e.Why, ".")
+	decided := conditionOf(e.Rules, d.Rule.String(), d.ChainIndex)
+	if decided != nil {
+		text += ". " + describeCondition(d.Rule.String(), decided)
+	}
+	suggestion := ""
+	if t.want.Rule != "" && t.wantedRule() != d.Rule.String() {
+		why, fix := t.whyNot(e.Rules, decided)
+		if why != "" {
+			text += ". " + why
+		}
+		suggestion = fix
+	}
+	if suggestion == "" && !d.Rule.IsZero() && d.Rule.Document != t.document {
+		suggestion = "the rule is in the document " + d.Rule.Document + ": a test is decided by all documents that are loaded together"
+	}
+	return t.source.Problem(t.at, text, suggestion)
+}
+
+// conditionOf returns the evaluation of a rule's condition for a principal, or nil if the rule was not evaluated or has
+// no condition.
+func conditionOf(rules []engine.ConsideredRule, name string, chain int) *engine.Check {
+	at := slices.IndexFunc(rules, func(r engine.ConsideredRule) bool { return r.Rule.String() == name && r.ChainIndex == chain })
+	if at < 0 {
+		return nil
+	}
+	for i := range rules[at].Checks {
+		if c := &rules[at].Checks[i]; c.Name == "when" || c.Name == "otherwise" {
+			return c
+		}
+	}
+	return nil
+}
+
+func describeCondition(rule string, c *engine.Check) string {
+	is := "is " + c.Got
+	if strings.HasPrefix(c.Got, "can't") {
+		is = c.Got
+	}
+	return fmt.Sprintf("The condition of %s, `%s`, %s", rule, c.Want, is)
+}
+
+// whyNot describes why the wanted rule did not decide. It does not repeat the evaluation of the condition that decided.
+// If there is no such rule, it returns a suggestion.
+func (t *Test) whyNot(rules []engine.ConsideredRule, decided *engine.Check) (why, suggestion string) {
+	name := t.wantedRule()
+	at := slices.IndexFunc(rules, func(r engine.ConsideredRule) bool { return r.Rule.String() == name && r.ChainIndex == 0 })
+	if at < 0 {
+		var known []string
+		for _, r := range rules {
+			known = append(known, r.Rule.String())
+		}
+		if best, ok := strictyaml.Closest(name, known); ok {
+			suggestion = fmt.Sprintf("did you mean %q?", strings.TrimPrefix(best, t.document+"/"))
+		}
+		return "There is no rule " + name, suggestion
+	}
+	r := rules[at]
+	if r.Matched {
+		return "", ""
+	}
+	if c := conditionOf(rules, name, 0); c != nil {
+		if decided != nil && decided.Want == c.Want && decided.Got == c.Got {
+			return "", ""
+		}
+		return describeCondition(name, c), ""
+	}
+	c := r.Checks[slices.IndexFunc(r.Checks, func(c engine.Check) bool { return !c.Held })]
+	return fmt.Sprintf("Rule %s does not match: its %s is %s, and the call has %s", name, c.Name, c.Want, orNone(c.Got)), ""
+}
