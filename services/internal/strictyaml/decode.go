@@ -151,6 +151,12 @@ func (d *decoder) unknown(key string, v reflect.Value) (message, suggestion stri
 	for _, f := range d.fieldsOf(v.Type()) {
 		known = append(known, f.name)
 	}
+	if word, rest, _ := strings.Cut(key, ":"); rest != "" && slices.Contains(known, word) {
+		return "unknown key " + quote(key), "write a space after the colon"
+	}
+	if word, rest, _ := strings.Cut(key, " "); rest != "" && slices.Contains(known, word) {
+		return "unknown key " + quote(key), "write a colon after " + word
+	}
 	return "unknown key " + quote(key), Suggest(key, known)
 }
 
@@ -159,7 +165,7 @@ func (d *decoder) decodeMap(at location, path *valuePath, v reflect.Value) {
 		panic(fmt.Sprintf("strictyaml: the keys of %s are not text", v.Type()))
 	}
 	if at.value.Kind != yaml.MappingNode {
-		d.report(at, path, "wanted a mapping, found "+kindOf(at.value), "")
+		d.report(at, path, "wanted a mapping, found "+kindOf(at.value), "write each entry as KEY: VALUE")
 		return
 	}
 	if v.IsNil() {
@@ -175,7 +181,14 @@ func (d *decoder) decodeMap(at location, path *valuePath, v reflect.Value) {
 func (d *decoder) decodeSlice(at location, path *valuePath, v reflect.Value) {
 	if at.value.Kind != yaml.SequenceNode {
 		if _, ok := reflect.TypeAssert[interface{ oneOrMany() }](v); !ok {
-			d.report(at, path, "wanted a list, found "+kindOf(at.value), "put it in [ ]")
+			suggestion := "put it in [ ]"
+			switch {
+			case at.value.Kind == yaml.MappingNode:
+				suggestion = "begin each item with -"
+			case strings.Contains(at.value.Value, " "):
+				suggestion = "put it in [ ], with a comma after each item"
+			}
+			d.report(at, path, "wanted a list, found "+kindOf(at.value), suggestion)
 			return
 		}
 		one := reflect.MakeSlice(v.Type(), 1, 1)

@@ -44,7 +44,11 @@ func Parse(file string, data []byte) (*Source, error) {
 		return nil, s.refuse(0, 0, fmt.Sprintf("larger than %d bytes", MaxBytes))
 	}
 	if line, column, message := findBadText(data); message != "" {
-		return nil, s.refuse(line, column, message)
+		suggestion := "remove it, or escape it in double quotes"
+		if message == notUTF8 {
+			suggestion = "save the file as UTF-8"
+		}
+		return nil, Errors{{File: s.file, Line: line, Column: column, Message: message, Suggestion: suggestion}}
 	}
 	loader, err := yaml.NewLoader(bytes.NewReader(data), yaml.WithV4Defaults(),
 		yaml.WithPlugin(loaderlimits.New(loaderlimits.DepthValue(maxDepth))))
@@ -56,13 +60,13 @@ func Parse(file string, data []byte) (*Source, error) {
 	case errors.Is(err, io.EOF):
 		return s, nil
 	case err != nil:
-		return nil, s.explain(err)
+		return nil, s.explain(data, err)
 	}
 	switch err := loader.Load(&second); {
 	case err == nil:
 		return nil, s.refuse(second.Line, second.Column, "a second document starts here; one file holds one")
 	case !errors.Is(err, io.EOF):
-		return nil, s.explain(err)
+		return nil, s.explain(data, err)
 	}
 	if root := first.Content[0]; root.Tag != nullTag {
 		s.root = root
@@ -93,7 +97,7 @@ func (s *Source) refuse(line, column int, message string) error {
 	return Errors{{File: s.file, Line: line, Column: column, Message: message}}
 }
 
-func (s *Source) explain(err error) error {
+func (s *Source) explain(data []byte, err error) error {
 	parse, ok := errors.AsType[*yaml.LoadError](err)
 	if !ok {
 		return s.refuse(0, 0, "is not YAML: "+printable(err.Error()))
@@ -107,8 +111,12 @@ func (s *Source) explain(err error) error {
 	default:
 		message += parse.Message
 	}
-	return s.refuse(parse.Mark.Line, parse.Mark.Column, printable(message))
+	return Errors{{
+		File: s.file, Line: parse.Mark.Line, Column: parse.Mark.Column, Message: printable(message), Suggestion: syntaxHint(data, parse),
+	}}
 }
+
+const notUTF8 = "is not valid UTF-8"
 
 // findBadText finds the first character that no document may contain: invalid UTF-8, a control character, or a line
 // break that YAML parsers treat differently.
@@ -118,7 +126,7 @@ func findBadText(data []byte) (line, column int, message string) {
 		r, width := utf8.DecodeRune(data[i:])
 		switch {
 		case r == utf8.RuneError && width == 1:
-			return line, column, "is not valid UTF-8"
+			return line, column, notUTF8
 		case unicode.IsControl(r) && r != '\t' && r != '\n' && r != '\r', r == '\uFFFE', r == '\uFFFF':
 			return line, column, fmt.Sprintf("holds the control character %U", r)
 		case r == '\u2028', r == '\u2029':

@@ -36,10 +36,10 @@ func check(checked *cel.Ast, text string) (*location, *TextError) {
 				refuse(e, "numbers with a point or an exponent are rounded", "write decimal(\""+plain(number)+"\"), and decimal(…) on the other side too")
 			}
 		case ast.StructKind:
-			refuse(e, "creates a message, which is not supported in conditions", "")
+			refuse(e, "creates a message, which is not supported in conditions", "compare values, for example args.amount == 5")
 		case ast.ListKind:
 			if len(e.AsList().OptionalIndices()) > 0 {
-				refuse(e, "has an optional element, which is not supported in conditions", "")
+				refuse(e, "has an optional element, which is not supported in conditions", "write the element without ?")
 			}
 			checkMixed(tree, e.AsList().Elements(), refuse)
 		case ast.MapKind:
@@ -135,7 +135,7 @@ func checkMap(tree *ast.AST, m ast.MapExpr, refuse refuseFunc) {
 	for _, entry := range m.Entries() {
 		e := entry.AsMapEntry()
 		if e.IsOptional() {
-			refuse(e.Key(), "has an optional entry, which is not supported in conditions", "")
+			refuse(e.Key(), "has an optional entry, which is not supported in conditions", "write the entry without ?")
 		}
 		if hasDecimal(tree.GetType(e.Key().ID())) {
 			refuse(e.Key(), "a decimal can't be a key", "")

@@ -83,7 +83,7 @@ func Compile(text string) (*Condition, error) {
 		return nil, &TextError{Message: "its cost can't be estimated: " + err.Error()}
 	}
 	if cost.Max > maxEstimate {
-		return nil, &TextError{Message: "may take too long: it has too many nested loops over lists"}
+		return nil, &TextError{Message: "may take too long: it has too many nested loops over lists", Suggestion: "use at most two loops inside each other"}
 	}
 	out := &Condition{ast: checked, variables: variablesOf(checked), calls: countCalls(checked), reads: newShape(reads)}
 	out.costly = sync.OnceValues(func() (cel.Program, error) {

@@ -127,6 +127,10 @@ func parse(file string, text []byte, people *engine.Approvers) (*reader, engine.
 	var f form
 	r := &reader{source: source}
 	if found, ok := errors.AsType[strictyaml.Errors](source.Decode(&f)); ok {
+		addKindHints(found)
+		if slices.ContainsFunc(found, func(p strictyaml.Problem) bool { return p.Message == notAPolicy }) {
+			return nil, engine.Document{}, found
+		}
 		r.problems = found // the parts that could be decoded are checked too
 	}
 	d := r.document(&f)

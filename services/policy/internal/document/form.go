@@ -124,11 +124,16 @@ func saturate(number int64, unit time.Duration) time.Duration {
 }
 
 // ExplainKey implements strictyaml.Explainer.
-func (*form) ExplainKey(key string) (message, suggestion string, ok bool) { return explainKey(key) }
+func (*form) ExplainKey(key string) (message, suggestion string, ok bool) {
+	return explainDocumentKey(key)
+}
 
 // ExplainKey implements strictyaml.Explainer.
 func (*namedRule) ExplainKey(key string) (message, suggestion string, ok bool) {
-	return explainKey(key)
+	if slices.Contains(matchKeys, key) {
+		return fmt.Sprintf("unknown key %q", key), fmt.Sprintf("write it under match: match: {%s: …}", key), true
+	}
+	return explainRuleKey(key)
 }
 
 // ExplainKey implements strictyaml.Explainer.
@@ -141,10 +146,10 @@ func (*rateLimit) ExplainKey(key string) (message, suggestion string, ok bool) {
 
 // ExplainKey implements strictyaml.Explainer.
 func (*terms) ExplainKey(key string) (message, suggestion string, ok bool) {
-	if key == "match" || key == "name" {
+	if key == "match" || key == "name" || slices.Contains(matchKeys, key) {
 		return fmt.Sprintf("an entry under tools has no %q", key), "an entry applies to the tool that it names; use rules for other conditions", true
 	}
-	return explainKey(key)
+	return explainRuleKey(key)
 }
 
 // explainKey returns a message for a key of the policy language that this version does not support. ok is false for any

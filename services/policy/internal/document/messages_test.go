@@ -109,6 +109,26 @@ func TestMessages(t *testing.T) {
 	}
 }
 
+// statesItself matches messages without a suggestion that say themselves what to write.
+var statesItself = regexp.MustCompile(`is not between|is longer than|has more than|has no effect without action: |wanted (true or false|a whole number)|is required|the pattern ".*": error parsing regexp|is not a number of at most|the test fails`)
+
+// TestMessages_SayWhereAndWhatToWrite checks that each message has a line, a column, and a suggestion if it does not say
+// itself what to write.
+func TestMessages_SayWhereAndWhatToWrite(t *testing.T) {
+	t.Parallel()
+	place := regexp.MustCompile(`^p\.yaml:[1-9]\d*:[1-9]\d*: `)
+	for _, m := range messages(t) {
+		for line := range strings.Lines(m.want) {
+			if !place.MatchString(line) {
+				t.Errorf("%s: no line and column in %s", m.name, line)
+			}
+			if !strings.Contains(line, "; ") && !statesItself.MatchString(line) {
+				t.Errorf("%s: no suggestion in %s", m.name, line)
+			}
+		}
+	}
+}
+
 // In the archives, ␍ stands for a carriage return and ␂ for a byte order mark, because editors and Git change both.
 var (
 	unescapes = strings.NewReplacer("␍", "\r", "␂", "\ufeff")

@@ -16,7 +16,7 @@ func (r *reader) addRules(f *form, d *engine.Document) {
 	for _, tool := range slices.Sorted(maps.Keys(f.Tools)) {
 		at := strictyaml.Key("tools", tool)
 		if tool == "" { // the engine would report a rule without a name
-			r.add(at, "is not a tool's name", "")
+			r.add(at, "is not a tool's name", "write the tool's name")
 			continue
 		}
 		entry := f.Tools[tool]
@@ -139,6 +139,9 @@ func (r *reader) time(at string, w *window) time.Duration {
 
 func (r *reader) grant(at string, g *grant) engine.Grant {
 	grant := engine.Grant{Calls: 1, Within: time.Second, Critical: g.Critical}
+	if g.Calls == nil && g.Within == nil && r.has(at) { // it is not a mapping, or both keys are misspelled
+		return grant
+	}
 	if g.Calls == nil {
 		r.add(at+".calls", "is required", "say how many calls one approval covers, for example calls: 10")
 	} else if grant.Calls = *g.Calls; grant.Calls == 0 { // the engine treats 0 as no grant
@@ -163,7 +166,7 @@ func (r *reader) action(at string, name *string) engine.Action {
 	}
 	action, ok := engine.ParseAction(*name)
 	if !ok {
-		r.add(at, fmt.Sprintf("unknown action %q", *name), strictyaml.Suggest(*name, engine.Actions()))
+		r.add(at, fmt.Sprintf("unknown action %q", *name), actionHint(*name))
 		return engine.ActionDeny
 	}
 	return action
@@ -171,6 +174,9 @@ func (r *reader) action(at string, name *string) engine.Action {
 
 func (r *reader) limit(at string, l *rateLimit, per []engine.Dimension) engine.RateLimit {
 	limit := engine.RateLimit{Max: 1, Window: time.Second, Per: per}
+	if l.Max == nil && l.Window == nil && r.has(at) { // it is not a mapping, or both keys are misspelled
+		return limit
+	}
 	if l.Max == nil {
 		r.add(at+".max", "is required", "say how many calls fit into the window, for example max: 10")
 	} else {

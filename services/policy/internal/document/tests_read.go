@@ -47,10 +47,11 @@ func (r *reader) tests(f *form, d *engine.Document) []Test {
 
 func (r *reader) testWant(at string, w *testWant) testWant {
 	switch {
+	case w.Action == "" && r.has(at): // it is not a mapping, or the key is misspelled
 	case w.Action == "":
 		r.add(at+".action", "is required", "use "+strings.Join(engine.Actions(), ", "))
 	case !slices.Contains(engine.Actions(), w.Action):
-		r.add(at+".action", fmt.Sprintf("unknown action %q", w.Action), strictyaml.Suggest(w.Action, engine.Actions()))
+		r.add(at+".action", fmt.Sprintf("unknown action %q", w.Action), actionHint(w.Action))
 	}
 	if w.Code != "" && !slices.Contains(testCodes, w.Code) {
 		r.add(at+".code", fmt.Sprintf("unknown code %q", w.Code), strictyaml.Suggest(w.Code, testCodes))
@@ -69,7 +70,7 @@ func (r *reader) testCall(at string, t *testForm, d *engine.Document) engine.Cal
 		call.Server = d.Server
 	}
 	if call.Server == "" {
-		r.add(at+".call.server", "is required, because the document is not about one server", "")
+		r.add(at+".call.server", "is required, because the document is not about one server", "write the server's name, for example call: {server: files, tool: …}")
 	}
 	r.testMethod(at+".call", &t.Call, &call)
 	if t.Call.Args != nil {

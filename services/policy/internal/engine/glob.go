@@ -70,9 +70,9 @@ func checkText(pattern string) (message, suggestion string) {
 	case len(pattern) > MaxPatternBytes:
 		return fmt.Sprintf("is longer than %d bytes", MaxPatternBytes), ""
 	case !utf8.ValidString(pattern) || strings.ContainsRune(pattern, utf8.RuneError):
-		return "is not valid UTF-8", ""
+		return "is not valid UTF-8", "save the file as UTF-8"
 	case strings.ContainsFunc(pattern, unicode.IsControl):
-		return "contains a control character", ""
+		return "contains a control character", "remove it"
 	default:
 		return "", ""
 	}

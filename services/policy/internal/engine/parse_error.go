@@ -243,7 +243,7 @@ func (c *checker) checkReason(reason string) {
 	case len(reason) > MaxReasonBytes:
 		c.add("reason", fmt.Sprintf("is longer than %d bytes", MaxReasonBytes), "")
 	case !utf8.ValidString(reason) || strings.ContainsFunc(reason, unprintable):
-		c.add("reason", "contains an unprintable character", "")
+		c.add("reason", "contains an unprintable character", "remove it")
 	}
 }
 
