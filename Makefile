@@ -105,6 +105,7 @@ generate: $(VALIDATE) ## Generate gen/ from proto/
 .PHONY: docs
 docs: ## Write the generated pages and lists of docs/, which `make test` compares with the code
 	cd services && go test ./internal/arch ./sluice/internal/cli -run '^(TestConfigurationPage|TestCommandPage_MatchesTheCommands|TestSecurityCases)$$' -count=1 -update
+	cd services && go test ./policy/internal/document -run '^TestSchema_IsWhatTheExamplesName$$' -count=1 -update
 
 .PHONY: generated
 generated: generate ## Fail if gen/ differs from what `make generate` writes

@@ -1,6 +1,7 @@
 package document_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -108,6 +109,39 @@ var examplePolicies = []string{
 	"../../../../examples/policies/*.yaml", "../../../../examples/policies/servers/*.yaml", "../../../../examples/claude-flow/*/*.yaml",
 	"../../../../examples/notes/policy.yaml", "../../../../deploy/config/policies/*.yaml",
 	"../../../sluice/internal/cli/starter.yaml", "../../../sluice/internal/cli/agents.yaml",
+}
+
+// exampleSchema is the schema that the examples name in their first line. `make docs` writes it.
+const exampleSchema = "../../../../examples/policy.schema.json"
+
+func TestSchema_IsWhatTheExamplesName(t *testing.T) {
+	t.Parallel()
+	if *update {
+		if err := os.WriteFile(exampleSchema, document.Schema(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if have, err := os.ReadFile(exampleSchema); err != nil || !bytes.Equal(have, document.Schema()) {
+		t.Errorf("%s is out of date: run make docs (%v)", exampleSchema, err)
+	}
+	for _, pattern := range examplePolicies {
+		files, _ := filepath.Glob(pattern) // the pattern is a constant
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			first, _, _ := strings.Cut(string(text), "\n")
+			named, ok := strings.CutPrefix(first, "# yaml-language-server: $schema=")
+			want := exampleSchema
+			if strings.Contains(file, "/cli/") { // `sluice up` writes both files
+				want = filepath.Join(filepath.Dir(file), "../policy.schema.json")
+			}
+			if got := filepath.Join(filepath.Dir(file), named); !ok || got != filepath.Clean(want) {
+				t.Errorf("%s begins with %q, which does not name %s", file, first, want)
+			}
+		}
+	}
 }
 
 // formMessages match the messages about the form of a document, which a schema can check. beyondSchema maps documents

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/policy"
 	"github.com/sluice-mesh/sluice/services/sluice"
 )
 
@@ -253,13 +255,14 @@ func addDemo(ctx context.Context, group *errgroup.Group, f *config.File, log *sl
 }
 
 // ensureStarterPolicy adds the starter policies to the configuration. It creates their files, which operators can edit,
-// and does not change existing files. It reports whether the demo server's policy is unchanged.
+// and does not change existing files. It also writes the JSON Schema that their first lines name. It reports whether
+// the demo server's policy is unchanged.
 func ensureStarterPolicy(f *config.File, demo bool) (bool, error) {
 	if !demo {
 		return false, errNoPolicies
 	}
 	asMade := false
-	for name, policy := range map[string]string{"starter.yaml": starterPolicy, "agents.yaml": agentsPolicy} {
+	for name, starter := range map[string]string{"starter.yaml": starterPolicy, "agents.yaml": agentsPolicy} {
 		file, err := filepath.Abs(filepath.Join(f.Path(f.Data), "policies", name))
 		if err != nil {
 			return false, fmt.Errorf("find the starter policy: %w", err)
@@ -267,15 +270,23 @@ func ensureStarterPolicy(f *config.File, demo bool) (bool, error) {
 		f.Policies = append(f.Policies, file)
 		text, err := os.ReadFile(file)
 		if errors.Is(err, fs.ErrNotExist) {
-			text, err = []byte(policy), pki.WriteFile(file, []byte(policy), 0o600)
+			text, err = []byte(starter), pki.WriteFile(file, []byte(starter), 0o600)
 		}
 		if err != nil {
 			return false, err
 		}
 		if name == "starter.yaml" {
-			asMade = string(text) == policy
+			asMade = string(text) == starter
 		}
 	}
 	slices.Sort(f.Policies)
-	return asMade, nil
+	return asMade, writeSchema(filepath.Join(f.Path(f.Data), "policy.schema.json"))
+}
+
+// writeSchema writes the JSON Schema of policy documents to a file, unless the file has it.
+func writeSchema(file string) error {
+	if text, err := os.ReadFile(file); err == nil && bytes.Equal(text, policy.Schema()) {
+		return nil
+	}
+	return pki.WriteFile(file, policy.Schema(), 0o600)
 }
