@@ -37,7 +37,7 @@ func (c *Config) compile(ctx context.Context, documents []*policyv1.Document, pe
 	if err != nil {
 		return nil, nil, err
 	}
-	failed, err := parsed.RunTests(ctx, set)
+	failed, err := parsed.RunTests(ctx, c.SessionCap, engine.Times{Decide: c.Decide, Execute: c.Execute})
 	if err == nil {
 		err = failed.Err()
 	}

@@ -63,7 +63,7 @@ func Compile(text string) (*Condition, error) {
 	case len(text) > MaxBytes:
 		return nil, &TextError{Message: fmt.Sprintf("is longer than %d bytes", MaxBytes)}
 	case strings.TrimSpace(text) == "":
-		return nil, &TextError{Message: "is empty"}
+		return nil, &TextError{Message: "is empty", Suggestion: "write a condition, for example args.draft == true"}
 	}
 	env, err := environment()
 	if err != nil {

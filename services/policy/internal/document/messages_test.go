@@ -76,7 +76,7 @@ func loadMessages(t *testing.T, m message) string {
 // runTests runs the tests of a set of documents.
 func runTests(t *testing.T, set *document.Set) strictyaml.Errors {
 	t.Helper()
-	failed, err := set.RunTests(t.Context(), compile(t, set))
+	failed, err := set.RunTests(t.Context(), testCap, testTimes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,8 @@ func escape(text []byte) []byte { return []byte(escapes.Replace(string(text))) }
 var (
 	messageSources = []string{
 		".", "../engine/parse_error.go", "../engine/conditional_check.go", "../engine/names_check.go", "../engine/glob.go", "../engine/approvers.go", "../../../internal/strictyaml/survey.go",
-		"../../../internal/strictyaml/source.go", "../condition/check.go", "../condition/error.go", "../condition/misleading_tests.go",
+		"../../../internal/strictyaml/source.go", "../../../internal/strictyaml/syntax_hint.go", "../../../internal/strictyaml/decode.go", "../../../internal/strictyaml/scalar.go", "../engine/facts.go", "../condition/condition.go", "../condition/pattern.go",
+		"../condition/check.go", "../condition/error.go", "../condition/misleading_tests.go",
 	}
 	untestedMessages = map[string]string{
 		"an entry under tools has no name":                            "the form has no such key",
@@ -155,13 +156,22 @@ var (
 		"the rule is in the document":                                 "testdata/tests/two_documents.txtar",
 		"a test is decided by all documents that are loaded together": "testdata/tests/two_documents.txtar",
 		"has more than 1000 tests":                                    "a document of 1,001 tests",
+		"compile the policy for its tests":                            "the documents have been checked",
 		"run the tests of the policy":                                 "an error of the context",
-		"larger than":                                                 "a file of 1 MiB",
-		"make a YAML loader":                                          "its options are constants",
-		"unknown anchor":                                              "how the parser begins a message that is replaced",
-		"conditions do not have":                                      "the parser knows no other functions",
-		"a decimal can't be a key":                                    "the parser knows no such maps",
-		"(in container '')":                                           "how the parser ends messages, which is cut off",
+		// Panics, and problems of values that no document has.
+		"strictyaml: Decode into": "a panic", "which is not a pointer": "a panic", "strictyaml: the keys of": "a panic", "are not text": "a panic",
+		"strictyaml: can't decode into": "a panic", `a duration such as "30s`: "durations of the configuration",
+		"write the unit too, for example": "durations of the configuration", "units are ms, s, m and h": "durations of the configuration",
+		"a whole number from": "a small type", "a whole number that is not negative": "an unsigned type", "a whole number from 0 to": "an unsigned type",
+		"the tool's definition is new or has changed, and the tool can't be called until an operator has accepted it; an operator reads the change with `sluice catalog diff": "a decision",
+		"an operator has stopped the tool or its server; it can't be called until an operator ends the quarantine":                                                            "a decision",
+		"the environment of conditions can't be created": "a panic", "there is no condition": "an evaluation", "and neither true nor false": "an evaluation", "its cost can't be estimated": "CEL estimates every cost",
+		"larger than":              "a file of 1 MiB",
+		"make a YAML loader":       "its options are constants",
+		"unknown anchor":           "how the parser begins a message that is replaced",
+		"conditions do not have":   "the parser knows no other functions",
+		"a decimal can't be a key": "the parser knows no such maps",
+		"(in container '')":        "how the parser ends messages, which is cut off",
 	}
 )
 

@@ -1,6 +1,7 @@
 package document
 
 import (
+	"encoding"
 	"maps"
 	"reflect"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"go.yaml.in/yaml/v4"
 
+	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
@@ -97,6 +99,8 @@ func value(key string, t reflect.Type, k keyword) schema {
 		}}
 	case t == reflect.TypeFor[moment]():
 		return schema{"type": "string", "pattern": `^[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt].+)?$`}
+	case reflect.PointerTo(t).Implements(reflect.TypeFor[yaml.Unmarshaler]()), reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
+		return schema{"type": "string"}
 	case t == reflect.TypeFor[terms]() && key == "otherwise":
 		return object(key, t, "when", "extra_args", "otherwise")
 	case t.Kind() == reflect.Struct:
@@ -136,6 +140,9 @@ const (
 func oneOf(names []string) schema { return schema{"enum": names} }
 
 func between(low, high int64) schema { return schema{"minimum": low, "maximum": high} }
+
+// conditionLimits are the limits of a condition.
+var conditionLimits = schema{"maxLength": condition.MaxBytes, "pattern": `\S`}
 
 func atMost(bytes int) schema { return schema{"minLength": 1, "maxLength": bytes} }
 

@@ -30,7 +30,7 @@ var keywords = map[string]keyword{
 	"rule.self_confirm":   {"Whether the user of the agent may also confirm the call.", nil, false},
 	"rule.grant":          {"One approval covers several calls.", nil, false},
 	"rule.idempotent":     {"Whether an approved call with an unknown outcome may be sent again.", nil, false},
-	"rule.when":           {"A condition, for example args.draft == true. The rule decides only if the condition is true.", atMost(2048), false},
+	"rule.when":           {"A condition, for example args.draft == true. The rule decides only if the condition is true.", conditionLimits, false},
 	"rule.extra_args":     {"The condition ignores arguments that it does not read.", oneOf([]string{"allow"}), false},
 	"rule.otherwise":      {"The rule for calls for which the condition is false.", nil, false},
 
@@ -55,7 +55,7 @@ var keywords = map[string]keyword{
 	"grant.calls":      {"How many calls one approval covers.", between(1, engine.MaxGrantCalls), true},
 	"grant.within":     {"How long the grant is valid, for example 1h.", nil, true},
 	"grant.critical":   {"Whether the grant may cover tools that are destructive, financial, of critical risk, or unclassified.", nil, false},
-	"grant.where":      {"A condition. The grant covers only calls for which it is true.", atMost(2048), false},
+	"grant.where":      {"A condition. The grant covers only calls for which it is true.", conditionLimits, false},
 	"grant.extra_args": {"The condition ignores arguments that it does not read.", oneOf([]string{"allow"}), false},
 
 	"test.name":   {"What the test is about, for messages.", nil, false},

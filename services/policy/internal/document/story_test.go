@@ -158,9 +158,14 @@ func compileStory(t *testing.T, archive *txtar.Archive) *engine.Set {
 	return compile(t, parsed)
 }
 
+// testCap and testTimes are the options of the sets in tests.
+const testCap = 10
+
+var testTimes = engine.Times{Decide: 15 * time.Minute, Execute: 5 * time.Minute}
+
 func compile(t testing.TB, parsed *document.Set) *engine.Set {
 	t.Helper()
-	set, err := engine.Compile(parsed.Documents, engine.Options{SessionCap: 10, Times: engine.Times{Decide: 15 * time.Minute, Execute: 5 * time.Minute}})
+	set, err := engine.Compile(parsed.Documents, engine.Options{SessionCap: testCap, Times: testTimes})
 	if err != nil {
 		t.Fatal(err)
 	}

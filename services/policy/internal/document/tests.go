@@ -21,9 +21,16 @@ type Test struct {
 	want           testWant
 }
 
-// RunTests runs the tests of all documents against the compiled set of the documents, and returns a problem for each
-// test that fails, at most 100. It stops with an error if ctx ends.
-func (s *Set) RunTests(ctx context.Context, compiled *engine.Set) (strictyaml.Errors, error) {
+// RunTests runs the tests of all documents against the set of the documents, in which every rule is enforced. It returns
+// a problem for each test that fails, at most 100. It stops with an error if ctx ends.
+func (s *Set) RunTests(ctx context.Context, sessionCap int, times engine.Times) (strictyaml.Errors, error) {
+	if len(s.Tests) == 0 {
+		return nil, nil
+	}
+	compiled, err := engine.Compile(s.Documents, engine.Options{SessionCap: sessionCap, Times: times})
+	if err != nil {
+		return nil, fmt.Errorf("compile the policy for its tests: %w", err)
+	}
 	var failed strictyaml.Errors
 	for i := range s.Tests {
 		if err := ctx.Err(); err != nil {
@@ -146,6 +153,9 @@ func describeCondition(rule string, c *engine.Check) string {
 // whyNot describes why the wanted rule did not decide. It does not repeat the evaluation of the condition that decided.
 // If there is no such rule, it returns a suggestion.
 func (t *Test) whyNot(rules []engine.ConsideredRule, decided *engine.Check) (why, suggestion string) {
+	if len(rules) == 0 { // the call is refused before any rule is evaluated
+		return "", ""
+	}
 	name := t.wantedRule()
 	at := slices.IndexFunc(rules, func(r engine.ConsideredRule) bool { return r.Rule.String() == name && r.ChainIndex == 0 })
 	if at < 0 {
@@ -159,7 +169,8 @@ func (t *Test) whyNot(rules []engine.ConsideredRule, decided *engine.Check) (why
 		return "There is no rule " + name, suggestion
 	}
 	r := rules[at]
-	if r.Matched {
+	failed := slices.IndexFunc(r.Checks, func(c engine.Check) bool { return !c.Held })
+	if failed < 0 {
 		return "", ""
 	}
 	if c := conditionOf(rules, name, 0); c != nil {
@@ -168,6 +179,6 @@ func (t *Test) whyNot(rules []engine.ConsideredRule, decided *engine.Check) (why
 		}
 		return describeCondition(name, c), ""
 	}
-	c := r.Checks[slices.IndexFunc(r.Checks, func(c engine.Check) bool { return !c.Held })]
+	c := r.Checks[failed]
 	return fmt.Sprintf("Rule %s does not match: its %s is %s, and the call has %s", name, c.Name, c.Want, orNone(c.Got)), ""
 }

@@ -95,7 +95,7 @@ func TestRunTests_StopsWhenTheContextEnds(t *testing.T) {
 	set := manyTests(t, allowRefunds, "{tool: refund, args: {amount: 1, currency: EUR}}", 1, "allow")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := set.RunTests(ctx, compile(t, set)); !errors.Is(err, context.Canceled) {
+	if _, err := set.RunTests(ctx, testCap, testTimes); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -113,7 +113,7 @@ func BenchmarkLoad_Tests(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				set := manyTests(b, c[0], c[1], document.MaxTests, "allow")
-				failed, err := set.RunTests(b.Context(), compile(b, set))
+				failed, err := set.RunTests(b.Context(), testCap, testTimes)
 				if err != nil {
 					b.Fatal(err)
 				}
