@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -68,7 +69,7 @@ func loadMessages(t *testing.T, m message) string {
 	case err != nil:
 		t.Fatal(err)
 	default:
-		problems = append(set.Warnings, runTests(t, set)...)
+		problems = slices.Concat(set.Warnings, runTests(t, set))
 	}
 	return problems.Error() + "\n"
 }
