@@ -28,7 +28,7 @@ tools:
 // brokenPolicyErrors lists the errors in brokenPolicy, each with its position.
 var brokenPolicyErrors = []string{
 	`:3:1: unknown key "defualt"; did you mean "default"?`,
-	`:5:20: tools.delete.action: unknown action "forbid"; known are: allow, deny, hide, require_approval`,
+	`:5:20: tools.delete.action: unknown action "forbid"; write deny`,
 	`:6:24: tools.pay: "mode" is not supported by this version; remove it`,
 	`:7:28: tools.slow.rate_limit.max: wanted a whole number, found text "ten"`,
 }
