@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/document"
 )
 
-func resolveSchema(t *testing.T) *jsonschema.Resolved {
+func resolveSchema(t testing.TB) *jsonschema.Resolved {
 	t.Helper()
 	var s jsonschema.Schema
 	if err := json.Unmarshal(document.Schema(), &s); err != nil {

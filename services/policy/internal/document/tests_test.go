@@ -100,6 +100,42 @@ func TestRunTests_StopsWhenTheContextEnds(t *testing.T) {
 	}
 }
 
+// FuzzTests checks that the tests of every document that loads can be run, and that the JSON Schema accepts the document.
+func FuzzTests(f *testing.F) {
+	files, _ := filepath.Glob("testdata/tests/*.txtar") // the pattern is a constant
+	for _, file := range files {
+		archive, err := txtar.ParseFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, part := range archive.Files {
+			f.Add(part.Data)
+		}
+	}
+	for _, m := range messages(f) {
+		f.Add(m.text)
+	}
+	schema := resolveSchema(f)
+	f.Fuzz(func(t *testing.T, text []byte) {
+		set, err := document.ParseSet([]document.File{{Path: "p.yaml", Text: text}}, nil)
+		if err != nil {
+			return
+		}
+		for _, p := range runTests(t, set) {
+			if p.Line == 0 || p.Message == "" {
+				t.Errorf("%v has no place or no message", p)
+			}
+		}
+		value, ok := jsonValue(t, text)
+		if !ok {
+			t.Fatal("the document loads, and is not YAML")
+		}
+		if err := schema.Validate(value); err != nil {
+			t.Errorf("the document loads, and the schema refuses it: %v", err)
+		}
+	})
+}
+
 // BenchmarkLoad_Tests loads a document with the maximum number of tests, and runs the tests.
 func BenchmarkLoad_Tests(b *testing.B) {
 	list := strings.TrimSuffix(strings.Repeat("a, ", 30), ", ")
