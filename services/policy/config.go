@@ -36,12 +36,16 @@ type Config struct {
 	Servers map[string]catalog.Settings
 	// OwnerMayApprove is true if the owner of an agent may approve the agent's calls.
 	OwnerMayApprove bool
+	// Observe specifies the servers that are only observed. ObserveWarnings are warnings about them, which are logged.
+	Observe         engine.Observe
+	ObserveWarnings []string
 }
 
 // baseConfig returns the configuration of the policy service without tokens, paths, servers and store.
 func baseConfig(f *config.File) Config {
 	return Config{
 		SessionCap: f.Session.Cap, Decide: f.Approvals.Decide, Execute: f.Approvals.Execute, OwnerMayApprove: f.Approvals.OwnerMayApprove,
+		Observe: observeOf(f),
 	}
 }
 
@@ -51,6 +55,9 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 	source, err := f.Stores.Policy.Resolve(f, env)
 	if err != nil {
 		return Config{}, fmt.Errorf("stores.policy: %w", err)
+	}
+	for _, w := range f.ObservationWarnings(time.Now()) {
+		cfg.ObserveWarnings = append(cfg.ObserveWarnings, w.Error())
 	}
 	cfg.Source, cfg.Data, cfg.Servers = source, f.Path(f.Data), make(map[string]catalog.Settings, len(f.Servers))
 	for name, server := range f.Servers {

@@ -85,9 +85,9 @@ func (s *Service) leaseResponse(ctx context.Context, to *epochlease.Holder, requ
 			return 0, time.Time{}
 		}
 		resp.Revision, resp.Epoch = set.describe(authn.CallerOf(ctx)), s.epoch(set)
-		if request != 0 && s.readRecently() {
-			resp.Lease = durationpb.New(epochlease.MaxDuration)
-			until = now.Add(epochlease.MaxDuration)
+		if lease := set.maxLease(now); request != 0 && lease > 0 && s.readRecently() {
+			resp.Lease = durationpb.New(lease)
+			until = now.Add(lease)
 		}
 		return set.number, until
 	})

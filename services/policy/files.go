@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
@@ -21,18 +22,20 @@ import (
 
 var extensions = []string{".yaml", ".yml", ".json"}
 
-// compile parses and compiles documents, and runs their tests. Documents with warnings can still be used.
+// compile parses and compiles documents at the current time, and runs their tests. Documents with warnings can still be
+// used.
 func (c *Config) compile(ctx context.Context, documents []*policyv1.Document, people *engine.Approvers) (*engine.Set, strictyaml.Errors, error) {
 	files := make([]document.File, len(documents))
 	for i, d := range documents {
 		files[i] = document.File{Path: d.GetPath(), Text: []byte(d.GetText())}
 	}
-	parsed, err := document.ParseSet(files, people)
+	now := time.Now()
+	parsed, err := document.ParseSet(files, people, now)
 	if err != nil {
 		return nil, nil, err
 	}
 	set, err := engine.Compile(parsed.Documents, engine.Options{
-		SessionCap: c.SessionCap, Times: engine.Times{Decide: c.Decide, Execute: c.Execute},
+		SessionCap: c.SessionCap, Times: engine.Times{Decide: c.Decide, Execute: c.Execute}, Observe: c.Observe, Now: now,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -112,7 +115,7 @@ func LintFor(f *config.File, documents []*policyv1.Document) []*policyv1.Finding
 	for _, t := range f.Auth.Tokens {
 		cfg.Tokens = append(cfg.Tokens, &identityv1.TokenRecord{Token: tokenOf(f, t)})
 	}
-	return lint(context.Background(), cfg, documents, cfg.approvers())
+	return append(lint(context.Background(), cfg, documents, cfg.approvers()), observeFindings(f)...)
 }
 
 func lint(ctx context.Context, cfg Config, documents []*policyv1.Document, people *engine.Approvers) []*policyv1.Finding {

@@ -69,6 +69,7 @@ func packDecision(set *activeSet, d engine.Decision, f *engine.Facts) *policyv1.
 		ChainIndex:     int32(d.ChainIndex),
 		Idempotent:     d.Idempotent,
 		ToolClass:      packClass(f),
+		Observed:       packObservation(d.Observed),
 	}
 	if !d.Rule.IsZero() {
 		out.RuleDigest = d.RuleDigest[:]
@@ -142,7 +143,7 @@ func packExplanation(set *activeSet, e engine.Explanation, f *engine.Facts) *pol
 	out := &policyv1.ExplainCallResponse{Decision: packDecision(set, e.Decision, f), Why: e.Why}
 	for _, c := range e.Rules {
 		rule := &policyv1.ConsideredRule{
-			Rule: packRule(c.Rule), Matched: c.Matched, Effect: actions[c.Action], ChainIndex: int32(c.ChainIndex),
+			Rule: packRule(c.Rule), Matched: c.Matched, Effect: actions[c.Action], ChainIndex: int32(c.ChainIndex), Observe: c.Observed,
 		}
 		for _, check := range c.Checks {
 			rule.Checks = append(rule.Checks, &policyv1.Check{Name: check.Name, Want: check.Want, Got: check.Got, Held: check.Held})

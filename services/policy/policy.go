@@ -185,11 +185,13 @@ func (s *Service) Close() error {
 	return errors.Join(errs...)
 }
 
-// Run watches the documents, and the changes that other processes make to the catalog, until ctx is cancelled.
+// Run watches the documents, and the changes that other processes make to the catalog, and enforces what was observed
+// when its time has ended. It returns when ctx is cancelled.
 func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.watch(ctx) })
 	group.Go(func() error { return s.follow(ctx) })
+	group.Go(func() error { return s.enforceOnTime(ctx) })
 	return group.Wait()
 }
 
@@ -271,7 +273,10 @@ func (s *Service) CheckServer(ctx context.Context, req *policyv1.CheckServerRequ
 // service asserts, or the principal that an operator names. An operator must name a subject, and a service may not name
 // one.
 func (s *Service) resolve(ctx context.Context, minRevision string, named *identityv1.Principal) (*activeSet, engine.Subject, error) {
-	set := s.active.Load()
+	set, err := s.current(ctx)
+	if err != nil {
+		return nil, engine.Subject{}, err
+	}
 	if set == nil {
 		return nil, engine.Subject{}, errNoPolicy
 	}
@@ -285,7 +290,9 @@ func (s *Service) resolve(ctx context.Context, minRevision string, named *identi
 			if s.cfg.Source == sqlstore.SQLite || set.reaches(minRevision) || s.catchUp(ctx) != nil {
 				break
 			}
-			set = s.active.Load()
+			if set, err = s.current(ctx); err != nil {
+				return nil, engine.Subject{}, err
+			}
 		}
 		if !set.reaches(minRevision) {
 			return nil, engine.Subject{}, errTooOld

@@ -29,6 +29,9 @@ type fingerprint [sha256.Size]byte
 func (s *Service) watch(ctx context.Context) error {
 	tick := time.NewTicker(rescanInterval)
 	defer tick.Stop()
+	for _, w := range s.cfg.ObserveWarnings {
+		s.deps.Log.WarnContext(ctx, "the configuration observes servers", "warning", w)
+	}
 	s.warn(ctx)
 	done := fingerprintOf(s.active.Load().documents, nil)
 	for last := done; ; {

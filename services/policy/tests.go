@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"time"
+
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/policy/internal/document"
 )
@@ -11,7 +13,7 @@ func CountTests(documents []*policyv1.Document) int {
 	for i, d := range documents {
 		files[i] = document.File{Path: d.GetPath(), Text: []byte(d.GetText())}
 	}
-	set, err := document.ParseSet(files, nil)
+	set, err := document.ParseSet(files, nil, time.Now())
 	if err != nil {
 		return 0
 	}

@@ -55,6 +55,10 @@ func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 	out := &policyv1.Revision{
 		Id: a.Revision(), Activated: timestamppb.New(a.activated), Activation: a.activation(), Active: true, Rejected: a.rejected,
 	}
+	if mayReadDocuments(caller) {
+		observed, count := packObserved(a.Set)
+		out.Observed, out.ObservedCount = observed, int32(count)
+	}
 	switch {
 	case !mayReadDocuments(caller):
 		if len(a.rejected) > 0 {

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/approval"
 	"github.com/sluice-mesh/sluice/services/gateway"
 	"github.com/sluice-mesh/sluice/services/internal/app"
@@ -180,6 +181,16 @@ func (m *Mesh) MCP() net.Addr { return m.gateway.Addr() }
 
 // Sandboxes returns the restrictions that the kernel enforces for each stdio server, by the server's name.
 func (m *Mesh) Sandboxes() map[string]sandbox.Report { return m.gateway.Sandboxes() }
+
+// ObservedPolicy returns the first 100 parts of the active policy that are only observed, and the number of all of them.
+func (m *Mesh) ObservedPolicy() ([]*policyv1.ObservedPolicy, int) {
+	for _, svc := range m.services {
+		if p, ok := svc.(*policy.Service); ok {
+			return p.Observed()
+		}
+	}
+	return nil, 0
+}
 
 // InFlight returns the number of requests that wait for a response, by the server's name. It omits servers without a
 // request.

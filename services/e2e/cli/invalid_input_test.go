@@ -29,7 +29,7 @@ tools:
 var brokenPolicyErrors = []string{
 	`:3:1: unknown key "defualt"; did you mean "default"?`,
 	`:5:20: tools.delete.action: unknown action "forbid"; write deny`,
-	`:6:24: tools.pay: "mode" is not supported by this version; remove it`,
+	`:6:30: tools.pay.mode: unknown mode "observe-only"; write observe, or remove it to enforce`,
 	`:7:28: tools.slow.rate_limit.max: wanted a whole number, found text "ten"`,
 }
 
@@ -175,7 +175,7 @@ func TestPolicyLint_ReportsErrorsWithPosition(t *testing.T) {
 		Path         string
 		Line, Column int
 	}
-	want := []finding{{"broken.yaml", 3, 1}, {"broken.yaml", 5, 20}, {"broken.yaml", 6, 24}, {"broken.yaml", 7, 28}}
+	want := []finding{{"broken.yaml", 3, 1}, {"broken.yaml", 5, 20}, {"broken.yaml", 6, 30}, {"broken.yaml", 7, 28}}
 	if diff := cmp.Diff(want, stack.DecodeOutput[[]finding](t, lint("broken.yaml", "-o", "json"))); diff != "" {
 		t.Errorf("findings as JSON (-want +got):\n%s", diff)
 	}

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"path/filepath"
 	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/observe"
 )
 
 // File is the whole configuration. Each service uses its part. Relative paths are relative to the file. See
@@ -57,6 +59,10 @@ type File struct {
 	Agents Agents `yaml:"agents"`
 	// Policies lists files and directories with policy documents.
 	Policies []string `yaml:"policies"`
+	// Mode is `enforce` or `observe`. With `observe`, every server is observed, as with `servers.NAME.mode`.
+	Mode string `yaml:"mode"`
+	// Until is the end of `mode: observe`, as in `servers.NAME.until`.
+	Until observe.Until `yaml:"until"`
 	// Telemetry configures tracing.
 	Telemetry Telemetry `yaml:"telemetry"`
 	// Log configures the logs of all programs.

@@ -1,6 +1,10 @@
 package config
 
-import "time"
+import (
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/observe"
+)
 
 // Server is an MCP server behind the gateway. Exactly one of HTTP, Stdio and GRPC must be set.
 type Server struct {
@@ -24,6 +28,12 @@ type Server struct {
 	Pin string `yaml:"pin"`
 	// Trusted accepts annotations with which the server declares a tool harmless.
 	Trusted bool `yaml:"trusted"`
+	// Mode is `enforce` or `observe`. With `observe`, calls that policy would refuse or ask about pass until `until`, and
+	// their records contain what policy would have decided.
+	Mode string `yaml:"mode"`
+	// Until is the end of `mode: observe`: a date, which means midnight UTC at its beginning, or a time. It is at most 30
+	// days from the start of the program.
+	Until observe.Until `yaml:"until"`
 }
 
 // PinMode returns the mode of pinning the definitions of the server's tools. By default, the tools of the mesh's own

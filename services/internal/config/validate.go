@@ -128,6 +128,7 @@ func (f *File) problems() []Problem {
 			p.addf(fmt.Sprintf("origins[%d]", i), "%q is not an origin such as https://app.example.com", origin)
 		}
 	}
+	f.checkObservations(p)
 	if i := slices.Index(f.Policies, "store"); i >= 0 {
 		p.addf(fmt.Sprintf("policies[%d]", i), `"store" is not offered in this version; name files or folders`)
 	}

@@ -269,7 +269,11 @@ type Revision struct {
 	// Whether the revision is active.
 	Active bool `protobuf:"varint,6,opt,name=active,proto3" json:"active,omitempty"`
 	// Findings of a newer set of documents, because of which it did not replace this revision.
-	Rejected      []*Finding `protobuf:"bytes,7,rep,name=rejected,proto3" json:"rejected,omitempty"`
+	Rejected []*Finding `protobuf:"bytes,7,rep,name=rejected,proto3" json:"rejected,omitempty"`
+	// The first 100 parts of the policy that are only observed. For people of tenants other than "default" it is empty.
+	Observed []*ObservedPolicy `protobuf:"bytes,8,rep,name=observed,proto3" json:"observed,omitempty"`
+	// Number of all parts of the policy that are only observed, or 0 for people of tenants other than "default".
+	ObservedCount int32 `protobuf:"varint,9,opt,name=observed_count,json=observedCount,proto3" json:"observed_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -353,6 +357,85 @@ func (x *Revision) GetRejected() []*Finding {
 	return nil
 }
 
+func (x *Revision) GetObserved() []*ObservedPolicy {
+	if x != nil {
+		return x.Observed
+	}
+	return nil
+}
+
+func (x *Revision) GetObservedCount() int32 {
+	if x != nil {
+		return x.ObservedCount
+	}
+	return 0
+}
+
+// ObservedPolicy is a part of the policy that is only observed until a time (`mode: observe`): a rule, a document, a
+// server, or everything if neither `server` nor `rule` is set.
+type ObservedPolicy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the server.
+	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	// The rule, or the document if the name of the rule is empty.
+	Rule *RuleRef `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
+	// Time at which the rule, document or server is enforced again.
+	Until         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ObservedPolicy) Reset() {
+	*x = ObservedPolicy{}
+	mi := &file_sluice_policy_v1_revision_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ObservedPolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ObservedPolicy) ProtoMessage() {}
+
+func (x *ObservedPolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_policy_v1_revision_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ObservedPolicy.ProtoReflect.Descriptor instead.
+func (*ObservedPolicy) Descriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ObservedPolicy) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *ObservedPolicy) GetRule() *RuleRef {
+	if x != nil {
+		return x.Rule
+	}
+	return nil
+}
+
+func (x *ObservedPolicy) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
 // ListRevisionsRequest requests a page of revisions.
 type ListRevisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -366,7 +449,7 @@ type ListRevisionsRequest struct {
 
 func (x *ListRevisionsRequest) Reset() {
 	*x = ListRevisionsRequest{}
-	mi := &file_sluice_policy_v1_revision_proto_msgTypes[5]
+	mi := &file_sluice_policy_v1_revision_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -378,7 +461,7 @@ func (x *ListRevisionsRequest) String() string {
 func (*ListRevisionsRequest) ProtoMessage() {}
 
 func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_revision_proto_msgTypes[5]
+	mi := &file_sluice_policy_v1_revision_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -391,7 +474,7 @@ func (x *ListRevisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListRevisionsRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{5}
+	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListRevisionsRequest) GetPageSize() int32 {
@@ -421,7 +504,7 @@ type ListRevisionsResponse struct {
 
 func (x *ListRevisionsResponse) Reset() {
 	*x = ListRevisionsResponse{}
-	mi := &file_sluice_policy_v1_revision_proto_msgTypes[6]
+	mi := &file_sluice_policy_v1_revision_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -433,7 +516,7 @@ func (x *ListRevisionsResponse) String() string {
 func (*ListRevisionsResponse) ProtoMessage() {}
 
 func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_revision_proto_msgTypes[6]
+	mi := &file_sluice_policy_v1_revision_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -446,7 +529,7 @@ func (x *ListRevisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRevisionsResponse.ProtoReflect.Descriptor instead.
 func (*ListRevisionsResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{6}
+	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListRevisionsResponse) GetRevisions() []*Revision {
@@ -472,7 +555,7 @@ type WatchRevisionRequest struct {
 
 func (x *WatchRevisionRequest) Reset() {
 	*x = WatchRevisionRequest{}
-	mi := &file_sluice_policy_v1_revision_proto_msgTypes[7]
+	mi := &file_sluice_policy_v1_revision_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -484,7 +567,7 @@ func (x *WatchRevisionRequest) String() string {
 func (*WatchRevisionRequest) ProtoMessage() {}
 
 func (x *WatchRevisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_revision_proto_msgTypes[7]
+	mi := &file_sluice_policy_v1_revision_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -497,7 +580,7 @@ func (x *WatchRevisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRevisionRequest.ProtoReflect.Descriptor instead.
 func (*WatchRevisionRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{7}
+	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{8}
 }
 
 // WatchRevisionResponse contains the active revision.
@@ -511,7 +594,7 @@ type WatchRevisionResponse struct {
 
 func (x *WatchRevisionResponse) Reset() {
 	*x = WatchRevisionResponse{}
-	mi := &file_sluice_policy_v1_revision_proto_msgTypes[8]
+	mi := &file_sluice_policy_v1_revision_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -523,7 +606,7 @@ func (x *WatchRevisionResponse) String() string {
 func (*WatchRevisionResponse) ProtoMessage() {}
 
 func (x *WatchRevisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_revision_proto_msgTypes[8]
+	mi := &file_sluice_policy_v1_revision_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -536,7 +619,7 @@ func (x *WatchRevisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRevisionResponse.ProtoReflect.Descriptor instead.
 func (*WatchRevisionResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{8}
+	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *WatchRevisionResponse) GetRevision() *Revision {
@@ -560,7 +643,7 @@ type LeaseRevisionRequest struct {
 
 func (x *LeaseRevisionRequest) Reset() {
 	*x = LeaseRevisionRequest{}
-	mi := &file_sluice_policy_v1_revision_proto_msgTypes[9]
+	mi := &file_sluice_policy_v1_revision_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -572,7 +655,7 @@ func (x *LeaseRevisionRequest) String() string {
 func (*LeaseRevisionRequest) ProtoMessage() {}
 
 func (x *LeaseRevisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_revision_proto_msgTypes[9]
+	mi := &file_sluice_policy_v1_revision_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -585,7 +668,7 @@ func (x *LeaseRevisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseRevisionRequest.ProtoReflect.Descriptor instead.
 func (*LeaseRevisionRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{9}
+	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *LeaseRevisionRequest) GetNumber() uint64 {
@@ -623,7 +706,7 @@ type LeaseRevisionResponse struct {
 
 func (x *LeaseRevisionResponse) Reset() {
 	*x = LeaseRevisionResponse{}
-	mi := &file_sluice_policy_v1_revision_proto_msgTypes[10]
+	mi := &file_sluice_policy_v1_revision_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -635,7 +718,7 @@ func (x *LeaseRevisionResponse) String() string {
 func (*LeaseRevisionResponse) ProtoMessage() {}
 
 func (x *LeaseRevisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_revision_proto_msgTypes[10]
+	mi := &file_sluice_policy_v1_revision_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -648,7 +731,7 @@ func (x *LeaseRevisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseRevisionResponse.ProtoReflect.Descriptor instead.
 func (*LeaseRevisionResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{10}
+	return file_sluice_policy_v1_revision_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *LeaseRevisionResponse) GetNumber() uint64 {
@@ -690,7 +773,7 @@ var File_sluice_policy_v1_revision_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_revision_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsluice/policy/v1/revision.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsluice/policy/v1/document.proto\"\xc9\x01\n" +
+	"\x1fsluice/policy/v1/revision.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a\x1fsluice/policy/v1/document.proto\"\xc9\x01\n" +
 	"\x15ApplyDocumentsRequest\x12E\n" +
 	"\tdocuments\x18\x01 \x03(\v2\x1a.sluice.policy.v1.DocumentB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\tdocuments\x12E\n" +
 	"\x11expected_revision\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\x10expectedRevision\x12\"\n" +
@@ -705,7 +788,7 @@ const file_sluice_policy_v1_revision_proto_rawDesc = "" +
 	"\brevision\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\brevision\"\x87\x01\n" +
 	"\x13GetRevisionResponse\x126\n" +
 	"\brevision\x18\x01 \x01(\v2\x1a.sluice.policy.v1.RevisionR\brevision\x128\n" +
-	"\tdocuments\x18\x02 \x03(\v2\x1a.sluice.policy.v1.DocumentR\tdocuments\"\xf5\x01\n" +
+	"\tdocuments\x18\x02 \x03(\v2\x1a.sluice.policy.v1.DocumentR\tdocuments\"\xda\x02\n" +
 	"\bRevision\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x128\n" +
 	"\tactivated\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tactivated\x12\x16\n" +
@@ -715,7 +798,13 @@ const file_sluice_policy_v1_revision_proto_rawDesc = "" +
 	"activation\x18\x05 \x01(\tR\n" +
 	"activation\x12\x16\n" +
 	"\x06active\x18\x06 \x01(\bR\x06active\x125\n" +
-	"\brejected\x18\a \x03(\v2\x19.sluice.policy.v1.FindingR\brejected\"h\n" +
+	"\brejected\x18\a \x03(\v2\x19.sluice.policy.v1.FindingR\brejected\x12<\n" +
+	"\bobserved\x18\b \x03(\v2 .sluice.policy.v1.ObservedPolicyR\bobserved\x12%\n" +
+	"\x0eobserved_count\x18\t \x01(\x05R\robservedCount\"\x89\x01\n" +
+	"\x0eObservedPolicy\x12\x16\n" +
+	"\x06server\x18\x01 \x01(\tR\x06server\x12-\n" +
+	"\x04rule\x18\x02 \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\x120\n" +
+	"\x05until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"h\n" +
 	"\x14ListRevisionsRequest\x12'\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
@@ -750,40 +839,45 @@ func file_sluice_policy_v1_revision_proto_rawDescGZIP() []byte {
 	return file_sluice_policy_v1_revision_proto_rawDescData
 }
 
-var file_sluice_policy_v1_revision_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_sluice_policy_v1_revision_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_sluice_policy_v1_revision_proto_goTypes = []any{
 	(*ApplyDocumentsRequest)(nil),  // 0: sluice.policy.v1.ApplyDocumentsRequest
 	(*ApplyDocumentsResponse)(nil), // 1: sluice.policy.v1.ApplyDocumentsResponse
 	(*GetRevisionRequest)(nil),     // 2: sluice.policy.v1.GetRevisionRequest
 	(*GetRevisionResponse)(nil),    // 3: sluice.policy.v1.GetRevisionResponse
 	(*Revision)(nil),               // 4: sluice.policy.v1.Revision
-	(*ListRevisionsRequest)(nil),   // 5: sluice.policy.v1.ListRevisionsRequest
-	(*ListRevisionsResponse)(nil),  // 6: sluice.policy.v1.ListRevisionsResponse
-	(*WatchRevisionRequest)(nil),   // 7: sluice.policy.v1.WatchRevisionRequest
-	(*WatchRevisionResponse)(nil),  // 8: sluice.policy.v1.WatchRevisionResponse
-	(*LeaseRevisionRequest)(nil),   // 9: sluice.policy.v1.LeaseRevisionRequest
-	(*LeaseRevisionResponse)(nil),  // 10: sluice.policy.v1.LeaseRevisionResponse
-	(*Document)(nil),               // 11: sluice.policy.v1.Document
-	(*Finding)(nil),                // 12: sluice.policy.v1.Finding
-	(*timestamppb.Timestamp)(nil),  // 13: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 14: google.protobuf.Duration
+	(*ObservedPolicy)(nil),         // 5: sluice.policy.v1.ObservedPolicy
+	(*ListRevisionsRequest)(nil),   // 6: sluice.policy.v1.ListRevisionsRequest
+	(*ListRevisionsResponse)(nil),  // 7: sluice.policy.v1.ListRevisionsResponse
+	(*WatchRevisionRequest)(nil),   // 8: sluice.policy.v1.WatchRevisionRequest
+	(*WatchRevisionResponse)(nil),  // 9: sluice.policy.v1.WatchRevisionResponse
+	(*LeaseRevisionRequest)(nil),   // 10: sluice.policy.v1.LeaseRevisionRequest
+	(*LeaseRevisionResponse)(nil),  // 11: sluice.policy.v1.LeaseRevisionResponse
+	(*Document)(nil),               // 12: sluice.policy.v1.Document
+	(*Finding)(nil),                // 13: sluice.policy.v1.Finding
+	(*timestamppb.Timestamp)(nil),  // 14: google.protobuf.Timestamp
+	(*RuleRef)(nil),                // 15: sluice.policy.v1.RuleRef
+	(*durationpb.Duration)(nil),    // 16: google.protobuf.Duration
 }
 var file_sluice_policy_v1_revision_proto_depIdxs = []int32{
-	11, // 0: sluice.policy.v1.ApplyDocumentsRequest.documents:type_name -> sluice.policy.v1.Document
-	12, // 1: sluice.policy.v1.ApplyDocumentsResponse.findings:type_name -> sluice.policy.v1.Finding
+	12, // 0: sluice.policy.v1.ApplyDocumentsRequest.documents:type_name -> sluice.policy.v1.Document
+	13, // 1: sluice.policy.v1.ApplyDocumentsResponse.findings:type_name -> sluice.policy.v1.Finding
 	4,  // 2: sluice.policy.v1.GetRevisionResponse.revision:type_name -> sluice.policy.v1.Revision
-	11, // 3: sluice.policy.v1.GetRevisionResponse.documents:type_name -> sluice.policy.v1.Document
-	13, // 4: sluice.policy.v1.Revision.activated:type_name -> google.protobuf.Timestamp
-	12, // 5: sluice.policy.v1.Revision.rejected:type_name -> sluice.policy.v1.Finding
-	4,  // 6: sluice.policy.v1.ListRevisionsResponse.revisions:type_name -> sluice.policy.v1.Revision
-	4,  // 7: sluice.policy.v1.WatchRevisionResponse.revision:type_name -> sluice.policy.v1.Revision
-	4,  // 8: sluice.policy.v1.LeaseRevisionResponse.revision:type_name -> sluice.policy.v1.Revision
-	14, // 9: sluice.policy.v1.LeaseRevisionResponse.lease:type_name -> google.protobuf.Duration
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	12, // 3: sluice.policy.v1.GetRevisionResponse.documents:type_name -> sluice.policy.v1.Document
+	14, // 4: sluice.policy.v1.Revision.activated:type_name -> google.protobuf.Timestamp
+	13, // 5: sluice.policy.v1.Revision.rejected:type_name -> sluice.policy.v1.Finding
+	5,  // 6: sluice.policy.v1.Revision.observed:type_name -> sluice.policy.v1.ObservedPolicy
+	15, // 7: sluice.policy.v1.ObservedPolicy.rule:type_name -> sluice.policy.v1.RuleRef
+	14, // 8: sluice.policy.v1.ObservedPolicy.until:type_name -> google.protobuf.Timestamp
+	4,  // 9: sluice.policy.v1.ListRevisionsResponse.revisions:type_name -> sluice.policy.v1.Revision
+	4,  // 10: sluice.policy.v1.WatchRevisionResponse.revision:type_name -> sluice.policy.v1.Revision
+	4,  // 11: sluice.policy.v1.LeaseRevisionResponse.revision:type_name -> sluice.policy.v1.Revision
+	16, // 12: sluice.policy.v1.LeaseRevisionResponse.lease:type_name -> google.protobuf.Duration
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_sluice_policy_v1_revision_proto_init() }
@@ -791,6 +885,7 @@ func file_sluice_policy_v1_revision_proto_init() {
 	if File_sluice_policy_v1_revision_proto != nil {
 		return
 	}
+	file_sluice_policy_v1_decision_proto_init()
 	file_sluice_policy_v1_document_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -798,7 +893,7 @@ func file_sluice_policy_v1_revision_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_policy_v1_revision_proto_rawDesc), len(file_sluice_policy_v1_revision_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -119,7 +119,7 @@ func FuzzFor_RecommendedRuleLoads(f *testing.F) {
 			}
 			return
 		}
-		set, err := document.ParseSet([]document.File{{Text: []byte(text)}}, nil)
+		set, err := document.ParseSet([]document.File{{Text: []byte(text)}}, nil, time.Now())
 		if err != nil {
 			t.Fatalf("%q of %q: %v\n%s", tool, server, err, text)
 		}

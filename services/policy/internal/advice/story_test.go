@@ -62,7 +62,7 @@ func compiled(t *testing.T, texts ...string) *engine.Set {
 	for i, text := range texts {
 		files = append(files, document.File{Path: fmt.Sprintf("document-%d.yaml", i), Text: []byte(text)})
 	}
-	parsed, err := document.ParseSet(files, nil)
+	parsed, err := document.ParseSet(files, nil, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

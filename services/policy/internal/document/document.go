@@ -42,6 +42,9 @@
 // An entry under `tools` that has only a limit allows the tool. A rule under `rules` without an action decides nothing;
 // its limits apply if another rule or a default allows the call.
 //
+// With `mode: observe`, a rule, an entry or a whole document decides nothing until the time in `until`; see package
+// observe.
+//
 // `rate_limit` is a limit or a list of limits. The window is a number of seconds, or a duration such as 90s, 1h or 7d.
 // `per` lists the dimensions by which calls are counted separately: session, principal, owner, agent, tenant, server
 // and tool. If `per` is absent, the limit of an entry counts per session, server and tool. The limit of a rule then
@@ -55,6 +58,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
@@ -82,14 +86,14 @@ type Set struct {
 	Tests []Test
 }
 
-// ParseSet parses documents that are to be active together. If people is not nil, it also checks whether calls can be
-// approved. The error is a [strictyaml.Errors] with every problem of every file.
-func ParseSet(files []File, people *engine.Approvers) (*Set, error) {
+// ParseSet parses documents that are to be active together, at the time now. If people is not nil, it also checks
+// whether calls can be approved. The error is a [strictyaml.Errors] with every problem of every file.
+func ParseSet(files []File, people *engine.Approvers, now time.Time) (*Set, error) {
 	var problems strictyaml.Errors
 	set := &Set{Documents: make([]engine.Document, 0, len(files))}
 	owners := make(map[string]string)
 	for _, f := range files {
-		r, d, err := parse(f.Path, f.Text, people)
+		r, d, err := parse(f.Path, f.Text, people, now)
 		if found, ok := errors.AsType[strictyaml.Errors](err); ok {
 			problems = append(problems, found...)
 			continue
@@ -114,7 +118,7 @@ func ParseSet(files []File, people *engine.Approvers) (*Set, error) {
 
 // parse parses one document. It also returns the reader, which contains the positions of the rules. The error is a
 // [strictyaml.Errors].
-func parse(file string, text []byte, people *engine.Approvers) (*reader, engine.Document, error) {
+func parse(file string, text []byte, people *engine.Approvers, now time.Time) (*reader, engine.Document, error) {
 	source, err := strictyaml.Parse(file, text)
 	if err != nil {
 		return nil, engine.Document{}, err
@@ -125,7 +129,7 @@ func parse(file string, text []byte, people *engine.Approvers) (*reader, engine.
 		}
 	}
 	var f form
-	r := &reader{source: source}
+	r := &reader{source: source, now: now}
 	if found, ok := errors.AsType[strictyaml.Errors](source.Decode(&f)); ok {
 		addKindHints(found)
 		if slices.ContainsFunc(found, func(p strictyaml.Problem) bool { return p.Message == notAPolicy }) {
@@ -148,6 +152,7 @@ func parse(file string, text []byte, people *engine.Approvers) (*reader, engine.
 // A reader converts a form to a document and collects problems.
 type reader struct {
 	source   *strictyaml.Source
+	now      time.Time
 	problems strictyaml.Errors
 	warnings strictyaml.Errors
 	// rulePaths lists the YAML paths of the document's rules.
@@ -187,6 +192,7 @@ func (r *reader) document(f *form) engine.Document {
 	}
 	r.checkFilled("tools", f.Tools == nil || len(f.Tools) > 0, "remove it")
 	r.checkFilled("rules", f.Rules == nil || len(f.Rules) > 0, "remove it")
+	d.ObserveUntil = r.observe("", "document", f.Mode, f.Until)
 	r.addRules(f, &d)
 	for _, fault := range d.Check() {
 		r.addParseError(fault, f)

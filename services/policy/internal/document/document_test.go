@@ -13,7 +13,7 @@ import (
 )
 
 func parse(file string, text []byte) (engine.Document, error) {
-	set, err := document.ParseSet([]document.File{{Path: file, Text: text}}, nil)
+	set, err := document.ParseSet([]document.File{{Path: file, Text: text}}, nil, testNow)
 	if err != nil {
 		return engine.Document{}, err
 	}
@@ -146,7 +146,7 @@ func TestParseSet_ReportsTheProblemsOfEveryFile(t *testing.T) {
 		{Path: "b/bad.yaml", Text: []byte("version: 1\ndefault: maybe")},
 		{Path: "c/x.yaml", Text: []byte(good)},
 		{Path: "d/y.yaml", Text: []byte("version: 1\nname: x\ndefault: deny")},
-	}, nil)
+	}, nil, testNow)
 	const want = `b/bad.yaml:2:10: default: unknown default "maybe"; known are: deny, allow, by_risk
 c/x.yaml:1:1: name: another document has the name "x": a/x.yaml; give each document a different name
 d/y.yaml:2:7: name: another document has the name "x": a/x.yaml; give each document a different name`
@@ -156,7 +156,7 @@ d/y.yaml:2:7: name: another document has the name "x": a/x.yaml; give each docum
 	if diff := cmp.Diff(want, err.Error()); diff != "" {
 		t.Errorf("ParseSet (-want +got):\n%s", diff)
 	}
-	set, err := document.ParseSet(nil, nil)
+	set, err := document.ParseSet(nil, nil, testNow)
 	if err != nil || len(set.Documents) != 0 {
 		t.Errorf("ParseSet of nothing = %v, %v", set, err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/sluice-mesh/sluice/services/internal/observe"
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
@@ -19,6 +20,8 @@ type form struct {
 	Name    *string          `yaml:"name"`
 	Server  *string          `yaml:"server"`
 	Default *string          `yaml:"default"`
+	Mode    string           `yaml:"mode"`
+	Until   observe.Until    `yaml:"until"`
 	Tools   map[string]terms `yaml:"tools"`
 	Rules   []namedRule      `yaml:"rules"`
 	Tests   []testForm       `yaml:"tests"`
@@ -66,6 +69,9 @@ type terms struct {
 	// ExtraArgs is "allow" or nil.
 	ExtraArgs *string `yaml:"extra_args"`
 	Otherwise *terms  `yaml:"otherwise"`
+
+	Mode  string        `yaml:"mode"`
+	Until observe.Until `yaml:"until"`
 }
 
 type grant struct {
@@ -160,7 +166,6 @@ func explainKey(key string) (message, suggestion string, ok bool) {
 
 // notSupported are the keys of the policy language that this version does not support, wherever they appear.
 var notSupported = []string{
-	"mode",                                             // of documents
 	"redact", "on_limiter_error", "timeout", "forward", // of rules
 	"algorithm", "burst", "max_in_flight", "cost", "settle", "repeat", // of limits
 }

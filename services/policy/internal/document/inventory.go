@@ -1,6 +1,8 @@
 package document
 
 import (
+	"time"
+
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
@@ -10,7 +12,7 @@ import (
 func UnknownNames(files []File, inventory engine.Inventory) strictyaml.Errors {
 	var out strictyaml.Errors
 	for _, f := range files {
-		r, d, err := parse(f.Path, f.Text, nil)
+		r, d, err := parse(f.Path, f.Text, nil, time.Now())
 		if err != nil {
 			continue
 		}

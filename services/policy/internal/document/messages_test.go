@@ -62,7 +62,7 @@ func loadMessages(t *testing.T, m message) string {
 	if strings.HasPrefix(m.name, "people: ") {
 		people = testApprovers
 	}
-	set, err := document.ParseSet([]document.File{{Path: "p.yaml", Text: m.text}}, people)
+	set, err := document.ParseSet([]document.File{{Path: "p.yaml", Text: m.text}}, people, testNow)
 	problems, ok := errors.AsType[strictyaml.Errors](err)
 	switch {
 	case ok:
@@ -146,7 +146,7 @@ var (
 	messageSources = []string{
 		".", "../engine/parse_error.go", "../engine/conditional_check.go", "../engine/names_check.go", "../engine/glob.go", "../engine/approvers.go", "../../../internal/strictyaml/survey.go",
 		"../../../internal/strictyaml/source.go", "../../../internal/strictyaml/syntax_hint.go", "../../../internal/strictyaml/decode.go", "../../../internal/strictyaml/scalar.go", "../engine/facts.go", "../condition/condition.go", "../condition/pattern.go",
-		"../condition/check.go", "../condition/error.go", "../condition/misleading_tests.go",
+		"../condition/check.go", "../condition/error.go", "../condition/misleading_tests.go", "../../../internal/observe",
 	}
 	untestedMessages = map[string]string{
 		"an entry under tools has no name":                            "the form has no such key",

@@ -22,6 +22,7 @@ func (r *reader) addRules(f *form, d *engine.Document) {
 		entry := f.Tools[tool]
 		rule := r.rule(at, &entry, []engine.Dimension{engine.PerSession, engine.PerServer, engine.PerTool})
 		rule.Tool = tool
+		rule.ObserveUntil = r.observe(at, "rule", entry.Mode, entry.Until)
 		if entry.Action == nil && len(rule.Limits) > 0 {
 			rule.Action = engine.ActionAllow
 		}
@@ -33,6 +34,7 @@ func (r *reader) addRules(f *form, d *engine.Document) {
 		at := strictyaml.Index("rules", i)
 		rule := r.rule(at, &named.terms, []engine.Dimension{engine.PerSession})
 		rule.Name = named.Name
+		rule.ObserveUntil = r.observe(at, "rule", named.Mode, named.Until)
 		rule.Match = r.match(at+".match", &named.Match)
 		r.addRule(d, at, rule)
 		r.addOtherwise(d, at, &named.terms, []engine.Dimension{engine.PerSession})
@@ -50,6 +52,9 @@ func (r *reader) addOtherwise(d *engine.Document, at string, t *terms, per []eng
 		r.add(at, "has no effect without when", "add when, or remove otherwise")
 		return
 	}
+	if o.Mode != "" || o.Until != "" {
+		r.add(at+".mode", "has no mode of its own: it is observed with its rule", "write mode and until at the rule")
+	}
 	if o.When != nil || o.ExtraArgs != nil || o.Otherwise != nil {
 		r.add(at, "must not have a condition of its own", "write another rule for it")
 		return
@@ -58,6 +63,7 @@ func (r *reader) addOtherwise(d *engine.Document, at string, t *terms, per []eng
 	rule := r.rule(at, o, per)
 	rule.Name, rule.Tool, rule.Match = of.Name, of.Tool, of.Match
 	rule.When, rule.ExtraArgs, rule.Otherwise = of.When, of.ExtraArgs, true
+	rule.ObserveUntil = of.ObserveUntil
 	r.addRule(d, at, rule)
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"go.yaml.in/yaml/v4"
 
+	"github.com/sluice-mesh/sluice/services/internal/observe"
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
@@ -97,12 +98,12 @@ func value(key string, t reflect.Type, k keyword) schema {
 			{"type": "integer", "minimum": 1},
 			{"type": "string", "pattern": `^([0-9]+d|([0-9]*[.]?[0-9]+(ns|us|µs|ms|s|m|h))+)$`},
 		}}
-	case t == reflect.TypeFor[moment]():
+	case t == reflect.TypeFor[moment](), t == reflect.TypeFor[observe.Until]():
 		return schema{"type": "string", "pattern": `^[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt].+)?$`}
 	case reflect.PointerTo(t).Implements(reflect.TypeFor[yaml.Unmarshaler]()), reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
 		return schema{"type": "string"}
 	case t == reflect.TypeFor[terms]() && key == "otherwise":
-		return object(key, t, "when", "extra_args", "otherwise")
+		return object(key, t, "when", "extra_args", "otherwise", "mode", "until")
 	case t.Kind() == reflect.Struct:
 		return object(key, t)
 	case t.Kind() == reflect.Map:
@@ -138,6 +139,8 @@ const (
 )
 
 func oneOf(names []string) schema { return schema{"enum": names} }
+
+var modes = oneOf([]string{observe.Observe, observe.Enforce})
 
 func between(low, high int64) schema { return schema{"minimum": low, "maximum": high} }
 

@@ -14,6 +14,8 @@ var keywords = map[string]keyword{
 	"document.name":    {"The unique name of the document. Default: the file's name.", schema{"pattern": documentNamePattern}, false},
 	"document.server":  {"The server to which the document applies: a name or a pattern. Without it: every server.", patternLimits, false},
 	"document.default": {"The decision on tools/call if no rule with an action matches.", oneOf([]string{"deny", "allow", "by_risk"}), false},
+	"document.mode":    {"With observe, the rules and the default of the document decide nothing, and their decisions are recorded.", modes, false},
+	"document.until":   {"The end of mode: observe, at most 30 days ahead, for example 2026-12-20.", nil, false},
 	"document.tools":   {"Entries by exact tool name.", schema{"propertyNames": schema{"pattern": toolNamePattern}}, false},
 	"document.rules":   {"Rules by patterns for tools, methods and callers. Their order has no effect.", nil, false},
 	"document.tests":   {"Calls with the decisions that are expected. A document whose tests fail does not load.", nil, false},
@@ -32,6 +34,8 @@ var keywords = map[string]keyword{
 	"rule.idempotent":     {"Whether an approved call with an unknown outcome may be sent again.", nil, false},
 	"rule.when":           {"A condition, for example args.draft == true. The rule decides only if the condition is true.", conditionLimits, false},
 	"rule.extra_args":     {"The condition ignores arguments that it does not read.", oneOf([]string{"allow"}), false},
+	"rule.mode":           {"With observe, the rule decides nothing, and its decisions are recorded.", modes, false},
+	"rule.until":          {"The end of mode: observe, at most 30 days ahead, for example 2026-12-20.", nil, false},
 	"rule.otherwise":      {"The rule for calls for which the condition is false.", nil, false},
 
 	"match.method":      {"Methods of MCP. Default: tools/call. Patterns with * and ?.", patternLimits, false},

@@ -149,6 +149,8 @@ func TestSchema_IsWhatTheExamplesName(t *testing.T) {
 var (
 	formMessages = regexp.MustCompile(`unknown (key|action|default|dimension|code)|wanted |is required|is empty|has no value|is not supported by this version|" is unknown|is not a number in JSON`)
 	beyondSchema = map[string]string{
+		"a mode of the document and of a rule":      "until is required only with mode: observe",
+		"observe without until":                     "until is required only with mode: observe",
 		"tests: a server that the test has to name": "whether server is required depends on the document's server",
 		"tests: methods that do not fit":            "which keys are required depends on the method",
 	}

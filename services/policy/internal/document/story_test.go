@@ -15,9 +15,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 
+	"github.com/sluice-mesh/sluice/services/internal/observe"
 	"github.com/sluice-mesh/sluice/services/policy/internal/document"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
+
+// testNow is the time at which the documents of stories and messages are loaded.
+var testNow = time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
@@ -73,6 +77,18 @@ type storyDecision struct {
 	ChainIndex int            `json:"chainIndex,omitzero"`
 	Listed     bool           `json:"listed"`
 	Why        string         `json:"why"`
+	Observed   *storyObserved `json:"observed,omitzero"`
+}
+
+// storyObserved is the decision that would apply if nothing were observed.
+type storyObserved struct {
+	Effect  string   `json:"effect"`
+	Code    string   `json:"code,omitzero"`
+	Message string   `json:"message,omitzero"`
+	Rule    string   `json:"rule,omitzero"`
+	Limits  []string `json:"limits,omitempty"`
+	// Cacheable reports whether the decision, with this one, may be reused for other calls.
+	Cacheable bool `json:"cacheable"`
 }
 
 type storyApproval struct {
@@ -85,7 +101,8 @@ type storyApproval struct {
 }
 
 // TestDecide_Stories runs each archive of testdata/decide. Each .yaml file is a policy document, and NAME.want.json
-// contains the expected decision about the call in NAME.call.json. The flag -update rewrites the expected decisions.
+// contains the expected decision about the call in NAME.call.json. A file observe.json contains the times until which
+// servers are observed, by name; the name * means every server. The flag -update rewrites the expected decisions.
 func TestDecide_Stories(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../testdata/decide/*.txtar")
@@ -146,16 +163,20 @@ func runStory(t *testing.T, file string) {
 func compileStory(t *testing.T, archive *txtar.Archive) *engine.Set {
 	t.Helper()
 	var policies []document.File
+	var observed engine.Observe
 	for _, f := range archive.Files {
+		if f.Name == "observe.json" {
+			observed = parseObserve(t, f.Data)
+		}
 		if filepath.Ext(f.Name) == ".yaml" {
 			policies = append(policies, document.File{Path: f.Name, Text: f.Data})
 		}
 	}
-	parsed, err := document.ParseSet(policies, nil)
+	parsed, err := document.ParseSet(policies, nil, testNow)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return compile(t, parsed)
+	return compile(t, parsed, observed)
 }
 
 // testCap and testTimes are the options of the sets in tests.
@@ -163,9 +184,9 @@ const testCap = 10
 
 var testTimes = engine.Times{Decide: 15 * time.Minute, Execute: 5 * time.Minute}
 
-func compile(t testing.TB, parsed *document.Set) *engine.Set {
+func compile(t testing.TB, parsed *document.Set, observed engine.Observe) *engine.Set {
 	t.Helper()
-	set, err := engine.Compile(parsed.Documents, engine.Options{SessionCap: testCap, Times: testTimes})
+	set, err := engine.Compile(parsed.Documents, engine.Options{SessionCap: testCap, Times: testTimes, Observe: observed, Now: testNow})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,11 +228,19 @@ func decide(set *engine.Set, call engine.Call) storyDecision {
 	e := set.Explain(call)
 	d := e.Decision
 	a := storyDecision{
-		Effect: "EFFECT_" + strings.ToUpper(d.Effect.String()), Message: d.Message, Hidden: d.Hidden, Idempotent: d.Idempotent,
+		Effect: effectName(d.Effect), Code: codeName(d.Code), Message: d.Message, Hidden: d.Hidden, Idempotent: d.Idempotent,
 		ChainIndex: d.ChainIndex, Why: e.Why, Listed: set.Visible(call.Subject, call.Server, call.Tool, call.Facts).Visible,
 	}
-	if d.Code != "" {
-		a.Code = "CODE_" + strings.ToUpper(string(d.Code))
+	if o := d.Observed; o != nil {
+		a.Observed = &storyObserved{
+			Effect: effectName(o.Effect), Message: o.Message, Code: codeName(o.Code), Cacheable: set.Cacheability(call, d).Cacheable,
+		}
+		if !o.Rule.IsZero() {
+			a.Observed.Rule = o.Rule.String()
+		}
+		for _, l := range o.Limits {
+			a.Observed.Limits = append(a.Observed.Limits, describe(l))
+		}
 	}
 	if !d.Rule.IsZero() {
 		a.Rule = d.Rule.String()
@@ -223,6 +252,29 @@ func decide(set *engine.Set, call engine.Call) storyDecision {
 		a.Limits = append(a.Limits, describe(l))
 	}
 	return a
+}
+
+func effectName(e engine.Effect) string { return "EFFECT_" + strings.ToUpper(e.String()) }
+
+func codeName(c engine.Code) string {
+	if c == "" {
+		return ""
+	}
+	return "CODE_" + strings.ToUpper(string(c))
+}
+
+// parseObserve parses the content of an observe.json.
+func parseObserve(t *testing.T, text []byte) engine.Observe {
+	t.Helper()
+	var until map[string]observe.Until
+	decodeJSON(t, text, &until)
+	out := engine.Observe{All: until["*"].Time(), Servers: make(map[string]time.Time)}
+	for name, u := range until {
+		if name != "*" {
+			out.Servers[name] = u.Time()
+		}
+	}
+	return out
 }
 
 func describeTerms(t *engine.ApprovalTerms) *storyApproval {

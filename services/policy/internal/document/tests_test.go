@@ -35,7 +35,7 @@ func TestRunTests_Stories(t *testing.T) {
 			for _, f := range archive.Files[:last] {
 				documents = append(documents, document.File{Path: f.Name, Text: f.Data})
 			}
-			set, err := document.ParseSet(documents, nil)
+			set, err := document.ParseSet(documents, nil, testNow)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -64,7 +64,7 @@ func manyTests(tb testing.TB, rule, call string, n int, action string) *document
 	for range n {
 		fmt.Fprintf(&text, "  - {call: %s, want: {action: %s}}\n", call, action)
 	}
-	set, err := document.ParseSet([]document.File{{Path: "p.yaml", Text: []byte(text.String())}}, nil)
+	set, err := document.ParseSet([]document.File{{Path: "p.yaml", Text: []byte(text.String())}}, nil, testNow)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func FuzzTests(f *testing.F) {
 	}
 	schema := resolveSchema(f)
 	f.Fuzz(func(t *testing.T, text []byte) {
-		set, err := document.ParseSet([]document.File{{Path: "p.yaml", Text: text}}, nil)
+		set, err := document.ParseSet([]document.File{{Path: "p.yaml", Text: text}}, nil, testNow)
 		if err != nil {
 			return
 		}

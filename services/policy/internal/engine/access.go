@@ -33,6 +33,9 @@ func (s *Set) Access(subject Subject, server string) Access {
 	opens := s.permitsNamedTool(tools, &call) || s.permitsPattern(tools, &call)
 	out.CouldAllow = opens || methods.permitsEach(&subject)
 	out.CouldList = opens || s.couldListDenied(&call)
+	if s.enforced != nil && s.observesServer(server) {
+		out.CouldAllow, out.CouldList, out.PromptsAlike, out.ResourcesAlike = true, true, true, true
+	}
 	return out
 }
 

@@ -14,11 +14,7 @@ import (
 func TestAccess_CoversEveryAllowedCall(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		documents, call := drawDocuments(t, "d"), drawCall(t)
-		set, err := engine.Compile(documents, options)
-		if err != nil {
-			t.Fatal(err)
-		}
+		set, call := drawSet(t), drawCall(t)
 		reach := set.Access(call.Subject, call.Server)
 		if call.Method != "" && set.Decide(call).Effect != engine.Deny && !reach.CouldAllow {
 			t.Fatalf("%s is allowed, but CouldAllow is false", call.Method)

@@ -23,5 +23,10 @@ func (s *Set) Cacheability(call Call, d Decision) Cacheability {
 	for i := range d.Limits {
 		out.BySession = out.BySession || d.Limits[i].SessionKey != SessionKeyNone
 	}
+	if d.Observed != nil {
+		for i := range d.Observed.Limits {
+			out.BySession = out.BySession || d.Observed.Limits[i].SessionKey != SessionKeyNone
+		}
+	}
 	return out
 }

@@ -16,11 +16,7 @@ import (
 func TestCacheability_DecisionHoldsForAlikeCalls(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		set, err := engine.Compile(drawDocuments(t, "d"), options)
-		if err != nil {
-			t.Fatal(err)
-		}
-		call := drawCall(t)
+		set, call := drawSet(t), drawCall(t)
 		d := set.Decide(call)
 		cacheability := set.Cacheability(call, d)
 		if !cacheability.Cacheable {

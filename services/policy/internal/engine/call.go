@@ -118,6 +118,8 @@ type Decision struct {
 	Hidden bool
 	// ChainIndex is the index of the principal for whom the decision was made: 0 for the caller, i+1 for Chain[i].
 	ChainIndex int
+	// Observed is the decision that would apply if nothing were observed. It is nil if its result is the same.
+	Observed *Observation
 }
 
 // Effect is what the gateway does with a call.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
@@ -18,6 +19,10 @@ type Options struct {
 	SessionCap int
 	// Times are the times of approvals for rules that set no time.
 	Times Times
+	// Observe specifies the servers that are only observed.
+	Observe Observe
+	// Now is the time at which the documents are compiled. It determines what is observed. If it is zero, nothing is.
+	Now time.Time
 }
 
 // A Set is a compiled set of documents. It is immutable and safe for concurrent use. Its methods do not retain their
@@ -35,6 +40,8 @@ type Set struct {
 	conditions map[conditionText]*condition.Condition
 	// conditional reports whether some rule has a condition.
 	conditional bool
+
+	observation
 }
 
 // A rule is a Rule with its patterns compiled.
@@ -81,9 +88,18 @@ func Compile(documents []Document, options Options) (*Set, error) {
 	if err := checkDocuments(documents); err != nil {
 		return nil, err
 	}
-	s := &Set{tools: newIndex(), methods: newIndex(), fallbacks: newFallbacks(), conditions: make(map[conditionText]*condition.Condition), sessionCap: int64(options.SessionCap), times: options.Times}
 	documents = slices.Clone(documents)
 	slices.SortFunc(documents, func(a, b Document) int { return cmp.Compare(a.Name, b.Name) })
+	conditions := make(map[conditionText]*condition.Condition)
+	s := newSet(withoutObserved(documents, options.Now), &options, conditions)
+	s.observe(documents, &options, conditions)
+	return s, nil
+}
+
+// newSet returns a set in which all documents are enforced. They must be sorted and have no errors. conditions contains
+// the conditions of sets with the same calls, so that each condition is evaluated once for a call.
+func newSet(documents []Document, options *Options, conditions map[conditionText]*condition.Condition) *Set {
+	s := &Set{tools: newIndex(), methods: newIndex(), fallbacks: newFallbacks(), conditions: conditions, sessionCap: int64(options.SessionCap), times: options.Times}
 	for i := range documents {
 		s.add(&documents[i])
 	}
@@ -101,7 +117,7 @@ func Compile(documents []Document, options Options) (*Set, error) {
 	s.tools.finish()
 	s.methods.finish()
 	s.revision = revisionOf(documents, s.rules)
-	return s, nil
+	return s
 }
 
 // Revision returns the SHA-256 of the documents' content as 64 hexadecimal digits. It does not depend on the order of
@@ -141,10 +157,7 @@ func (f *ParseError) describe(d *Document) error {
 
 // add compiles the rules of one document, which must have no errors.
 func (s *Set) add(d *Document) {
-	var home patterns
-	if d.Server != "" {
-		home = compilePatterns([]string{d.Server})
-	}
+	home := homeOf(d)
 	s.fallbacks.add(d, home)
 	rules := make([]*rule, len(d.Rules))
 	for i := range d.Rules {
@@ -154,6 +167,14 @@ func (s *Set) add(d *Document) {
 	}
 	slices.SortFunc(rules, func(a, b *rule) int { return cmp.Compare(a.ref.Rule, b.ref.Rule) })
 	s.rules = append(s.rules, rules...)
+}
+
+// homeOf returns the servers that a document applies to. It is nil if the document applies to every server.
+func homeOf(d *Document) patterns {
+	if d.Server == "" {
+		return nil
+	}
+	return compilePatterns([]string{d.Server})
 }
 
 func compileRule(d *Document, source *Rule, home patterns) *rule {

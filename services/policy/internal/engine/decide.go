@@ -10,13 +10,14 @@ import (
 // Decide decides a call. Its running time grows with the number of rules that have a pattern whose literal prefix
 // matches the tool name or method of the call. Other rules are not evaluated.
 func (s *Set) Decide(call Call) Decision {
-	d, _ := s.decide(&call)
+	d, _ := s.decideObserved(&call)
 	return d
 }
 
 // EvaluatesConditions reports whether the decision about a call depends on conditions that read the call's arguments or
 // the time. Their evaluation can take thousands of times as long as the rest of the decision.
 func (s *Set) EvaluatesConditions(call Call) bool {
+	s = s.withoutObservation() // observed rules are evaluated too
 	if !s.conditional || refusal(&call) != "" {
 		return false
 	}
@@ -320,6 +321,9 @@ func (s *Set) Visible(subject Subject, server, tool string, facts Facts) Visibil
 	var space [16]*rule
 	v := s.mostPermissive(s.find(space[:0], &call), &call)
 	d := v.decision(&call)
+	if s.opens(&call) {
+		d = d.open(&call)
+	}
 	out := Visibility{Visible: d.Effect != Deny || v.givesReason(&d), Rule: d.Rule}
 	if d.Effect != Allow {
 		out.Code = d.Code

@@ -28,6 +28,12 @@
 // denied. The person at the agent may confirm the call only if every one of these rules has self_confirm. A grant may
 // be given only if every one of these rules has a grant, and then the smallest grant applies.
 //
+// # Observed rules, documents and servers
+//
+// Rules and documents that are observed decide nothing. On an observed server, calls that rules or defaults would refuse
+// or hold for approval are allowed without limits. The decision then contains the decision that would apply if nothing
+// were observed. Observing never opens a call that is refused for another reason.
+//
 // # Methods
 //
 // A rule concerns `tools/call` unless it names methods. Other methods have no default: they are denied unless a rule

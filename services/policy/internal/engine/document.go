@@ -53,6 +53,9 @@ type Document struct {
 	Server string
 	// Default is the action for calls that no rule with an action matches.
 	Default Default
+	// ObserveUntil is the time until which the document is only observed: its rules and its default decide nothing. The
+	// document is enforced if it is zero.
+	ObserveUntil time.Time
 	// Rules are the rules. Their order does not matter.
 	Rules []Rule
 }
@@ -101,6 +104,9 @@ type Rule struct {
 	// Idempotent reports whether a call with an unknown outcome may be sent again. It is allowed only with
 	// [ActionAllow] and [ActionRequireApproval].
 	Idempotent bool
+	// ObserveUntil is the time until which the rule is only observed: it decides nothing, and its limits do not apply.
+	// The rule is enforced if it is zero. Both halves of a rule with a condition have the same time.
+	ObserveUntil time.Time
 }
 
 // Grant lets one approval cover several calls. The zero Grant means that each call needs an approval.

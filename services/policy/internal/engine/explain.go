@@ -32,6 +32,8 @@ type ConsideredRule struct {
 	Action Action
 	// ChainIndex is the index of the principal; see [Decision.ChainIndex].
 	ChainIndex int
+	// Observed reports whether the rule is only observed, because of its own mode or that of its document or server.
+	Observed bool
 }
 
 // A Check is one comparison of a rule.
@@ -51,22 +53,24 @@ type Check struct {
 
 // Explain decides a call as [Set.Decide] does, and returns the reasons. Its time grows with the number of rules.
 func (s *Set) Explain(call Call) Explanation {
-	d, v := s.decide(&call)
+	d, v := s.decideObserved(&call)
 	e := Explanation{Decision: d}
 	if code := refusal(&call); code != "" {
 		e.Why = refusalText(code)
 		return e
 	}
-	for _, r := range s.rules {
+	observed := s.observedRules(&call)
+	for _, r := range s.withoutObservation().rules {
 		for i := range call.Subject.size() {
 			c := r.consider(&call, i)
+			c.Observed = observed[r.ref]
 			if r.where != nil && c.Matched {
 				c.Checks = append(c.Checks, r.checkGrant(&call, i))
 			}
 			e.Rules = append(e.Rules, c)
 		}
 	}
-	e.Why = s.why(d, v, &call)
+	e.Why = s.whyObserved(d, v, &call)
 	return e
 }
 

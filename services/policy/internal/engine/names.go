@@ -198,6 +198,9 @@ func (s *Set) ShowsEntry(subject Subject, server string, what EntryKind, name st
 	if code, _ := facts.Status.refusal(""); code != "" || refusal(&call) != "" {
 		return false
 	}
+	if s.opens(&call) {
+		return true
+	}
 	var space [16]*rule
 	return s.mostPermissive(s.find(space[:0], &call), &call).decision(&call).Effect != Deny
 }
@@ -212,6 +215,9 @@ func (s *Set) CouldAllow(subject Subject, server, method string, facts Facts) bo
 func (s *Set) couldAllow(call *Call, start string) bool {
 	if code, _ := call.Facts.Status.refusal(call.Server); code != "" || refusal(call) != "" {
 		return false
+	}
+	if s.opens(call) {
+		return true
 	}
 	for i := range call.Subject.size() {
 		p, opened := call.Subject.at(i), slices.Contains(mcpmethod.Notifications(), call.Method)

@@ -147,11 +147,7 @@ func TestShowsEntry_Templates(t *testing.T) {
 func TestShowsEntry_AgreesWithDecide(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		set, err := engine.Compile(drawDocuments(t, "d"), options)
-		if err != nil {
-			t.Fatal(err)
-		}
-		call := drawCall(t)
+		set, call := drawSet(t), drawCall(t)
 		call.Ref, call.Facts = "", callable
 		alike := set.Access(call.Subject, call.Server)
 		for _, kind := range []struct {

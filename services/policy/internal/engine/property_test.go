@@ -432,12 +432,8 @@ func TestDecide_ChainsOnlyTighten(t *testing.T) {
 func TestVisible_AgreesWithDecide(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		documents, call := drawDocuments(t, "d"), drawCall(t)
+		set, call := drawSet(t), drawCall(t)
 		call.Method, call.Ref = "", "" // Visible concerns only tools
-		set, err := engine.Compile(documents, options)
-		if err != nil {
-			t.Fatal(err)
-		}
 		d, got := set.Decide(call), set.Visible(call.Subject, call.Server, call.Tool, call.Facts)
 		if !got.Visible && d.Effect != engine.Deny || d.Hidden && got.Visible {
 			t.Fatalf("Visible = %+v, but the decision is %+v", got, d)

@@ -294,7 +294,7 @@ func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
 		return err
 	}
 	t.warnUnknownServer(ctx, f, flags.server)
-	for _, why := range t.rejectedPolicy(ctx, f) {
+	for _, why := range rejectedLines(t.activeRevision(ctx, f)) {
 		fmt.Fprintf(t.errOut, "sluice: the newest policy documents do not load, so this is the decision of the previous revision: %s\n", why)
 	}
 	return nil

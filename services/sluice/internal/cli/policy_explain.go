@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -60,7 +61,26 @@ func (t *tool) printDecided(e *policyv1.ExplainCallResponse, hasArguments bool) 
 		fmt.Fprintln(t.out, "idempotent: the call may be sent again if its outcome is not known")
 	}
 	for _, l := range d.GetLimits() {
-		t.printf("limit: %s in %s per %s, by %s", l.GetLimit().GetMax(), l.GetLimit().GetWindow().AsDuration(), strings.Join(l.GetPer(), "+"), ruleName(l.GetRule()))
+		t.printf("limit: %s", limitText(l))
+	}
+	t.printObserved(d.GetObserved())
+}
+
+func limitText(l *policyv1.RuleLimit) string {
+	return fmt.Sprintf("%s in %s per %s, by %s", l.GetLimit().GetMax(), l.GetLimit().GetWindow().AsDuration(), strings.Join(l.GetPer(), "+"), ruleName(l.GetRule()))
+}
+
+// printObserved prints the decision that would apply if nothing were observed. It prints nothing if o is nil.
+func (t *tool) printObserved(o *policyv1.Observation) {
+	if o == nil {
+		return
+	}
+	t.printf("if nothing were observed: %s  %s", effectName(o.GetEffect()), enum.NameOrEmpty(o.GetCode()))
+	if o.GetMessage() != "" {
+		t.printf("observed reason: %s", o.GetMessage())
+	}
+	for _, l := range o.GetLimits() {
+		t.printf("observed limit: %s", limitText(l))
 	}
 }
 
@@ -82,13 +102,15 @@ func (t *tool) printConditions(e *policyv1.ExplainCallResponse) {
 	}
 }
 
-// ruleDecided reports whether a considered rule determined the effect of the decision, or added a limit to it.
+// ruleDecided reports whether a considered rule determined the effect of the decision or of its observation, or added a
+// limit to one of them.
 func ruleDecided(r *policyv1.ConsideredRule, d *policyv1.Decision) bool {
 	if !r.GetMatched() {
 		return false
 	}
-	determined := proto.Equal(r.GetRule(), d.GetRule()) && r.GetChainIndex() == d.GetChainIndex()
-	for _, l := range d.GetLimits() {
+	observed := d.GetObserved()
+	determined := proto.Equal(r.GetRule(), d.GetRule()) && r.GetChainIndex() == d.GetChainIndex() || proto.Equal(r.GetRule(), observed.GetRule())
+	for _, l := range slices.Concat(d.GetLimits(), observed.GetLimits()) {
 		determined = determined || proto.Equal(r.GetRule(), l.GetRule())
 	}
 	return determined
@@ -99,7 +121,11 @@ func ruleRow(r *policyv1.ConsideredRule) []string {
 	for _, c := range r.GetChecks() {
 		checks = append(checks, checkText(c))
 	}
-	return []string{ruleName(r.GetRule()), effectName(r.GetEffect()), strconv.FormatBool(r.GetMatched()), strings.Join(checks, "  ")}
+	action := effectName(r.GetEffect())
+	if r.GetObserve() {
+		action += " (observed)"
+	}
+	return []string{ruleName(r.GetRule()), action, strconv.FormatBool(r.GetMatched()), strings.Join(checks, "  ")}
 }
 
 // printNoGrant prints, for each rule with a conditional grant, the reason why an approval of the call gives no grant.

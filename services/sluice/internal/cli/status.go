@@ -66,6 +66,8 @@ type roleAnswers struct {
 	// rejected contains the reasons why newer policy documents did not replace the active documents. Each reason is one
 	// line.
 	rejected []string
+	// observed describes the parts of the policy that are only observed, one line each.
+	observed []string
 	// pending maps each server to the number of its pending definitions. Servers without pending definitions may be
 	// missing.
 	pending map[string]int
@@ -83,7 +85,10 @@ func (t *tool) queryRoles(ctx context.Context, f *config.File) roleAnswers {
 		})
 	}
 	ask(func(t *tool) { h.gateway, h.gatewayErr = t.gatewayStatus(ctx, f) })
-	ask(func(t *tool) { h.rejected = t.rejectedPolicy(ctx, f) })
+	ask(func(t *tool) {
+		active := t.activeRevision(ctx, f)
+		h.rejected, h.observed = rejectedLines(active), describeObserved(active.GetObserved(), int(active.GetObservedCount()))
+	})
 	ask(func(t *tool) { h.pending = t.pendingDefinitions(ctx, f) })
 	for i, role := range roles {
 		ask(func(t *tool) { h.roles[i] = t.health(ctx, f, role) })
@@ -109,9 +114,8 @@ func (t *tool) gatewayStatus(ctx context.Context, f *config.File) (*gatewayv1.Ge
 	return resp, nil
 }
 
-// rejectedPolicy returns the reasons why newer policy documents did not replace the active documents. Each reason is
-// one line. It returns nil if no newer document was rejected or the policy service does not respond.
-func (t *tool) rejectedPolicy(ctx context.Context, f *config.File) []string {
+// activeRevision returns the active revision of the policy, or nil if the policy service does not respond.
+func (t *tool) activeRevision(ctx context.Context, f *config.File) *policyv1.Revision {
 	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
 	if err != nil {
 		return nil
@@ -125,8 +129,14 @@ func (t *tool) rejectedPolicy(ctx context.Context, f *config.File) []string {
 	if err != nil {
 		return nil
 	}
+	return resp.GetRevision()
+}
+
+// rejectedLines returns the reasons why newer policy documents did not replace those of the revision. Each reason is one
+// line. The revision may be nil.
+func rejectedLines(active *policyv1.Revision) []string {
 	var lines []string
-	for _, found := range resp.GetRevision().GetRejected() {
+	for _, found := range active.GetRejected() {
 		lines = append(lines, strings.Split(findingPosition(found)+findingText(found), "\n")...)
 	}
 	return lines
@@ -175,6 +185,7 @@ type meshStatus struct {
 	Degraded       []string       `json:"degraded,omitempty"`
 	PolicyRevision string         `json:"policyRevision"`
 	PolicyRejected []string       `json:"policyRejected,omitempty"`
+	PolicyObserved []string       `json:"policyObserved,omitempty"`
 	JournalHealthy bool           `json:"journalHealthy"`
 	JournalHead    *journal.Head  `json:"journalHead,omitempty"`
 	JournalCheck   journalCheck   `json:"journalCheck"`
@@ -246,7 +257,7 @@ func (t *tool) printStatus(h roleAnswers) error {
 	g := h.gateway
 	all := meshStatus{
 		Version: g.GetVersion(), Ready: g.GetReady(), NotReady: g.GetNotReady(), Degraded: g.GetDegraded(),
-		PolicyRevision: g.GetPolicyRevision(), PolicyRejected: h.rejected,
+		PolicyRevision: g.GetPolicyRevision(), PolicyRejected: h.rejected, PolicyObserved: h.observed,
 		JournalHealthy: g.GetJournalHealthy(), JournalHead: journal.HeadFromProto(g.GetJournal().GetHead()), JournalCheck: newJournalCheck(g.GetJournal().GetCheck()),
 		Sessions: g.GetSessions(), Roles: h.roles, JournalRoom: newJournalRoom(g.GetJournal()), OwnTenantOnly: g.GetOwnTenantOnly(),
 	}
@@ -302,6 +313,9 @@ func (t *tool) writeStatus(all meshStatus) error {
 	}
 	for _, why := range all.PolicyRejected {
 		rows = append(rows, []string{"rejected", why})
+	}
+	for _, line := range all.PolicyObserved {
+		rows = append(rows, []string{"observed", line})
 	}
 	for _, why := range all.NotReady {
 		rows = append(rows, []string{"not ready", why})

@@ -128,7 +128,7 @@ func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err 
 			}
 			return err
 		}
-		return t.printStarted(f, startedMesh{lookupAddrs: found, generated: generated, usesStarterPolicy: starter, sandboxes: mesh.Sandboxes()})
+		return t.printStarted(f, startedMesh{lookupAddrs: found, generated: generated, usesStarterPolicy: starter, sandboxes: mesh.Sandboxes(), observed: describeObserved(mesh.ObservedPolicy())})
 	})
 	ended := make(chan struct{})
 	var saying sync.WaitGroup

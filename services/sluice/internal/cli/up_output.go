@@ -33,6 +33,8 @@ type upOutput struct {
 	Tokens   string   `json:"tokens"`
 	// Sandboxes contains the restrictions that the kernel enforces for stdio servers.
 	Sandboxes map[string]sandbox.Report `json:"sandboxes,omitempty"`
+	// Observed describes the parts of the policy that are only observed.
+	Observed []string `json:"observed,omitempty"`
 }
 
 type startedMesh struct {
@@ -42,6 +44,8 @@ type startedMesh struct {
 	// usesStarterPolicy is true if the starter policy is in force and unchanged.
 	usesStarterPolicy bool
 	sandboxes         map[string]sandbox.Report
+	// observed describes the parts of the policy that are only observed, one line each.
+	observed []string
 }
 
 // printStarted prints the addresses of the mesh and the generated tokens. If the starter policy is in force and
@@ -49,7 +53,7 @@ type startedMesh struct {
 func (t *tool) printStarted(f *config.File, w startedMesh) error {
 	names, generated := slices.Sorted(maps.Keys(f.Servers)), w.generated
 	if t.json() {
-		at := upOutput{Version: app.Version(), All: mcpURL(f, ""), MCP: make(map[string]string), GRPC: f.GRPC, Tokens: filepath.Join(f.Path(f.Data), "tokens"), Sandboxes: w.sandboxes}
+		at := upOutput{Version: app.Version(), All: mcpURL(f, ""), MCP: make(map[string]string), GRPC: f.GRPC, Tokens: filepath.Join(f.Path(f.Data), "tokens"), Sandboxes: w.sandboxes, Observed: w.observed}
 		for _, name := range names {
 			at.MCP[name] = mcpURL(f, name)
 		}
@@ -75,6 +79,9 @@ func (t *tool) printStarted(f *config.File, w startedMesh) error {
 	}
 	for _, p := range f.Policies {
 		fmt.Fprintf(&b, "  policy    %s   (edit it: a valid change takes effect in about a second)\n", f.Path(p))
+	}
+	for _, line := range w.observed {
+		fmt.Fprintf(&b, "  observed  %s\n", line)
 	}
 	if len(generated) > 0 {
 		fmt.Fprintf(&b, "  tokens    %s   (%s)\n", filepath.Join(f.Path(f.Data), "tokens"), strings.Join(generated, ", "))

@@ -1,0 +1,94 @@
+package policy_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/rawmesh"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+)
+
+// observedPolicy returns a document with two rules that are observed until a time, and a rule that is enforced.
+func observedPolicy(until time.Time) string {
+	return strings.ReplaceAll(`version: 1
+name: p
+default: allow
+tools:
+  drop: {action: deny, reason: never drop, mode: observe, until: UNTIL}
+  secret: {action: hide, mode: observe, until: UNTIL}
+  wipe: {action: deny, reason: never wipe}
+`, "UNTIL", until.UTC().Format(time.RFC3339))
+}
+
+// The program runs with an observed rule and an observed server. Calls pass, hidden tools are listed, and the commands
+// for operators name what is observed. The rule is then observed for two more seconds, and enforced after them.
+func TestObserve_CallsPassUntilTheTimeHasCome(t *testing.T) {
+	t.Parallel()
+	up, week := rawmcp.Start(t, rawmcp.ToolList("drop", "secret", "wipe")), time.Now().Add(7*24*time.Hour)
+	date := week.UTC().Format(time.DateOnly)
+	s := stack.WriteConfig(t, stack.Options{
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}}\n  calm: {http: {url: %q}, mode: observe, until: %s}", up.URL, up.URL, date),
+		Policy:  observedPolicy(week),
+	})
+	m := &rawmesh.Mesh{Upstream: up, Stack: stack.Start(t, s).Stack}
+	c := m.Connect(t)
+	if listed := string(c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).Body); !strings.Contains(listed, `"secret"`) {
+		t.Errorf("the listed tools are %s", listed)
+	}
+	calm := stack.Connect(t, m.MCP("calm"), stack.AgentToken)
+	for _, tt := range []struct {
+		client *stack.Client
+		tool   string
+		ran    bool
+	}{{c, "drop", true}, {c, "secret", true}, {c, "wipe", false}, {calm, "wipe", true}} {
+		before := len(up.Calls(tt.tool))
+		body := string(tt.client.Call(tt.tool, `{}`).Body)
+		if ran := len(up.Calls(tt.tool)) > before; ran != tt.ran {
+			t.Errorf("%s: the server received the call: %t, the response is %s", tt.tool, ran, body)
+		}
+	}
+	operator := func(args ...string) stack.CommandResult {
+		return stack.Run(t, stack.Command{Args: append(args, "--addr", m.GRPC), Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}})
+	}
+	status := operator("status")
+	stack.CheckCommand(t, status, 0, status.Stdout, "observed", "server calm, until "+date, "rule p/tools.drop, until ", "rule p/tools.secret, until ")
+	explain := operator("policy", "explain", "--server", "raw", "--tool", "drop")
+	stack.CheckCommand(t, explain, 0, explain.Stdout, "allow", "If nothing were observed, the call would be denied: Rule p/tools.drop matches",
+		"if nothing were observed: deny  denied_by_rule", "observed reason: never drop", "deny (observed)")
+	lint := stack.Run(t, stack.Command{Args: []string{"policy", "lint", "--config", s.Config, s.Policy}})
+	stack.CheckCommand(t, lint, 0, lint.Stdout, "tools.drop.mode: the rule is only observed until ", "servers.calm.mode: the server is only observed until "+date)
+
+	stack.WriteFile(t, s.Policy, observedPolicy(time.Now().Add(2*time.Second)))
+	eventually.Holds(t, "the observed rule is enforced", func() bool {
+		return strings.Contains(string(c.Call("drop", `{}`).Body), "never drop")
+	})
+	status = operator("status")
+	stack.CheckCommand(t, status, 0, status.Stdout, "server calm, until "+date)
+	if strings.Contains(status.Stdout, "rule p/tools") {
+		t.Errorf("the status names rules that are enforced:\n%s", status.Stdout)
+	}
+}
+
+// `sluice up` names what is observed when it starts.
+func TestObserve_BannerNamesWhatIsObserved(t *testing.T) {
+	t.Parallel()
+	date := time.Now().Add(7 * 24 * time.Hour).UTC().Format(time.DateOnly)
+	s := stack.WriteConfig(t, stack.Options{
+		Servers: "  raw: {http: {url: \"http://127.0.0.1:1/mcp\"}}", Extra: "mode: observe\nuntil: " + date,
+		Policy: "version: 1\nname: p\ndefault: deny\nmode: observe\nuntil: " + date + "\n",
+	})
+	p := stack.Launch(t, s)
+	eventually.Holds(t, "sluice up says that it is up", func() bool { return strings.Contains(p.Stdout(), "Stop with Ctrl-C.") })
+	for _, line := range []string{"  observed  every server, until " + date + "\n", "  observed  document p, until " + date + "\n"} {
+		if !strings.Contains(p.Stdout(), line) {
+			t.Errorf("the output does not contain %q:\n%s", line, p.Stdout())
+		}
+	}
+	if want := "mode: the mesh is only observed until " + date; !strings.Contains(p.Stderr(), want) {
+		t.Errorf("the log does not contain %q:\n%s", want, p.Stderr())
+	}
+}

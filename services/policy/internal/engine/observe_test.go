@@ -1,0 +1,309 @@
+package engine_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// The time at which documents are compiled, and times before and after it.
+var (
+	observeNow    = time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
+	observePast   = observeNow.Add(-time.Hour)
+	observeFuture = observeNow.Add(time.Hour)
+)
+
+func drawUntil(t *rapid.T, label string) time.Time {
+	return rapid.SampledFrom([]time.Time{{}, {}, {}, observePast, observeNow, observeFuture}).Draw(t, label)
+}
+
+// drawObserved adds times until which rules and documents are observed, and returns options with observed servers.
+func drawObserved(t *rapid.T, documents []engine.Document) engine.Options {
+	until := make(map[string]time.Time) // both halves of a rule have the same time
+	for i := range documents {
+		documents[i].ObserveUntil = drawUntil(t, "document is observed")
+		for j := range documents[i].Rules {
+			r := &documents[i].Rules[j]
+			key := documents[i].Name + "/" + r.Name + "/" + r.Tool
+			if _, drawn := until[key]; !drawn {
+				until[key] = drawUntil(t, "rule is observed")
+			}
+			r.ObserveUntil = until[key]
+		}
+	}
+	with := options
+	with.Now = observeNow
+	with.Observe = engine.Observe{Servers: map[string]time.Time{"s": drawUntil(t, "s is observed")}}
+	if rapid.IntRange(0, 9).Draw(t, "everything is observed") == 0 {
+		with.Observe.All = observeFuture
+	}
+	return with
+}
+
+// drawSet returns a set that may observe something.
+func drawSet(t *rapid.T) *engine.Set {
+	documents := drawDocuments(t, "d")
+	return mustCompile(t, documents, drawObserved(t, documents))
+}
+
+func mustCompile(t *rapid.T, documents []engine.Document, with engine.Options) *engine.Set {
+	set, err := engine.Compile(documents, with)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// modelEnforced returns the documents and rules that are enforced at observeNow, and reports whether the server is
+// observed.
+func modelEnforced(documents []engine.Document, with engine.Options, server string) (enforced []engine.Document, observed bool) {
+	applying, observing := 0, 0
+	for _, d := range documents {
+		applies := modelApplies(d, server)
+		if applies {
+			applying++
+		}
+		if d.ObserveUntil.After(observeNow) {
+			if applies {
+				observing++
+			}
+			continue
+		}
+		var rules []engine.Rule
+		for _, r := range d.Rules {
+			if !r.ObserveUntil.After(observeNow) {
+				rules = append(rules, r)
+			}
+		}
+		d.Rules = rules
+		enforced = append(enforced, d)
+	}
+	observed = applying > 0 && applying == observing || with.Observe.All.After(observeNow) || with.Observe.Servers[server].After(observeNow)
+	return enforced, observed
+}
+
+// TestDecide_ObservedAgreesWithTheModel compares a decision of a set that observes something with the decisions of sets
+// that observe nothing: one with only the enforced documents and rules, and one with all of them.
+func TestDecide_ObservedAgreesWithTheModel(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		documents, call := drawDocuments(t, "d"), drawCall(t)
+		with := drawObserved(t, documents)
+		got := mustCompile(t, documents, with).Decide(call)
+		enforced, observed := modelEnforced(documents, with, call.Server)
+		want, would := decide(t, enforced, call), decide(t, documents, call)
+		switch {
+		case observed && want.Effect != engine.Allow:
+			want = engine.Decision{Effect: engine.Allow}
+		case observed:
+			want.Limits = nil
+		}
+		var limits []engine.Limit
+		for _, l := range would.Limits {
+			same := func(o engine.Limit) bool { return o.Bucket == l.Bucket }
+			if want.Effect == engine.Allow && would.Effect == engine.Allow && !slices.ContainsFunc(want.Limits, same) {
+				limits = append(limits, l)
+			}
+		}
+		differs := want.Code != would.Code || want.Message != would.Message || want.Rule != would.Rule
+		if want.Effect != would.Effect || limits != nil || differs && want.Effect != engine.Allow {
+			want.Observed = &engine.Observation{Effect: would.Effect, Code: would.Code, Message: would.Message, Rule: would.Rule, Limits: limits}
+		}
+		if diff := gocmp.Diff(want, got); diff != "" {
+			t.Fatalf("Decide (-model +got):\n%s", diff)
+		}
+	})
+}
+
+// TestCompile_ObservesNothingByDefault checks that all results of a set are those of a set without any time of an
+// observation if no time is ahead or the time of the compilation is unknown.
+func TestCompile_ObservesNothingByDefault(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		documents, call := drawDocuments(t, "d"), drawCall(t)
+		plain := mustCompile(t, documents, options)
+		with := options
+		switch rapid.IntRange(0, 2).Draw(t, "case") {
+		case 0: // nothing has a time
+			with.Now = observeNow
+		case 1: // all times have passed
+			with = drawObserved(t, documents)
+			with.Now = observeFuture
+		case 2: // the time of the compilation is unknown
+			with = drawObserved(t, documents)
+			with.Now = time.Time{}
+		}
+		set := mustCompile(t, documents, with)
+		if len(set.Observed()) > 0 || !set.Until().IsZero() || set.Revision() != plain.Revision() {
+			t.Fatalf("%v is observed until %v, revision %s, want %s", set.Observed(), set.Until(), set.Revision(), plain.Revision())
+		}
+		d := set.Decide(call)
+		for _, results := range [][2]any{
+			{plain.Explain(call), set.Explain(call)},
+			{plain.Decide(call), d},
+			{plain.Cacheability(call, d), set.Cacheability(call, d)},
+			{plain.Visible(call.Subject, call.Server, call.Tool, call.Facts), set.Visible(call.Subject, call.Server, call.Tool, call.Facts)},
+			{plain.Access(call.Subject, call.Server), set.Access(call.Subject, call.Server)},
+		} {
+			if diff := gocmp.Diff(results[0], results[1]); diff != "" {
+				t.Fatalf("(-plain +got):\n%s", diff)
+			}
+		}
+	})
+}
+
+// TestDecide_ObserveOpensOnlyPolicy checks that a call that is refused although every rule and default allows it is
+// refused with the same code by any set, whatever is observed.
+func TestDecide_ObserveOpensOnlyPolicy(t *testing.T) {
+	t.Parallel()
+	open := mustCompileAll(t)
+	rapid.Check(t, func(t *rapid.T) {
+		set, call := drawSet(t), drawCall(t)
+		switch rapid.IntRange(0, 5).Draw(t, "refused for") {
+		case 0:
+			call.Facts.Status = rapid.SampledFrom([]engine.Status{engine.Unlisted, engine.Changed, engine.Quarantined}).Draw(t, "status")
+		case 1:
+			call.Subject.Caller.Name = ""
+		case 2:
+			call.Subject.Chain = make([]engine.Principal, 5)
+		case 3:
+			call.Server = "S"
+		case 4:
+			call.Method, call.Tool = "", "t t"
+		case 5:
+			call.Method, call.Tool = "", "wasm_model_ask" // no drawn rule names it
+		}
+		want, got := open.Decide(call), set.Decide(call)
+		if want.Effect != engine.Deny || got.Effect != engine.Deny {
+			t.Fatalf("decided as %+v, want a refusal", got)
+		}
+		if policy := got.Code == engine.DeniedByRule || got.Code == engine.DeniedByDefault || got.Code == engine.MethodDenied || got.Code == engine.TypeError || got.Hidden; got.Code != want.Code && !policy {
+			t.Fatalf("the code is %q, want %q or the code of a rule or default", got.Code, want.Code)
+		}
+		if set.Visible(call.Subject, call.Server, call.Tool, call.Facts).Visible && want.Code != engine.DeniedByDefault {
+			t.Fatal("the tool is listed")
+		}
+	})
+}
+
+// mustCompileAll returns a set that allows every method, and observes every server.
+func mustCompileAll(t *testing.T) *engine.Set {
+	t.Helper()
+	with := options
+	with.Now, with.Observe.All = observeNow, observeFuture
+	set, err := engine.Compile([]engine.Document{{
+		Name: "all", Default: engine.DefaultAllow, Rules: []engine.Rule{{Name: "methods", Match: engine.Match{Method: []string{"*"}}, Action: engine.ActionAllow}},
+	}}, with)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// TestSet_ObservedUntil checks the parts that are observed, their descriptions, and how the set changes when each of the
+// times has come.
+func TestSet_ObservedUntil(t *testing.T) {
+	t.Parallel()
+	at := func(hours int) time.Time { return observeNow.Add(time.Duration(hours) * time.Hour) }
+	with := options
+	with.Now = observeNow
+	with.Observe = engine.Observe{All: at(5), Servers: map[string]time.Time{"files": at(4), "mail": at(0)}}
+	documents := []engine.Document{
+		{Name: "b", ObserveUntil: at(3), Default: engine.DefaultDeny},
+		{Name: "a", Rules: []engine.Rule{
+			{Name: "r", Action: engine.ActionDeny, When: "args.n == 1", ObserveUntil: at(2)},
+			{Name: "r", Action: engine.ActionAllow, When: "args.n == 1", Otherwise: true, ObserveUntil: at(2)},
+			{Tool: "t", Action: engine.ActionDeny, ObserveUntil: at(1)},
+		}},
+	}
+	set, err := engine.Compile(documents, with)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := []string{"every server", "server files", "document b", "rule a/r", "rule a/tools.t"}
+	revisions := make(map[string]bool)
+	for hour := 1; ; hour++ {
+		var got []string
+		for _, o := range set.Observed() {
+			got = append(got, o.String())
+		}
+		if diff := gocmp.Diff(left, got); diff != "" {
+			t.Fatalf("Observed in hour %d (-want +got):\n%s", hour, diff)
+		}
+		if revisions[set.Revision()] {
+			t.Fatalf("the revision of hour %d is not new", hour)
+		}
+		revisions[set.Revision()] = true
+		if len(left) == 0 {
+			break
+		}
+		if !set.Until().Equal(at(hour)) {
+			t.Fatalf("Until = %v, want %v", set.Until(), at(hour))
+		}
+		if left = left[:len(left)-1]; len(left) == 0 {
+			left = nil
+		}
+		if set, err = set.At(set.Until()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !set.Until().IsZero() {
+		t.Errorf("Until = %v, want the zero time", set.Until())
+	}
+}
+
+// TestExplain_NamesObservedRules checks that an explanation contains the observed rules and marks them.
+func TestExplain_NamesObservedRules(t *testing.T) {
+	t.Parallel()
+	with := options
+	with.Now, with.Observe = observeNow, engine.Observe{Servers: map[string]time.Time{"o": observeFuture}}
+	set, err := engine.Compile([]engine.Document{{Name: "d", Rules: []engine.Rule{
+		{Name: "enforced", Action: engine.ActionAllow},
+		{Name: "watched", Action: engine.ActionDeny, ObserveUntil: observeFuture},
+	}}}, with)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for server, want := range map[string]map[string]bool{"s": {"enforced": false, "watched": true}, "o": {"enforced": true, "watched": true}} {
+		got := make(map[string]bool)
+		for _, r := range set.Explain(engine.Call{Server: server, Tool: "t", Subject: person("ana"), Facts: callable}).Rules {
+			got[r.Rule.Rule] = r.Observed
+		}
+		if diff := gocmp.Diff(want, got); diff != "" {
+			t.Errorf("observed rules for server %s (-want +got):\n%s", server, diff)
+		}
+	}
+}
+
+// TestCacheability_ObservedRulesCount checks that observed rules make a decision depend on arguments and sessions.
+func TestCacheability_ObservedRulesCount(t *testing.T) {
+	t.Parallel()
+	with := options
+	with.Now = observeNow
+	limit := []engine.RateLimit{{Max: 1, Window: time.Minute, Per: []engine.Dimension{engine.PerSession}}}
+	for name, tt := range map[string]struct {
+		rule engine.Rule
+		want engine.Cacheability
+	}{
+		"a rule that reads arguments": {engine.Rule{Name: "r", When: "args.n == 1", Action: engine.ActionDeny}, engine.Cacheability{}},
+		"a rule that reads the time":  {engine.Rule{Name: "r", When: "now.getHours() < 6", Action: engine.ActionDeny}, engine.Cacheability{}},
+		"a limit of sessions":         {engine.Rule{Name: "r", Limits: limit}, engine.Cacheability{Cacheable: true, BySession: true}},
+		"an approval":                 {engine.Rule{Name: "r", Action: engine.ActionRequireApproval}, engine.Cacheability{Cacheable: true}},
+		"a rule that hides":           {engine.Rule{Name: "r", Action: engine.ActionHide}, engine.Cacheability{Cacheable: true}},
+	} {
+		tt.rule.ObserveUntil = observeFuture
+		set, err := engine.Compile([]engine.Document{{Name: "d", Default: engine.DefaultAllow, Rules: []engine.Rule{tt.rule}}}, with)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		call := engine.Call{Server: "s", Tool: "t", Subject: person("ana"), Facts: callable, Now: observeNow, Params: `{"arguments":{"n":1}}`}
+		if got := set.Cacheability(call, set.Decide(call)); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", name, got, tt.want)
+		}
+	}
+}
