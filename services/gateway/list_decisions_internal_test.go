@@ -101,8 +101,8 @@ func TestListDecisions_SearchCanEndBetweenRecords(t *testing.T) {
 	}
 }
 
-// A caller is already reading. Checks that another read of the caller waits and then succeeds, for each of the three
-// methods that read records.
+// A caller is already reading. Checks that another read of the caller waits and then succeeds, for each of the methods
+// that read records.
 func TestRead_WaitsForOtherReadsOfTheCaller(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
@@ -110,6 +110,10 @@ func TestRead_WaitsForOtherReadsOfTheCaller(t *testing.T) {
 	reads := map[string]func(context.Context) error{
 		"ListDecisions": func(ctx context.Context) error {
 			_, err := s.ListDecisions(ctx, new(gatewayv1.ListDecisionsRequest))
+			return err
+		},
+		"SummarizeObservations": func(ctx context.Context) error {
+			_, err := s.SummarizeObservations(ctx, new(gatewayv1.SummarizeObservationsRequest))
 			return err
 		},
 		"GetDecision": func(ctx context.Context) error {

@@ -145,6 +145,10 @@ func (w *lineWriter) record(r *Record) {
 	w.text("code", r.Code)
 	w.flag("hidden", r.Hidden)
 	w.text("message", r.Message)
+	if r.Observed != (Observed{}) {
+		w.name("observed")
+		object((*lineWriter).observed)(w, &r.Observed)
+	}
 	list(w, "limits", r.Limits, object((*lineWriter).limit))
 	w.time("reserved_at", r.ReservedAt)
 	w.text("limit_lease_id", r.LimitLeaseID)
@@ -182,6 +186,15 @@ func (w *lineWriter) principal(p *Principal) {
 func (w *lineWriter) rule(r *Rule) {
 	w.text("document", r.Document)
 	w.text("rule", r.Rule)
+}
+
+func (w *lineWriter) observed(o *Observed) {
+	w.text("effect", o.Effect)
+	w.text("code", o.Code)
+	if o.Rule != (Rule{}) {
+		w.name("rule")
+		object((*lineWriter).rule)(w, &o.Rule)
+	}
 }
 
 func (w *lineWriter) limit(l *Limit) {

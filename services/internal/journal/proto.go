@@ -42,9 +42,7 @@ func ToProto(r *Record) *gatewayv1.Record {
 		out.Count = max(r.Count, 1)
 	}
 	out.Principal.Session, out.Principal.Run, out.Principal.Chain = r.Session, r.Run, convertAll(r.Chain, toPrincipal)
-	if r.Rule != (Rule{}) {
-		out.Rule = &policyv1.RuleRef{Document: r.Rule.Document, Rule: r.Rule.Rule}
-	}
+	out.Rule, out.Observed = toRule(r.Rule), toObserved(r.Observed)
 	if r.LatencyMS > 0 {
 		out.Latency = durationpb.New(time.Duration(r.LatencyMS * float64(time.Millisecond)))
 	}
@@ -61,7 +59,7 @@ func FromProto(r *gatewayv1.Record) Record {
 		Principal: fromPrincipal(p), Chain: convertAll(p.GetChain(), fromPrincipal), Session: p.GetSession(), Run: p.GetRun(),
 		Server: r.GetServer(), Method: r.GetMethod(), Tool: r.GetTool(), FromServer: r.GetFromServer(),
 		DefinitionDigest: hex.EncodeToString(r.GetDefinitionDigest()), Category: enum.NameOrEmpty(r.GetCategory()), Risk: enum.NameOrEmpty(r.GetRisk()), PolicyRevision: r.GetPolicyRevision(),
-		Rule:   Rule{Document: r.GetRule().GetDocument(), Rule: r.GetRule().GetRule()},
+		Rule:   fromRule(r.GetRule()), Observed: fromObserved(r.GetObserved()),
 		Effect: enum.NameOrEmpty(r.GetEffect()), Code: enum.NameOrEmpty(r.GetCode()), Hidden: r.GetHidden(), Message: r.GetMessage(),
 		Limits: convertAll(r.GetLimits(), fromLimit), ReservedAt: timeOf(r.GetReserved()), LimitLeaseID: r.GetLimitLeaseId(), IdempotencyKey: r.GetIdempotencyKey(),
 		SessionKey: enum.NameOrEmpty(r.GetSessionKey()),
@@ -85,6 +83,31 @@ func toPrincipal(p Principal) *identityv1.Principal {
 
 func fromPrincipal(p *identityv1.Principal) Principal {
 	return Principal{Tenant: p.GetTenant(), Subject: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), TokenID: p.GetTokenId()}
+}
+
+func toRule(r Rule) *policyv1.RuleRef {
+	if r == (Rule{}) {
+		return nil
+	}
+	return &policyv1.RuleRef{Document: r.Document, Rule: r.Rule}
+}
+
+func fromRule(r *policyv1.RuleRef) Rule {
+	return Rule{Document: r.GetDocument(), Rule: r.GetRule()}
+}
+
+func toObserved(o Observed) *gatewayv1.ObservedDecision {
+	if o == (Observed{}) {
+		return nil
+	}
+	return &gatewayv1.ObservedDecision{
+		Effect: value[gatewayv1.ObservedEffect](gatewayv1.ObservedEffect_value, "OBSERVED_EFFECT_", o.Effect),
+		Code:   CodeOf(o.Code), Rule: toRule(o.Rule),
+	}
+}
+
+func fromObserved(o *gatewayv1.ObservedDecision) Observed {
+	return Observed{Effect: enum.NameOrEmpty(o.GetEffect()), Code: enum.NameOrEmpty(o.GetCode()), Rule: fromRule(o.GetRule())}
 }
 
 func toLimit(l Limit) *gatewayv1.LimitRecord {

@@ -108,6 +108,9 @@ type Record struct {
 	Hidden bool `json:"hidden,omitzero"`
 	// Message is the message that the caller received.
 	Message string `json:"message,omitzero"`
+	// Observed is what would have happened to the call if nothing were observed, in intents and refusals. It is zero if
+	// the same would have happened.
+	Observed Observed `json:"observed,omitzero"`
 	// Limits are the limits that applied to the call.
 	Limits []Limit `json:"limits,omitempty"`
 	// ReservedAt is the time at which the limits were reserved, on the limiter's clock.
@@ -188,6 +191,16 @@ type Rule struct {
 	Document string `json:"document,omitzero"`
 	// Rule is the name of the rule, or `tools.` and the name of a tool entry.
 	Rule string `json:"rule,omitzero"`
+}
+
+// Observed describes what would have happened to a call if every rule were enforced.
+type Observed struct {
+	// Effect is would_allow, would_deny, would_require_approval or would_limit.
+	Effect string `json:"effect,omitzero"`
+	// Code is the reason why the call would have been refused or limited, or would have waited.
+	Code string `json:"code,omitzero"`
+	// Rule is the rule that would have determined the effect. It is zero if a default would have determined the effect.
+	Rule Rule `json:"rule,omitzero"`
 }
 
 // Limit is a limit that applied to a call.

@@ -19,14 +19,15 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	GatewayService_CallTool_FullMethodName         = "/sluice.gateway.v1.GatewayService/CallTool"
-	GatewayService_WithdrawApproval_FullMethodName = "/sluice.gateway.v1.GatewayService/WithdrawApproval"
-	GatewayService_ListTools_FullMethodName        = "/sluice.gateway.v1.GatewayService/ListTools"
-	GatewayService_GetStatus_FullMethodName        = "/sluice.gateway.v1.GatewayService/GetStatus"
-	GatewayService_ListSessions_FullMethodName     = "/sluice.gateway.v1.GatewayService/ListSessions"
-	GatewayService_GetDecision_FullMethodName      = "/sluice.gateway.v1.GatewayService/GetDecision"
-	GatewayService_ListDecisions_FullMethodName    = "/sluice.gateway.v1.GatewayService/ListDecisions"
-	GatewayService_WatchDecisions_FullMethodName   = "/sluice.gateway.v1.GatewayService/WatchDecisions"
+	GatewayService_CallTool_FullMethodName              = "/sluice.gateway.v1.GatewayService/CallTool"
+	GatewayService_WithdrawApproval_FullMethodName      = "/sluice.gateway.v1.GatewayService/WithdrawApproval"
+	GatewayService_ListTools_FullMethodName             = "/sluice.gateway.v1.GatewayService/ListTools"
+	GatewayService_GetStatus_FullMethodName             = "/sluice.gateway.v1.GatewayService/GetStatus"
+	GatewayService_ListSessions_FullMethodName          = "/sluice.gateway.v1.GatewayService/ListSessions"
+	GatewayService_GetDecision_FullMethodName           = "/sluice.gateway.v1.GatewayService/GetDecision"
+	GatewayService_ListDecisions_FullMethodName         = "/sluice.gateway.v1.GatewayService/ListDecisions"
+	GatewayService_SummarizeObservations_FullMethodName = "/sluice.gateway.v1.GatewayService/SummarizeObservations"
+	GatewayService_WatchDecisions_FullMethodName        = "/sluice.gateway.v1.GatewayService/WatchDecisions"
 )
 
 // GatewayServiceClient is the client API for GatewayService service.
@@ -74,6 +75,12 @@ type GatewayServiceClient interface {
 	//
 	//	RESOURCE_EXHAUSTED  READS_EXHAUSTED: more than 1,024 calls of the caller wait
 	ListDecisions(ctx context.Context, in *ListDecisionsRequest, opts ...grpc.CallOption) (*ListDecisionsResponse, error)
+	// SummarizeObservations counts the calls of the caller's tenant that would have had another result if nothing were
+	// observed (`mode: observe`). The calls of one caller are processed one at a time, together with its calls of
+	// ListDecisions. Errors:
+	//
+	//	RESOURCE_EXHAUSTED  READS_EXHAUSTED: more than 1,024 calls of the caller wait
+	SummarizeObservations(ctx context.Context, in *SummarizeObservationsRequest, opts ...grpc.CallOption) (*SummarizeObservationsResponse, error)
 	// WatchDecisions sends the records of the caller's tenant when they are written. Errors:
 	//
 	//	RESOURCE_EXHAUSTED  WATCHER_TOO_SLOW: the caller reads too slowly, and is disconnected so that it does not delay
@@ -169,6 +176,16 @@ func (c *gatewayServiceClient) ListDecisions(ctx context.Context, in *ListDecisi
 	return out, nil
 }
 
+func (c *gatewayServiceClient) SummarizeObservations(ctx context.Context, in *SummarizeObservationsRequest, opts ...grpc.CallOption) (*SummarizeObservationsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SummarizeObservationsResponse)
+	err := c.cc.Invoke(ctx, GatewayService_SummarizeObservations_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *gatewayServiceClient) WatchDecisions(ctx context.Context, in *WatchDecisionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchDecisionsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &GatewayService_ServiceDesc.Streams[1], GatewayService_WatchDecisions_FullMethodName, cOpts...)
@@ -233,6 +250,12 @@ type GatewayServiceServer interface {
 	//
 	//	RESOURCE_EXHAUSTED  READS_EXHAUSTED: more than 1,024 calls of the caller wait
 	ListDecisions(context.Context, *ListDecisionsRequest) (*ListDecisionsResponse, error)
+	// SummarizeObservations counts the calls of the caller's tenant that would have had another result if nothing were
+	// observed (`mode: observe`). The calls of one caller are processed one at a time, together with its calls of
+	// ListDecisions. Errors:
+	//
+	//	RESOURCE_EXHAUSTED  READS_EXHAUSTED: more than 1,024 calls of the caller wait
+	SummarizeObservations(context.Context, *SummarizeObservationsRequest) (*SummarizeObservationsResponse, error)
 	// WatchDecisions sends the records of the caller's tenant when they are written. Errors:
 	//
 	//	RESOURCE_EXHAUSTED  WATCHER_TOO_SLOW: the caller reads too slowly, and is disconnected so that it does not delay
@@ -269,6 +292,9 @@ func (UnimplementedGatewayServiceServer) GetDecision(context.Context, *GetDecisi
 }
 func (UnimplementedGatewayServiceServer) ListDecisions(context.Context, *ListDecisionsRequest) (*ListDecisionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListDecisions not implemented")
+}
+func (UnimplementedGatewayServiceServer) SummarizeObservations(context.Context, *SummarizeObservationsRequest) (*SummarizeObservationsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SummarizeObservations not implemented")
 }
 func (UnimplementedGatewayServiceServer) WatchDecisions(*WatchDecisionsRequest, grpc.ServerStreamingServer[WatchDecisionsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchDecisions not implemented")
@@ -413,6 +439,24 @@ func _GatewayService_ListDecisions_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _GatewayService_SummarizeObservations_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SummarizeObservationsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(GatewayServiceServer).SummarizeObservations(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: GatewayService_SummarizeObservations_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(GatewayServiceServer).SummarizeObservations(ctx, req.(*SummarizeObservationsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _GatewayService_WatchDecisions_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchDecisionsRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -454,6 +498,10 @@ var GatewayService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListDecisions",
 			Handler:    _GatewayService_ListDecisions_Handler,
+		},
+		{
+			MethodName: "SummarizeObservations",
+			Handler:    _GatewayService_SummarizeObservations_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

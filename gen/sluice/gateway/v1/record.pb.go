@@ -435,7 +435,7 @@ type Record struct {
 	// Whether the server sent the request to the client. Otherwise the client sent it to the server.
 	FromServer bool `protobuf:"varint,47,opt,name=from_server,json=fromServer,proto3" json:"from_server,omitempty"`
 	// Decision that would have applied if nothing were observed (`mode: observe`), on intents and refusals. It is absent
-	// if it is the decision that was applied.
+	// if it has the effect and the code of the decision that was applied, and no observed limit was exceeded.
 	Observed      *ObservedDecision `protobuf:"bytes,48,opt,name=observed,proto3" json:"observed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -812,7 +812,8 @@ type ObservedDecision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Result that would have applied.
 	Effect ObservedEffect `protobuf:"varint,1,opt,name=effect,proto3,enum=sluice.gateway.v1.ObservedEffect" json:"effect,omitempty"`
-	// Reason for which the call would have been refused, would have waited, or would have been limited.
+	// Reason for which the call would have been refused, would have waited, or would have been limited. It is
+	// LIMITER_UNAVAILABLE with the effect would_deny if observed limits could not be reserved.
 	Code v12.Code `protobuf:"varint,2,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
 	// Rule that would have decided, or the rule with the limit. It is absent if a default would have decided.
 	Rule          *v11.RuleRef `protobuf:"bytes,3,opt,name=rule,proto3" json:"rule,omitempty"`

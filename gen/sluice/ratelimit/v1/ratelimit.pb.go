@@ -143,7 +143,8 @@ type ReserveLimitsRequest struct {
 	// Idempotency key. While the lease that was granted for this key is live, a repeated request returns that lease,
 	// charges no further costs, and does not extend the lease. Only grants are remembered: after the lease was settled or
 	// has expired, the same key makes a new reservation. A key belongs to the principal's tenant. It is the decision's
-	// identifier or, for an approved call, the limit key in sluice/approval/v1/binding.proto. 1 to 128 bytes.
+	// identifier or, for an approved call, the limit key in sluice/approval/v1/binding.proto. For limits that are only
+	// observed, it is the decision's identifier and `/observed`. 1 to 128 bytes.
 	IdempotencyKey string `protobuf:"bytes,1,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	// The limits, 1 to 64, each bucket once.
 	Limits []*Limit `protobuf:"bytes,2,rep,name=limits,proto3" json:"limits,omitempty"`

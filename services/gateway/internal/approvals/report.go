@@ -42,9 +42,10 @@ func (k *Manager) RenewClaim(ctx context.Context, a attempt.Attempt) (stop func(
 	return k.client.RenewClaim(ctx, a.Claim.GetId(), a.ID)
 }
 
-// ReleaseUnsent releases the limits of a call that was provably never sent, in the background. If the call was
-// approved, it releases the claim first.
+// ReleaseUnsent releases the limits of a call that was provably never sent. If the call was approved, it releases the
+// claim first, in the background.
 func (k *Manager) ReleaseUnsent(ctx context.Context, a attempt.Attempt, reason string) Reported {
+	k.desk.ReleaseLease(ctx, a.ObservedLease.GetId(), a.ID)
 	if a.Claim == nil {
 		k.desk.ReleaseLease(ctx, a.Lease.GetId(), a.ID)
 		return nil

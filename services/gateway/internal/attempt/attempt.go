@@ -9,6 +9,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
@@ -26,6 +27,10 @@ type Attempt struct {
 	Decision *policyv1.Decision
 	// Lease is the reservation, or nil if nothing was reserved.
 	Lease *ratelimitv1.Lease
+	// ObservedLease is the reservation of the limits that are only observed, or nil if none of them was reserved.
+	// ObservedRefusal is the refusal that the call would have received because of these limits, or nil.
+	ObservedLease   *ratelimitv1.Lease
+	ObservedRefusal *refusal.Refusal
 	// Claim is the approval under which the call runs, or nil if the call runs without an approval.
 	Claim *Claim
 	// HeldFor is the time for which the call was held open.

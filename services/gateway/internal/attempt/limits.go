@@ -29,23 +29,30 @@ func (a Attempt) IsLimited() bool { return len(a.Decision.GetLimits()) > 0 }
 // Reserve reserves all limits of a call with an idempotency key. If one limit is exceeded, Reserve reserves none and
 // returns a refusal.
 func (d *Client) Reserve(ctx context.Context, a Attempt, key string) (Attempt, *refusal.Refusal) {
+	var refused *refusal.Refusal
+	a.Lease, refused = d.reserve(ctx, a, a.Decision.GetLimits(), key)
+	return a, refused
+}
+
+// reserve reserves limits for a call. If one limit is exceeded, it reserves none and returns a refusal.
+func (d *Client) reserve(ctx context.Context, a Attempt, limits []*policyv1.RuleLimit, key string) (*ratelimitv1.Lease, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, a.Principal), peerTimeout)
 	defer cancel()
 	asked := time.Now()
 	resp, err := d.deps.Limiter.ReserveLimits(ctx, &ratelimitv1.ReserveLimitsRequest{
-		IdempotencyKey: key, Limits: LimitsOf(a.Decision.GetLimits()), Lease: durationpb.New(leaseTime),
+		IdempotencyKey: key, Limits: LimitsOf(limits), Lease: durationpb.New(leaseTime),
 	})
 	if err != nil {
-		return a, d.notReserved(ctx, a, err)
+		return nil, d.notReserved(ctx, a, limits, err)
 	}
-	a.Lease = resp.GetLease()
+	lease := resp.GetLease()
 	if d.instances.observe(resp.GetInstance(), asked) {
-		return a, d.miscounted(ctx, a)
+		return lease, d.miscounted(ctx, a, limits, lease)
 	}
-	if a.Lease != nil {
-		return a, nil
+	if lease != nil {
+		return lease, nil
 	}
-	return a, a.limited(resp.GetRefusal())
+	return nil, a.limited(limits, resp.GetRefusal())
 }
 
 // LimitsOf converts the limits of a decision into limits for a reservation request.
@@ -66,11 +73,11 @@ func isUnknown(l *policyv1.RuleLimit) bool {
 // notReserved returns the refusal of a call whose limits cannot be reserved. It returns nil if the ratelimit role is
 // unavailable and every limit is configured to allow calls in that case. An error that the role has returned is a
 // refusal.
-func (d *Client) notReserved(ctx context.Context, a Attempt, err error) *refusal.Refusal {
+func (d *Client) notReserved(ctx context.Context, a Attempt, limits []*policyv1.RuleLimit, err error) *refusal.Refusal {
 	d.deps.Log.WarnContext(ctx, "limits were not reserved", "decision_id", a.ID, "error", err)
 	code := status.Code(err)
 	away := code == codes.Unavailable || code == codes.DeadlineExceeded
-	for _, l := range a.Decision.GetLimits() {
+	for _, l := range limits {
 		if !away || l.GetOnError() != policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW {
 			return &refusal.Refusal{
 				Code: commonv1.Code_CODE_LIMITER_UNAVAILABLE, Rule: l.GetRule(),
@@ -83,11 +90,11 @@ func (d *Client) notReserved(ctx context.Context, a Attempt, err error) *refusal
 
 // miscounted returns the refusal of a call whose limits are counted separately by two instances of the ratelimit role.
 // Rules that allow calls while the role is unavailable do not apply, because the role is available.
-func (d *Client) miscounted(ctx context.Context, a Attempt) *refusal.Refusal {
+func (d *Client) miscounted(ctx context.Context, a Attempt, limits []*policyv1.RuleLimit, lease *ratelimitv1.Lease) *refusal.Refusal {
 	d.deps.Log.WarnContext(ctx, Miscounted, "decision_id", a.ID)
-	d.ReleaseLease(ctx, a.Lease.GetId(), a.ID)
+	d.ReleaseLease(ctx, lease.GetId(), a.ID)
 	refused := &refusal.Refusal{Code: commonv1.Code_CODE_LIMITER_UNAVAILABLE, Message: Miscounted + ".", PolicyRevision: a.Decision.GetPolicyRevision()}
-	if limits := a.Decision.GetLimits(); len(limits) > 0 {
+	if len(limits) > 0 {
 		refused.Rule = limits[0].GetRule()
 	}
 	return refused
@@ -99,7 +106,7 @@ func (d *Client) IsMiscounting() bool { return d.instances.isSplit() }
 
 // limited returns the refusal of a call that exceeds a limit. exceeded is nil if the response had neither a lease nor a
 // refusal; such a call is also refused.
-func (a Attempt) limited(exceeded *ratelimitv1.Refusal) *refusal.Refusal {
+func (a Attempt) limited(limits []*policyv1.RuleLimit, exceeded *ratelimitv1.Refusal) *refusal.Refusal {
 	refused := &refusal.Refusal{
 		Code:           exceeded.GetCode(),
 		RetryAfter:     exceeded.GetRetryAfter().AsDuration(),
@@ -108,7 +115,6 @@ func (a Attempt) limited(exceeded *ratelimitv1.Refusal) *refusal.Refusal {
 	if refused.Code == commonv1.Code_CODE_UNSPECIFIED {
 		refused.Code = commonv1.Code_CODE_LIMITER_UNAVAILABLE
 	}
-	limits := a.Decision.GetLimits()
 	if i := int(exceeded.GetLimit()); exceeded != nil && i >= 0 && i < len(limits) {
 		l := limits[i]
 		refused.Rule, refused.SessionKey = l.GetRule(), l.GetSessionKey()

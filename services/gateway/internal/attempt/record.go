@@ -110,7 +110,7 @@ func (d *Client) intentRecord(ctx context.Context, a Attempt, rec *journal.Recor
 	a.addDefinition(rec)
 	rec.ArgumentsHMAC = d.arguments(a)
 	rec.Effect = effects[a.Decision.GetEffect()]
-	rec.Rule = rule(a.Decision.GetRule())
+	rec.Rule, rec.Observed = rule(a.Decision.GetRule()), a.Observed()
 	if claim := a.Claim; claim != nil {
 		rec.ApprovalDigest = hex.EncodeToString(claim.GetDigest())
 		rec.Grant = claim.GetGrantedBy()
@@ -152,7 +152,7 @@ func (d *Client) RefusalRecord(ctx context.Context, a Attempt, refused *refusal.
 		rec.Rule = rule(a.Decision.GetRule())
 	}
 	rec.Code = enum.NameOrEmpty(refused.Code)
-	rec.Message = refused.Text()
+	rec.Message, rec.Observed = refused.Text(), a.Observed()
 	rec.SessionKey = sessionKey(refused.SessionKey)
 	if refused.Approval != nil {
 		rec.ApprovalID = refused.Approval.ID

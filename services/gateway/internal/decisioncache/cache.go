@@ -162,7 +162,7 @@ func (e *epoch) get(q *Query, now instant) *policyv1.Decision {
 
 // Put caches policy's response to a query, and returns the decision that applies. This is usually the decision in the
 // response. If the cache contains a different decision of the same epoch, an error is logged and counted, the cache is
-// cleared, and the stricter of the two decisions applies.
+// cleared, and the stricter of the two decisions applies. Observed decisions do not count, because they refuse nothing.
 func (d *Cache) Put(ctx context.Context, q Query, resp *policyv1.DecideCallResponse) *policyv1.Decision {
 	decision, keeping := resp.GetDecision(), resp.GetKeeping()
 	e := d.epoch.Load()
@@ -244,9 +244,18 @@ func (e *epoch) forget(now instant) {
 	}
 }
 
+func withoutObserved(d *policyv1.Decision) *policyv1.Decision {
+	out := proto.CloneOf(d)
+	out.Observed = nil
+	return out
+}
+
 // stricter returns the more restrictive of two decisions. If the decisions differ but have the same effect, stricter
-// returns a denial.
+// returns a denial. If they differ only in what would be decided if nothing were observed, it returns b.
 func stricter(a, b *policyv1.Decision) *policyv1.Decision {
+	if proto.Equal(withoutObserved(a), withoutObserved(b)) {
+		return b
+	}
 	strictness := func(d *policyv1.Decision) int {
 		switch d.GetEffect() {
 		case policyv1.Effect_EFFECT_ALLOW:

@@ -235,6 +235,8 @@ func TestCache_UsesStricterDecisionWhenTwoDiffer(t *testing.T) {
 	other := allow()
 	other.Timeout = seconds(1)
 	reason := &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Message: "because"}
+	observing := allow()
+	observing.Observed = &policyv1.Observation{Effect: policyv1.Effect_EFFECT_DENY}
 	neither := &policyv1.Decision{
 		Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_POLICY_UNAVAILABLE, PolicyRevision: "r",
 		Message: "policy gave two answers to the same question; make the call again.",
@@ -246,6 +248,7 @@ func TestCache_UsesStricterDecisionWhenTwoDiffer(t *testing.T) {
 		"two refusals":          {deny, reason, reason},
 		"two ways to allow":     {allow(), other, neither},
 		"nothing, once allowed": {allow(), &policyv1.Decision{}, &policyv1.Decision{}},
+		"another observation":   {allow(), observing, observing},
 	} {
 		d := newDecisions(t)
 		d.lease("e")
@@ -266,6 +269,18 @@ func TestCache_UsesStricterDecisionWhenTwoDiffer(t *testing.T) {
 	d.keep(of("ana"), allow(), "e")
 	if got := d.keep(of("ana"), allow(), "e"); !cmp.Equal(allow(), got, protocmp.Transform()) || d.log.Len() > 0 || d.find(of("ana")) == nil {
 		t.Errorf("the same answer twice: %v, %s", got, d.log.String())
+	}
+}
+
+func TestCache_KeepsWhatIsObserved(t *testing.T) {
+	t.Parallel()
+	d := newDecisions(t)
+	d.lease("e")
+	want := allow()
+	want.Observed = &policyv1.Observation{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE, Rule: &policyv1.RuleRef{Document: "draft", Rule: "no"}}
+	d.keep(of("ana"), want, "e")
+	if got := d.find(of("ana")); !cmp.Equal(want, got, protocmp.Transform()) {
+		t.Errorf("cached is %v, want %v", got, want)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
@@ -58,6 +59,7 @@ type Meters struct {
 	served, worked, sent, held metric.Float64Histogram
 	toClients, toServers       metric.Float64Histogram
 	decided, differed, rested  metric.Int64Counter
+	observed                   metric.Int64Counter
 
 	// Attribute sets are created once, because creating one costs more than recording a value.
 	operations map[Operation][]metric.RecordOption
@@ -65,6 +67,7 @@ type Meters struct {
 	sessions   map[session][]metric.RecordOption
 	refusals   map[commonv1.Code][]metric.AddOption
 	allowed    []metric.AddOption
+	effects    map[string][]metric.AddOption
 }
 
 // New returns metrics that are recorded with meter, or an error if meter is nil.
@@ -72,7 +75,7 @@ func New(meter metric.Meter) (*Meters, error) {
 	if meter == nil {
 		return nil, errors.New("meters: a meter is required")
 	}
-	m := &Meters{operations: operations(), states: states(), sessions: sessions(), refusals: refusals(), allowed: []metric.AddOption{newAttributeSet(decisionEffect.String("allow"))}}
+	m := &Meters{operations: operations(), states: states(), sessions: sessions(), refusals: refusals(), effects: observedEffects(), allowed: []metric.AddOption{newAttributeSet(decisionEffect.String("allow"))}}
 	if err := m.createInstruments(meter); err != nil {
 		return nil, err
 	}
@@ -130,6 +133,16 @@ func refusals() map[commonv1.Code][]metric.AddOption {
 		out[code] = []metric.AddOption{newAttributeSet(decisionEffect.String("deny"), decisionCode.String(enum.NameOrEmpty(code)))}
 	}
 	out[commonv1.Code_CODE_UNSPECIFIED] = []metric.AddOption{newAttributeSet(decisionEffect.String("deny"), decisionCode.String(other))}
+	return out
+}
+
+func observedEffects() map[string][]metric.AddOption {
+	out := make(map[string][]metric.AddOption)
+	for number := range gatewayv1.ObservedEffect_name {
+		if name := enum.NameOrEmpty(gatewayv1.ObservedEffect(number)); name != "" {
+			out[name] = []metric.AddOption{newAttributeSet(observedEffect.String(name))}
+		}
+	}
 	return out
 }
 
@@ -199,6 +212,12 @@ func (m *Meters) RecordHeld(ctx context.Context, state approvalv1.ApprovalState,
 
 // CountAllowed counts a request that was allowed.
 func (m *Meters) CountAllowed(ctx context.Context) { m.decided.Add(ctx, 1, m.allowed...) }
+
+// CountObserved counts a call that would have had another result if nothing were observed. effect is the name of an
+// ObservedEffect, for example would_deny.
+func (m *Meters) CountObserved(ctx context.Context, effect string) {
+	m.observed.Add(ctx, 1, m.effects[effect]...)
+}
 
 // CountCacheMismatch counts a decision that differs from the cached decision of the same epoch.
 func (m *Meters) CountCacheMismatch(ctx context.Context) { m.differed.Add(ctx, 1) }

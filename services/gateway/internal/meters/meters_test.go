@@ -71,6 +71,7 @@ func TestMeters_UnlistedValuesAreRecordedAsOne(t *testing.T) {
 	m.CountRefused(ctx, commonv1.Code_CODE_DENIED_BY_RULE)
 	m.CountRefused(ctx, commonv1.Code_CODE_UNSPECIFIED)
 	m.CountRefused(ctx, 4711)
+	m.CountObserved(ctx, "would_deny")
 	m.CountCacheMismatch(ctx)
 	m.RecordClientSession(ctx, "2025-11-25", time.Second)
 	m.RecordServerSession(ctx, "s3cret", "pipe", time.Second)
@@ -89,9 +90,10 @@ func TestMeters_UnlistedValuesAreRecordedAsOne(t *testing.T) {
 		"mcp.server.session.duration mcp.protocol.version=2025-11-25,network.transport=tcp":                           1,
 		"mcp.client.session.duration mcp.protocol.version=_OTHER,network.transport=pipe":                              1,
 		"mcp.client.session.duration mcp.protocol.version=_OTHER,network.transport=tcp":                               1,
-		"sluice.decisions.differing ":                   1,
-		"sluice.upstream.rests ":                        0,
-		"sluice.decisions sluice.decision.effect=allow": 1,
+		"sluice.decisions.differing ":                                                      1,
+		"sluice.upstream.rests ":                                                           0,
+		"sluice.decisions sluice.decision.effect=allow":                                    1,
+		"sluice.decisions.observed sluice.observed.effect=would_deny":                      1,
 		"sluice.decisions sluice.decision.code=denied_by_rule,sluice.decision.effect=deny": 1,
 		"sluice.decisions sluice.decision.code=_OTHER,sluice.decision.effect=deny":         2,
 	}

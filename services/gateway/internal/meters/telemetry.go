@@ -15,6 +15,7 @@ const (
 	version        = attribute.Key("mcp.protocol.version")
 	decisionEffect = attribute.Key("sluice.decision.effect")
 	decisionCode   = attribute.Key("sluice.decision.code")
+	observedEffect = attribute.Key("sluice.observed.effect")
 	approvalState  = attribute.Key("sluice.approval.state")
 )
 
@@ -23,7 +24,7 @@ func (m *Meters) createInstruments(meter metric.Meter) error {
 	operation := metric.WithExplicitBucketBoundaries(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 	// The last boundary is the maximum time for which a call can be held.
 	hold := metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 30, 45, 60, 120, 300, 600)
-	var errs [9]error
+	var errs [10]error
 	// The conventions define these bucket boundaries for sessions; the last ones, up to four hours, are added.
 	lived := metric.WithExplicitBucketBoundaries(1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400)
 	m.served, errs[0] = meter.Float64Histogram("mcp.server.operation.duration",
@@ -44,5 +45,7 @@ func (m *Meters) createInstruments(meter metric.Meter) error {
 		metric.WithUnit("{rest}"), metric.WithDescription("How often the gateway sent nothing to a server for 2 s, because the server was not reached 10 times in a row"))
 	m.differed, errs[5] = meter.Int64Counter("sluice.decisions.differing",
 		metric.WithUnit("{decision}"), metric.WithDescription("Decisions that differ from an earlier decision on the same call in the same policy epoch; each is a fault"))
+	m.observed, errs[9] = meter.Int64Counter("sluice.decisions.observed",
+		metric.WithUnit("{decision}"), metric.WithDescription("Calls that would have had another result if no rule, document or server were only observed"))
 	return errors.Join(errs[:]...)
 }

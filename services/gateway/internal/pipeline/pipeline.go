@@ -25,6 +25,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
 // Deps are the dependencies of a [Pipeline]. Every field is required.
@@ -139,6 +140,7 @@ func (p *Pipeline) Do(ctx context.Context, call attempt.Call) Result {
 	if refused != nil {
 		return p.refuse(ctx, a, refused)
 	}
+	a = p.attempts.ReserveObserved(ctx, a)
 	if err := p.attempts.RecordIntent(ctx, a); err != nil {
 		p.approvals.ReleaseUnsent(ctx, a, "its intent could not be recorded")
 		return p.refuse(ctx, a, p.attempts.NotSent(ctx, a, err))
@@ -149,6 +151,7 @@ func (p *Pipeline) Do(ctx context.Context, call attempt.Call) Result {
 		spans.Approval(span, a.Claim.GetId(), a.HeldFor)
 	}
 	p.deps.Meters.CountAllowed(ctx)
+	p.reportObserved(ctx, a)
 	return p.forward(ctx, a)
 }
 
@@ -193,7 +196,17 @@ func (p *Pipeline) refuse(ctx context.Context, a attempt.Attempt, refused *refus
 		spans.Approval(span, asked.ID, a.HeldFor)
 	}
 	p.deps.Meters.CountRefused(ctx, refused.Code)
+	p.reportObserved(ctx, a)
 	return Result{Refusal: refused, ID: refused.ID, Decision: a.Decision, Held: a.HeldFor}
+}
+
+// reportObserved counts a call that would have had another result if nothing were observed, and describes that result
+// in the span of the call.
+func (p *Pipeline) reportObserved(ctx context.Context, a attempt.Attempt) {
+	if would := a.Observed(); would != (journal.Observed{}) {
+		spans.Observed(trace.SpanFromContext(ctx), would)
+		p.deps.Meters.CountObserved(ctx, would.Effect)
+	}
 }
 
 // RecordRefusal records a request from an authenticated caller that was refused before policy evaluated it. It returns

@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
 // toolError is the error type of a result that reports an error.
@@ -150,6 +151,20 @@ func Decision(s trace.Span, decision, code string, d *policyv1.Decision, lease *
 	if i := int(lease.GetTightest()); lease != nil && i >= 0 && i < len(lease.GetRemaining()) && i < len(d.GetLimits()) {
 		key := enum.Name(d.GetLimits()[i].GetSessionKey())
 		s.SetAttributes(limiterKey.String(key), limiterRemaining.String(lease.GetRemaining()[i].GetRemaining()))
+	}
+}
+
+// Observed sets the attributes that describe what would have happened to a call if nothing were observed.
+func Observed(s trace.Span, would journal.Observed) {
+	if !s.IsRecording() {
+		return
+	}
+	s.SetAttributes(observedEffect.String(would.Effect))
+	if would.Code != "" {
+		s.SetAttributes(observedCode.String(would.Code))
+	}
+	if would.Rule != (journal.Rule{}) {
+		s.SetAttributes(observedRule.String(would.Rule.Document + "/" + would.Rule.Rule))
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
 // described returns the attributes and the status that describe sets on a span.
@@ -131,6 +132,24 @@ func TestDecision_SetsAttributes(t *testing.T) {
 	}
 }
 
+func TestObserved_SetsAttributes(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		would journal.Observed
+		want  map[string]string
+	}{
+		"by a rule": {
+			journal.Observed{Effect: "would_limit", Code: "rate_limited", Rule: journal.Rule{Document: "d", Rule: "r"}},
+			map[string]string{"sluice.observed.effect": "would_limit", "sluice.observed.code": "rate_limited", "sluice.observed.rule": "d/r"},
+		},
+		"by a default": {journal.Observed{Effect: "would_allow"}, map[string]string{"sluice.observed.effect": "would_allow"}},
+	} {
+		if got, _ := described(t, func(s trace.Span) { spans.Observed(s, tt.would) }); !maps.Equal(got, tt.want) {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
+	}
+}
+
 func TestApproval_SetsAttributes(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -156,6 +175,7 @@ func TestMessage_SetsNothingOnUnsampledSpans(t *testing.T) {
 	spans.Message(span, m, spans.Place{Server: "s", Version: "v", Session: "d"})
 	spans.Decision(span, "id", "code", nil, nil)
 	spans.Approval(span, "a-1", time.Second)
+	spans.Observed(span, journal.Observed{Effect: "would_deny"})
 }
 
 // untouched is a span that is not recorded. It fails the test if an attribute is set.

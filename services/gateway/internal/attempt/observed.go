@@ -1,0 +1,85 @@
+package attempt
+
+import (
+	"context"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+// Effects of observed decisions in records.
+const (
+	wouldAllow           = "would_allow"
+	wouldDeny            = "would_deny"
+	wouldRequireApproval = "would_require_approval"
+	wouldLimit           = "would_limit"
+)
+
+// errNotReserved is the reason for which the observed limits of a call are not reserved after the limiter did not
+// respond to the reservation of the call's other limits.
+var errNotReserved = status.Error(codes.Unavailable, "the limiter did not reserve the other limits of this call")
+
+// ReserveObserved reserves the limits of an admitted call that are only observed, with an idempotency key of their own.
+// If they can't be reserved, the returned attempt contains the refusal that the call would have received.
+func (d *Client) ReserveObserved(ctx context.Context, a Attempt) Attempt {
+	observed := a.Decision.GetObserved()
+	limits := observed.GetLimits()
+	if len(limits) == 0 || observed.GetEffect() != policyv1.Effect_EFFECT_ALLOW {
+		return a
+	}
+	if i := slices.IndexFunc(limits, isUnknown); i >= 0 {
+		a.ObservedRefusal = &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE, Rule: limits[i].GetRule()}
+		return a
+	}
+	if a.IsLimited() && a.Lease == nil {
+		a.ObservedRefusal = d.notReserved(ctx, a, limits, errNotReserved)
+		return a
+	}
+	lease, refused := d.reserve(ctx, a, limits, a.ID+"/observed")
+	if refused == nil {
+		a.ObservedLease = lease
+	}
+	a.ObservedRefusal = refused
+	return a
+}
+
+// Observed returns what would have happened to the call if nothing were observed. It returns the zero value if the same
+// would have happened. A decision that differs only in its rule or message does not count as different.
+func (a Attempt) Observed() journal.Observed {
+	would := a.Decision.GetObserved()
+	switch refused := a.ObservedRefusal; {
+	case would == nil:
+		return journal.Observed{}
+	case refused != nil:
+		return journal.Observed{Effect: limitEffect(refused.Code), Code: enum.NameOrEmpty(refused.Code), Rule: rule(refused.Rule)}
+	case would.GetEffect() == a.Decision.GetEffect() && would.GetCode() == a.Decision.GetCode():
+		return journal.Observed{}
+	}
+	out := journal.Observed{Effect: wouldDeny, Code: enum.NameOrEmpty(would.GetCode()), Rule: rule(would.GetRule())}
+	switch would.GetEffect() { //nolint:exhaustive // with every other effect, the call would have been refused
+	case policyv1.Effect_EFFECT_ALLOW:
+		out.Effect = wouldAllow
+	case policyv1.Effect_EFFECT_REQUIRE_APPROVAL:
+		out.Effect = wouldRequireApproval
+	}
+	return out
+}
+
+// limitEffect returns the effect of observed limits that could not be reserved. A call would have been limited only if
+// a limit was exceeded. If the limiter is unavailable, or if this gateway does not support a limit, it would have been
+// refused.
+func limitEffect(code commonv1.Code) string {
+	switch code { //nolint:exhaustive // no other code means that a limit was exceeded
+	case commonv1.Code_CODE_RATE_LIMITED, commonv1.Code_CODE_BUDGET_EXCEEDED, commonv1.Code_CODE_LOOP_DETECTED:
+		return wouldLimit
+	default:
+		return wouldDeny
+	}
+}
