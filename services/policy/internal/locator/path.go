@@ -42,7 +42,7 @@ func ParsePath(text string) (Path, error) {
 	if err := checkText(text, MaxBytes); err != nil {
 		return Path{}, err
 	}
-	for i := range len(text) {
+	for i := strings.IndexByte(text, '%'); 0 <= i && i < len(text); i++ {
 		if isEscape(text[i:]) {
 			return Path{}, errEscape
 		}
@@ -55,7 +55,7 @@ func ParsePath(text string) (Path, error) {
 	case strings.HasPrefix(text, "//"):
 		return Path{}, errShare
 	}
-	p := Path{absolute: text[0] == '/'}
+	p := Path{absolute: text[0] == '/', segments: make([]string, 0, 1+strings.Count(text, "/"))}
 	for segment := range strings.SplitSeq(text, "/") {
 		switch segment {
 		case "", ".":
@@ -118,6 +118,9 @@ func checkSegment(segment string) error {
 	case segment[0] == ' ' || segment[len(segment)-1] == ' ':
 		return errBlanked
 	}
+	if isASCII(segment) {
+		return nil
+	}
 	if strings.ContainsAny(segment, legacyAlike) {
 		return errAlike
 	}
@@ -179,7 +182,7 @@ func (p Path) Ext() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if strings.Contains(norm.NFKC.String(nonASCII(base)), ".") {
+	if !isASCII(base) && strings.Contains(norm.NFKC.String(nonASCII(base)), ".") {
 		return "", errAlike
 	}
 	name := strings.TrimLeft(base, ".")

@@ -191,7 +191,7 @@ func checkReadURL(t *testing.T, text string, read map[string]readURL) {
 		if r.Port == "" && portText(u) != "" || r.Port != "" && r.Port != strconv.Itoa(u.Port) {
 			t.Errorf("the port of %q is %d; %s: %q", text, u.Port, name, r.Port)
 		}
-		if r.Scheme != u.Scheme || r.User != "" || strings.Trim(r.Host, "[].") != u.Host && isASCII(r.Host) {
+		if r.Scheme != u.Scheme || r.User != "" || strings.Trim(r.Host, "[].") != u.Host && inASCII(r.Host) {
 			t.Errorf("%q has the host %q; %s: scheme %q, user %q, host %q", text, u.Host, name, r.Scheme, r.User, r.Host)
 		}
 		decoded, err := url.PathUnescape(r.Path)
@@ -202,7 +202,7 @@ func checkReadURL(t *testing.T, text string, read map[string]readURL) {
 	}
 }
 
-func isASCII(text string) bool {
+func inASCII(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r > unicode.MaxASCII })
 }
 
