@@ -90,3 +90,20 @@ func checkEvaluations(t *testing.T, c *Condition, in *Input) {
 		t.Fatalf("%v; with costs %v, %v", result, out, trackedErr)
 	}
 }
+
+// TestCompile_CountsCalls checks the number that limits the params for which the cost of an evaluation is not computed.
+func TestCompile_CountsCalls(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]int{
+		`true`: 0, `args.a == 1`: 1, `args.a == 1 && args.b == 2`: 3, `args.a.matches("^a$")`: matchCalls, `!args.a.matches("^a$")`: matchCalls + 1,
+		`args.a.all(x, x == 1)`: -1, `args.a == 1 || args.a.exists(x, x == 1)`: -1,
+	} {
+		c, err := Compile(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.calls != want {
+			t.Errorf("%s: %d calls; want %d", text, c.calls, want)
+		}
+	}
+}

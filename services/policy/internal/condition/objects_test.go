@@ -1,6 +1,11 @@
 package condition_test
 
-import "testing"
+import (
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
+)
 
 // TestEvaluate_ComparesObjects checks comparisons of objects with objects and with other values.
 func TestEvaluate_ComparesObjects(t *testing.T) {
@@ -26,5 +31,30 @@ func TestEvaluate_ComparesObjects(t *testing.T) {
 		if got := answer(held, err); got != tt.want && (err == nil || tt.want != "no such key") {
 			t.Errorf("%s for %s: %s; want %s", tt.text, tt.args, got, tt.want)
 		}
+	}
+}
+
+// TestParseArguments_FailsForInvalidJSON checks errors at any depth, inside and outside of the arguments.
+func TestParseArguments_FailsForInvalidJSON(t *testing.T) {
+	t.Parallel()
+	for _, params := range []string{
+		`{`, `{"name":`, `{"name":tru}`, `{1:2}`, `{"name":"x",}`, `{"name":"x","name":"y"}`, `{"_meta":{"a":1,"a":2}}`, `{"arguments":{"a":1}`,
+		`{"arguments":{"a":[1,]}}`, `{"arguments":{"a":[`, `{"arguments":{"a":[tru]}}`, `{"arguments":{"a":{"b":`, `{"arguments":{"a":[{"b":1,"b":2}]}}`,
+		`{"arguments":{"a":[1}]}`, `{"arguments":{"a":"\ud800"}}`, `{"arguments":{},"arguments":{}}`,
+	} {
+		if _, err := condition.ParseArguments(params); err == nil || !strings.HasPrefix(err.Error(), "read the params: ") {
+			t.Errorf("%s: %v", params, err)
+		}
+	}
+}
+
+func TestCompile_TextHasAMaximumLength(t *testing.T) {
+	t.Parallel()
+	text := `args.a == "` + strings.Repeat("a", condition.MaxBytes-len(`args.a == ""`)) + `"`
+	if _, err := condition.Compile(text); err != nil {
+		t.Error(err)
+	}
+	if _, err := condition.Compile(text + " "); err == nil || !strings.Contains(err.Error(), "longer than 2048 bytes") {
+		t.Error(err)
 	}
 }

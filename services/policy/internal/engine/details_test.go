@@ -197,3 +197,22 @@ func TestCompile_TagsHaveALength(t *testing.T) {
 		}
 	}
 }
+
+// TestAccess_PatternsWithDifferentEndsAreDifferent checks that a denied pattern does not hide an allowed pattern that
+// differs from it only after the first wildcard.
+func TestAccess_PatternsWithDifferentEndsAreDifferent(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		allowed, denied string
+		want            bool
+	}{
+		{"x*b", "x*c", true}, {"x*b", "x?b", true}, {"x*b", "x*b", false}, {"x*b?", "x*b*", true}, {"x*b", "x*", false}, {"x*b", "y*", true},
+	} {
+		set := compileRules(t,
+			engine.Rule{Name: "allow", Match: engine.Match{Tool: []string{tt.allowed}}, Action: engine.ActionAllow},
+			engine.Rule{Name: "deny", Match: engine.Match{Tool: []string{tt.denied}}, Action: engine.ActionDeny})
+		if got := set.Access(ana(), "s"); got.CouldAllow != tt.want {
+			t.Errorf("%s allowed and %s denied: %+v; want CouldAllow %t", tt.allowed, tt.denied, got, tt.want)
+		}
+	}
+}
