@@ -70,7 +70,7 @@ test: missing npm build ## Run every test that needs no Docker, with the race de
 # -parallel: many tests wait for events, so two processors run 3 tests at a time, or 6 tests that start whole meshes.
 # The packages in SEQUENTIAL are tested without the race detector, because they have no concurrency; a test of
 # internal/arch checks that. The packages of e2e are too, because they test programs in processes of their own.
-SEQUENTIAL := approval/internal/lifecycle approval/internal/view gateway/internal/jsonrpc internal/binding internal/canonicaljson internal/redact internal/strictyaml policy/internal/advice policy/internal/catalog policy/internal/classify policy/internal/condition policy/internal/document policy/internal/engine policy/internal/locator wasmagent/internal/models
+SEQUENTIAL := approval/internal/lifecycle approval/internal/view gateway/internal/jsonrpc internal/binding internal/canonicaljson internal/redact internal/strictyaml policy/internal/advice policy/internal/catalog policy/internal/classify policy/internal/document policy/internal/engine policy/internal/locator wasmagent/internal/models
 BUILT := -vet=off -ldflags=-w -parallel 3
 ALONE := $(if $(shell command -v flock),-p 2 -exec "flock -o $(CURDIR)/.cache/test",-p 1)
 
@@ -136,11 +136,17 @@ peers: .cache/peers/$(TOOLHIVE) ## Build the other gateways that `make bench` me
 
 .PHONY: growth
 growth: ## Measure how costs grow with rules, servers, keys, sessions and calls, for docs/growth.md
-	cd services && go test ./policy/internal/engine -run '^$$' -bench 'Decide$$'
-	cd services && go test ./policy -run '^$$' -bench 'ThousandServers$$'
+	cd services && go test ./policy/internal/engine -run '^$$' -bench 'Decide$$|DecideParsed$$|ParseArguments$$'
+	cd services && go test ./policy -run '^$$' -bench 'ThousandServers$$|ServiceDecideCall$$'
 	cd services && go test ./ratelimit/internal/store -run '^$$' -bench 'Granted$$'
 	cd services && go test ./bench -run '^$$' -bench IdleSession -benchtime 4000x
 	cd services && go test ./bench -run '^$$' -bench CallInFlight -benchtime 1x
+
+.PHONY: compare
+compare: ## Measure decisions of Cerbos and OPA with the rules of the engine's benchmark, for docs/growth.md
+	cd services && go test ./policy/internal/engine -run '^$$' -bench LikePeers
+	cd services/bench/compare/cerbos && GOWORK=off go test -run '^$$' -bench .
+	cd services/bench/compare/opa && GOWORK=off go test -run '^$$' -bench .
 
 .PHONY: callpath
 callpath: ## List the functions that an allowed call runs in the gateway, and count their lines
@@ -172,10 +178,12 @@ bench-diff: base ## Measure a call in one process, in turn with the code of BASE
 	$(BENCHSTAT) before=.cache/before.txt after=.cache/after.txt
 
 .PHONY: fuzz
-fuzz: ## Fuzz the strict parser, and the parsers of paths and URLs, for FUZZTIME=10m each
+fuzz: ## Fuzz the strict parser, the parsers of paths and URLs, conditions and decisions, for FUZZTIME=10m each
 	cd services && go test ./gateway/internal/jsonrpc -run '^$$' -fuzz 'FuzzParse$$' -fuzzminimizetime 20x -fuzztime $(FUZZTIME)
 	cd services && for target in FuzzP14PathWithin FuzzP14URL FuzzP14EmailDomain; do \
 		go test ./policy/internal/locator -run '^$$' -fuzz "$$target"'$$' -fuzzminimizetime 20x -fuzztime $(FUZZTIME); done
+	cd services && go test ./policy/internal/condition -run '^$$' -fuzz 'FuzzCompile$$' -fuzzminimizetime 20x -fuzztime $(FUZZTIME)
+	cd services && go test ./policy/internal/engine -run '^$$' -fuzz 'FuzzDecide$$' -fuzzminimizetime 20x -fuzztime $(FUZZTIME)
 
 FUZZTIME ?= 10m
 

@@ -1,10 +1,11 @@
 package condition
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
+	"sync"
 
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
@@ -14,6 +15,12 @@ import (
 // MaxParamsBytes is the largest length of params that conditions read, in bytes. A parsed value takes about twenty
 // times the memory of its text.
 const MaxParamsBytes = 256 << 10
+
+// decoders contains decoders, because a new decoder allocates memory for each object that it reads. The buffer of a
+// decoder grows to the length of the params, so a decoder that has read more than maxPooled bytes is not used again.
+var decoders = sync.Pool{New: func() any { return jsontext.NewDecoder(strings.NewReader("")) }}
+
+const maxPooled = 16 << 10
 
 // Arguments contains the arguments of one call. It is immutable and safe for concurrent use. Every condition is false
 // for the zero Arguments.
@@ -34,25 +41,53 @@ func ParseArguments(params string) (Arguments, error) {
 	if len(params) > MaxParamsBytes {
 		return Arguments{}, fmt.Errorf("the params are longer than %d bytes", MaxParamsBytes)
 	}
-	dec := jsontext.NewDecoder(bytes.NewBufferString(params))
+	dec := decoders.Get().(*jsontext.Decoder)
+	dec.Reset(strings.NewReader(params))
+	if len(params) <= maxPooled {
+		defer decoders.Put(dec)
+	}
 	if dec.PeekKind() != '{' {
 		return Arguments{}, errors.New("the params are not a JSON object")
 	}
-	all, err := read(dec)
+	arguments, err := readParams(dec)
 	if err != nil {
 		return Arguments{}, errors.New("read the params: " + clip(err.Error()))
 	}
 	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
 		return Arguments{}, errors.New("the params are followed by more text")
 	}
-	arguments, there := all.(*object).Find(types.String("arguments"))
-	if !there || arguments == types.NullValue {
+	if arguments == types.NullValue {
 		return Arguments{values: new(object), bytes: len(params)}, nil
 	}
 	if _, ok := arguments.(*object); !ok {
 		return Arguments{}, errors.New("the arguments are not a JSON object")
 	}
 	return Arguments{values: arguments, bytes: len(params)}, nil
+}
+
+// readParams reads the params, which must be a JSON object, and returns the value of the member `arguments`. It returns
+// null if there is no such member. It checks the syntax of all other members, and that their keys are not repeated.
+func readParams(dec *jsontext.Decoder) (ref.Val, error) {
+	var out ref.Val = types.NullValue
+	if _, err := dec.ReadToken(); err != nil {
+		return nil, err
+	}
+	for dec.PeekKind() != '}' {
+		name, err := dec.ReadToken() // the decoder refuses repeated names
+		if err != nil {
+			return nil, err
+		}
+		if name.String() != "arguments" {
+			err = dec.SkipValue()
+		} else {
+			out, err = read(dec)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	_, err := dec.ReadToken()
+	return out, err
 }
 
 func read(dec *jsontext.Decoder) (ref.Val, error) {
@@ -77,7 +112,7 @@ func read(dec *jsontext.Decoder) (ref.Val, error) {
 }
 
 func readObject(dec *jsontext.Decoder) (ref.Val, error) {
-	out := new(object)
+	out := &object{members: make([]member, 0, 4)}
 	for dec.PeekKind() != '}' {
 		name, err := dec.ReadToken() // the decoder refuses repeated names
 		if err != nil {

@@ -92,7 +92,7 @@ func Compile(text string) (*Condition, error) {
 	out.traced = sync.OnceValues(func() (cel.Program, error) {
 		return newProgram(env, checked, cel.EvalOptions(cel.OptExhaustiveEval, cel.OptTrackState), cel.CostLimit(maxCost), cel.CostTracking(costEstimator{}))
 	})
-	if out.program, err = newProgram(env, checked); err != nil {
+	if out.program, err = newFastProgram(env, checked); err != nil {
 		return nil, &TextError{Message: err.Error()}
 	}
 	return out, nil
@@ -102,6 +102,12 @@ func Compile(text string) (*Condition, error) {
 // no cost.
 func newProgram(env *cel.Env, checked *cel.Ast, options ...cel.ProgramOption) (cel.Program, error) {
 	return env.Program(checked, append(options, cel.OptimizeRegex(append(locatorOptimizations(), matchOptimization)...))...)
+}
+
+// newFastProgram is like [newProgram], but the program can't compute the cost of an evaluation or record values, because
+// it does not evaluate constant arguments.
+func newFastProgram(env *cel.Env, checked *cel.Ast) (cel.Program, error) {
+	return env.Program(checked, cel.OptimizeRegex(append(fastLocators(), decimalOfConstant, matchOptimization)...))
 }
 
 // programFor returns the program that evaluates the condition. Computing the cost of an evaluation takes several times as
@@ -136,7 +142,8 @@ func (c *Condition) Evaluate(in *Input) (Result, error) {
 	if err != nil {
 		return Failed, err
 	}
-	values := &activation{Input: in}
+	values := newActivation(in)
+	defer values.release()
 	result, _, err := program.Eval(values)
 	switch held, ok := result.(types.Bool); {
 	case err != nil && values.readUnknown:

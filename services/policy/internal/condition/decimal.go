@@ -3,8 +3,8 @@ package condition
 import (
 	"fmt"
 	"reflect"
-	"regexp"
 	"strconv"
+	"strings"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/operators"
@@ -18,8 +18,30 @@ import (
 // than its length.
 const maxNumberBytes = 256
 
-// plainNumber matches a JSON number, except that leading zeros are allowed.
-var plainNumber = regexp.MustCompile(`^-?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]+)?$`)
+// isNumber reports whether a string is a JSON number. Leading zeros are allowed.
+func isNumber(text string) bool {
+	rest, ok := cutDigits(strings.TrimPrefix(text, "-"))
+	if fraction, dot := strings.CutPrefix(rest, "."); ok && dot {
+		rest, ok = cutDigits(fraction)
+	}
+	if ok && rest != "" && (rest[0] == 'e' || rest[0] == 'E') {
+		rest = rest[1:]
+		if rest != "" && (rest[0] == '+' || rest[0] == '-') {
+			rest = rest[1:]
+		}
+		rest, ok = cutDigits(rest)
+	}
+	return ok && rest == ""
+}
+
+// cutDigits returns the string without its leading digits, and reports whether it has such digits.
+func cutDigits(text string) (string, bool) {
+	n := 0
+	for n < len(text) && '0' <= text[n] && text[n] <= '9' {
+		n++
+	}
+	return text[n:], n > 0
+}
 
 var decimalType = cel.ObjectType("sluice.Decimal", traits.ComparerType)
 
@@ -29,12 +51,18 @@ type decimal struct{ value *apd.Decimal }
 // number returns the exact value of a JSON number. The value is an int or uint if it is whole and fits 64 bits, and a
 // decimal otherwise.
 func number(text string) (ref.Val, error) {
-	if whole, err := strconv.ParseInt(text, 10, 64); err == nil {
-		return types.Int(whole), nil
+	rest, _ := cutDigits(strings.TrimPrefix(text, "-"))
+	if rest == "" {
+		if whole, err := strconv.ParseInt(text, 10, 64); err == nil {
+			return types.Int(whole), nil
+		}
 	}
 	d, err := parseDecimal(text)
 	if err != nil {
 		return nil, err
+	}
+	if rest, _ = cutDigits(strings.TrimPrefix(rest, ".")); rest == "" && d.value.Exponent < 0 && text[len(text)-1] != '0' {
+		return d, nil // a fraction that is written without an exponent
 	}
 	if whole, err := d.value.Int64(); err == nil {
 		return types.Int(whole), nil
@@ -55,9 +83,9 @@ func wholeText(value *apd.Decimal) string {
 	return reduced.Text('f')
 }
 
-// parseDecimal parses a number that matches plainNumber.
+// parseDecimal parses a number as [isNumber] defines it.
 func parseDecimal(text string) (decimal, error) {
-	if len(text) > maxNumberBytes || !plainNumber.MatchString(text) {
+	if len(text) > maxNumberBytes || !isNumber(text) {
 		return decimal{}, fmt.Errorf("%s is not a number of at most %d bytes", strconv.Quote(clip(text)), maxNumberBytes)
 	}
 	value, _, err := apd.NewFromString(text)
@@ -94,10 +122,13 @@ func plain(number types.Double) string { return strconv.FormatFloat(float64(numb
 func (d decimal) Compare(other ref.Val) ref.Val {
 	switch other.(type) {
 	case decimal, types.Int, types.Uint:
-		return types.Int(d.value.Cmp(toDecimal(other).(decimal).value))
+		return orders[1+d.value.Cmp(toDecimal(other).(decimal).value)]
 	}
 	return types.MaybeNoSuchOverloadErr(other)
 }
+
+// orders contains the results of comparisons: less, equal and greater.
+var orders = [3]ref.Val{types.Int(-1), types.Int(0), types.Int(1)}
 
 // Equal implements ref.Val. As in CEL, a value of another type is not equal.
 func (d decimal) Equal(other ref.Val) ref.Val {

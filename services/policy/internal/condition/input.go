@@ -2,6 +2,7 @@ package condition
 
 import (
 	"errors"
+	"sync"
 	"time"
 
 	"cel.dev/cel-go/common/types"
@@ -69,6 +70,20 @@ type activation struct {
 	readUnknown bool
 }
 
+var activations = sync.Pool{New: func() any { return new(activation) }}
+
+func newActivation(in *Input) *activation {
+	a := activations.Get().(*activation)
+	a.Input, a.readUnknown = in, false
+	return a
+}
+
+// release allows the activation to be used again. No value of an evaluation refers to its activation.
+func (a *activation) release() {
+	a.Input = nil
+	activations.Put(a)
+}
+
 var (
 	errNotKnownYet = types.NewErr("is not known yet")
 	errNoClass     = types.NewErr("the tool has no class; test tool.known first")
@@ -81,17 +96,15 @@ func (*activation) Parent() interpreter.Activation { return nil }
 
 // ResolveName implements [interpreter.Activation].
 func (a *activation) ResolveName(name string) (any, bool) {
-	group, known := variableGroups[name]
-	if !known {
-		return nil, false
-	}
-	if a.Unknown&group != 0 {
+	if a.Unknown != 0 && a.Unknown&variableGroups[name] != 0 {
 		a.readUnknown = true
 		return errNotKnownYet, true
 	}
-	return a.value(name), true
+	value := a.value(name)
+	return value, value != nil
 }
 
+// value returns the value of a variable, or nil if there is no such variable.
 func (a *activation) value(name string) ref.Val {
 	switch name {
 	case "args":
@@ -104,21 +117,20 @@ func (a *activation) value(name string) ref.Val {
 		return types.String(a.Method)
 	case "call.uri":
 		return types.String(a.URI)
+	case "caller.subject", "caller.agent", "caller.tenant", "caller.groups":
+		return a.Caller.value(name[len("caller."):])
 	case "caller.chain":
 		return chainValue(a.Chain)
+	case "tool.category", "tool.risk", "tool.tags", "tool.known":
+		return a.Class.value(name)
 	case "now":
 		if a.Now.IsZero() {
 			return errNoTime
 		}
 		return types.Timestamp{Time: a.Now}
 	}
-	if a.variableOfTool(name) {
-		return a.Class.value(name)
-	}
-	return a.Caller.value(name[len("caller."):])
+	return nil
 }
-
-func (*activation) variableOfTool(name string) bool { return variableGroups[name] == VariableTool }
 
 func (a *activation) args() ref.Val {
 	switch {

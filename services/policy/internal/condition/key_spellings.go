@@ -3,6 +3,7 @@ package condition
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,10 +21,8 @@ var errTooManyKeys = errors.New("the arguments have too many keys to check")
 
 // A shape contains the keys that an expression reads by name in a value. The nil shape contains no keys.
 type shape struct {
-	// keys are the keys that the expression reads in the value, with the shapes of their values.
-	keys map[string]*shape
-	// byFolded maps each key, as fold returns it, to the key.
-	byFolded map[string]string
+	// keys are the keys that the expression reads in the value.
+	keys []readKey
 	// each is the shape of all values of the object or list.
 	each *shape
 }
@@ -34,15 +33,40 @@ func newShape(p *location) *shape {
 	if p == nil {
 		return nil
 	}
-	s := &shape{keys: make(map[string]*shape, len(p.keys)), byFolded: make(map[string]string, len(p.keys)), each: newShape(p.each)}
-	for name, below := range p.keys {
-		s.keys[name] = newShape(below)
-		s.byFolded[fold(name)] = name
+	s := &shape{each: newShape(p.each)}
+	for _, name := range slices.Sorted(maps.Keys(p.keys)) {
+		s.keys = append(s.keys, readKey{name, fold(name), newShape(p.keys[name])})
 	}
 	if len(s.keys) == 0 && s.each == nil {
 		return nil
 	}
 	return s
+}
+
+// A readKey is a key that an expression reads by name, also as fold returns it, with the shape of its value.
+type readKey struct {
+	name, folded string
+	below        *shape
+}
+
+// find returns the shape of the value of a key. If the expression does not read the key, and the key differs from one that it
+// reads only as fold ignores, alike is the latter key.
+func (s *shape) find(name string) (below *shape, alike string) {
+	for i := range s.keys {
+		if s.keys[i].name == name {
+			return s.keys[i].below, ""
+		}
+	}
+	if len(s.keys) == 0 {
+		return nil, ""
+	}
+	folded := fold(name)
+	for i := range s.keys {
+		if s.keys[i].folded == folded {
+			alike = s.keys[i].name
+		}
+	}
+	return nil, alike
 }
 
 // check returns an error if an object in value has a key that differs only by case, `_` or `-` from a key that the
@@ -74,11 +98,9 @@ func (s *shape) checkObject(o *object, left *int) error {
 			return errTooManyKeys
 		}
 		name := string(m.name)
-		below, read := s.keys[name]
-		if !read && len(s.keys) > 0 {
-			if known, alike := s.byFolded[fold(name)]; alike {
-				return fmt.Errorf("the key %s may be read as %s, which the condition reads", strconv.Quote(clip(name)), strconv.Quote(known))
-			}
+		below, known := s.find(name)
+		if known != "" {
+			return fmt.Errorf("the key %s may be read as %s, which the condition reads", strconv.Quote(clip(name)), strconv.Quote(known))
 		}
 		if err := below.check(m.value, left); err != nil {
 			return err
@@ -107,6 +129,9 @@ func checkProperties(arguments ref.Val, properties []string) error {
 
 // fold returns the same text for all spellings of a key that differ only by case, `_` or `-`.
 func fold(name string) string {
+	if !strings.ContainsFunc(name, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }) {
+		return name
+	}
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == '_' || r == '-':

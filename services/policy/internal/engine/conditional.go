@@ -11,8 +11,10 @@ const maxOpen = 4
 
 // evaluations contains the results of conditions for one call.
 type evaluations struct {
-	input   condition.Input
+	input condition.Input
+	// results starts in space, so that a few results need no further allocation.
 	results []evaluated
+	space   [4]evaluated
 	// open is the number of results that are unknown. assumed contains one bit for each of them: the result that a
 	// decision assumes.
 	open, assumed uint
@@ -93,12 +95,14 @@ func (c *Call) evaluate(when *condition.Condition, i int) (condition.Result, err
 		c.evaluations = &evaluations{input: c.conditionInput()}
 	}
 	e := c.evaluations
-	at := slices.IndexFunc(e.results, func(known evaluated) bool { return known.condition == when && known.principal == i })
-	if at < 0 {
-		at = len(e.results)
+	found := e.find(when, i)
+	if found == nil {
+		if e.results == nil {
+			e.results = e.space[:0]
+		}
 		e.results = append(e.results, e.run(c, when, i))
+		found = &e.results[len(e.results)-1]
 	}
-	found := &e.results[at]
 	if found.result != condition.Unknown || e.permissive {
 		return found.result, found.err
 	}
@@ -106,6 +110,16 @@ func (c *Call) evaluate(when *condition.Condition, i int) (condition.Result, err
 		return condition.True, nil
 	}
 	return condition.False, nil
+}
+
+// find returns the known result of a condition for a principal, or nil.
+func (e *evaluations) find(when *condition.Condition, i int) *evaluated {
+	for at := range e.results {
+		if known := &e.results[at]; known.condition == when && known.principal == i {
+			return known
+		}
+	}
+	return nil
 }
 
 // run evaluates a condition for a principal of the call.

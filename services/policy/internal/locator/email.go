@@ -16,7 +16,8 @@ const (
 // EmailDomain returns the domain of an email address in lower case. The address must be a mailbox of RFC 5321 in ASCII:
 // a dot-string, @ and a domain. EmailDomain returns an error for quotes, comments, a display name, a list of addresses
 // and an address in brackets. It also returns an error for % and ! before the @, because they can make a mail server
-// relay the mail to another domain.
+// relay the mail to another domain, and for =? because some readers decode encoded words (RFC 2047), which may contain
+// another @.
 func EmailDomain(text string) (string, error) {
 	if err := checkText(text, maxEmail); err != nil {
 		return "", err
@@ -29,6 +30,9 @@ func EmailDomain(text string) (string, error) {
 		return "", errors.New("has more than one @")
 	case len(mailbox) > maxMailbox:
 		return "", errors.New("has more than 64 bytes before the @")
+	}
+	if strings.Contains(mailbox, "=?") {
+		return "", errors.New("has =? before the @, with which an encoded word begins")
 	}
 	for part := range strings.SplitSeq(mailbox, ".") {
 		if !every(part, isAtom) {

@@ -90,7 +90,7 @@ func toASCII(name string) (string, error) {
 		return name, nil
 	}
 	ascii, err := letterProfile(false).ToASCII(name)
-	if err != nil {
+	if err != nil || strings.ToLower(name) != name { // older readers convert letters such as the Cherokee ones to lower case
 		return "", errPuny
 	}
 	older, err := letterProfile(true).ToASCII(name)

@@ -27,19 +27,22 @@ var (
 	errBoth    = errors.New("one of the paths is absolute and the other is relative")
 	errNoBase  = errors.New("has no last segment")
 	errBlanked = errors.New("has a segment that begins or ends with a space, which some readers remove")
+	errStream  = errors.New("has a segment with :$, which some readers take for a stream of the file or folder before it")
+	errPathURL = errors.New("begins with the scheme of a URL")
+	errNoExt   = errors.New("has a last segment whose only dots are at its start: some readers take it for an extension")
 )
 
 // ParsePath parses a path of at most [MaxBytes]. It returns an error for the empty string, and if readers interpret the
 // string differently. They differ about:
 //   - unprintable characters, `\`, and `%` before two hexadecimal digits
-//   - `~`, a drive or two slashes at the start
-//   - a segment that only some readers interpret as `.` or `..`
+//   - `~`, a drive, the scheme of a URL or two slashes at the start
+//   - a segment that only some readers interpret as `.` or `..`, or as another segment
 //   - a `..` that leads above the start of the path
 func ParsePath(text string) (Path, error) {
 	if err := checkText(text, MaxBytes); err != nil {
 		return Path{}, err
 	}
-	for i := range len(text) {
+	for i := strings.IndexByte(text, '%'); 0 <= i && i < len(text); i++ {
 		if isEscape(text[i:]) {
 			return Path{}, errEscape
 		}
@@ -52,7 +55,7 @@ func ParsePath(text string) (Path, error) {
 	case strings.HasPrefix(text, "//"):
 		return Path{}, errShare
 	}
-	p := Path{absolute: text[0] == '/'}
+	p := Path{absolute: text[0] == '/', segments: make([]string, 0, 1+strings.Count(text, "/"))}
 	for segment := range strings.SplitSeq(text, "/") {
 		switch segment {
 		case "", ".":
@@ -64,13 +67,15 @@ func ParsePath(text string) (Path, error) {
 			p.segments = p.segments[:len(p.segments)-1]
 			continue
 		}
-		if err := checkSegment(segment); err != nil {
+		if err := checkFileName(segment); err != nil {
 			return Path{}, err
 		}
 		p.segments = append(p.segments, segment)
 	}
 	if !p.absolute && len(p.segments) > 0 { // after cleaning, "a/../~b" and "./c:" start with ~b and c:
-		return p, checkStart(p.segments[0])
+		if err := checkStart(p.segments[0]); err != nil {
+			return Path{}, err
+		}
 	}
 	return p, nil
 }
@@ -83,6 +88,25 @@ func checkStart(segment string) error {
 	case len(segment) > 1 && segment[1] == ':' && isLetter(segment[0]):
 		return errDrive
 	}
+	scheme, rest, found := strings.Cut(segment, ":")
+	if found && isLetter(segment[0]) && every(scheme, isSchemeChar) && (rest == "" || lower(scheme) == "file") {
+		return errPathURL
+	}
+	return nil
+}
+
+// checkFileName returns an error if some readers interpret a segment of a path as another segment. Windows ignores dots
+// at the end, and in front of `:$` it takes a name for a file or folder of its own.
+func checkFileName(segment string) error {
+	if err := checkSegment(segment); err != nil {
+		return err
+	}
+	switch {
+	case strings.HasSuffix(segment, "."):
+		return errDotEnd
+	case strings.Contains(segment, ":$"):
+		return errStream
+	}
 	return nil
 }
 
@@ -94,12 +118,23 @@ func checkSegment(segment string) error {
 	case segment[0] == ' ' || segment[len(segment)-1] == ' ':
 		return errBlanked
 	}
+	if isASCII(segment) {
+		return nil
+	}
+	if strings.ContainsAny(segment, legacyAlike) {
+		return errAlike
+	}
 	plain := norm.NFKC.String(segment)
 	if plain != segment && (strings.Trim(plain, ". ") == "" || strings.ContainsAny(norm.NFKC.String(nonASCII(segment)), `/\%~:`)) {
 		return errAlike
 	}
 	return nil
 }
+
+// legacyAlike contains the characters that encodings of a few systems convert to / \ ~ or %, although Unicode does not:
+// fraction slash, division slash, set minus, reverse solidus operator, big solidus, big reverse solidus, yen, won,
+// overline and the Arabic percent sign.
+const legacyAlike = "\u2044\u2215\u2216\u29f5\u29f8\u29f9\u00a5\u20a9\u203e\u066a"
 
 func nonASCII(text string) string {
 	return strings.Map(func(r rune) rune {
@@ -139,16 +174,23 @@ func (p Path) Base() (string, error) {
 	return p.segments[len(p.segments)-1], nil
 }
 
-// Ext returns the last segment from its last dot on, or "" if there is no dot. Leading dots don't count: ".profile" has
-// no extension.
+// Ext returns the last segment from its last dot on, or "" if there is no dot. It returns an error for names such as
+// ".profile", because some readers take all of the name for the extension, and for characters that some readers take for
+// a dot.
 func (p Path) Ext() (string, error) {
 	base, err := p.Base()
 	if err != nil {
 		return "", err
 	}
+	if !isASCII(base) && strings.Contains(norm.NFKC.String(nonASCII(base)), ".") {
+		return "", errAlike
+	}
 	name := strings.TrimLeft(base, ".")
 	if dot := strings.LastIndexByte(name, '.'); dot >= 0 {
 		return name[dot:], nil
+	}
+	if name != base {
+		return "", errNoExt
 	}
 	return "", nil
 }

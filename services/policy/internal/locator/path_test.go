@@ -20,7 +20,7 @@ func TestPath_Within(t *testing.T) {
 		{"/srv/a/../b", "/srv", "true"},
 		{"/srv/Grüße/日本語.txt", "/srv", "true"},
 		{"/srv/100%/a~b", "/srv", "true"},
-		{"/srv/...a/b.", "/srv", "true"},
+		{"/srv/...a/b", "/srv", "true"},
 		{"/anything", "/", "true"},
 		{"a/b", "a", "true"},
 		{"./a/b", "a", "true"},
@@ -60,6 +60,11 @@ func TestPath_Within(t *testing.T) {
 		{"/srv/\u00a0", "/srv", "unprintable"},
 		{"/srv/.. /etc", "/srv", "dots and spaces"},
 		{"/srv/.../etc", "/srv", "dots and spaces"},
+		{"/srv/a./etc", "/srv", "ends with a dot"},
+		{"/srv/a::$DATA", "/srv", "a stream"},
+		{"file:///srv", ".", "the scheme of a URL"},
+		{"file:srv", ".", "the scheme of a URL"},
+		{"/srv/..\u00a5etc", "/srv", "take for a slash or a dot"},
 		{"/srv/ /etc", "/srv", "dots and spaces"},
 		{"/srv/a /etc", "/srv", "begins or ends with a space"},
 		{"/srv/\uff0e\uff0e/etc", "/srv", "take for a slash or a dot"},
@@ -84,11 +89,10 @@ func TestPath_BaseAndExt(t *testing.T) {
 		{"/srv/a.tar.gz/", "a.tar.gz", ".gz"},
 		{"/srv/a.txt/../b", "b", ""},
 		{"a.TXT", "a.TXT", ".TXT"},
-		{"/home/.profile", ".profile", ""},
-		{"..png", "..png", ""},
-		{"a.", "a.", "."},
+		{"/home/.a.txt", ".a.txt", ".txt"},
 		{"/", "no last segment", "no last segment"},
 		{"a/..", "no last segment", "no last segment"},
+		{"a.", "ends with a dot", "ends with a dot"},
 		{"a.txt%00.png", "two hex digits", "two hex digits"},
 		{"a.exe ", "a space", "a space"},
 	} {
@@ -106,6 +110,26 @@ func TestPath_BaseAndExt(t *testing.T) {
 			}
 		} else if base != tt.base || ext != tt.ext {
 			t.Errorf("%q: %q, %q; want %q, %q", tt.text, base, ext, tt.base, tt.ext)
+		}
+	}
+}
+
+// TestPath_ExtFailsIfReadersDisagree checks names whose extension depends on the reader. Case P14.
+func TestPath_ExtFailsIfReadersDisagree(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"/home/.profile": "only dots are at its start",
+		"..png":          "only dots are at its start",
+		"a\u2024txt":     "take for a slash or a dot",
+		"a.b\uff0etxt":   "take for a slash or a dot",
+		"Wait\u2026.txt": "take for a slash or a dot",
+	} {
+		p, err := locator.ParsePath(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ext, err := p.Ext(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %q, %v; want %s", text, ext, err, want)
 		}
 	}
 }

@@ -30,11 +30,21 @@ func checkText(text string, most int) error {
 		switch {
 		case r == '\\':
 			return errBackslash
+		case ' ' <= r && r <= '~':
 		case !unicode.IsPrint(r): // the only printable white space is the space
 			return errUnprinted
 		}
 	}
 	return nil
+}
+
+func isASCII(text string) bool {
+	for i := range len(text) {
+		if text[i] >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
 }
 
 // isEscape reports whether a string begins with a percent sign and two hexadecimal digits.

@@ -36,6 +36,7 @@ var (
 	errPercent   = errors.New("contains a % without two hex digits")
 	errNeedless  = errors.New("has a percent-encoded letter, digit, dot, slash or control character, which some readers decode")
 	errDotted    = errors.New("has a path with . or .., which only some readers remove")
+	errParams    = errors.New("has a path with a ;, after which some readers expect parameters")
 	errTwoSlash  = errors.New("has a path with an empty segment, which some readers remove")
 	errBaseQuery = errors.New("has a query or a fragment")
 )
@@ -138,10 +139,12 @@ func (u *URL) readRest(text string) error {
 	u.Path = path
 	segments := u.segments()
 	for i, segment := range segments {
-		name, _, _ := strings.Cut(segment, ";") // some readers remove parameters
+		name, _, parameters := strings.Cut(segment, ";")
 		switch {
 		case name == "." || name == "..":
 			return errDotted
+		case parameters:
+			return errParams
 		case segment == "" && i < len(segments)-1:
 			return errTwoSlash
 		}
