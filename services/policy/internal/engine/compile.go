@@ -35,6 +35,8 @@ type Set struct {
 	conditions map[conditionText]*condition.Condition
 	// conditional reports whether some rule has a condition.
 	conditional bool
+	// stops are the calls that operators have stopped.
+	stops Stops
 }
 
 // A rule is a Rule with its patterns compiled.
