@@ -61,7 +61,11 @@ func (k *catalogSnapshot) with(version int64, settings func(string) catalog.Sett
 }
 
 func revisionOf(set *engine.Set, k *catalogSnapshot) string {
-	sum := sha256.Sum256(append([]byte("sluice.revision.v2 "+set.Revision()+" "), k.sum[:]...))
+	form := append([]byte("sluice.revision.v2 "+set.Revision()+" "), k.sum[:]...)
+	if stops := set.Stops().Sum(); stops != (engine.Stops{}).Sum() { // without stops, the revision is that of earlier releases
+		form = append(append(form, " stops "...), stops[:]...)
+	}
+	sum := sha256.Sum256(form)
 	return hex.EncodeToString(sum[:])
 }
 
@@ -121,6 +125,9 @@ func (s *Service) catchUp(ctx context.Context) error {
 		servers, err := s.readChanges(ctx)
 		if len(servers) > 0 {
 			s.publish(ctx, s.version, servers...)
+		}
+		if err == nil {
+			err = s.readStops(ctx)
 		}
 		if err == nil { // after publish, so that the changes are in use when lastRead has the new time
 			s.lastRead.Store(&began)

@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"cmp"
 	"io"
 	"log/slog"
 	"os"
@@ -64,6 +65,8 @@ type options struct {
 	data string
 	// observe contains the servers that are observed.
 	observe engine.Observe
+	// source is the store. If it is empty, the store is SQLite.
+	source string
 }
 
 // records returns a token for each role, and tokens for two approvers in the group finance, because [document] requires
@@ -104,7 +107,7 @@ func build(t testing.TB, opts options) (*policy.Service, *authn.Tokens) {
 	tokens := new(authn.Tokens)
 	svc, err := policy.New(t.Context(), policy.Config{
 		Paths: opts.paths, SessionCap: 10, Tokens: opts.tokens, Decide: 15 * time.Minute, Execute: 5 * time.Minute,
-		Source: "sqlite", Data: data, Servers: opts.servers, Observe: opts.observe,
+		Source: cmp.Or(opts.source, "sqlite"), Data: data, Servers: opts.servers, Observe: opts.observe,
 	}, policy.Deps{Tokens: tokens, Signer: signer(t), Log: log})
 	if err != nil {
 		t.Fatal(err)

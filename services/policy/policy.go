@@ -82,10 +82,11 @@ type Service struct {
 	// changing is locked while active is replaced.
 	changing sync.Mutex
 	// reading lets concurrent callers share one read of the store. version is the catalog version up to which the store
-	// was read. inStore is locked while the store is read or closed.
-	reading singleflight.Group
-	version int64
-	inStore sync.Mutex
+	// was read, and stopsRead is the version at which the stops were read. inStore is locked while the store is read or
+	// closed.
+	reading            singleflight.Group
+	version, stopsRead int64
+	inStore            sync.Mutex
 	// lastRead is the time at which the last successful read of the store began. It is never nil after open.
 	lastRead atomic.Pointer[time.Time]
 	// listSlots limits the number of lists of tools or names that are processed at a time. The evaluation of calls does
@@ -104,11 +105,13 @@ type activeSet struct {
 	*engine.Set
 	// number is unique. A set that is activated later has a greater number.
 	number uint64
-	// catalog is the tool catalog. revision identifies the documents and the catalog.
-	catalog   *catalogSnapshot
-	revision  string
-	documents []*policyv1.Document
-	activated time.Time
+	// catalog is the tool catalog. revision identifies the documents, the catalog and the stops.
+	// stopsVersion is the version of the store from which the stops of the set come.
+	catalog      *catalogSnapshot
+	revision     string
+	stopsVersion int64
+	documents    []*policyv1.Document
+	activated    time.Time
 	// warnings contains the problems that do not prevent the active documents from loading. They are logged.
 	warnings strictyaml.Errors
 	// rejected contains the reasons why newer documents did not load. It is empty if this set comes from the newest
@@ -116,7 +119,7 @@ type activeSet struct {
 	rejected []*policyv1.Finding
 }
 
-// Revision returns the SHA-256, in hexadecimal, that identifies the documents and the catalog.
+// Revision returns the SHA-256, in hexadecimal, that identifies the documents, the catalog and the stops.
 func (a *activeSet) Revision() string { return a.revision }
 
 // New loads the documents and tokens and returns a Service, which the caller must close. New returns an error if the
@@ -167,6 +170,9 @@ func (s *Service) open(ctx context.Context, set *activeSet) (err error) {
 	set.catalog = newCatalogSnapshot().with(s.version, s.settings, servers...)
 	set.revision = revisionOf(set.Set, set.catalog)
 	s.active.Store(set)
+	if err := s.readStops(ctx); err != nil {
+		return err
+	}
 	s.lastRead.Store(&began)
 	return nil
 }
@@ -353,6 +359,14 @@ func toStatus(err error) error {
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "SUBJECT_REFUSED", Err: err}
 	case errors.Is(err, errOtherTenant):
 		return &rpc.Error{Code: codes.PermissionDenied, Reason: "TENANT_REFUSED", Err: err}
+	case errors.Is(err, errScope):
+		return &rpc.Error{Code: codes.PermissionDenied, Reason: "TENANT_REFUSED", Err: err}
+	case errors.Is(err, errSelector):
+		return &rpc.Error{Code: codes.InvalidArgument, Reason: "SELECTOR_INVALID", Err: err}
+	case errors.Is(err, errReason):
+		return &rpc.Error{Code: codes.InvalidArgument, Reason: "REASON_MISSING", Err: err}
+	case errors.Is(err, store.ErrStopsFull):
+		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "STOPS_FULL", Err: err}
 	case errors.Is(err, errInFiles):
 		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "POLICIES_IN_FILES", Err: err}
 	case errors.Is(err, errAttest):

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
@@ -64,15 +65,18 @@ func fingerprintOf(documents []*policyv1.Document, err error) fingerprint {
 
 // replace activates documents, or records why they do not load. err is the error from reading them, or nil.
 func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, err error) {
+	var set *engine.Set
+	var warnings strictyaml.Errors
+	if err == nil { // before the lock, because the tests of documents may take long, and stops must not wait for them
+		set, warnings, err = s.cfg.compile(ctx, documents, s.approvers)
+	}
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	old := s.active.Load()
-	next := &activeSet{Set: old.Set, number: old.number + 1, catalog: old.catalog, revision: old.revision, documents: documents, activated: old.activated}
+	next := &activeSet{Set: old.Set, number: old.number + 1, catalog: old.catalog, stopsVersion: old.stopsVersion, revision: old.revision, documents: documents, activated: old.activated, warnings: warnings}
 	if err == nil {
-		var set *engine.Set
-		if set, next.warnings, err = s.cfg.compile(ctx, documents, s.approvers); err == nil {
-			next.Set, next.revision = set, revisionOf(set, next.catalog)
-		}
+		next.Set = set.WithStops(old.Stops())
+		next.revision = revisionOf(next.Set, next.catalog)
 	}
 	switch {
 	case err != nil:

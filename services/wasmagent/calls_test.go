@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -120,6 +121,37 @@ func TestCall_GuestGetsDenial(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_STOPPED")
 	if stopped, why := c.stopStatus(id); !stopped || why != wasmagentv1.StopReason_STOP_REASON_POLICY_DENIED {
 		t.Errorf("the agent is stopped: %v, with the reason %v", stopped, why)
+	}
+}
+
+// An operator stops the calls of an agent during a prompt. The prompt ends at the next call, with the operator's reason,
+// even if the guest would continue. After the calls are resumed, the agent accepts the next prompt.
+func TestCall_StopEndsThePrompt(t *testing.T) {
+	t.Parallel()
+	var stopped atomic.Bool
+	m := newTestServiceWith(t, func(_ context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+		if stopped.Load() {
+			return refusal(commonv1.Code_CODE_STOPPED, "Stopped by an operator: it loops. An operator has stopped all calls of agent coder."), nil
+		}
+		stopped.Store(req.GetTool() == "last")
+		return &gatewayv1.ToolAnswer{ResultJson: `{"content":[{"type":"text","text":"done"}]}`}, nil
+	})
+	c := m.onBehalfOfUser(t, "ana")
+	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("t", "last")})
+	c.mustPrompt(id, "tool demo t")
+	before := c.state(id)
+	_, _, err := c.prompt(id, "tool demo last\ntool demo t\nsay on")
+	rpctest.WantStatus(t, err, codes.FailedPrecondition, "CALLS_STOPPED")
+	if err == nil || !strings.Contains(err.Error(), "Stopped by an operator: it loops.") || !strings.Contains(err.Error(), "sluice agents events") {
+		t.Errorf("%v", err)
+	}
+	after := c.state(id)
+	if isStopped, _ := c.stopStatus(id); isStopped || len(after.GetState().GetMessages()) != len(before.GetState().GetMessages()) {
+		t.Errorf("the agent is %v, stopped: %t", after.GetState(), isStopped)
+	}
+	stopped.Store(false)
+	if answer := c.mustPrompt(id, "tool demo t\nsay on").GetResponse(); !strings.HasSuffix(answer, "on") {
+		t.Errorf("after the calls were resumed, the agent answers %q", answer)
 	}
 }
 

@@ -59,6 +59,7 @@ var errorStatuses = []struct {
 	{agent.ErrTerminated, codes.FailedPrecondition, "AGENT_TERMINATED"},
 	{agent.ErrBusy, codes.Aborted, "AGENT_BUSY"},
 	{agent.ErrStopped, codes.FailedPrecondition, "AGENT_STOPPED"},
+	{agent.ErrCallsStopped, codes.FailedPrecondition, "CALLS_STOPPED"},
 	{agent.ErrNoModel, codes.FailedPrecondition, "NO_MODEL_CONFIGURED"},
 	{models.ErrNotConfigured, codes.FailedPrecondition, "NO_MODEL_CONFIGURED"},
 	// No model error has the code UNAVAILABLE, because callers take that code to mean that this service did not answer.

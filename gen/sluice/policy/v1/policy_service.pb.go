@@ -25,7 +25,7 @@ var File_sluice_policy_v1_policy_service_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_policy_service_proto_rawDesc = "" +
 	"\n" +
-	"%sluice/policy/v1/policy_service.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x1fsluice/policy/v1/document.proto\x1a sluice/policy/v1/judgement.proto\x1a\x1fsluice/policy/v1/revision.proto2\x80\x0f\n" +
+	"%sluice/policy/v1/policy_service.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x1fsluice/policy/v1/document.proto\x1a sluice/policy/v1/judgement.proto\x1a\x1fsluice/policy/v1/revision.proto\x1a\x1bsluice/policy/v1/stop.proto2\xa4\x11\n" +
 	"\rPolicyService\x12p\n" +
 	"\n" +
 	"DecideCall\x12#.sluice.policy.v1.DecideCallRequest\x1a$.sluice.policy.v1.DecideCallResponse\"\x17\xca\xf3\x18\b\n" +
@@ -50,7 +50,10 @@ const file_sluice_policy_v1_policy_service_proto_rawDesc = "" +
 	"\rLeaseRevision\x12&.sluice.policy.v1.LeaseRevisionRequest\x1a'.sluice.policy.v1.LeaseRevisionResponse\"\a\xca\xf3\x18\x03\n" +
 	"\x01\x01(\x010\x01\x12q\n" +
 	"\rWatchRevision\x12&.sluice.policy.v1.WatchRevisionRequest\x1a'.sluice.policy.v1.WatchRevisionResponse\"\r\xca\xf3\x18\t\n" +
-	"\x03\x01\x04\a\x12\x02\x02\x040\x01B\xc9\x01\n" +
+	"\x03\x01\x04\a\x12\x02\x02\x040\x01\x12]\n" +
+	"\tStopCalls\x12\".sluice.policy.v1.StopCallsRequest\x1a#.sluice.policy.v1.StopCallsResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12c\n" +
+	"\vResumeCalls\x12$.sluice.policy.v1.ResumeCallsRequest\x1a%.sluice.policy.v1.ResumeCallsResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12^\n" +
+	"\tListStops\x12\".sluice.policy.v1.ListStopsRequest\x1a#.sluice.policy.v1.ListStopsResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04B\xc9\x01\n" +
 	"\x14com.sluice.policy.v1B\x12PolicyServiceProtoP\x01Z;github.com/sluice-mesh/sluice/gen/sluice/policy/v1;policyv1\xa2\x02\x03SPX\xaa\x02\x10Sluice.Policy.V1\xca\x02\x10Sluice\\Policy\\V1\xe2\x02\x1cSluice\\Policy\\V1\\GPBMetadata\xea\x02\x12Sluice::Policy::V1b\x06proto3"
 
 var file_sluice_policy_v1_policy_service_proto_goTypes = []any{
@@ -71,23 +74,29 @@ var file_sluice_policy_v1_policy_service_proto_goTypes = []any{
 	(*ListRevisionsRequest)(nil),    // 14: sluice.policy.v1.ListRevisionsRequest
 	(*LeaseRevisionRequest)(nil),    // 15: sluice.policy.v1.LeaseRevisionRequest
 	(*WatchRevisionRequest)(nil),    // 16: sluice.policy.v1.WatchRevisionRequest
-	(*DecideCallResponse)(nil),      // 17: sluice.policy.v1.DecideCallResponse
-	(*ExplainCallResponse)(nil),     // 18: sluice.policy.v1.ExplainCallResponse
-	(*FilterToolsResponse)(nil),     // 19: sluice.policy.v1.FilterToolsResponse
-	(*FilterNamesResponse)(nil),     // 20: sluice.policy.v1.FilterNamesResponse
-	(*CheckServerResponse)(nil),     // 21: sluice.policy.v1.CheckServerResponse
-	(*LintDocumentsResponse)(nil),   // 22: sluice.policy.v1.LintDocumentsResponse
-	(*TestDocumentsResponse)(nil),   // 23: sluice.policy.v1.TestDocumentsResponse
-	(*SimulateCallResponse)(nil),    // 24: sluice.policy.v1.SimulateCallResponse
-	(*DiffRevisionsResponse)(nil),   // 25: sluice.policy.v1.DiffRevisionsResponse
-	(*ReplayCallsResponse)(nil),     // 26: sluice.policy.v1.ReplayCallsResponse
-	(*SuggestDocumentResponse)(nil), // 27: sluice.policy.v1.SuggestDocumentResponse
-	(*ImportDocumentResponse)(nil),  // 28: sluice.policy.v1.ImportDocumentResponse
-	(*ApplyDocumentsResponse)(nil),  // 29: sluice.policy.v1.ApplyDocumentsResponse
-	(*GetRevisionResponse)(nil),     // 30: sluice.policy.v1.GetRevisionResponse
-	(*ListRevisionsResponse)(nil),   // 31: sluice.policy.v1.ListRevisionsResponse
-	(*LeaseRevisionResponse)(nil),   // 32: sluice.policy.v1.LeaseRevisionResponse
-	(*WatchRevisionResponse)(nil),   // 33: sluice.policy.v1.WatchRevisionResponse
+	(*StopCallsRequest)(nil),        // 17: sluice.policy.v1.StopCallsRequest
+	(*ResumeCallsRequest)(nil),      // 18: sluice.policy.v1.ResumeCallsRequest
+	(*ListStopsRequest)(nil),        // 19: sluice.policy.v1.ListStopsRequest
+	(*DecideCallResponse)(nil),      // 20: sluice.policy.v1.DecideCallResponse
+	(*ExplainCallResponse)(nil),     // 21: sluice.policy.v1.ExplainCallResponse
+	(*FilterToolsResponse)(nil),     // 22: sluice.policy.v1.FilterToolsResponse
+	(*FilterNamesResponse)(nil),     // 23: sluice.policy.v1.FilterNamesResponse
+	(*CheckServerResponse)(nil),     // 24: sluice.policy.v1.CheckServerResponse
+	(*LintDocumentsResponse)(nil),   // 25: sluice.policy.v1.LintDocumentsResponse
+	(*TestDocumentsResponse)(nil),   // 26: sluice.policy.v1.TestDocumentsResponse
+	(*SimulateCallResponse)(nil),    // 27: sluice.policy.v1.SimulateCallResponse
+	(*DiffRevisionsResponse)(nil),   // 28: sluice.policy.v1.DiffRevisionsResponse
+	(*ReplayCallsResponse)(nil),     // 29: sluice.policy.v1.ReplayCallsResponse
+	(*SuggestDocumentResponse)(nil), // 30: sluice.policy.v1.SuggestDocumentResponse
+	(*ImportDocumentResponse)(nil),  // 31: sluice.policy.v1.ImportDocumentResponse
+	(*ApplyDocumentsResponse)(nil),  // 32: sluice.policy.v1.ApplyDocumentsResponse
+	(*GetRevisionResponse)(nil),     // 33: sluice.policy.v1.GetRevisionResponse
+	(*ListRevisionsResponse)(nil),   // 34: sluice.policy.v1.ListRevisionsResponse
+	(*LeaseRevisionResponse)(nil),   // 35: sluice.policy.v1.LeaseRevisionResponse
+	(*WatchRevisionResponse)(nil),   // 36: sluice.policy.v1.WatchRevisionResponse
+	(*StopCallsResponse)(nil),       // 37: sluice.policy.v1.StopCallsResponse
+	(*ResumeCallsResponse)(nil),     // 38: sluice.policy.v1.ResumeCallsResponse
+	(*ListStopsResponse)(nil),       // 39: sluice.policy.v1.ListStopsResponse
 }
 var file_sluice_policy_v1_policy_service_proto_depIdxs = []int32{
 	0,  // 0: sluice.policy.v1.PolicyService.DecideCall:input_type -> sluice.policy.v1.DecideCallRequest
@@ -107,25 +116,31 @@ var file_sluice_policy_v1_policy_service_proto_depIdxs = []int32{
 	14, // 14: sluice.policy.v1.PolicyService.ListRevisions:input_type -> sluice.policy.v1.ListRevisionsRequest
 	15, // 15: sluice.policy.v1.PolicyService.LeaseRevision:input_type -> sluice.policy.v1.LeaseRevisionRequest
 	16, // 16: sluice.policy.v1.PolicyService.WatchRevision:input_type -> sluice.policy.v1.WatchRevisionRequest
-	17, // 17: sluice.policy.v1.PolicyService.DecideCall:output_type -> sluice.policy.v1.DecideCallResponse
-	18, // 18: sluice.policy.v1.PolicyService.ExplainCall:output_type -> sluice.policy.v1.ExplainCallResponse
-	19, // 19: sluice.policy.v1.PolicyService.FilterTools:output_type -> sluice.policy.v1.FilterToolsResponse
-	20, // 20: sluice.policy.v1.PolicyService.FilterNames:output_type -> sluice.policy.v1.FilterNamesResponse
-	21, // 21: sluice.policy.v1.PolicyService.CheckServer:output_type -> sluice.policy.v1.CheckServerResponse
-	22, // 22: sluice.policy.v1.PolicyService.LintDocuments:output_type -> sluice.policy.v1.LintDocumentsResponse
-	23, // 23: sluice.policy.v1.PolicyService.TestDocuments:output_type -> sluice.policy.v1.TestDocumentsResponse
-	24, // 24: sluice.policy.v1.PolicyService.SimulateCall:output_type -> sluice.policy.v1.SimulateCallResponse
-	25, // 25: sluice.policy.v1.PolicyService.DiffRevisions:output_type -> sluice.policy.v1.DiffRevisionsResponse
-	26, // 26: sluice.policy.v1.PolicyService.ReplayCalls:output_type -> sluice.policy.v1.ReplayCallsResponse
-	27, // 27: sluice.policy.v1.PolicyService.SuggestDocument:output_type -> sluice.policy.v1.SuggestDocumentResponse
-	28, // 28: sluice.policy.v1.PolicyService.ImportDocument:output_type -> sluice.policy.v1.ImportDocumentResponse
-	29, // 29: sluice.policy.v1.PolicyService.ApplyDocuments:output_type -> sluice.policy.v1.ApplyDocumentsResponse
-	30, // 30: sluice.policy.v1.PolicyService.GetRevision:output_type -> sluice.policy.v1.GetRevisionResponse
-	31, // 31: sluice.policy.v1.PolicyService.ListRevisions:output_type -> sluice.policy.v1.ListRevisionsResponse
-	32, // 32: sluice.policy.v1.PolicyService.LeaseRevision:output_type -> sluice.policy.v1.LeaseRevisionResponse
-	33, // 33: sluice.policy.v1.PolicyService.WatchRevision:output_type -> sluice.policy.v1.WatchRevisionResponse
-	17, // [17:34] is the sub-list for method output_type
-	0,  // [0:17] is the sub-list for method input_type
+	17, // 17: sluice.policy.v1.PolicyService.StopCalls:input_type -> sluice.policy.v1.StopCallsRequest
+	18, // 18: sluice.policy.v1.PolicyService.ResumeCalls:input_type -> sluice.policy.v1.ResumeCallsRequest
+	19, // 19: sluice.policy.v1.PolicyService.ListStops:input_type -> sluice.policy.v1.ListStopsRequest
+	20, // 20: sluice.policy.v1.PolicyService.DecideCall:output_type -> sluice.policy.v1.DecideCallResponse
+	21, // 21: sluice.policy.v1.PolicyService.ExplainCall:output_type -> sluice.policy.v1.ExplainCallResponse
+	22, // 22: sluice.policy.v1.PolicyService.FilterTools:output_type -> sluice.policy.v1.FilterToolsResponse
+	23, // 23: sluice.policy.v1.PolicyService.FilterNames:output_type -> sluice.policy.v1.FilterNamesResponse
+	24, // 24: sluice.policy.v1.PolicyService.CheckServer:output_type -> sluice.policy.v1.CheckServerResponse
+	25, // 25: sluice.policy.v1.PolicyService.LintDocuments:output_type -> sluice.policy.v1.LintDocumentsResponse
+	26, // 26: sluice.policy.v1.PolicyService.TestDocuments:output_type -> sluice.policy.v1.TestDocumentsResponse
+	27, // 27: sluice.policy.v1.PolicyService.SimulateCall:output_type -> sluice.policy.v1.SimulateCallResponse
+	28, // 28: sluice.policy.v1.PolicyService.DiffRevisions:output_type -> sluice.policy.v1.DiffRevisionsResponse
+	29, // 29: sluice.policy.v1.PolicyService.ReplayCalls:output_type -> sluice.policy.v1.ReplayCallsResponse
+	30, // 30: sluice.policy.v1.PolicyService.SuggestDocument:output_type -> sluice.policy.v1.SuggestDocumentResponse
+	31, // 31: sluice.policy.v1.PolicyService.ImportDocument:output_type -> sluice.policy.v1.ImportDocumentResponse
+	32, // 32: sluice.policy.v1.PolicyService.ApplyDocuments:output_type -> sluice.policy.v1.ApplyDocumentsResponse
+	33, // 33: sluice.policy.v1.PolicyService.GetRevision:output_type -> sluice.policy.v1.GetRevisionResponse
+	34, // 34: sluice.policy.v1.PolicyService.ListRevisions:output_type -> sluice.policy.v1.ListRevisionsResponse
+	35, // 35: sluice.policy.v1.PolicyService.LeaseRevision:output_type -> sluice.policy.v1.LeaseRevisionResponse
+	36, // 36: sluice.policy.v1.PolicyService.WatchRevision:output_type -> sluice.policy.v1.WatchRevisionResponse
+	37, // 37: sluice.policy.v1.PolicyService.StopCalls:output_type -> sluice.policy.v1.StopCallsResponse
+	38, // 38: sluice.policy.v1.PolicyService.ResumeCalls:output_type -> sluice.policy.v1.ResumeCallsResponse
+	39, // 39: sluice.policy.v1.PolicyService.ListStops:output_type -> sluice.policy.v1.ListStopsResponse
+	20, // [20:40] is the sub-list for method output_type
+	0,  // [0:20] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name
@@ -139,6 +154,7 @@ func file_sluice_policy_v1_policy_service_proto_init() {
 	file_sluice_policy_v1_document_proto_init()
 	file_sluice_policy_v1_judgement_proto_init()
 	file_sluice_policy_v1_revision_proto_init()
+	file_sluice_policy_v1_stop_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -36,6 +36,9 @@ const (
 	PolicyService_ListRevisions_FullMethodName   = "/sluice.policy.v1.PolicyService/ListRevisions"
 	PolicyService_LeaseRevision_FullMethodName   = "/sluice.policy.v1.PolicyService/LeaseRevision"
 	PolicyService_WatchRevision_FullMethodName   = "/sluice.policy.v1.PolicyService/WatchRevision"
+	PolicyService_StopCalls_FullMethodName       = "/sluice.policy.v1.PolicyService/StopCalls"
+	PolicyService_ResumeCalls_FullMethodName     = "/sluice.policy.v1.PolicyService/ResumeCalls"
+	PolicyService_ListStops_FullMethodName       = "/sluice.policy.v1.PolicyService/ListStops"
 )
 
 // PolicyServiceClient is the client API for PolicyService service.
@@ -46,7 +49,8 @@ const (
 type PolicyServiceClient interface {
 	// DecideCall evaluates one call with the active revision. The caller is the principal in the request's metadata. An
 	// operator sends a `subject` instead. A denial is a response with OK. The RPC does not count against limits and
-	// changes no state. It is safe to repeat. Errors:
+	// changes no state. It is safe to repeat. A gateway begins a call at most 1 s after it requested the decision.
+	// Errors:
 	//
 	//	INVALID_ARGUMENT     SUBJECT_REFUSED: a role sends a subject;
 	//	                     SUBJECT_MISSING: an operator sends no subject;
@@ -134,6 +138,31 @@ type PolicyServiceClient interface {
 	// unchanged revision at least every 500 ms. For people of tenants other than "default", `rejected` only indicates
 	// that there are findings.
 	WatchRevision(ctx context.Context, in *WatchRevisionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRevisionResponse], error)
+	// StopCalls refuses all calls that a selector selects, with the code CODE_STOPPED, until ResumeCalls ends the stop. It
+	// responds when no gateway begins such a call any more. A call that was sent before continues. Operators of another
+	// tenant than "default" stop only calls of principals of their own tenant. If the calls are already stopped with the
+	// same selector by an operator of the same tenant, nothing changes, and the response contains the earlier stop. The
+	// RPC is safe to repeat. Errors:
+	//
+	//	INVALID_ARGUMENT     SELECTOR_INVALID: no property is set, or another property in addition to `all`;
+	//	                     REASON_MISSING: the reason contains only spaces
+	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of another tenant than "default" selects all calls, or calls of
+	//	                     another tenant
+	//	RESOURCE_EXHAUSTED   STOPS_FULL: operators of the tenant already have 1,000 stops in force
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the stop could not be stored; it is not known whether it is in force
+	StopCalls(ctx context.Context, in *StopCallsRequest, opts ...grpc.CallOption) (*StopCallsResponse, error)
+	// ResumeCalls ends the stops with a selector. Operators of another tenant than "default" end only stops of operators
+	// of their own tenant. The response lists the ended stops. The RPC is safe to repeat. Errors:
+	//
+	//	INVALID_ARGUMENT     SELECTOR_INVALID: as for StopCalls
+	//	PERMISSION_DENIED    TENANT_REFUSED: as for StopCalls
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the change could not be stored; it is not known whether the stops ended
+	ResumeCalls(ctx context.Context, in *ResumeCallsRequest, opts ...grpc.CallOption) (*ResumeCallsResponse, error)
+	// ListStops lists the stops in force, or the ended stops. People of another tenant than "default" receive the stops
+	// that concern principals of their own tenant. Errors:
+	//
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the stops could not be read
+	ListStops(ctx context.Context, in *ListStopsRequest, opts ...grpc.CallOption) (*ListStopsResponse, error)
 }
 
 type policyServiceClient struct {
@@ -335,6 +364,36 @@ func (c *policyServiceClient) WatchRevision(ctx context.Context, in *WatchRevisi
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PolicyService_WatchRevisionClient = grpc.ServerStreamingClient[WatchRevisionResponse]
 
+func (c *policyServiceClient) StopCalls(ctx context.Context, in *StopCallsRequest, opts ...grpc.CallOption) (*StopCallsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StopCallsResponse)
+	err := c.cc.Invoke(ctx, PolicyService_StopCalls_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *policyServiceClient) ResumeCalls(ctx context.Context, in *ResumeCallsRequest, opts ...grpc.CallOption) (*ResumeCallsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResumeCallsResponse)
+	err := c.cc.Invoke(ctx, PolicyService_ResumeCalls_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *policyServiceClient) ListStops(ctx context.Context, in *ListStopsRequest, opts ...grpc.CallOption) (*ListStopsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListStopsResponse)
+	err := c.cc.Invoke(ctx, PolicyService_ListStops_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PolicyServiceServer is the server API for PolicyService service.
 // All implementations must embed UnimplementedPolicyServiceServer
 // for forward compatibility.
@@ -343,7 +402,8 @@ type PolicyService_WatchRevisionClient = grpc.ServerStreamingClient[WatchRevisio
 type PolicyServiceServer interface {
 	// DecideCall evaluates one call with the active revision. The caller is the principal in the request's metadata. An
 	// operator sends a `subject` instead. A denial is a response with OK. The RPC does not count against limits and
-	// changes no state. It is safe to repeat. Errors:
+	// changes no state. It is safe to repeat. A gateway begins a call at most 1 s after it requested the decision.
+	// Errors:
 	//
 	//	INVALID_ARGUMENT     SUBJECT_REFUSED: a role sends a subject;
 	//	                     SUBJECT_MISSING: an operator sends no subject;
@@ -431,6 +491,31 @@ type PolicyServiceServer interface {
 	// unchanged revision at least every 500 ms. For people of tenants other than "default", `rejected` only indicates
 	// that there are findings.
 	WatchRevision(*WatchRevisionRequest, grpc.ServerStreamingServer[WatchRevisionResponse]) error
+	// StopCalls refuses all calls that a selector selects, with the code CODE_STOPPED, until ResumeCalls ends the stop. It
+	// responds when no gateway begins such a call any more. A call that was sent before continues. Operators of another
+	// tenant than "default" stop only calls of principals of their own tenant. If the calls are already stopped with the
+	// same selector by an operator of the same tenant, nothing changes, and the response contains the earlier stop. The
+	// RPC is safe to repeat. Errors:
+	//
+	//	INVALID_ARGUMENT     SELECTOR_INVALID: no property is set, or another property in addition to `all`;
+	//	                     REASON_MISSING: the reason contains only spaces
+	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of another tenant than "default" selects all calls, or calls of
+	//	                     another tenant
+	//	RESOURCE_EXHAUSTED   STOPS_FULL: operators of the tenant already have 1,000 stops in force
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the stop could not be stored; it is not known whether it is in force
+	StopCalls(context.Context, *StopCallsRequest) (*StopCallsResponse, error)
+	// ResumeCalls ends the stops with a selector. Operators of another tenant than "default" end only stops of operators
+	// of their own tenant. The response lists the ended stops. The RPC is safe to repeat. Errors:
+	//
+	//	INVALID_ARGUMENT     SELECTOR_INVALID: as for StopCalls
+	//	PERMISSION_DENIED    TENANT_REFUSED: as for StopCalls
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the change could not be stored; it is not known whether the stops ended
+	ResumeCalls(context.Context, *ResumeCallsRequest) (*ResumeCallsResponse, error)
+	// ListStops lists the stops in force, or the ended stops. People of another tenant than "default" receive the stops
+	// that concern principals of their own tenant. Errors:
+	//
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the stops could not be read
+	ListStops(context.Context, *ListStopsRequest) (*ListStopsResponse, error)
 	mustEmbedUnimplementedPolicyServiceServer()
 }
 
@@ -491,6 +576,15 @@ func (UnimplementedPolicyServiceServer) LeaseRevision(grpc.BidiStreamingServer[L
 }
 func (UnimplementedPolicyServiceServer) WatchRevision(*WatchRevisionRequest, grpc.ServerStreamingServer[WatchRevisionResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchRevision not implemented")
+}
+func (UnimplementedPolicyServiceServer) StopCalls(context.Context, *StopCallsRequest) (*StopCallsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method StopCalls not implemented")
+}
+func (UnimplementedPolicyServiceServer) ResumeCalls(context.Context, *ResumeCallsRequest) (*ResumeCallsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResumeCalls not implemented")
+}
+func (UnimplementedPolicyServiceServer) ListStops(context.Context, *ListStopsRequest) (*ListStopsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListStops not implemented")
 }
 func (UnimplementedPolicyServiceServer) mustEmbedUnimplementedPolicyServiceServer() {}
 func (UnimplementedPolicyServiceServer) testEmbeddedByValue()                       {}
@@ -794,6 +888,60 @@ func _PolicyService_WatchRevision_Handler(srv interface{}, stream grpc.ServerStr
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PolicyService_WatchRevisionServer = grpc.ServerStreamingServer[WatchRevisionResponse]
 
+func _PolicyService_StopCalls_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StopCallsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PolicyServiceServer).StopCalls(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PolicyService_StopCalls_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PolicyServiceServer).StopCalls(ctx, req.(*StopCallsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PolicyService_ResumeCalls_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResumeCallsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PolicyServiceServer).ResumeCalls(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PolicyService_ResumeCalls_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PolicyServiceServer).ResumeCalls(ctx, req.(*ResumeCallsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PolicyService_ListStops_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListStopsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PolicyServiceServer).ListStops(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PolicyService_ListStops_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PolicyServiceServer).ListStops(ctx, req.(*ListStopsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // PolicyService_ServiceDesc is the grpc.ServiceDesc for PolicyService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -856,6 +1004,18 @@ var PolicyService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListRevisions",
 			Handler:    _PolicyService_ListRevisions_Handler,
+		},
+		{
+			MethodName: "StopCalls",
+			Handler:    _PolicyService_StopCalls_Handler,
+		},
+		{
+			MethodName: "ResumeCalls",
+			Handler:    _PolicyService_ResumeCalls_Handler,
+		},
+		{
+			MethodName: "ListStops",
+			Handler:    _PolicyService_ListStops_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

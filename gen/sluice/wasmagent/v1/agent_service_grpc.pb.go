@@ -91,7 +91,9 @@ type AgentServiceClient interface {
 	//
 	//	FAILED_PRECONDITION  AGENT_STOPPED: with the stop reason; AGENT_FAILED; NO_MODEL_CONFIGURED;
 	//	                     AGENT_CYCLE: the agent is in the chain of the caller;
-	//	                     TURN_FAILED: reported by the guest; the turn counts
+	//	                     TURN_FAILED: reported by the guest; the turn counts;
+	//	                     CALLS_STOPPED: an operator has stopped a call of the agent; the turn was undone, and prompts
+	//	                     succeed after an operator has resumed the calls
 	//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT: the turn was undone;
 	//	                     PROMPTS_FULL: too many turns of the person, or of all people, run or wait, or the prompt has
 	//	                     waited too long for a slot;
@@ -514,7 +516,9 @@ type AgentServiceServer interface {
 	//
 	//	FAILED_PRECONDITION  AGENT_STOPPED: with the stop reason; AGENT_FAILED; NO_MODEL_CONFIGURED;
 	//	                     AGENT_CYCLE: the agent is in the chain of the caller;
-	//	                     TURN_FAILED: reported by the guest; the turn counts
+	//	                     TURN_FAILED: reported by the guest; the turn counts;
+	//	                     CALLS_STOPPED: an operator has stopped a call of the agent; the turn was undone, and prompts
+	//	                     succeed after an operator has resumed the calls
 	//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT: the turn was undone;
 	//	                     PROMPTS_FULL: too many turns of the person, or of all people, run or wait, or the prompt has
 	//	                     waited too long for a slot;

@@ -118,8 +118,9 @@ func (k *Manager) tryClaim(ctx context.Context, a attempt.Attempt, by *approvalv
 		return a, refused, false
 	}
 	a.Decision = decided.GetDecision()
-	if refused = a.Refusal(); refused != nil && a.Decision.GetEffect() != policyv1.Effect_EFFECT_DENY {
-		return a, refused, false // a denial ends the approval
+	isStopped := a.Decision.GetCode() == commonv1.Code_CODE_STOPPED // the approval stays valid until the calls are resumed
+	if refused = a.Refusal(); refused != nil && (a.Decision.GetEffect() != policyv1.Effect_EFFECT_DENY || isStopped) {
+		return a, refused, false // any other denial ends the approval
 	}
 	a, claimed, refused := k.claim(ctx, a, by, decided, definition)
 	switch {

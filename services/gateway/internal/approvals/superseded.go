@@ -38,7 +38,8 @@ func (k *Manager) CheckNotRequired(ctx context.Context, a attempt.Attempt) *refu
 // policy denies the call, the call is denied in both cases.
 func (k *Manager) cancelSuperseded(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
 	denied := a.Refusal()
-	if denied != nil && !a.Denies() {
+	isStopped := a.Decision.GetCode() == commonv1.Code_CODE_STOPPED // the approval stays valid until the calls are resumed
+	if denied != nil && (!a.Denies() || isStopped) {
 		return denied
 	}
 	reason := "policy requires no approval for this call now"

@@ -8,6 +8,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
@@ -25,6 +26,8 @@ type Attempt struct {
 	Definition []byte
 	// Decision is policy's last decision, or nil if there is none.
 	Decision *policyv1.Decision
+	// Validity is the time in which the call may begin by the decision.
+	Validity decisioncache.Validity
 	// Lease is the reservation, or nil if nothing was reserved.
 	Lease *ratelimitv1.Lease
 	// ObservedLease is the reservation of the limits that are only observed, or nil if none of them was reserved.

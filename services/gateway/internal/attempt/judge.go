@@ -15,10 +15,12 @@ import (
 // Otherwise it asks the policy service.
 func (d *Client) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusal) {
 	question := decisioncache.Query{Principal: a.Principal, Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Ref: a.Sent.Ref, Definition: a.Definition}
+	leased := d.deps.Decisions.LeaseValidity()
 	if decision := d.deps.Decisions.Get(ctx, question); decision != nil {
-		a.Decision = decision
+		a.Decision, a.Validity = decision, leased
 		return a, nil
 	}
+	a.Validity = d.deps.Decisions.BeginRequest()
 	resp, refused := d.decide(ctx, a, &policyv1.DecideCallRequest{Call: a.PolicyCall(a.Definition)})
 	if refused == nil {
 		a.Decision = d.deps.Decisions.Put(ctx, question, resp)

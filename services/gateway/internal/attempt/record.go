@@ -169,6 +169,9 @@ func (a Attempt) outcomeRecord(ctx context.Context, answer upstream.Answer, err 
 	if err != nil { // the message of err may quote the server
 		rec.Code = enum.NameOrEmpty(Code(err))
 		rec.Message = (&refusal.Refusal{Code: Code(err), Message: AnswerProblem(answer.Status, err)}).Text()
+		if withheld, ok := errors.AsType[*WithheldError](err); ok {
+			rec.Message = withheld.Text()
+		}
 	} else {
 		rec.ResultBytes = int64(len(answer.Message.Raw))
 	}
@@ -399,6 +402,9 @@ func unusableByLimit(limit *upstream.LimitError, err error) string {
 
 // Code returns the refusal code for a call that got no usable answer because of err.
 func Code(err error) commonv1.Code {
+	if withheld, ok := errors.AsType[*WithheldError](err); ok {
+		return withheld.Refusal.Code
+	}
 	switch {
 	case errors.Is(err, upstream.ErrNeverSent):
 		return commonv1.Code_CODE_UPSTREAM_UNAVAILABLE

@@ -162,6 +162,9 @@ func (a *serverRequest) Forward(ctx context.Context, req upstream.Request, _ fun
 	begin := time.Now()
 	defer func() { a.waited = time.Since(begin) }()
 	a.pending.SetProgressToken(a.token)
+	if err := req.MayBegin(); err != nil {
+		return upstream.Answer{}, err
+	}
 	if err := a.send(req); err != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %w: %w", upstream.ErrNeverSent, attempt.ErrClient, err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -91,6 +92,9 @@ func TestServerRequest_ThatIsNotAllowedIsAnsweredWithAnError(t *testing.T) {
 	}{
 		"policy denies it": {roots, "denied_by_default", `"code":-31403`, func(g *gatewaytest.Gateway) {
 			g.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
+		}},
+		"an operator has stopped it": {roots, "stopped", `"message":"The gateway does not carry this request: stopped, decision `, func(g *gatewaytest.Gateway) {
+			g.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_STOPPED, Message: "it loops"}
 		}},
 		"policy is away":          {roots, "policy_unavailable", `"code":-31403`, func(g *gatewaytest.Gateway) { g.Policy.Decision = nil }},
 		"what clients send":       {strings.Replace(gatewaytest.Call("safe", "").Body, `"id":1`, `"id":3`, 1), "method_denied", `"code":-32601`, nil},

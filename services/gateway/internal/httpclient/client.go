@@ -72,6 +72,12 @@ type clientConn struct {
 // error wraps [ErrNeverSent] if no byte of the body can have been sent. When ctx ends, the request and any read of the
 // response are aborted.
 func (w *Client) Send(ctx context.Context, head *Head, fields []Field, body []byte) (*http.Response, error) {
+	return w.SendWhen(ctx, nil, head, fields, body)
+}
+
+// SendWhen is like [Client.Send], but calls begin when there is a connection, immediately before the request is sent. If
+// begin returns an error, nothing is sent, and the error wraps it. If begin is nil, the request is sent.
+func (w *Client) SendWhen(ctx context.Context, begin func() error, head *Head, fields []Field, body []byte) (*http.Response, error) {
 	size := len(body)
 	for _, f := range fields {
 		size += len(f.Value)
@@ -80,7 +86,7 @@ func (w *Client) Send(ctx context.Context, head *Head, fields []Field, body []by
 		}
 	}
 	if w.addr == "" || size > MaxRequest {
-		return w.sendWithTransport(head.request(ctx, fields, body))
+		return w.sendWithTransport(head.request(ctx, fields, body), begin)
 	}
 	if ctx.Err() != nil {
 		return nil, neverSentError{context.Cause(ctx)}
@@ -88,6 +94,12 @@ func (w *Client) Send(ctx context.Context, head *Head, fields []Field, body []by
 	c, err := w.getConn(ctx)
 	if err != nil {
 		return nil, neverSentError{unreached(ctx, err)}
+	}
+	if begin != nil {
+		if err := begin(); err != nil {
+			w.putConn(c)
+			return nil, neverSentError{err}
+		}
 	}
 	stop := context.AfterFunc(ctx, c.cut)
 	resp, err := c.exchange(head, fields, body)
@@ -105,17 +117,48 @@ func (w *Client) Send(ctx context.Context, head *Head, fields []Field, body []by
 
 // sendWithTransport sends a request with the transport of net/http. The request has no GetBody, so that net/http never
 // sends a POST twice.
-func (w *Client) sendWithTransport(req *http.Request) (*http.Response, error) {
+func (w *Client) sendWithTransport(req *http.Request, begin func() error) (*http.Response, error) {
 	var sent atomic.Bool
+	gate := &gatedBody{ReadCloser: req.Body, begin: begin}
+	if begin != nil && req.Body != nil {
+		req.Body = gate
+	}
 	resp, err := w.transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
 		// WroteHeaders is called before the body is sent. After RoundTrip has returned, net/http does not begin to send the
 		// body.
 		WroteHeaders: func() { sent.Store(true) },
 	})))
+	if refused := gate.refused.Load(); err != nil && refused != nil {
+		return resp, neverSentError{*refused}
+	}
 	if err != nil && !sent.Load() {
 		err = neverSentError{unreached(req.Context(), err)}
 	}
 	return resp, err
+}
+
+// gatedBody is the body of a request. It calls begin when its first byte is read, which net/http does when the request
+// has a connection. If begin returns an error, the body can't be read.
+type gatedBody struct {
+	io.ReadCloser
+	begin   func() error
+	begun   bool
+	refused atomic.Pointer[error]
+}
+
+// Read implements io.Reader.
+func (b *gatedBody) Read(p []byte) (int, error) {
+	if refused := b.refused.Load(); refused != nil {
+		return 0, *refused
+	}
+	if !b.begun {
+		b.begun = true
+		if err := b.begin(); err != nil {
+			b.refused.Store(&err)
+			return 0, err
+		}
+	}
+	return b.ReadCloser.Read(p)
 }
 
 // unreached adds [ErrUnreached] to a connection error, unless the caller cancelled the request before its deadline.

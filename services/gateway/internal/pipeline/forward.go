@@ -42,6 +42,10 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 		if limit, ok := errors.AsType[*upstream.LimitError](err); ok {
 			result.Refusal.RetryAfter = limit.RetryAfter
 		}
+		if withheld, ok := errors.AsType[*attempt.WithheldError](err); ok {
+			result.Refusal = withheld.Refusal
+			result.Refusal.ID = a.ID
+		}
 	}
 	if unrecorded != nil {
 		p.deps.Log.ErrorContext(ctx, "outcome not recorded yet", "decision_id", a.ID, "error", unrecorded)
@@ -49,11 +53,19 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	}
 	switch {
 	case errors.Is(err, upstream.ErrNeverSent):
-		p.approvals.ReleaseUnsent(ctx, a, "the server could not be reached").WaitBriefly()
+		p.approvals.ReleaseUnsent(ctx, a, unsentReason(err)).WaitBriefly()
 	case a.Claim != nil:
 		p.approvals.ReportOutcome(ctx, a, class).WaitBriefly()
 	}
 	return result
+}
+
+// unsentReason returns the reason for which a call was not sent, for approvers.
+func unsentReason(err error) string {
+	if _, withheld := errors.AsType[*attempt.WithheldError](err); withheld {
+		return "policy refused the call when it was to begin"
+	}
+	return "the server could not be reached"
 }
 
 // sendContext is the context of a request to a server. It is cancelled when the pipeline stops or the timeout expires,
@@ -112,6 +124,7 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	req.Once = a.Claim != nil // approvers have allowed one execution of the call
 	req.Room, req.Leave = a.Memory, cancel
 	ctx = authn.OnBehalfOf(ctx, a.Principal) // only services of the mesh receive the principal
+	req.Begin = func() error { return p.attempts.MayBegin(ctx, a) }
 	// gofail: var gatewayBeforeSend struct{}
 	answer, err := a.Upstream.Forward(ctx, req, events)
 	if errors.Is(err, upstream.ErrTimeout) {

@@ -131,6 +131,8 @@ func headline(c commonv1.Code) string {
 	case commonv1.Code_CODE_DENIED_BY_RULE, commonv1.Code_CODE_DENIED_BY_DEFAULT, commonv1.Code_CODE_METHOD_DENIED,
 		commonv1.Code_CODE_TYPE_ERROR, commonv1.Code_CODE_TOOL_CHANGED, commonv1.Code_CODE_QUARANTINED:
 		return "Denied by policy"
+	case commonv1.Code_CODE_STOPPED:
+		return "Stopped by an operator"
 	case commonv1.Code_CODE_TOOL_UNKNOWN:
 		return "Unknown tool"
 	case commonv1.Code_CODE_RATE_LIMITED:
@@ -180,6 +182,7 @@ var reasons = map[commonv1.Code]string{
 	commonv1.Code_CODE_MEDIA_TYPE:           "send uncompressed application/json.",
 	commonv1.Code_CODE_SESSION_UNKNOWN:      "the session is not known here; initialize again.",
 	commonv1.Code_CODE_SESSION_REQUIRED:     "send the Mcp-Session-Id that initialize gave, once.",
+	commonv1.Code_CODE_STOPPED:              "an operator has stopped these calls; do not repeat the call until an operator has resumed them.",
 	commonv1.Code_CODE_CAPABILITY_MISSING:   "the client does not declare an extension that this request needs.",
 	commonv1.Code_CODE_TOO_MANY_SESSIONS:    "too many sessions are at work; end one of them.",
 	commonv1.Code_CODE_HEADER_MISMATCH:      "a header disagrees with the body or the session.",

@@ -226,7 +226,7 @@ func (s *Server) record(ctx context.Context, method string, request func() (Answ
 // isNotServerFault reports whether an error does not show a fault of the server, because the gateway or the client has
 // ended the request, or because the server speaks another revision.
 func isNotServerFault(err error) bool {
-	return slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrCircuitOpen, ErrBusy, limits.ErrMemory, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
+	return slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrCircuitOpen, ErrBusy, ErrWithheld, limits.ErrMemory, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
 }
 
 func (s *Server) measure(ctx context.Context, method string, a Answer, err error, begin time.Time) {

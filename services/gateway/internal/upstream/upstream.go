@@ -7,6 +7,7 @@ package upstream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -21,6 +22,8 @@ import (
 var (
 	// ErrNeverSent means that the request provably never left the gateway, or was rejected before the server read it.
 	ErrNeverSent = errors.New("the request never reached the server")
+	// ErrWithheld means, in addition to ErrNeverSent, that [Request.Begin] returned an error.
+	ErrWithheld = errors.New("the request was not sent, because it may not begin any more")
 	// ErrTimeout means that the request was sent and no answer arrived before the timeout.
 	ErrTimeout = errors.New("the server did not answer in time")
 	// ErrNoAnswer means that the request was sent and no usable answer arrived.
@@ -146,6 +149,10 @@ type Request struct {
 	// Once means that the request must not be sent a second time, even if the server reports that it has forgotten the
 	// session.
 	Once bool
+	// Begin is called immediately before the first byte of the request is sent, after every wait for a connection or a
+	// process. If it returns an error, nothing is sent, and the error of the request wraps it and [ErrNeverSent]. If Begin
+	// is nil, the request is sent.
+	Begin func() error
 	// Mirrored contains the HTTP headers that repeat arguments of the call, for connections without sessions.
 	Mirrored []Header
 	// May evaluates a request from the server that the gateway would return to the client inside an answer. id is the raw
@@ -163,6 +170,17 @@ type Request struct {
 
 // A Header is an HTTP header field of a request: its full name, and its value before encoding.
 type Header struct{ Name, Value string }
+
+// MayBegin calls Begin, and adds [ErrNeverSent] to its error.
+func (r Request) MayBegin() error {
+	if r.Begin == nil {
+		return nil
+	}
+	if err := r.Begin(); err != nil {
+		return fmt.Errorf("%w: %w: %w", ErrNeverSent, ErrWithheld, err)
+	}
+	return nil
+}
 
 // Body returns the whole message.
 func (r Request) Body() []byte { return r.Message.Raw }

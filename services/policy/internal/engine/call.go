@@ -165,6 +165,8 @@ const (
 	MethodDenied Code = "method_denied"
 	// TypeError means that a condition can't be evaluated for the call, and that the call is refused for that reason.
 	TypeError Code = "type_error"
+	// Stopped means that an operator has stopped the call; see [Stop].
+	Stopped Code = "stopped"
 	// Unauthenticated means that a principal lacks its tenant or name, or that the chain is too long.
 	Unauthenticated Code = "unauthenticated"
 )

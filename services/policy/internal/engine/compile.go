@@ -40,6 +40,8 @@ type Set struct {
 	conditions map[conditionText]*condition.Condition
 	// conditional reports whether some rule has a condition.
 	conditional bool
+	// stops are the calls that operators have stopped.
+	stops Stops
 
 	observation
 }

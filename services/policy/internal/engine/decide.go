@@ -35,6 +35,9 @@ func (s *Set) decide(call *Call) (Decision, verdict) {
 	if code := refusal(call); code != "" {
 		return Decision{Code: code}, verdict{}
 	}
+	if d, stopped := s.decideStop(call); stopped {
+		return d, verdict{}
+	}
 	var space [16]*rule
 	rules := s.withByRisk(s.find(space[:0], call), call)
 	v := s.combine(rules, call)

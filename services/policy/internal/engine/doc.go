@@ -9,6 +9,11 @@
 // strictest default of the documents that apply decides. Without a default the call is denied. Two sets of documents
 // can therefore be merged in any order, and the merged set never allows a call that a rule of either set refuses.
 //
+// # Stops
+//
+// An operator can stop the calls of an agent or a tenant, the calls to a server, or all calls. A stop refuses a call
+// before any rule is evaluated, with every method and for every principal of the chain. Lists stay the same.
+//
 // # Chains
 //
 // If a caller has a chain of principals, the call is decided for the caller and for each principal of the chain, and

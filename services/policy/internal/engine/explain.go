@@ -59,6 +59,10 @@ func (s *Set) Explain(call Call) Explanation {
 		e.Why = refusalText(code)
 		return e
 	}
+	if stop, _, stopped := s.stops.find(&call); stopped {
+		e.Why = fmt.Sprintf("An operator has stopped %s. A stop refuses a call before any rule is evaluated.", stop.Selector)
+		return e
+	}
 	observed := s.observedRules(&call)
 	for _, r := range s.withoutObservation().rules {
 		for i := range call.Subject.size() {

@@ -206,9 +206,11 @@ func (s *Set) ShowsEntry(subject Subject, server string, what EntryKind, name st
 }
 
 // CouldAllow reports whether some call of a method could be allowed or require approval. It may return true although
-// all calls are denied. The method must not be [MethodToolsCall].
+// all calls are denied. The method must not be [MethodToolsCall]. A stop has no effect on the result, except for
+// notifications with contents, because the gateway does not ask for a decision about them.
 func (s *Set) CouldAllow(subject Subject, server, method string, facts Facts) bool {
-	return s.couldAllow(&Call{Method: method, Server: server, Subject: subject, Facts: facts}, "")
+	call := Call{Method: method, Server: server, Subject: subject, Facts: facts}
+	return s.couldAllow(&call, "") && !s.stopsNotification(&call)
 }
 
 // couldAllow does the work of CouldAllow for calls with names or URIs that begin with start.

@@ -182,7 +182,7 @@ func (s *Set) Until() time.Time {
 	return first
 }
 
-// At returns the set of the same documents, compiled at another time. If nothing is observed, the result is s. The
+// At returns the set of the same documents and stops, compiled at another time. If nothing is observed, the result is s. The
 // documents must be unchanged since [Compile].
 func (s *Set) At(now time.Time) (*Set, error) {
 	if s.enforced == nil {
@@ -190,7 +190,11 @@ func (s *Set) At(now time.Time) (*Set, error) {
 	}
 	options := s.options
 	options.Now = now
-	return Compile(s.documents, options)
+	next, err := Compile(s.documents, options)
+	if err != nil {
+		return nil, err
+	}
+	return next.WithStops(s.stops), nil
 }
 
 // withoutObservation returns the set in which nothing is observed.

@@ -88,7 +88,7 @@ The command exits with 1 if it finds a problem. It exits with 0 if it finds only
 func (t *tool) checkAll(ctx context.Context, f *config.File) []checkResult {
 	h := t.queryRoles(ctx, f)
 	out := append(t.checkConfig(f, t.inventoryOf(ctx, f, h)), checkCertificates(f, time.Now())...)
-	out = append(out, t.checkMesh(h)...)
+	out = append(append(out, t.checkStops(h.stops)...), t.checkMesh(h)...)
 	if h.gatewayErr == nil {
 		out = append(out, t.checkServers(ctx, f, h.gateway.GetServers())...)
 		for _, name := range slices.Sorted(maps.Keys(h.pending)) {

@@ -71,6 +71,8 @@ type roleAnswers struct {
 	// pending maps each server to the number of its pending definitions. Servers without pending definitions may be
 	// missing.
 	pending map[string]int
+	// stops contains the stops in force.
+	stops []*policyv1.Stop
 }
 
 // queryRoles sends requests to all roles concurrently, so that a role that hangs does not delay the others.
@@ -90,6 +92,7 @@ func (t *tool) queryRoles(ctx context.Context, f *config.File) roleAnswers {
 		h.rejected, h.observed = rejectedLines(active), describeObserved(active.GetObserved(), int(active.GetObservedCount()))
 	})
 	ask(func(t *tool) { h.pending = t.pendingDefinitions(ctx, f) })
+	ask(func(t *tool) { h.stops = t.stopsInForce(ctx, f) })
 	for i, role := range roles {
 		ask(func(t *tool) { h.roles[i] = t.health(ctx, f, role) })
 	}
@@ -179,6 +182,7 @@ func (t *tool) health(ctx context.Context, f *config.File, role authv1.Role) rol
 }
 
 type meshStatus struct {
+	Stops          []stopRecord   `json:"stops,omitempty"`
 	Version        string         `json:"version"`
 	Ready          bool           `json:"ready"`
 	NotReady       []string       `json:"notReady,omitempty"`
@@ -256,7 +260,7 @@ func (t *tool) printStatus(h roleAnswers) error {
 	}
 	g := h.gateway
 	all := meshStatus{
-		Version: g.GetVersion(), Ready: g.GetReady(), NotReady: g.GetNotReady(), Degraded: g.GetDegraded(),
+		Stops: stopRecords(h.stops), Version: g.GetVersion(), Ready: g.GetReady(), NotReady: g.GetNotReady(), Degraded: g.GetDegraded(),
 		PolicyRevision: g.GetPolicyRevision(), PolicyRejected: h.rejected, PolicyObserved: h.observed,
 		JournalHealthy: g.GetJournalHealthy(), JournalHead: journal.HeadFromProto(g.GetJournal().GetHead()), JournalCheck: newJournalCheck(g.GetJournal().GetCheck()),
 		Sessions: g.GetSessions(), Roles: h.roles, JournalRoom: newJournalRoom(g.GetJournal()), OwnTenantOnly: g.GetOwnTenantOnly(),
@@ -291,14 +295,16 @@ func (t *tool) writeStatus(all meshStatus) error {
 		return t.printJSON(all)
 	}
 	var rows [][]string
+	for _, s := range all.Stops {
+		rows = append(rows, []string{"stopped", s.calls() + ", " + s.by()})
+	}
 	if all.Version != "" { // the gateway answered
-		rows = [][]string{
-			{"version", all.Version},
-			{"ready", strconv.FormatBool(all.Ready)},
-			{"policy", orDash(all.PolicyRevision)},
-			{"journal", journalState(all.JournalHealthy)},
-			{"sessions", strconv.Itoa(int(all.Sessions))},
-		}
+		rows = append(rows,
+			[]string{"version", all.Version},
+			[]string{"ready", strconv.FormatBool(all.Ready)},
+			[]string{"policy", orDash(all.PolicyRevision)},
+			[]string{"journal", journalState(all.JournalHealthy)},
+			[]string{"sessions", strconv.Itoa(int(all.Sessions))})
 		if all.OwnTenantOnly {
 			rows = append(rows, []string{"not shown", "servers, records and other tenants' sessions: people of the tenant \"default\" see them"})
 		} else {

@@ -135,7 +135,7 @@ func WithdrawalReason(reason string) string {
 // undoReason returns the reason for undoing a turn, as the journal records it. It does not contain internal errors,
 // because callers can read the journal.
 func undoReason(err error) string {
-	for _, known := range []error{ErrFailed, ErrStopped, ErrTerminated, context.Canceled, context.DeadlineExceeded, errCancelled} {
+	for _, known := range []error{ErrFailed, ErrStopped, ErrCallsStopped, ErrTerminated, context.Canceled, context.DeadlineExceeded, errCancelled} {
 		if errors.Is(err, known) {
 			return err.Error()
 		}
@@ -166,7 +166,7 @@ func undoTurn(t *turn, current *state, err, cause error) (next state, _ error) {
 	case errors.Is(err, errDenied):
 		next.status, next.stopReason = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_POLICY_DENIED
 		return next, fmt.Errorf("%w: %w", ErrStopped, err)
-	case errors.Is(err, ErrPromptsFull):
+	case errors.Is(err, ErrPromptsFull), errors.Is(err, ErrCallsStopped):
 		return next, err
 	case errors.Is(err, errCancelled), t.callerCtx.Err() != nil: // the guest did not end its turn after the cancellation
 		return next, context.Cause(t.callerCtx)

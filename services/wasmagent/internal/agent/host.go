@@ -117,6 +117,18 @@ const (
 // outcomeUnknown is the guest's error code for a call that may or may not have run.
 var outcomeUnknown = enum.Name(commonv1.Code_CODE_OUTCOME_UNKNOWN)
 
+// ErrCallsStopped means that a prompt was undone because an operator has stopped its call. The agent itself is not
+// stopped: it accepts prompts, and they succeed after an operator has resumed the calls.
+var ErrCallsStopped = errors.New("the prompt has ended at a call that was refused, and the agent is as before the prompt")
+
+// earlierCalls describes the calls that a turn has made before it ended.
+func (t *turn) earlierCalls() string {
+	if !t.madeCalls {
+		return ""
+	}
+	return " (calls that the prompt has made before are in the agent's journal: sluice agents events)"
+}
+
 var errDenied = errors.New("policy denied a call, and the agent's manifest has stop_on_denial")
 
 // Principal returns the principal of the agent's calls, including its chain.
@@ -216,6 +228,8 @@ func (a *Agent) makeCall(t *turn, call ToolCall) (in abi.HostEnvelope, err error
 func (a *Agent) guestResult(t *turn, call ToolCall, result ToolResult, lostErr error) (in abi.HostEnvelope, err error) {
 	in = abi.HostEnvelope{Kind: abi.Result}
 	switch {
+	case result.Code == commonv1.Code_CODE_STOPPED && lostErr == nil:
+		return in, fmt.Errorf("%w%s: %s", ErrCallsStopped, t.earlierCalls(), result.Refused.Message)
 	case lostErr != nil:
 		if call.Model != "" {
 			a.countEstimate(t, call)

@@ -128,7 +128,7 @@ var (
 )
 
 // Prompt runs a turn of the agent. Errors: [ErrBusy], [ErrTerminated], [ErrStopped], [ErrFailed], [ErrTurnFailed],
-// [ErrPromptsFull], [ErrUnavailable], [ErrNotStored], [ErrTurnLost], or an error from the host or the context.
+// [ErrCallsStopped], [ErrPromptsFull], [ErrUnavailable], [ErrNotStored], [ErrTurnLost], or an error from the host or the context.
 func (a *Agent) Prompt(p Prompt) (Answer, error) {
 	listens := &progressListener{progress: p.Progress}
 	defer listens.stop()

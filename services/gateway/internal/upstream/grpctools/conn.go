@@ -113,6 +113,9 @@ func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byt
 		text, err := failed("INVALID_ARGUMENT: "+err.Error(), `{"code":"INVALID_ARGUMENT","reason":"ARGUMENTS_INVALID"}`)
 		return c.toAnswer(ctx, req, text, err)
 	}
+	if err := req.MayBegin(); err != nil {
+		return upstream.Answer{}, err
+	}
 	out, err := c.invoke(ctx, t, in, req, events)
 	if err != nil {
 		return c.failed(ctx, req, err)

@@ -59,6 +59,7 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	}
 	defer call.proc.recycle()
 	c.setCall(f, call)
+	call.begin = req.MayBegin
 	answer, err := call.proc.do(ctx, call, events)
 	return upstream.Answer{Message: answer}, err
 }
@@ -100,7 +101,7 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	if err != nil {
 		return err
 	}
-	return p.send(ctx, line)
+	return p.send(ctx, line, req.MayBegin)
 }
 
 // requester returns the process whose request a client's message refers to. The message is a response or a progress
@@ -126,7 +127,7 @@ func (c *conn) cancel(ctx context.Context, m *jsonrpc.Message) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
 	}
-	err = call.proc.send(ctx, line)
+	err = call.proc.send(ctx, line, nil)
 	time.AfterFunc(cancelGrace, func() { f.cancel(upstream.ErrCancelled) })
 	return err
 }

@@ -75,7 +75,7 @@ func (p *process) handshake(with greeting) error {
 	default:
 		p.greeting, p.hello = with, answer
 		p.server.family.Store(new(protocolFamily))
-		if err = p.send(ctx, []byte(initialized)); err == nil {
+		if err = p.send(ctx, []byte(initialized), nil); err == nil {
 			return nil
 		}
 		p.end(errors.New("it did not read notifications/initialized"))

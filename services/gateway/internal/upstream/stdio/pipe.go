@@ -21,6 +21,9 @@ const maxDropped = 4 * upstream.MaxStream
 // outgoing is a line whose sender waits until the line is written.
 type outgoing struct {
 	line []byte
+	// begin is called immediately before the line is written. If it returns an error, the line is not written. If begin
+	// is nil, the line is written.
+	begin func() error
 	// done receives the result. It is buffered.
 	done chan error
 }
@@ -33,12 +36,28 @@ func (p *process) write() {
 		case <-p.writeEnded:
 			return
 		case out := <-p.lines:
-			out.done <- p.writeLine(out.line)
+			out.done <- p.writeOutgoing(out)
 		case line := <-p.replies:
 			_ = p.writeLine(line) // if this fails, the process is ending
 		}
 	}
 }
+
+// writeOutgoing writes a line unless its begin returns an error.
+func (p *process) writeOutgoing(out outgoing) error {
+	if out.begin != nil {
+		if err := out.begin(); err != nil {
+			return withheldError{err}
+		}
+	}
+	return p.writeLine(out.line)
+}
+
+// withheldError means that a line was not written because its begin returned an error.
+type withheldError struct{ error }
+
+// Unwrap returns the error of begin.
+func (e withheldError) Unwrap() error { return e.error }
 
 // writeLine writes one line. If that fails, it ends the process and returns [upstream.ErrNeverSent] or
 // [upstream.ErrNoAnswer].
@@ -63,15 +82,16 @@ func (p *process) writeLine(line []byte) error {
 	return upstream.ErrNoAnswer
 }
 
-// send writes a line to the process and waits for the result. Errors are the same as for Conn.Request.
-func (p *process) send(ctx context.Context, line []byte) error {
+// send writes a line to the process and waits for the result. begin is called immediately before the line is written,
+// unless it is nil. Errors are the same as for Conn.Request.
+func (p *process) send(ctx context.Context, line []byte, begin func() error) error {
 	late := func() error {
 		return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, p.server.cfg.Name, context.Cause(ctx))
 	}
 	if ctx.Err() != nil {
 		return late()
 	}
-	out := outgoing{line: line, done: make(chan error, 1)}
+	out := outgoing{line: line, begin: begin, done: make(chan error, 1)}
 	select {
 	case p.lines <- out:
 	case <-ctx.Done():
@@ -81,6 +101,9 @@ func (p *process) send(ctx context.Context, line []byte) error {
 	}
 	select {
 	case err := <-out.done:
+		if withheld, ok := errors.AsType[withheldError](err); ok {
+			return withheld.error
+		}
 		if err != nil {
 			return p.ended(ctx, err)
 		}

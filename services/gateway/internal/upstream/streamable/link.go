@@ -216,7 +216,7 @@ func (l *link) send(ctx context.Context, req upstream.Request, body []byte) erro
 	if version := l.version.Load(); version != nil {
 		state.version = *version
 	}
-	resp, err := l.server.client.Send(ctx, l.post, append(state.appendFields(nil, upstream.Request{TraceParent: req.TraceParent}), l.cookies.field(l.server.cookie)), body)
+	resp, err := l.server.client.SendWhen(ctx, req.MayBegin, l.post, append(state.appendFields(nil, upstream.Request{TraceParent: req.TraceParent}), l.cookies.field(l.server.cookie)), body)
 	switch {
 	case err == nil:
 		l.cookies.store(resp.Header)

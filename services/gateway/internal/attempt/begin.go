@@ -1,0 +1,39 @@
+package attempt
+
+import (
+	"context"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+)
+
+// A WithheldError means that an allowed call was not sent, because policy did not allow it any more when it was to
+// begin.
+type WithheldError struct{ *refusal.Refusal }
+
+// Error implements error.
+func (e *WithheldError) Error() string { return e.Text() }
+
+// MayBegin returns nil if the call may begin now. Policy evaluates the call again if its decision is no longer valid,
+// because the call has waited for its server, for an approver or for the gateway. MayBegin returns a [*WithheldError] if
+// policy refuses the call now, or if no valid decision can be obtained.
+func (d *Client) MayBegin(ctx context.Context, a Attempt) error {
+	if !a.Validity.HasEnded() {
+		return nil
+	}
+	next, refused := d.Judge(ctx, a)
+	switch {
+	case refused != nil:
+	case a.Claim != nil && next.Decision.GetCode() != commonv1.Code_CODE_STOPPED:
+		// The decision for the claim was made with the current definition of the tool, which a may not contain.
+	case !next.Allows():
+		refused = next.PolicyChanged()
+	}
+	if refused == nil && next.Validity.HasEnded() {
+		refused = &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE, Message: "the policy service responds too slowly."}
+	}
+	if refused == nil {
+		return nil
+	}
+	return &WithheldError{refused}
+}
