@@ -33,7 +33,7 @@ type Set struct {
 	times      Times
 	// conditions are the conditions of rules and grants.
 	conditions map[conditionText]*condition.Condition
-	// conditional reports whether some rule has a condition.
+	// conditional reports whether some rule has a condition, or checks the arguments against the tool's schema.
 	conditional bool
 }
 
@@ -89,7 +89,7 @@ func Compile(documents []Document, options Options) (*Set, error) {
 	}
 	for i, r := range s.rules {
 		r.order = i
-		s.conditional = s.conditional || r.when != nil || r.where != nil
+		s.conditional = s.conditional || r.when != nil || r.where != nil || r.Strict
 		if r.matchesTools {
 			s.tools.add(r, r.tools)
 		}
