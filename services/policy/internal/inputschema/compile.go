@@ -1,6 +1,7 @@
 package inputschema
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"regexp/syntax"
@@ -25,7 +26,11 @@ type Schema struct {
 	root *node
 	// tracksItems reports whether a part of the schema has unevaluatedItems.
 	tracksItems bool
+	size        int
 }
+
+// Size returns the approximate size of the schema in memory, in bytes.
+func (s *Schema) Size() int { return s.size }
 
 // An UnusableError is the reason why arguments can't be checked against a tool's input schema.
 type UnusableError struct{ Reason string }
@@ -62,14 +67,20 @@ func Compile(definition string) (*Schema, error) {
 	case text.kind != kindObject:
 		return nil, unusable("it is not an object")
 	}
-	compiled, err := compileDraft(text, jsonschema.Draft2020)
+	patterns := new(patternCompiler)
+	compiled, err := compileDraft(tool.InputSchema, jsonschema.Draft2020, patterns)
 	if _, invalid := errors.AsType[*jsonschema.SchemaValidationError](err); invalid && text.find("$schema") == nil {
-		compiled, err = compileDraft(text, jsonschema.Draft7)
+		compiled, err = compileDraft(tool.InputSchema, jsonschema.Draft7, patterns)
 	}
 	if err != nil {
 		return nil, unusable("%s", reasonOf(err))
 	}
-	return convert(compiled)
+	out, err := convert(compiled)
+	if err != nil {
+		return nil, err
+	}
+	out.size += len(definition) + 64*patterns.size
+	return out, nil
 }
 
 // subschemas returns the number of objects and booleans in a value, itself included.
@@ -87,14 +98,18 @@ func (v *value) subschemas() int {
 // base is the URL of the schema that is compiled. It resolves to nothing (RFC 2606).
 const base = "https://schema.invalid/input"
 
-// compileDraft compiles a schema. draft applies if the schema has no `$schema`.
-func compileDraft(text *value, draft *jsonschema.Draft) (*jsonschema.Schema, error) {
-	patterns := new(patternCompiler)
+// compileDraft compiles a schema, which [parse] has accepted: package jsonschema would also accept repeated names. draft
+// applies if the schema has no `$schema`.
+func compileDraft(text []byte, draft *jsonschema.Draft, patterns *patternCompiler) (*jsonschema.Schema, error) {
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(draft)
 	c.UseLoader(noLoader{})
 	c.UseRegexpEngine(patterns.compile)
-	if err := c.AddResource(base, text.plain()); err != nil {
+	schema, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	if err := c.AddResource(base, schema); err != nil {
 		return nil, err
 	}
 	compiled, err := c.Compile(base)

@@ -83,7 +83,7 @@ func convert(root *jsonschema.Schema) (*Schema, error) {
 		c.queue = c.queue[1:]
 		c.fill(c.nodes[next], next)
 	}
-	out.tracksItems = c.tracksItems
+	out.tracksItems, out.size = c.tracksItems, 1024*len(c.nodes)
 	return out, c.err
 }
 

@@ -2,7 +2,6 @@ package inputschema
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -230,38 +229,12 @@ func appendText(b []byte, text string) []byte {
 	return append(append(b, ' '), text...)
 }
 
-// plain returns the value as package jsonschema reads it.
-func (v *value) plain() any {
-	switch v.kind {
-	case kindBoolean:
-		return v.text == "true"
-	case kindNumber:
-		return json.Number(v.text)
-	case kindString:
-		return v.text
-	case kindArray:
-		out := make([]any, len(v.items))
-		for i, item := range v.items {
-			out[i] = item.plain()
-		}
-		return out
-	case kindObject:
-		out := make(map[string]any, len(v.items))
-		for i, item := range v.items {
-			out[v.names[i]] = item.plain()
-		}
-		return out
-	case kindNull:
-	}
-	return nil
-}
-
-// fromPlain is the inverse of plain.
+// fromPlain converts a value as [jsonschema.UnmarshalJSON] returns it.
 func fromPlain(of any) *value {
 	switch of := of.(type) {
 	case bool:
 		return &value{kind: kindBoolean, text: strconv.FormatBool(of), size: 1}
-	case json.Number:
+	case fmt.Stringer: // a number
 		return &value{kind: kindNumber, text: of.String(), size: 1}
 	case string:
 		return newString(of)

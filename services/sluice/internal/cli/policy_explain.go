@@ -59,6 +59,9 @@ func (t *tool) printDecided(e *policyv1.ExplainCallResponse, hasArguments bool) 
 	if d.GetIdempotent() {
 		fmt.Fprintln(t.out, "idempotent: the call may be sent again if its outcome is not known")
 	}
+	if d.GetTimeout() != nil {
+		t.printf("timeout: %s for the server's response, by %s", d.GetTimeout().AsDuration(), ruleName(d.GetTimeoutRule()))
+	}
 	for _, l := range d.GetLimits() {
 		t.printf("limit: %s in %s per %s, by %s", l.GetLimit().GetMax(), l.GetLimit().GetWindow().AsDuration(), strings.Join(l.GetPer(), "+"), ruleName(l.GetRule()))
 	}
