@@ -218,13 +218,8 @@ func (c *checker) combine(n *node, v *value) *failure {
 	if f := c.applyOne(n.oneOf, v); f != nil {
 		return f
 	}
-	if n.not != nil {
-		start := len(c.marks)
-		holds := c.holds(n.not, v)
-		c.marks = c.marks[:start]
-		if holds {
-			return c.fail("has a form that the schema excludes (not)")
-		}
+	if n.not != nil && c.holds(n.not, v) {
+		return c.fail("has a form that the schema excludes (not)")
 	}
 	branch := n.els
 	if n.cond != nil && c.holds(n.cond, v) {

@@ -127,9 +127,6 @@ func (c *converter) fill(n *node, s *jsonschema.Schema) {
 	}
 	n.never = s.Bool != nil && !*s.Bool
 	n.ref = c.node(s.Ref)
-	if s.Ref != nil && s.DraftVersion < 2019 {
-		return // draft-07, 8.3: all other keywords are ignored
-	}
 	n.kinds = kindsOf(s.Types)
 	if s.Enum != nil {
 		n.addEnum(s.Enum.Values)
