@@ -70,7 +70,7 @@ func readArguments(params string) (*value, error) {
 			continue
 		}
 		switch arguments, err = parse(member, maxArgumentValues); {
-		case errors.As(err, &errTooManyValues{}):
+		case errors.Is(err, errTooManyValues):
 			return nil, fmt.Errorf("the arguments have more than %d values", maxArgumentValues)
 		case err != nil:
 			return nil, fmt.Errorf("read the arguments: %w", err)
@@ -168,7 +168,7 @@ func (c *checker) applyKeywords(n *node, v *value, start int) *failure {
 		f = c.checkArray(n, v)
 	case kindObject:
 		f = c.checkObject(n, v)
-	case kindNull, kindBoolean:
+	case kindNull, kindBoolean, kindInteger:
 	}
 	if f != nil {
 		return f

@@ -60,7 +60,7 @@ func Compile(definition string) (*Schema, error) {
 	}
 	text, err := parse(tool.InputSchema, maxSchemaValues)
 	switch {
-	case errors.As(err, &errTooManyValues{}), err == nil && text.subschemas() > maxSubschemas:
+	case errors.Is(err, errTooManyValues), err == nil && text.subschemas() > maxSubschemas:
 		return nil, unusable("it has too many parts")
 	case err != nil:
 		return nil, unusable("%v", err)

@@ -8,7 +8,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// kindInteger is a member of node.kinds: integers, but no other numbers.
+// kindInteger is a member of node.kinds: integers, but no other numbers. No value has this kind.
 const kindInteger kind = 1 << 7
 
 // A node is a part of a compiled schema. A nil node or number means that the keyword is absent.

@@ -69,8 +69,9 @@ type reader struct {
 }
 
 var (
-	errTooDeep  = fmt.Errorf("it is nested more than %d deep", maxDepth)
-	errTrailing = errors.New("something follows it")
+	errTooDeep       = fmt.Errorf("it is nested more than %d deep", maxDepth)
+	errTooManyValues = errors.New("it has too many values")
+	errTrailing      = errors.New("something follows it")
 )
 
 // parse parses a JSON value with at most a number of nested values and names.
@@ -86,15 +87,10 @@ func parse(text []byte, most int) (*value, error) {
 	return v, nil
 }
 
-// errTooManyValues means that a value has too many parts.
-type errTooManyValues struct{}
-
-func (errTooManyValues) Error() string { return "it has too many values" }
-
 func (r *reader) value(depth int) (*value, error) {
 	r.work.Step()
 	if r.left--; r.left < 0 {
-		return nil, errTooManyValues{}
+		return nil, errTooManyValues
 	}
 	if depth > maxDepth {
 		return nil, errTooDeep
@@ -103,7 +99,7 @@ func (r *reader) value(depth int) (*value, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch token.Kind() {
+	switch token.Kind() { //nolint:exhaustive // the other kinds end an object or array, or are invalid
 	case '{':
 		return r.object(depth)
 	case '[':
@@ -206,7 +202,7 @@ func (v *value) isInteger() bool { return !strings.ContainsAny(v.text, ".eE") ||
 func (v *value) appendKey(b []byte) []byte {
 	b = append(b, byte(v.kind))
 	switch v.kind {
-	case kindNull:
+	case kindNull, kindInteger:
 	case kindBoolean, kindString:
 		b = appendText(b, v.text)
 	case kindNumber:
