@@ -20,11 +20,11 @@ import (
 
 // unpackCall converts the call in a request. If an operator names a tool without a definition, unpackCall uses the
 // tool's newest definition.
-func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Call, subject engine.Subject) engine.Call {
+func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Call, subject engine.Subject) (_ engine.Call, err error) {
 	call := engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Ref: c.GetRef(), Params: c.GetParamsJson(), Subject: subject, Now: time.Now()}
 	if !call.OfTool() {
 		call.Facts = set.catalog.servers[c.GetServer()].ServerFacts()
-		return call
+		return call, nil
 	}
 	digest := c.GetDefinitionDigest()
 	if len(digest) == 0 && authn.CallerOf(ctx).Person != nil {
@@ -35,7 +35,10 @@ func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Ca
 		}
 	}
 	call.Facts = s.facts(set, c.GetServer(), c.GetName(), digest)
-	return call
+	if set.ChecksArguments(call) {
+		call.CheckArguments, err = s.argumentCheck(ctx, set.catalog.servers[c.GetServer()], c.GetName(), digest)
+	}
+	return call, err
 }
 
 // unpackSubject converts a principal and its chain. It returns [errNested] if a principal in the chain has a chain of
@@ -76,6 +79,9 @@ func packDecision(set *activeSet, d engine.Decision, f *engine.Facts) *policyv1.
 	}
 	for _, l := range d.Limits {
 		out.Limits = append(out.Limits, packLimit(l))
+	}
+	if d.Timeout > 0 {
+		out.Timeout, out.TimeoutRule = durationpb.New(d.Timeout), packRule(d.TimeoutRule)
 	}
 	if d.Approval != nil {
 		out.Approval = packTerms(d.Approval)

@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 	"github.com/sluice-mesh/sluice/services/internal/fairqueue"
+	"github.com/sluice-mesh/sluice/services/internal/lru"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
@@ -96,8 +97,11 @@ type Service struct {
 	// gatewayReportSlots limits the number of reports that are received at a time of tool lists that gateways requested
 	// themselves. Therefore gateways' reports never wait for callers' reports.
 	callerReportSlots, gatewayReportSlots *fairqueue.Queue[owner]
-	// conditionSlots limits the number of calls with conditions on their arguments that are evaluated at a time.
+	// conditionSlots limits the number of calls with conditions on their arguments, or with arguments to check against a
+	// schema, that are evaluated at a time.
 	conditionSlots *fairqueue.Queue[owner]
+	// schemas caches the compiled input schemas of definitions.
+	schemas *lru.Cache[schemaKey, *compiledSchema]
 }
 
 // activeSet is the active revision. It is immutable.
@@ -142,6 +146,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	s := &Service{
 		cfg: cfg, deps: deps, approvers: cfg.approvers(), changes: newSignal(), epochLeases: epochlease.New(), boot: rand.Text(),
 		listSlots: fairqueue.NewForProcessor[owner](), callerReportSlots: reports, gatewayReportSlots: whole, conditionSlots: fairqueue.NewForProcessor[owner](),
+		schemas: newSchemaCache(),
 	}
 	documents, err := read(cfg.Paths)
 	if err != nil {
@@ -222,7 +227,10 @@ func (s *Service) DecideCall(ctx context.Context, req *policyv1.DecideCallReques
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	call := s.unpackCall(ctx, set, req.GetCall(), subject)
+	call, err := s.unpackCall(ctx, set, req.GetCall(), subject)
+	if err != nil {
+		return nil, toStatus(err)
+	}
 	if set.EvaluatesConditions(call) || req.GetAttest() != nil { // signing parses the params a second time
 		done, err := s.conditionSlots.Acquire(ctx, ownerOf(subject))
 		if err != nil {
@@ -248,7 +256,17 @@ func (s *Service) ExplainCall(ctx context.Context, req *policyv1.ExplainCallRequ
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	call := s.unpackCall(ctx, set, req.GetCall(), subject)
+	call, err := s.unpackCall(ctx, set, req.GetCall(), subject)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	if set.ChecksArguments(call) {
+		done, err := s.conditionSlots.Acquire(ctx, ownerOf(subject))
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+	}
 	out := packExplanation(set, set.Explain(call), &call.Facts)
 	if !mayReadDocuments(authn.CallerOf(ctx)) {
 		withholdRules(out)

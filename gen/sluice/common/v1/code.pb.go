@@ -58,7 +58,8 @@ const (
 	Code_CODE_BUDGET_EXCEEDED Code = 13
 	// The same call was repeated more often than its loop guard allows.
 	Code_CODE_LOOP_DETECTED Code = 14
-	// A condition, a limit's key or a cost could not be evaluated on these arguments.
+	// A condition, a limit's key or a cost could not be evaluated on these arguments, or the arguments do not satisfy the
+	// tool's input schema and a rule requires it.
 	Code_CODE_TYPE_ERROR Code = 15
 	// The policy service is unavailable or has no active revision.
 	Code_CODE_POLICY_UNAVAILABLE Code = 16

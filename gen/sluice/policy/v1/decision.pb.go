@@ -364,12 +364,13 @@ type Decision struct {
 	Approval *ApprovalTerms `protobuf:"bytes,7,opt,name=approval,proto3" json:"approval,omitempty"`
 	// Values to remove from arguments and results.
 	Redactions []*Redaction `protobuf:"bytes,9,rep,name=redactions,proto3" json:"redactions,omitempty"`
-	// Maximum time for the server's response. If it is absent, the timeout in the server's configuration applies.
+	// Maximum time for the server's response: 1 ms to 1 h. Progress does not extend it. If it is absent, the timeout in the
+	// server's configuration applies.
 	Timeout *durationpb.Duration `protobuf:"bytes,10,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// Rule that has the timeout. It is absent if there is no timeout.
+	TimeoutRule *RuleRef `protobuf:"bytes,19,opt,name=timeout_rule,json=timeoutRule,proto3" json:"timeout_rule,omitempty"`
 	// Whether policy declares the tool idempotent, so that a call with an unknown outcome may be sent again.
 	Idempotent bool `protobuf:"varint,11,opt,name=idempotent,proto3" json:"idempotent,omitempty"`
-	// Whether the arguments must satisfy the tool's schema. In that case unknown arguments are refused.
-	StrictSchema bool `protobuf:"varint,12,opt,name=strict_schema,json=strictSchema,proto3" json:"strict_schema,omitempty"`
 	// Whether the tool is hidden from this caller. The client receives the response for an unknown tool. The journal
 	// records that the tool is hidden.
 	Hidden bool `protobuf:"varint,13,opt,name=hidden,proto3" json:"hidden,omitempty"`
@@ -480,16 +481,16 @@ func (x *Decision) GetTimeout() *durationpb.Duration {
 	return nil
 }
 
+func (x *Decision) GetTimeoutRule() *RuleRef {
+	if x != nil {
+		return x.TimeoutRule
+	}
+	return nil
+}
+
 func (x *Decision) GetIdempotent() bool {
 	if x != nil {
 		return x.Idempotent
-	}
-	return false
-}
-
-func (x *Decision) GetStrictSchema() bool {
-	if x != nil {
-		return x.StrictSchema
 	}
 	return false
 }
@@ -1035,7 +1036,7 @@ const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"\xbaH\ar\x05(\x80\x80\x80\x02R\n" +
 	"paramsJson\x124\n" +
 	"\x11definition_digest\x18\x05 \x01(\fB\a\xbaH\x04z\x02\x18 R\x10definitionDigest\x125\n" +
-	"\x03ref\x18\x06 \x01(\tB#\xbaH r\x1e2\x1c^(ref/prompt|ref/resource)?$R\x03ref\"\xea\x05\n" +
+	"\x03ref\x18\x06 \x01(\tB#\xbaH r\x1e2\x1c^(ref/prompt|ref/resource)?$R\x03ref\"\x98\x06\n" +
 	"\bDecision\x120\n" +
 	"\x06effect\x18\x01 \x01(\x0e2\x18.sluice.policy.v1.EffectR\x06effect\x12*\n" +
 	"\x04code\x18\x02 \x01(\x0e2\x16.sluice.common.v1.CodeR\x04code\x12\x18\n" +
@@ -1048,11 +1049,11 @@ const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"redactions\x18\t \x03(\v2\x1b.sluice.policy.v1.RedactionR\n" +
 	"redactions\x123\n" +
 	"\atimeout\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12\x1e\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12<\n" +
+	"\ftimeout_rule\x18\x13 \x01(\v2\x19.sluice.policy.v1.RuleRefR\vtimeoutRule\x12\x1e\n" +
 	"\n" +
 	"idempotent\x18\v \x01(\bR\n" +
-	"idempotent\x12#\n" +
-	"\rstrict_schema\x18\f \x01(\bR\fstrictSchema\x12\x16\n" +
+	"idempotent\x12\x16\n" +
 	"\x06hidden\x18\r \x01(\bR\x06hidden\x12\x1f\n" +
 	"\vchain_index\x18\x0e \x01(\x05R\n" +
 	"chainIndex\x12\x1f\n" +
@@ -1060,7 +1061,7 @@ const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"ruleDigest\x12:\n" +
 	"\n" +
 	"tool_class\x18\x11 \x01(\v2\x1b.sluice.policy.v1.ToolClassR\ttoolClass\x129\n" +
-	"\bobserved\x18\x12 \x01(\v2\x1d.sluice.policy.v1.ObservationR\bobservedJ\x04\b\x06\x10\aJ\x04\b\b\x10\t\"9\n" +
+	"\bobserved\x18\x12 \x01(\v2\x1d.sluice.policy.v1.ObservationR\bobservedJ\x04\b\x06\x10\aJ\x04\b\b\x10\tJ\x04\b\f\x10\rR\rstrict_schema\"9\n" +
 	"\aRuleRef\x12\x1a\n" +
 	"\bdocument\x18\x01 \x01(\tR\bdocument\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\"\xc0\x02\n" +
@@ -1158,27 +1159,28 @@ var file_sluice_policy_v1_decision_proto_depIdxs = []int32{
 	8,  // 4: sluice.policy.v1.Decision.approval:type_name -> sluice.policy.v1.ApprovalTerms
 	11, // 5: sluice.policy.v1.Decision.redactions:type_name -> sluice.policy.v1.Redaction
 	13, // 6: sluice.policy.v1.Decision.timeout:type_name -> google.protobuf.Duration
-	14, // 7: sluice.policy.v1.Decision.tool_class:type_name -> sluice.policy.v1.ToolClass
-	10, // 8: sluice.policy.v1.Decision.observed:type_name -> sluice.policy.v1.Observation
-	6,  // 9: sluice.policy.v1.RuleLimit.rule:type_name -> sluice.policy.v1.RuleRef
-	15, // 10: sluice.policy.v1.RuleLimit.limit:type_name -> sluice.ratelimit.v1.Limit
-	2,  // 11: sluice.policy.v1.RuleLimit.session_key:type_name -> sluice.policy.v1.SessionKey
-	1,  // 12: sluice.policy.v1.RuleLimit.on_error:type_name -> sluice.policy.v1.OnLimiterError
-	13, // 13: sluice.policy.v1.ApprovalTerms.decide_within:type_name -> google.protobuf.Duration
-	13, // 14: sluice.policy.v1.ApprovalTerms.execute_within:type_name -> google.protobuf.Duration
-	9,  // 15: sluice.policy.v1.ApprovalTerms.grant:type_name -> sluice.policy.v1.Grant
-	13, // 16: sluice.policy.v1.Grant.within:type_name -> google.protobuf.Duration
-	0,  // 17: sluice.policy.v1.Observation.effect:type_name -> sluice.policy.v1.Effect
-	12, // 18: sluice.policy.v1.Observation.code:type_name -> sluice.common.v1.Code
-	6,  // 19: sluice.policy.v1.Observation.rule:type_name -> sluice.policy.v1.RuleRef
-	7,  // 20: sluice.policy.v1.Observation.limits:type_name -> sluice.policy.v1.RuleLimit
-	6,  // 21: sluice.policy.v1.Redaction.rule:type_name -> sluice.policy.v1.RuleRef
-	3,  // 22: sluice.policy.v1.Redaction.target:type_name -> sluice.policy.v1.RedactionTarget
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	6,  // 7: sluice.policy.v1.Decision.timeout_rule:type_name -> sluice.policy.v1.RuleRef
+	14, // 8: sluice.policy.v1.Decision.tool_class:type_name -> sluice.policy.v1.ToolClass
+	10, // 9: sluice.policy.v1.Decision.observed:type_name -> sluice.policy.v1.Observation
+	6,  // 10: sluice.policy.v1.RuleLimit.rule:type_name -> sluice.policy.v1.RuleRef
+	15, // 11: sluice.policy.v1.RuleLimit.limit:type_name -> sluice.ratelimit.v1.Limit
+	2,  // 12: sluice.policy.v1.RuleLimit.session_key:type_name -> sluice.policy.v1.SessionKey
+	1,  // 13: sluice.policy.v1.RuleLimit.on_error:type_name -> sluice.policy.v1.OnLimiterError
+	13, // 14: sluice.policy.v1.ApprovalTerms.decide_within:type_name -> google.protobuf.Duration
+	13, // 15: sluice.policy.v1.ApprovalTerms.execute_within:type_name -> google.protobuf.Duration
+	9,  // 16: sluice.policy.v1.ApprovalTerms.grant:type_name -> sluice.policy.v1.Grant
+	13, // 17: sluice.policy.v1.Grant.within:type_name -> google.protobuf.Duration
+	0,  // 18: sluice.policy.v1.Observation.effect:type_name -> sluice.policy.v1.Effect
+	12, // 19: sluice.policy.v1.Observation.code:type_name -> sluice.common.v1.Code
+	6,  // 20: sluice.policy.v1.Observation.rule:type_name -> sluice.policy.v1.RuleRef
+	7,  // 21: sluice.policy.v1.Observation.limits:type_name -> sluice.policy.v1.RuleLimit
+	6,  // 22: sluice.policy.v1.Redaction.rule:type_name -> sluice.policy.v1.RuleRef
+	3,  // 23: sluice.policy.v1.Redaction.target:type_name -> sluice.policy.v1.RedactionTarget
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_sluice_policy_v1_decision_proto_init() }

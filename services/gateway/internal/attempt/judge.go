@@ -56,7 +56,7 @@ func (a Attempt) Refusal() *refusal.Refusal {
 		if a.Decision.GetHidden() { // a hidden tool is refused, regardless of the effect of the decision
 			return a.Denied(commonv1.Code_CODE_TOOL_UNKNOWN)
 		}
-		if d := a.Decision; len(d.GetRedactions()) > 0 || d.GetStrictSchema() || slices.ContainsFunc(d.GetLimits(), isUnknown) {
+		if d := a.Decision; len(d.GetRedactions()) > 0 || slices.ContainsFunc(d.GetLimits(), isUnknown) {
 			// A gateway that ignores a condition would allow more than policy does.
 			refused := a.Denied(commonv1.Code_CODE_POLICY_UNAVAILABLE)
 			refused.Message = "the policy asks for something that this gateway can't do yet; upgrade the gateway."

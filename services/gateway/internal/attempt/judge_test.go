@@ -46,7 +46,6 @@ func TestRefusal_FollowsFromTheDecision(t *testing.T) {
 		"needs an approval and is hidden": {&policyv1.Decision{Effect: asks, Hidden: true}, outcome{code: unknown, denies: true}},
 		"denied and hidden":               {&policyv1.Decision{Effect: denies, Code: commonv1.Code_CODE_DENIED_BY_RULE, Hidden: true}, outcome{code: unknown, denies: true}},
 		"redactions":                      {&policyv1.Decision{Effect: allows, Redactions: []*policyv1.Redaction{{}}}, outcome{code: away}},
-		"a strict schema":                 {&policyv1.Decision{Effect: asks, StrictSchema: true}, outcome{code: away}},
 		"a limit of concurrency":          {&policyv1.Decision{Effect: allows, Limits: []*policyv1.RuleLimit{window, concurrency}}, outcome{code: away}},
 		"a limit that is settled":         {&policyv1.Decision{Effect: allows, Limits: []*policyv1.RuleLimit{window, settles}}, outcome{code: away}},
 	} {
@@ -90,7 +89,7 @@ func TestPolicyChanged_IsARefusalInAnyCase(t *testing.T) {
 
 func TestRefusal_SaysWhatTheGatewayCannotDo(t *testing.T) {
 	t.Parallel()
-	d := &policyv1.Decision{Effect: allows, StrictSchema: true, Message: "of the rule", PolicyRevision: "rev"}
+	d := &policyv1.Decision{Effect: allows, Redactions: []*policyv1.Redaction{{}}, Message: "of the rule", PolicyRevision: "rev"}
 	if got := decided(newAttempt(t, callText), d).Refusal(); got.Message != "the policy asks for something that this gateway can't do yet; upgrade the gateway." || got.PolicyRevision != "rev" {
 		t.Errorf("%+v", got)
 	}

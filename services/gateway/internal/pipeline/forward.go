@@ -159,7 +159,8 @@ func timeoutError(a attempt.Attempt, timeout, maxTimeout time.Duration, deadline
 		return attempt.TimeoutError{}
 	}
 	if a.Decision.GetTimeout() != nil {
-		return attempt.TimeoutError{After: timeout, Key: "the timeout of rule " + a.Decision.GetRule().GetRule()}
+		rule := a.Decision.GetTimeoutRule()
+		return attempt.TimeoutError{After: timeout, Key: "the timeout of rule " + rule.GetDocument() + "/" + rule.GetRule()}
 	}
 	if worked, all := deadline.Worked(); all {
 		return attempt.TimeoutError{After: worked.Round(time.Second), Key: "servers." + a.Server + ".max_timeout"}

@@ -151,7 +151,6 @@ var refusedCases = []struct {
 	{"hidden and allowed", with(func(d *policyv1.Decision) { d.Hidden = true }), commonv1.Code_CODE_TOOL_UNKNOWN},
 	{"an approval", with(func(d *policyv1.Decision) { d.Effect = policyv1.Effect_EFFECT_REQUIRE_APPROVAL }), commonv1.Code_CODE_APPROVAL_UNAVAILABLE},
 	{"a redaction", with(func(d *policyv1.Decision) { d.Redactions = []*policyv1.Redaction{{}} }), commonv1.Code_CODE_POLICY_UNAVAILABLE},
-	{"a strict schema", with(func(d *policyv1.Decision) { d.StrictSchema = true }), commonv1.Code_CODE_POLICY_UNAVAILABLE},
 	{"a limit that must be renewed", with(func(d *policyv1.Decision) {
 		d.Limits[0].Limit.Kind = ratelimitv1.LimitKind_LIMIT_KIND_CONCURRENCY
 	}), commonv1.Code_CODE_POLICY_UNAVAILABLE},

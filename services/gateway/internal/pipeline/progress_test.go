@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -63,7 +64,7 @@ func TestDo_ProgressExtendsACall(t *testing.T) {
 		"without end":                {every(50*time.Second, 100), nil, 10 * time.Minute, 10 * time.Minute, "within 10m0s (servers.files.max_timeout); whether"},
 		"too late":                   {every(61*time.Second, 3), nil, 10 * time.Minute, time.Minute, "(servers.files.timeout)"},
 		"where it changes nothing":   {every(50*time.Second, 3), nil, time.Minute, time.Minute, "within 1m0s (servers.files.timeout); whether"},
-		"where a rule says the time": {every(time.Second, 100), durationpb.New(5 * time.Second), 10 * time.Minute, 5 * time.Second, "within 5s (the timeout of rule "},
+		"where a rule says the time": {every(time.Second, 100), durationpb.New(5 * time.Second), 10 * time.Minute, 5 * time.Second, "within 5s (the timeout of rule files/slow); whether"},
 		"other messages":             {messageServer{every(50*time.Second, 3)}, nil, 10 * time.Minute, time.Minute, "(servers.files.timeout)"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -71,7 +72,8 @@ func TestDo_ProgressExtendsACall(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newTestPipeline()
 				d := allow()
-				d.Timeout = tt.rule
+				d.Rule = &policyv1.RuleRef{Document: "files", Rule: "allows"}
+				d.Timeout, d.TimeoutRule = tt.rule, &policyv1.RuleRef{Document: "files", Rule: "slow"}
 				w.decide = decides(d)
 				call := w.call(t)
 				call.Upstream, call.MaxTimeout, call.Reply = tt.server, tt.most, new(heldReply)

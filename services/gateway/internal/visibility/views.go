@@ -5,7 +5,7 @@ import (
 	"weak"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/lru"
+	"github.com/sluice-mesh/sluice/services/internal/lru"
 )
 
 // maxViews is the maximum number of cached views. maxViewNames is the maximum total number of tool names in all cached

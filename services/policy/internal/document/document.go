@@ -21,6 +21,8 @@
 //	    execute_within: 10m
 //	    grant: {calls: 10, within: 1h, critical: true, where: args.format == "csv"}
 //	    idempotent: true
+//	    timeout: 20s
+//	    forward: strict            # the arguments must satisfy the tool's input schema
 //	  - name: only-drafts
 //	    match: {tool: "create_*"}
 //	    when: args.draft == true   # a condition; see package condition
@@ -39,8 +41,8 @@
 // without it concerns only tools/call, or, with the key prompt or uri, the methods that name a prompt or a URI.
 // `default` concerns only tools/call.
 //
-// An entry under `tools` that has only a limit allows the tool. A rule under `rules` without an action decides nothing;
-// its limits apply if another rule or a default allows the call.
+// An entry under `tools` that has a limit and no action allows the tool. Any other entry or rule without an action
+// decides nothing; its limits, timeout and forward apply if another rule or a default allows the call.
 //
 // With `mode: observe`, a rule, an entry or a whole document decides nothing until the time in `until`; see package
 // observe.

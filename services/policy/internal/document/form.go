@@ -64,6 +64,9 @@ type terms struct {
 	SelfConfirm   bool    `yaml:"self_confirm"`
 	Grant         *grant  `yaml:"grant"`
 	Idempotent    bool    `yaml:"idempotent"`
+	Timeout       *window `yaml:"timeout"`
+	// Forward is "strict" or nil.
+	Forward *string `yaml:"forward"`
 
 	When *string `yaml:"when"`
 	// ExtraArgs is "allow" or nil.
@@ -166,6 +169,6 @@ func explainKey(key string) (message, suggestion string, ok bool) {
 
 // notSupported are the keys of the policy language that this version does not support, wherever they appear.
 var notSupported = []string{
-	"redact", "on_limiter_error", "timeout", "forward", // of rules
+	"redact", "on_limiter_error", // of rules
 	"algorithm", "burst", "max_in_flight", "cost", "settle", "repeat", // of limits
 }

@@ -113,6 +113,7 @@ func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 	rule.DecideWithin = r.time(at+".decide_within", t.DecideWithin)
 	rule.ExecuteWithin = r.time(at+".execute_within", t.ExecuteWithin)
 	rule.SelfConfirm, rule.Idempotent = t.SelfConfirm, t.Idempotent
+	r.forward(at, t, &rule)
 	if t.Grant != nil {
 		rule.Grant = r.grant(at+".grant", t.Grant)
 	}

@@ -32,6 +32,8 @@ var keywords = map[string]keyword{
 	"rule.self_confirm":   {"Whether the user of the agent may also confirm the call.", nil, false},
 	"rule.grant":          {"One approval covers several calls.", nil, false},
 	"rule.idempotent":     {"Whether an approved call with an unknown outcome may be sent again.", nil, false},
+	"rule.timeout":        {"The maximum time for the server's response, for example 20s. Progress does not extend it.", nil, false},
+	"rule.forward":        {"The arguments must satisfy the tool's input schema, and the schema must declare all of them.", oneOf([]string{"strict"}), false},
 	"rule.when":           {"A condition, for example args.draft == true. The rule decides only if the condition is true.", conditionLimits, false},
 	"rule.extra_args":     {"The condition ignores arguments that it does not read.", oneOf([]string{"allow"}), false},
 	"rule.mode":           {"With observe, the rule decides nothing, and its decisions are recorded.", modes, false},
@@ -87,6 +89,7 @@ var keywords = map[string]keyword{
 	"tool.tags":        {"The tags.", nil, false},
 	"tool.annotations": {"The hints of the definition, of a trusted server.", annotationNames(), false},
 	"tool.trusted":     {"Whether the server is trusted.", nil, false},
+	"tool.schema":      {"The input schema, for rules with forward: strict. Without it the arguments count as valid.", nil, false},
 	"tool.arguments":   {"The names of all arguments that the tool's schema allows. Without it: any.", nil, false},
 
 	"want.action": {"The action.", oneOf(engine.Actions()), true},

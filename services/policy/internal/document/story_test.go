@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/observe"
 	"github.com/sluice-mesh/sluice/services/policy/internal/document"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+	"github.com/sluice-mesh/sluice/services/policy/internal/inputschema"
 )
 
 // testNow is the time at which the documents of stories and messages are loaded.
@@ -47,6 +48,8 @@ type storyFacts struct {
 	Hints    map[string]bool `json:"annotations"`
 	Believed bool            `json:"believed"`
 	Unsure   bool            `json:"unsure"`
+	// Definition is the definition of the tool, for rules with forward: strict.
+	Definition jsontext.Value `json:"definition"`
 }
 
 // statuses maps the names in the files to statuses. An empty name means callable.
@@ -73,6 +76,7 @@ type storyDecision struct {
 	Limits     []string       `json:"limits,omitempty"`
 	Approval   *storyApproval `json:"approval,omitzero"`
 	Idempotent bool           `json:"idempotent,omitzero"`
+	Timeout    string         `json:"timeout,omitzero"`
 	Hidden     bool           `json:"hidden,omitzero"`
 	ChainIndex int            `json:"chainIndex,omitzero"`
 	Listed     bool           `json:"listed"`
@@ -207,6 +211,15 @@ func parseCall(t *testing.T, text []byte) engine.Call {
 			t.Fatalf("no tool is %q", f.Standing)
 		}
 		call.Facts = engine.Facts{Status: standing, Category: f.Category, Risk: f.Risk, Tags: f.Tags, Hints: f.Hints, Believed: f.Believed, Sure: !f.Unsure}
+		if f.Definition != nil {
+			schema, err := inputschema.Compile(string(f.Definition))
+			call.CheckArguments = func(params string) error {
+				if err != nil {
+					return err
+				}
+				return schema.Check(params)
+			}
+		}
 	}
 	for _, p := range c.Subject.Chain {
 		call.Subject.Chain = append(call.Subject.Chain, p.principal())
@@ -247,6 +260,9 @@ func decide(set *engine.Set, call engine.Call) storyDecision {
 	}
 	if d.Approval != nil {
 		a.Approval = describeTerms(d.Approval)
+	}
+	if d.Timeout > 0 {
+		a.Timeout = fmt.Sprintf("%s by %s", d.Timeout, d.TimeoutRule)
 	}
 	for _, l := range d.Limits {
 		a.Limits = append(a.Limits, describe(l))

@@ -47,6 +47,8 @@ type testTool struct {
 	Annotations map[string]bool              `yaml:"annotations"`
 	Trusted     bool                         `yaml:"trusted"`
 	Arguments   []string                     `yaml:"arguments"`
+	// Schema is decoded later, because its numbers must stay exact.
+	Schema *yaml.Node `yaml:"schema"`
 }
 
 type testWant struct {

@@ -76,6 +76,7 @@ func (r *reader) testCall(at string, t *testForm, d *engine.Document) engine.Cal
 	if t.Call.Args != nil {
 		call.Params = r.testParams(at+".call.args", t.Call.Args, &call)
 	}
+	call.CheckArguments = r.testSchema(at+".tool.schema", t.Tool)
 	if t.Tool != nil {
 		if !call.OfTool() {
 			r.add(at+".tool", "concerns only tools/call", "remove it")

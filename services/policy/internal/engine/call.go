@@ -27,7 +27,13 @@ type Call struct {
 	// Facts are the catalog's facts about the tool with the definition that was listed in the caller's session. For a
 	// method other than [MethodToolsCall], only Status is set, to the status of the server.
 	Facts Facts
+	// CheckArguments returns an error unless Params contains arguments that satisfy the tool's input schema and that the
+	// schema declares. It is nil if the schema is not known; a rule with Strict then refuses the call.
+	CheckArguments func(params string) error
 
+	// argumentsError is the result of CheckArguments if argumentsChecked is true.
+	argumentsError   error
+	argumentsChecked bool
 	// listed reports whether the call stands for all calls of a tool or method, while a list is filtered. Conditions then
 	// know neither the arguments nor the time.
 	listed bool
@@ -114,6 +120,10 @@ type Decision struct {
 	// Idempotent reports whether a call with an unknown outcome may be sent again. It is true if at least one rule
 	// decides for each principal, and every rule that decides has Idempotent.
 	Idempotent bool
+	// Timeout is the shortest timeout of the rules that apply, and TimeoutRule is the rule that has it. Both are zero if
+	// no rule has a timeout, or if Effect is [Deny].
+	Timeout     time.Duration
+	TimeoutRule RuleRef
 	// Hidden reports whether the caller must get the error for an unknown tool.
 	Hidden bool
 	// ChainIndex is the index of the principal for whom the decision was made: 0 for the caller, i+1 for Chain[i].
@@ -163,7 +173,8 @@ const (
 	// MethodDenied means that no rule with an action matched a method other than [MethodToolsCall], or that a rule
 	// hides the method. These methods have no default.
 	MethodDenied Code = "method_denied"
-	// TypeError means that a condition can't be evaluated for the call, and that the call is refused for that reason.
+	// TypeError means that a condition can't be evaluated for the call, or that the arguments do not satisfy the tool's
+	// input schema, and that the call is refused for that reason.
 	TypeError Code = "type_error"
 	// Stopped means that an operator has stopped the call; see [Stop].
 	Stopped Code = "stopped"

@@ -38,7 +38,7 @@ type Set struct {
 	times      Times
 	// conditions are the conditions of rules and grants.
 	conditions map[conditionText]*condition.Condition
-	// conditional reports whether some rule has a condition.
+	// conditional reports whether some rule has a condition, or checks the arguments against the tool's schema.
 	conditional bool
 	// stops are the calls that operators have stopped.
 	stops Stops
@@ -107,7 +107,7 @@ func newSet(documents []Document, options *Options, conditions map[conditionText
 	}
 	for i, r := range s.rules {
 		r.order = i
-		s.conditional = s.conditional || r.when != nil || r.where != nil
+		s.conditional = s.conditional || r.when != nil || r.where != nil || r.Strict
 		if r.matchesTools {
 			s.tools.add(r, r.tools)
 		}

@@ -15,7 +15,7 @@ func (s *Set) Decide(call Call) Decision {
 }
 
 // EvaluatesConditions reports whether the decision about a call depends on conditions that read the call's arguments or
-// the time. Their evaluation can take thousands of times as long as the rest of the decision.
+// the time, or on a check of the arguments against the tool's schema. Their evaluation can take thousands of times as long as the rest of the decision.
 func (s *Set) EvaluatesConditions(call Call) bool {
 	s = s.withoutObservation() // observed rules are evaluated too
 	if !s.conditional || refusal(&call) != "" {
@@ -25,10 +25,11 @@ func (s *Set) EvaluatesConditions(call Call) bool {
 	return slices.ContainsFunc(s.find(space[:0], &call), func(r *rule) bool { return r.readsCall() })
 }
 
-// readsCall reports whether a condition of the rule or of its grant reads the arguments or the time of a call.
+// readsCall reports whether the rule checks the arguments of a call against the tool's schema, or whether a condition of
+// the rule or of its grant reads the arguments or the time.
 func (r *rule) readsCall() bool {
 	const varying = condition.VariableArgs | condition.VariableNow
-	return r.where != nil || r.when != nil && r.when.Variables()&varying != 0
+	return r.Strict || r.where != nil || r.when != nil && r.when.Variables()&varying != 0
 }
 
 func (s *Set) decide(call *Call) (Decision, verdict) {
@@ -54,11 +55,19 @@ func (s *Set) decide(call *Call) (Decision, verdict) {
 		}
 		return d, v
 	}
+	if r, chain := call.strictRule(rules); r != nil {
+		if err := call.checkArguments(); err != nil {
+			v.strict = r
+			return refusedArguments(r, chain, err), v
+		}
+	}
 	d.Limits = s.limits(rules, call)
 	if len(d.Limits) > MaxLimits {
 		d.Effect, d.Code, d.Limits, d.Approval, d.Idempotent = Deny, DeniedByRule, nil, nil, false
 		d.Message = "more limits apply to the call than can be reserved at once"
+		return d, v
 	}
+	d.Timeout, d.TimeoutRule = call.timeout(rules)
 	return d, v
 }
 
@@ -99,6 +108,8 @@ type verdict struct {
 	inexact *rule
 	// conflict contains two rules whose lists of approvers have no group in common. Both are nil if there is no conflict.
 	conflict [2]*rule
+	// strict is a rule with Strict that refuses the call, or nil.
+	strict *rule
 }
 
 // combine returns the verdict of the rules that match a call. If none of them has an action, tools/call gets the

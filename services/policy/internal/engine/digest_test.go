@@ -38,6 +38,8 @@ func TestRuleDigest_ChangesOnlyWithTheRule(t *testing.T) {
 			r.Grant = engine.Grant{Calls: 1, Within: time.Second, Critical: true, Where: "args.n == 1", ExtraArgs: true}
 		},
 		"idempotent": func(r *engine.Rule) { r.Idempotent = true },
+		"timeout":    func(r *engine.Rule) { r.Timeout = time.Second },
+		"forward":    func(r *engine.Rule) { r.Strict = true },
 	} {
 		changed := approval
 		change(&changed)

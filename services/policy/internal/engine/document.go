@@ -28,6 +28,9 @@ const (
 	// MinTime and MaxTime are the smallest and the largest time to decide and to execute.
 	MinTime = time.Second
 	MaxTime = 30 * 24 * time.Hour
+	// MinTimeout and MaxTimeout are the smallest and the largest timeout.
+	MinTimeout = time.Millisecond
+	MaxTimeout = time.Hour
 	// MaxGrantCalls is the largest number of calls that a grant covers. MaxGrantTime is the longest time for which a grant
 	// is valid.
 	MaxGrantCalls = 10_000
@@ -107,6 +110,12 @@ type Rule struct {
 	// ObserveUntil is the time until which the rule is only observed: it decides nothing, and its limits do not apply.
 	// The rule is enforced if it is zero. Both halves of a rule with a condition have the same time.
 	ObserveUntil time.Time
+	// Timeout limits the time for the server's response to a call that is not denied: [MinTimeout] to [MaxTimeout], 0
+	// means none. The shortest timeout of the rules that apply to a call counts.
+	Timeout time.Duration
+	// Strict reports whether a call of a tool is refused if its arguments do not satisfy the tool's input schema, or
+	// include one that the schema does not declare. It concerns the calls to which the rule's limits would apply.
+	Strict bool
 }
 
 // Grant lets one approval cover several calls. The zero Grant means that each call needs an approval.

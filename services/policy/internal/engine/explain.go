@@ -24,7 +24,7 @@ type Explanation struct {
 type ConsideredRule struct {
 	// Rule is the rule.
 	Rule RuleRef
-	// Matched reports whether every check held. The check "grant.where" does not count.
+	// Matched reports whether every check held. The checks "grant.where" and "forward" do not count.
 	Matched bool
 	// Checks are the comparisons that the rule made.
 	Checks []Check
@@ -38,8 +38,9 @@ type ConsideredRule struct {
 
 // A Check is one comparison of a rule.
 type Check struct {
-	// Name is a key of `match`, "document.server", "when", "otherwise" or "grant.where". The condition of a rule is
-	// checked only if everything before it holds, and the condition of a grant only if the rule matches.
+	// Name is a key of `match`, "document.server", "when", "otherwise", "grant.where" or "forward". The condition of a
+	// rule is checked only if everything before it holds, and the condition of a grant and "forward" only if the rule
+	// matches.
 	Name string
 	// Want is what the document requires: patterns separated by ", ", or a condition.
 	Want string
@@ -70,6 +71,9 @@ func (s *Set) Explain(call Call) Explanation {
 			c.Observed = observed[r.ref]
 			if r.where != nil && c.Matched {
 				c.Checks = append(c.Checks, r.checkGrant(&call, i))
+			}
+			if r.Strict && c.Matched {
+				c.Checks = append(c.Checks, checkStrict(&call))
 			}
 			e.Rules = append(e.Rules, c)
 		}
@@ -209,6 +213,8 @@ func (s *Set) why(d Decision, v verdict, call *Call) string {
 	switch {
 	case d.Code == ToolChanged, d.Code == ToolQuarantined, d.Code == ToolUnknown && v.action < ActionDeny:
 		return fmt.Sprintf("The strictest action of the rules that match is %s, but the catalog allows no call of the tool with this definition: it is %s.", v.action, facts.Status)
+	case v.strict != nil:
+		return fmt.Sprintf("The strictest action of the rules that match is %s, but %s.", v.action, d.Message)
 	case d.Code == TypeError:
 		return fmt.Sprintf("Rule %s concerns %s, but its condition can't be evaluated for this call, which counts against the caller.", d.Rule, whose)
 	case v.rule != nil && v.rule.ref.Rule == byRiskName:

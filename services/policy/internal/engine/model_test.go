@@ -3,6 +3,7 @@ package engine_test
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -406,6 +407,7 @@ func TestDecide_AgreesWithTheModel(t *testing.T) {
 	buckets := make(map[string]string) // the description of each bucket, over all runs
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
+		call.CheckArguments = someChecks[rapid.SampledFrom(slices.Sorted(maps.Keys(someChecks))).Draw(t, "arguments")]
 		got := decide(t, documents, call)
 		documents = modelAddByRisk(documents, call)
 		winner := modelVotes(documents, call)[0]
@@ -433,6 +435,7 @@ func TestDecide_AgreesWithTheModel(t *testing.T) {
 			want.Code = engine.DeniedByRule
 		}
 		want.Idempotent = want.Effect != engine.Deny && modelIdempotent(documents, call)
+		modelForward(&want, documents, call)
 		limits := got.Limits
 		got.Limits, got.RuleDigest = nil, [32]byte{}
 		if diff := gocmp.Diff(want, got); diff != "" {

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -304,6 +305,46 @@ func TestCacheability_ObservedRulesCount(t *testing.T) {
 		call := engine.Call{Server: "s", Tool: "t", Subject: person("ana"), Facts: callable, Now: observeNow, Params: `{"arguments":{"n":1}}`}
 		if got := set.Cacheability(call, set.Decide(call)); got != tt.want {
 			t.Errorf("%s: %+v, want %+v", name, got, tt.want)
+		}
+	}
+}
+
+// An observed rule with Strict and a timeout changes nothing, and the observation has the refusal of the arguments.
+func TestObserve_ChecksArgumentsWithoutEffect(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)
+	until := now.Add(time.Hour)
+	documents := []engine.Document{{Name: "d", Rules: []engine.Rule{
+		{Tool: "write", Action: engine.ActionAllow},
+		{Name: "strict", Match: engine.Match{Tool: []string{"write"}}, Strict: true, Timeout: time.Second, ObserveUntil: until},
+	}}}
+	options := engine.Options{SessionCap: 1, Times: engine.Times{Decide: time.Minute, Execute: time.Minute}, Now: now}
+	onServer := []engine.Document{{Name: "d", Rules: []engine.Rule{{Tool: "write", Action: engine.ActionAllow, Strict: true, Timeout: time.Second}}}}
+	ofServer := options
+	ofServer.Observe = engine.Observe{Servers: map[string]time.Time{"files": until}}
+	for name, tt := range map[string]struct {
+		documents []engine.Document
+		options   engine.Options
+	}{"an observed rule": {documents, options}, "an observed server": {onServer, ofServer}} {
+		set, err := engine.Compile(tt.documents, tt.options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		call := engine.Call{
+			Server: "files", Tool: "write", Params: `{"name":"write"}`, Facts: engine.Facts{Status: engine.Callable},
+			Subject: engine.Subject{Caller: engine.Principal{Tenant: "default", Name: "ana"}},
+		}
+		if !set.ChecksArguments(call) {
+			t.Errorf("%s: the arguments are not checked", name)
+		}
+		call.CheckArguments = func(string) error { return errors.New("path is missing") }
+		got := set.Decide(call)
+		if got.Effect != engine.Allow || got.Timeout != 0 || got.Observed == nil || got.Observed.Code != engine.TypeError {
+			t.Errorf("%s: %+v, observed %+v, want the call to be allowed without a timeout, and type_error to be observed", name, got, got.Observed)
+		}
+		call.CheckArguments = func(string) error { return nil }
+		if got := set.Decide(call); got.Effect != engine.Allow || got.Timeout != 0 || got.Observed != nil {
+			t.Errorf("%s with valid arguments: %+v, want the call to be allowed and no observation", name, got)
 		}
 	}
 }

@@ -165,6 +165,7 @@ func (c *checker) checkRule(r *Rule) {
 	c.checkReason(r.Reason)
 	c.checkLimits(r.Limits)
 	c.checkApproval(r)
+	c.checkForward(r)
 	if r.Idempotent && r.Action != ActionAllow && r.Action != ActionRequireApproval {
 		c.add("idempotent", "has no effect without action: allow or require_approval", "")
 	}

@@ -97,6 +97,7 @@ func drawRule(t *rapid.T, name string) engine.Rule {
 	if r.Action == engine.ActionRequireApproval || r.Action == engine.ActionAllow {
 		r.Idempotent = rapid.Bool().Draw(t, "idempotent")
 	}
+	drawForward(t, &r)
 	if r.Action == engine.ActionNone && r.Limits == nil {
 		r.Action = engine.ActionAllow
 	}
@@ -226,6 +227,7 @@ func drawCall(t *rapid.T) engine.Call {
 		call.Subject.Chain = append(call.Subject.Chain, drawPrincipal(t))
 	}
 	drawNamed(t, &call)
+	call.CheckArguments = someChecks["valid"]
 	return call
 }
 

@@ -86,6 +86,8 @@ func (c *canonicalForm) options(r *Rule) {
 		{"grant.critical", flag(r.Grant.Critical)},
 		{"grant.extra_args", flag(r.Grant.ExtraArgs)},
 		{"idempotent", flag(r.Idempotent)},
+		{"timeout", int64(r.Timeout)},
+		{"strict", flag(r.Strict)},
 	} {
 		if option.value != 0 {
 			c.text(option.name)

@@ -153,7 +153,7 @@ func TestStops_RefuseCallsToObservedServers(t *testing.T) {
 	now := time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)
 	until := now.Add(time.Hour)
 	set, err := engine.Compile([]engine.Document{{Name: "d", Default: engine.DefaultDeny, ObserveUntil: until}},
-		engine.Options{SessionCap: 1, Observe: engine.Observe{All: until}, Now: now})
+		engine.Options{SessionCap: 1, Times: engine.Times{Decide: time.Minute, Execute: time.Minute}, Observe: engine.Observe{All: until}, Now: now})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,6 +60,9 @@ func (t *tool) printDecided(e *policyv1.ExplainCallResponse, hasArguments bool) 
 	if d.GetIdempotent() {
 		fmt.Fprintln(t.out, "idempotent: the call may be sent again if its outcome is not known")
 	}
+	if d.GetTimeout() != nil {
+		t.printf("timeout: %s for the server's response, by %s", d.GetTimeout().AsDuration(), ruleName(d.GetTimeoutRule()))
+	}
 	for _, l := range d.GetLimits() {
 		t.printf("limit: %s", limitText(l))
 	}

@@ -5,7 +5,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/lru"
+	"github.com/sluice-mesh/sluice/services/internal/lru"
 )
 
 func length(s string) int { return len(s) }

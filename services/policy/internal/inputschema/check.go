@@ -1,0 +1,332 @@
+package inputschema
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/internal/gosched"
+)
+
+const (
+	// maxArgumentValues is the maximum number of values and names in the arguments.
+	maxArgumentValues = 100_000
+	// maxSteps is the maximum number of steps of a check; see the package comment. One step takes less than a
+	// microsecond.
+	maxSteps = 1_000_000
+	// maxNesting is the maximum number of nested schemas that are applied at a time. Only a schema that refers to itself
+	// without end exceeds it.
+	maxNesting = 1_000
+)
+
+// errTooMuchWork means that a check needs more steps than allowed.
+var errTooMuchWork = errors.New("the check against the tool's input schema takes too long: send fewer or shorter arguments")
+
+// Check checks the arguments in the params of a call, a JSON object. If params is empty or has no member `arguments`, the
+// arguments are the empty object. The error describes one problem. It contains names and kinds, but no values of the
+// arguments or of the schema.
+func (s *Schema) Check(params string) error {
+	arguments, err := readArguments(params)
+	if err != nil {
+		return err
+	}
+	c := checker{schema: s, left: maxSteps}
+	f := c.apply(s.root, arguments)
+	switch {
+	case c.endless:
+		return unusable("it refers to itself without end")
+	case c.left < 0:
+		return errTooMuchWork
+	case f != nil:
+		return f
+	}
+	return c.undeclared(arguments)
+}
+
+// readArguments returns the arguments in the params of a call.
+func readArguments(params string) (*value, error) {
+	if params == "" {
+		return &value{kind: kindObject, size: 1}, nil
+	}
+	dec := jsontext.NewDecoder(strings.NewReader(params))
+	if token, err := dec.ReadToken(); err != nil || token.Kind() != '{' {
+		return nil, errors.New("the params are not a JSON object")
+	}
+	arguments := &value{kind: kindObject, size: 1}
+	for dec.PeekKind() == '"' {
+		name, err := dec.ReadToken()
+		if err != nil {
+			return nil, fmt.Errorf("read the params: %w", err)
+		}
+		member, isArguments := jsontext.Value(nil), name.String() == "arguments"
+		if member, err = dec.ReadValue(); err != nil {
+			return nil, fmt.Errorf("read the params: %w", err)
+		}
+		if !isArguments {
+			continue
+		}
+		switch arguments, err = parse(member, maxArgumentValues); {
+		case errors.Is(err, errTooManyValues):
+			return nil, fmt.Errorf("the arguments have more than %d values", maxArgumentValues)
+		case err != nil:
+			return nil, fmt.Errorf("read the arguments: %w", err)
+		case arguments.kind != kindObject:
+			return nil, errors.New("the arguments are not a JSON object")
+		}
+	}
+	if token, err := dec.ReadToken(); err != nil || token.Kind() != '}' {
+		return nil, errors.New("the params are not a JSON object")
+	}
+	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("something follows the params")
+	}
+	return arguments, nil
+}
+
+// A checker checks the arguments of one call.
+type checker struct {
+	schema *Schema
+	// left is the number of steps that are left. If it is negative, the result of the check is [errTooMuchWork].
+	left int
+	work gosched.Work
+	// nesting is the number of schemas that are applied at a time. endless reports whether it was too large.
+	nesting int
+	endless bool
+	// path is the path of the value that is checked.
+	path []segment
+	// marks lists what the applied schemas have evaluated. The marks of a schema that does not hold are removed.
+	marks []mark
+}
+
+// A mark says that a schema has evaluated a part of an object or array.
+type mark struct {
+	of *value
+	// part is the index of the member or item that was evaluated, [allParts] or [restriction].
+	part int
+}
+
+const (
+	// allParts means that all members or items were evaluated.
+	allParts = -1
+	// restriction means that undeclared members of the object are refused.
+	restriction = -2
+)
+
+// spend uses a number of steps. It reports whether there were enough.
+func (c *checker) spend(steps int) bool {
+	c.work.Step()
+	c.left -= min(steps, maxSteps+1)
+	if c.left < 0 {
+		c.left = -1
+		return false
+	}
+	return true
+}
+
+// apply returns nil if a schema holds for a value. If the steps do not suffice, the result has no meaning.
+func (c *checker) apply(n *node, v *value) *failure {
+	if !c.spend(1) {
+		return nil
+	}
+	if c.nesting++; c.nesting > maxNesting {
+		c.endless, c.left = true, -1
+		return nil
+	}
+	start := len(c.marks)
+	f := c.applyKeywords(n, v, start)
+	if f != nil {
+		c.marks = c.marks[:start]
+	}
+	c.nesting--
+	return f
+}
+
+// holds reports whether a schema holds for a value.
+func (c *checker) holds(n *node, v *value) bool { return c.apply(n, v) == nil }
+
+func (c *checker) applyKeywords(n *node, v *value, start int) *failure {
+	if n.never {
+		return c.fail("is not allowed by the schema")
+	}
+	if f := c.checkKind(n, v); f != nil {
+		return f
+	}
+	if f := c.checkEnum(n, v); f != nil {
+		return f
+	}
+	var f *failure
+	switch v.kind {
+	case kindString:
+		f = c.checkString(n, v)
+	case kindNumber:
+		f = c.checkNumber(n, v)
+	case kindArray:
+		f = c.checkArray(n, v)
+	case kindObject:
+		f = c.checkObject(n, v)
+	case kindNull, kindBoolean, kindInteger:
+	}
+	if f != nil {
+		return f
+	}
+	if f := c.combine(n, v); f != nil {
+		return f
+	}
+	return c.checkUnevaluated(n, v, start)
+}
+
+func (c *checker) checkKind(n *node, v *value) *failure {
+	if n.kinds == 0 || n.kinds&v.kind != 0 {
+		return nil
+	}
+	if v.kind == kindNumber && n.kinds&kindInteger != 0 && c.spend(v.size) && v.isInteger() {
+		return nil
+	}
+	f := c.fail("must be " + n.kinds.String() + ", not " + v.kind.String())
+	f.kinds, f.is = n.kinds, v.kind
+	return f
+}
+
+func (c *checker) checkEnum(n *node, v *value) *failure {
+	for i, keys := range n.enum {
+		if n.enumKinds[i]&v.kind == 0 || c.spend(v.size) && !keys[string(v.appendKey(nil))] {
+			return c.fail("must be one of the values that the schema lists")
+		}
+	}
+	return nil
+}
+
+// combine applies the schemas that concern the same value.
+func (c *checker) combine(n *node, v *value) *failure {
+	if n.ref != nil {
+		if f := c.apply(n.ref, v); f != nil {
+			return f
+		}
+	}
+	for _, sub := range n.allOf {
+		if f := c.apply(sub, v); f != nil {
+			return f
+		}
+	}
+	if f := c.applyAny(n.anyOf, v); f != nil {
+		return f
+	}
+	if f := c.applyOne(n.oneOf, v); f != nil {
+		return f
+	}
+	if n.not != nil && c.holds(n.not, v) {
+		return c.fail("has a form that the schema excludes (not)")
+	}
+	branch := n.els
+	if n.cond != nil && c.holds(n.cond, v) {
+		branch = n.then
+	}
+	if n.cond != nil && branch != nil {
+		return c.apply(branch, v)
+	}
+	return nil
+}
+
+// applyAny applies anyOf. It tries all alternatives, because each one that holds can declare other members.
+func (c *checker) applyAny(alternatives []*node, v *value) *failure {
+	if len(alternatives) == 0 {
+		return nil
+	}
+	var failed []*failure
+	for _, sub := range alternatives {
+		if f := c.apply(sub, v); f != nil {
+			failed = append(failed, f)
+		}
+	}
+	if len(failed) < len(alternatives) {
+		return nil
+	}
+	return c.noneHolds(failed)
+}
+
+func (c *checker) applyOne(alternatives []*node, v *value) *failure {
+	if len(alternatives) == 0 {
+		return nil
+	}
+	var failed []*failure
+	for _, sub := range alternatives {
+		if f := c.apply(sub, v); f != nil {
+			failed = append(failed, f)
+		}
+	}
+	switch len(alternatives) - len(failed) {
+	case 0:
+		return c.noneHolds(failed)
+	case 1:
+		return nil
+	}
+	return c.fail("fits several of the forms of which the schema allows only one (oneOf)")
+}
+
+// undeclared returns an error if an object has a member that the schema does not declare.
+func (c *checker) undeclared(arguments *value) error {
+	arguments.restricted = true
+	for _, m := range c.marks {
+		switch {
+		case m.of.kind != kindObject:
+		case m.part == allParts:
+			m.of.declaresAll = true
+		case m.part == restriction:
+			m.of.restricted = true
+		default:
+			if m.of.declared == nil {
+				m.of.declared = make([]bool, len(m.of.items))
+			}
+			m.of.declared[m.part] = true
+		}
+	}
+	if f := c.findUndeclared(arguments); f != nil {
+		return f
+	}
+	return nil
+}
+
+func (c *checker) findUndeclared(v *value) *failure {
+	for i, item := range v.items {
+		c.work.Step()
+		if v.kind == kindArray {
+			c.path = append(c.path, segment{index: i})
+		} else {
+			c.path = append(c.path, segment{name: v.names[i], isName: true})
+		}
+		if v.kind == kindObject && v.restricted && !v.declaresAll && (v.declared == nil || !v.declared[i]) {
+			return c.fail(notDeclared)
+		}
+		if f := c.findUndeclared(item); f != nil {
+			return f
+		}
+		c.path = c.path[:len(c.path)-1]
+	}
+	return nil
+}
+
+// notDeclared is the message about an unknown argument.
+const notDeclared = "is not declared by the schema"
+
+// evaluated reports for each part of a value whether the marks after the first start marks contain it. The result is nil
+// if they contain all parts.
+func (c *checker) evaluated(v *value, start int) []bool {
+	if !c.spend(len(c.marks) - start + len(v.items)) {
+		return nil
+	}
+	since := c.marks[start:]
+	if slices.Contains(since, mark{v, allParts}) {
+		return nil
+	}
+	parts := make([]bool, len(v.items))
+	for _, m := range since {
+		if m.of == v && m.part >= 0 {
+			parts[m.part] = true
+		}
+	}
+	return parts
+}

@@ -1,0 +1,123 @@
+package inputschema
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A failure is the reason why a value is refused. Its text contains names and kinds, but no values.
+type failure struct {
+	path []segment
+	why  string
+	// kinds is set if the kind of the value is wrong: the kinds that are allowed. is is the kind of the value.
+	kinds, is kind
+}
+
+// A segment is a step of a path: the name of a member, or the index of an item.
+type segment struct {
+	name   string
+	index  int
+	isName bool
+}
+
+const (
+	// maxPrinted is the maximum length of a name or path in a message, in bytes.
+	maxPrinted     = 64
+	maxPrintedPath = 256
+)
+
+// Error implements error.
+func (f *failure) Error() string {
+	if len(f.path) == 0 {
+		return "the arguments: " + f.why
+	}
+	path := "arguments"
+	for _, s := range f.path {
+		if len(path) > maxPrintedPath {
+			path += "…"
+			break
+		}
+		path += s.String()
+	}
+	return path + " " + f.why
+}
+
+// String returns the segment as it is appended to a path.
+func (s segment) String() string {
+	switch printed := printName(s.name); {
+	case !s.isName:
+		return "[" + strconv.Itoa(s.index) + "]"
+	case strings.HasPrefix(printed, `"`):
+		return "[" + printed + "]"
+	default:
+		return "." + printed
+	}
+}
+
+// printName returns a name as messages contain it: shortened, and quoted unless it has only letters, digits and _ and -.
+func printName(name string) string {
+	if len(name) > maxPrinted {
+		name = strings.ToValidUTF8(name[:maxPrinted], "") + "…"
+	}
+	plain := func(r rune) bool {
+		return r == '_' || r == '-' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+	}
+	if name == "" || strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
+		return strconv.QuoteToASCII(name)
+	}
+	return name
+}
+
+// fail returns a failure of the value that is checked.
+func (c *checker) fail(why string) *failure {
+	c.spend(2 + len(c.path)/4)
+	return &failure{path: slices.Clone(c.path), why: why}
+}
+
+// failAt returns a failure of a member of the object that is checked.
+func (c *checker) failAt(name, why string) *failure {
+	f := c.fail(why)
+	f.path = append(f.path, segment{name: name, isName: true})
+	return f
+}
+
+// noneHolds returns the failure of a value for which no alternative holds. It is the failure of the only alternative
+// that allows the value's kind, if there is one.
+func (c *checker) noneHolds(failed []*failure) *failure {
+	kinds, is := kind(0), kind(0)
+	var deeper []*failure
+	for _, f := range failed {
+		if f.kinds != 0 && len(f.path) == len(c.path) {
+			kinds, is = kinds|f.kinds, f.is
+		} else {
+			deeper = append(deeper, f)
+		}
+	}
+	switch len(deeper) {
+	case 0:
+		f := c.fail("must be " + kinds.String() + ", not " + is.String())
+		f.kinds, f.is = kinds, is
+		return f
+	case 1:
+		return deeper[0]
+	}
+	return c.fail("fits none of the forms that the schema allows")
+}
+
+// String returns the names of the kinds in a set, with articles.
+func (k kind) String() string {
+	var names []string
+	for _, known := range []struct {
+		kind kind
+		name string
+	}{
+		{kindNull, "null"}, {kindBoolean, "a boolean"}, {kindNumber, "a number"}, {kindInteger, "an integer"},
+		{kindString, "a string"}, {kindArray, "an array"}, {kindObject, "an object"},
+	} {
+		if k&known.kind != 0 {
+			names = append(names, known.name)
+		}
+	}
+	return strings.Join(names, " or ")
+}
