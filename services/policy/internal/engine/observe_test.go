@@ -102,7 +102,7 @@ func TestDecide_ObservedAgreesWithTheModel(t *testing.T) {
 		case observed && want.Effect != engine.Allow:
 			want = engine.Decision{Effect: engine.Allow}
 		case observed:
-			want.Limits = nil
+			want.Limits, want.Timeout, want.TimeoutRule = nil, 0, engine.RuleRef{}
 		}
 		var limits []engine.Limit
 		for _, l := range would.Limits {
