@@ -65,6 +65,9 @@ func summaryOfDecision(records []*gatewayv1.Record) [][]string {
 	if all.Rule.Document != "" {
 		add("rule", all.Rule.Document+"/"+all.Rule.Rule)
 	}
+	if would := all.Observed; would != (journal.Observed{}) {
+		add("observed", observedName(journal.ToProto(&journal.Record{Observed: would})))
+	}
 	add("tool is", strings.TrimPrefix(all.Category+withPrefix(", risk ", all.Risk), ", "))
 	add("approval", all.ApprovalID)
 	for _, v := range all.Votes[:min(len(all.Votes), maxSummaryItems)] {
@@ -100,6 +103,7 @@ func mergeRecord(all, r *journal.Record) {
 	all.Tenant, all.Subject, all.Agent = cmp.Or(all.Tenant, r.Tenant), cmp.Or(all.Subject, r.Subject), cmp.Or(all.Agent, r.Agent)
 	all.Server, all.Method, all.Tool, all.Run = cmp.Or(all.Server, r.Server), cmp.Or(all.Method, r.Method), cmp.Or(all.Tool, r.Tool), cmp.Or(all.Run, r.Run)
 	all.Message, all.Effect, all.Rule = cmp.Or(r.Message, all.Message), cmp.Or(r.Effect, all.Effect), cmp.Or(r.Rule, all.Rule)
+	all.Observed = cmp.Or(all.Observed, r.Observed)
 	all.Category, all.Risk, all.ApprovalID = cmp.Or(r.Category, all.Category), cmp.Or(r.Risk, all.Risk), cmp.Or(r.ApprovalID, all.ApprovalID)
 	all.LatencyMS = cmp.Or(r.LatencyMS, all.LatencyMS)
 	all.RequestBytes, all.ResultBytes = cmp.Or(r.RequestBytes, all.RequestBytes), cmp.Or(r.ResultBytes, all.ResultBytes)

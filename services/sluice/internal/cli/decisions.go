@@ -195,22 +195,42 @@ func (t *tool) printRecords(records []*gatewayv1.Record) error {
 }
 
 func recordRow(r *gatewayv1.Record) []string {
-	what := strings.Trim(r.GetServer()+"/"+r.GetTool(), "/")
-	if method := r.GetMethod(); method != "" && (r.GetTool() == "" || method != "tools/call") {
-		what = strings.TrimSpace(r.GetServer() + " " + method + " " + r.GetTool())
-	}
+	what := callTarget(r.GetServer(), r.GetMethod(), r.GetTool())
 	if r.GetFromServer() {
 		what += " (asked by the server)"
+	}
+	result := resultName(r)
+	if would := observedName(r); would != "" {
+		result += " (" + would + ")"
 	}
 	return []string{
 		r.GetTime().AsTime().Local().Format(time.DateTime),
 		orDash(enum.NameOrEmpty(r.GetKind())),
 		orDash(r.GetPrincipal().GetSubject() + r.GetPeer()),
 		orDash(what),
-		resultName(r),
+		result,
 		ruleName(r.GetRule()),
 		orDash(r.GetDecisionId()),
 	}
+}
+
+// callTarget describes what was called: SERVER/TOOL, or the server, the method and the item that the method addresses.
+func callTarget(server, method, tool string) string {
+	if method != "" && (tool == "" || method != "tools/call") {
+		return strings.TrimSpace(server + " " + method + " " + tool)
+	}
+	return strings.Trim(server+"/"+tool, "/")
+}
+
+// observedName describes what would have happened to a call if nothing were observed, for example "would_deny
+// denied_by_rule draft/no". It is empty if the same would have happened.
+func observedName(r *gatewayv1.Record) string {
+	would := r.GetObserved()
+	name := enum.NameOrEmpty(would.GetEffect()) + withPrefix(" ", enum.NameOrEmpty(would.GetCode()))
+	if would.GetRule() != nil {
+		name += " " + ruleName(would.GetRule())
+	}
+	return name
 }
 
 func resultName(r *gatewayv1.Record) string {

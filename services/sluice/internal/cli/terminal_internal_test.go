@@ -92,7 +92,7 @@ func hostileCalls() map[string][]string {
 		"agents import": {"policy.yaml"}, "agents migrate": {"a"}, "agents snapshot": {"a"}, "agents verify": {"a"},
 		"approvals approve": {"-y", approvalID}, "approvals cancel": {"-y", approvalID}, "approvals deny": {"-y", "-m", "no", approvalID},
 		"approvals list": {"--all"}, "approvals resolve": {"-y", "--done", "-m", "looked", approvalID}, "approvals show": {approvalID}, "approvals watch": nil,
-		"call": {"raw", "tool"}, "config check": nil, "decisions show": {"x"}, "decisions tail": nil, "decisions tail --follow": nil,
+		"call": {"raw", "tool"}, "config check": nil, "decisions show": {"x"}, "decisions tail": nil, "decisions tail --follow": nil, "report": nil,
 		"catalog servers": nil, "catalog list": nil, "catalog show": {"raw", "tool"}, "catalog diff": {"raw", "tool"},
 		"catalog accept": {"raw", "tool", "--digest", hostileDigest}, "catalog refuse": {"raw", "tool", "--digest", hostileDigest},
 		"catalog override": {"raw", "tool", "--risk", "low", "--reason", "x"}, "catalog quarantine": {"raw", "--reason", "x"}, "catalog export": {"--format", "json"},
