@@ -164,7 +164,7 @@ func (r *observationReport) read(ctx context.Context, client gatewayv1.GatewaySe
 		}
 		if r.progress != nil && r.Searched != nil && time.Since(lastReport) > progressInterval {
 			lastReport = time.Now()
-			fmt.Fprintf(r.progress, "sluice: read %d calls so far, back to %s\n", r.Calls, localTime(*r.Searched))
+			fmt.Fprintf(r.progress, "sluice: read %s so far, back to %s\n", countOfCalls(r.Calls), localTime(*r.Searched))
 		}
 	}
 }
@@ -258,7 +258,7 @@ func (t *tool) printReport(r *observationReport) error {
 		shown += row.Count
 	}
 	if rest := r.Different - shown; rest > 0 {
-		t.printf("%d more calls are not shown; -o json prints all rows", rest)
+		t.printf("not shown: %s; -o json prints all rows", countOfCalls(rest))
 	}
 	return nil
 }
@@ -274,7 +274,7 @@ func (r *observationReport) headline() string {
 		period = "From " + localTime(*since) + " to " + localTime(r.Until)
 	}
 	if r.Different == 0 {
-		return fmt.Sprintf("%s: %d calls, none would have had another result.", period, r.Calls)
+		return fmt.Sprintf("%s: %s, none would have had another result.", period, countOfCalls(r.Calls))
 	}
 	var parts []string
 	for _, w := range wouldBe {
@@ -282,7 +282,14 @@ func (r *observationReport) headline() string {
 			parts = append(parts, fmt.Sprintf("%d %s", n, w.text))
 		}
 	}
-	return fmt.Sprintf("%s: %d calls, %d would have had another result: %s.", period, r.Calls, r.Different, strings.Join(parts, ", "))
+	return fmt.Sprintf("%s: %s, %d would have had another result: %s.", period, countOfCalls(r.Calls), r.Different, strings.Join(parts, ", "))
+}
+
+func countOfCalls(n int64) string {
+	if n == 1 {
+		return "1 call"
+	}
+	return fmt.Sprintf("%d calls", n)
 }
 
 func localTime(at time.Time) string { return at.Local().Format(time.DateTime) }
