@@ -403,7 +403,7 @@ func unusableByLimit(limit *upstream.LimitError, err error) string {
 // Code returns the refusal code for a call that got no usable answer because of err.
 func Code(err error) commonv1.Code {
 	if withheld, ok := errors.AsType[*WithheldError](err); ok {
-		return withheld.Refusal.Code
+		return withheld.Code
 	}
 	switch {
 	case errors.Is(err, upstream.ErrNeverSent):

@@ -75,13 +75,13 @@ func stopRecords(all []*policyv1.Stop) []stopRecord {
 
 // calls describes the calls that a stop refuses.
 func (s stopRecord) calls() string {
-	out := "all calls"
-	for _, one := range []struct{ word, value string }{{" of agent ", s.Agent}, {" of tenant ", s.Tenant}, {" to server ", s.Server}} {
+	out := []string{"all calls"}
+	for _, one := range []struct{ word, value string }{{"of agent", s.Agent}, {"of tenant", s.Tenant}, {"to server", s.Server}} {
 		if one.value != "" {
-			out += one.word + one.value
+			out = append(out, one.word, one.value)
 		}
 	}
-	return out
+	return strings.Join(out, " ")
 }
 
 // flags returns the flags that select the calls of a stop.
