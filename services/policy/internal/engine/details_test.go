@@ -96,7 +96,7 @@ func TestVisible_OfManyOpenConditions(t *testing.T) {
 // allowed depending on the arguments.
 func TestVisible_CodeIsThatOfTheMostPermissiveCall(t *testing.T) {
 	t.Parallel()
-	deny := engine.Rule{Name: "deny", Match: engine.Match{Tool: []string{"t"}}, Action: engine.ActionDeny, When: "args.a == 1", Reason: "never"}
+	deny := engine.Rule{Name: "a-denial", Match: engine.Match{Tool: []string{"t"}}, Action: engine.ActionDeny, When: "args.a == 1", Reason: "never"}
 	ask := engine.Rule{Name: "ask", Match: engine.Match{Tool: []string{"t"}}, Action: engine.ActionRequireApproval, When: "args.b == 1"}
 	allow := engine.Rule{Name: "allow", Match: engine.Match{Tool: []string{"t"}}, Action: engine.ActionAllow, When: "args.c == 1"}
 	for _, tt := range []struct {
