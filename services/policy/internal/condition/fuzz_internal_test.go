@@ -107,3 +107,19 @@ func TestCompile_CountsCalls(t *testing.T) {
 		}
 	}
 }
+
+// TestSizeOf_CountsKeysAndValues checks the sizes from which the costs of comparisons are computed.
+func TestSizeOf_CountsKeysAndValues(t *testing.T) {
+	t.Parallel()
+	for params, want := range map[string]uint64{
+		`{}`: 10, `{"a":"bcd"}`: 10 + 1 + 3, `{"a":[1,"bc"]}`: 10 + 1 + 10 + 10 + 2, `{"ab":{"c":null}}`: 10 + 2 + 10 + 1 + 10,
+	} {
+		args, err := ParseArguments(`{"arguments":` + params + `}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := sizeOf(args.values, 1000); got != want {
+			t.Errorf("%s: %d; want %d", params, got, want)
+		}
+	}
+}

@@ -96,7 +96,7 @@ func TestVisible_OfManyOpenConditions(t *testing.T) {
 // allowed depending on the arguments.
 func TestVisible_CodeIsThatOfTheMostPermissiveCall(t *testing.T) {
 	t.Parallel()
-	deny := engine.Rule{Name: "deny", Match: engine.Match{Tool: []string{"t"}}, Action: engine.ActionDeny, When: "args.a == 1", Reason: "never"}
+	deny := engine.Rule{Name: "a-denial", Match: engine.Match{Tool: []string{"t"}}, Action: engine.ActionDeny, When: "args.a == 1", Reason: "never"}
 	ask := engine.Rule{Name: "ask", Match: engine.Match{Tool: []string{"t"}}, Action: engine.ActionRequireApproval, When: "args.b == 1"}
 	allow := engine.Rule{Name: "allow", Match: engine.Match{Tool: []string{"t"}}, Action: engine.ActionAllow, When: "args.c == 1"}
 	for _, tt := range []struct {
@@ -213,6 +213,31 @@ func TestAccess_PatternsWithDifferentEndsAreDifferent(t *testing.T) {
 			engine.Rule{Name: "deny", Match: engine.Match{Tool: []string{tt.denied}}, Action: engine.ActionDeny})
 		if got := set.Access(ana(), "s"); got.CouldAllow != tt.want {
 			t.Errorf("%s allowed and %s denied: %+v; want CouldAllow %t", tt.allowed, tt.denied, got, tt.want)
+		}
+	}
+}
+
+// TestDecide_PoolsTheConditionsOfGrants checks the terms of two rules whose grants have conditions.
+func TestDecide_PoolsTheConditionsOfGrants(t *testing.T) {
+	t.Parallel()
+	ask := func(name string, grant engine.Grant) engine.Rule {
+		return engine.Rule{Name: name, Match: engine.Match{Tool: []string{"t"}}, Action: engine.ActionRequireApproval, Grant: grant}
+	}
+	set := compileRules(t,
+		ask("a", engine.Grant{Calls: 5, Within: time.Minute, Critical: true, Where: "args.n < 9", ExtraArgs: true}),
+		ask("b", engine.Grant{Calls: 3, Within: time.Hour, Critical: true, Where: "args.n > 0"}),
+		ask("c", engine.Grant{Calls: 7, Within: time.Hour, Critical: true, Where: "args.n > 0"}))
+	call := callOf("t")
+	call.Params = `{"arguments":{"n":1}}`
+	terms := set.Decide(call).Approval
+	want := engine.Grant{Calls: 3, Within: time.Minute, Critical: true}
+	if terms == nil || terms.Grant != want || strings.Join(terms.Where, "; ") != "args.n < 9 // extra_args: allow; args.n > 0" {
+		t.Errorf("%+v; want %+v", terms, want)
+	}
+	for _, params := range []string{`{"arguments":{"n":0}}`, `{"arguments":{"n":9}}`, `{"arguments":{}}`, ``} {
+		call.Params = params
+		if terms := set.Decide(call).Approval; terms == nil || terms.Grant != (engine.Grant{}) || terms.Where != nil {
+			t.Errorf("%s: %+v; want no grant", params, terms)
 		}
 	}
 }
