@@ -34,6 +34,7 @@ func TestCallers_AreEnforcedForEveryMethod(t *testing.T) {
 		"sluice.policy.v1.PolicyService.GetRevision",
 		"sluice.policy.v1.PolicyService.LeaseRevision",
 		"sluice.policy.v1.PolicyService.LintDocuments",
+		"sluice.policy.v1.PolicyService.ListAccess",
 		"sluice.policy.v1.PolicyService.WatchRevision",
 	)
 	s.CheckCallers(t, "sluice.identity.v1",

@@ -25,12 +25,14 @@ var File_sluice_policy_v1_policy_service_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_policy_service_proto_rawDesc = "" +
 	"\n" +
-	"%sluice/policy/v1/policy_service.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x1fsluice/policy/v1/document.proto\x1a sluice/policy/v1/judgement.proto\x1a\x1fsluice/policy/v1/revision.proto2\x80\x0f\n" +
+	"%sluice/policy/v1/policy_service.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x1dsluice/policy/v1/access.proto\x1a\x1fsluice/policy/v1/document.proto\x1a sluice/policy/v1/judgement.proto\x1a\x1fsluice/policy/v1/revision.proto2\xe3\x0f\n" +
 	"\rPolicyService\x12p\n" +
 	"\n" +
 	"DecideCall\x12#.sluice.policy.v1.DecideCallRequest\x1a$.sluice.policy.v1.DecideCallResponse\"\x17\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\xc0\x02\xd8\xf3\x18\x01\x12k\n" +
-	"\vExplainCall\x12$.sluice.policy.v1.ExplainCallRequest\x1a%.sluice.policy.v1.ExplainCallResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\xc0\x02\x12o\n" +
+	"\vExplainCall\x12$.sluice.policy.v1.ExplainCallRequest\x1a%.sluice.policy.v1.ExplainCallResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\xc0\x02\x12a\n" +
+	"\n" +
+	"ListAccess\x12#.sluice.policy.v1.ListAccessRequest\x1a$.sluice.policy.v1.ListAccessResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12o\n" +
 	"\vFilterTools\x12$.sluice.policy.v1.FilterToolsRequest\x1a%.sluice.policy.v1.FilterToolsResponse\"\x13\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x02\x12o\n" +
 	"\vFilterNames\x12$.sluice.policy.v1.FilterNamesRequest\x1a%.sluice.policy.v1.FilterNamesResponse\"\x13\xca\xf3\x18\b\n" +
@@ -56,76 +58,80 @@ const file_sluice_policy_v1_policy_service_proto_rawDesc = "" +
 var file_sluice_policy_v1_policy_service_proto_goTypes = []any{
 	(*DecideCallRequest)(nil),       // 0: sluice.policy.v1.DecideCallRequest
 	(*ExplainCallRequest)(nil),      // 1: sluice.policy.v1.ExplainCallRequest
-	(*FilterToolsRequest)(nil),      // 2: sluice.policy.v1.FilterToolsRequest
-	(*FilterNamesRequest)(nil),      // 3: sluice.policy.v1.FilterNamesRequest
-	(*CheckServerRequest)(nil),      // 4: sluice.policy.v1.CheckServerRequest
-	(*LintDocumentsRequest)(nil),    // 5: sluice.policy.v1.LintDocumentsRequest
-	(*TestDocumentsRequest)(nil),    // 6: sluice.policy.v1.TestDocumentsRequest
-	(*SimulateCallRequest)(nil),     // 7: sluice.policy.v1.SimulateCallRequest
-	(*DiffRevisionsRequest)(nil),    // 8: sluice.policy.v1.DiffRevisionsRequest
-	(*ReplayCallsRequest)(nil),      // 9: sluice.policy.v1.ReplayCallsRequest
-	(*SuggestDocumentRequest)(nil),  // 10: sluice.policy.v1.SuggestDocumentRequest
-	(*ImportDocumentRequest)(nil),   // 11: sluice.policy.v1.ImportDocumentRequest
-	(*ApplyDocumentsRequest)(nil),   // 12: sluice.policy.v1.ApplyDocumentsRequest
-	(*GetRevisionRequest)(nil),      // 13: sluice.policy.v1.GetRevisionRequest
-	(*ListRevisionsRequest)(nil),    // 14: sluice.policy.v1.ListRevisionsRequest
-	(*LeaseRevisionRequest)(nil),    // 15: sluice.policy.v1.LeaseRevisionRequest
-	(*WatchRevisionRequest)(nil),    // 16: sluice.policy.v1.WatchRevisionRequest
-	(*DecideCallResponse)(nil),      // 17: sluice.policy.v1.DecideCallResponse
-	(*ExplainCallResponse)(nil),     // 18: sluice.policy.v1.ExplainCallResponse
-	(*FilterToolsResponse)(nil),     // 19: sluice.policy.v1.FilterToolsResponse
-	(*FilterNamesResponse)(nil),     // 20: sluice.policy.v1.FilterNamesResponse
-	(*CheckServerResponse)(nil),     // 21: sluice.policy.v1.CheckServerResponse
-	(*LintDocumentsResponse)(nil),   // 22: sluice.policy.v1.LintDocumentsResponse
-	(*TestDocumentsResponse)(nil),   // 23: sluice.policy.v1.TestDocumentsResponse
-	(*SimulateCallResponse)(nil),    // 24: sluice.policy.v1.SimulateCallResponse
-	(*DiffRevisionsResponse)(nil),   // 25: sluice.policy.v1.DiffRevisionsResponse
-	(*ReplayCallsResponse)(nil),     // 26: sluice.policy.v1.ReplayCallsResponse
-	(*SuggestDocumentResponse)(nil), // 27: sluice.policy.v1.SuggestDocumentResponse
-	(*ImportDocumentResponse)(nil),  // 28: sluice.policy.v1.ImportDocumentResponse
-	(*ApplyDocumentsResponse)(nil),  // 29: sluice.policy.v1.ApplyDocumentsResponse
-	(*GetRevisionResponse)(nil),     // 30: sluice.policy.v1.GetRevisionResponse
-	(*ListRevisionsResponse)(nil),   // 31: sluice.policy.v1.ListRevisionsResponse
-	(*LeaseRevisionResponse)(nil),   // 32: sluice.policy.v1.LeaseRevisionResponse
-	(*WatchRevisionResponse)(nil),   // 33: sluice.policy.v1.WatchRevisionResponse
+	(*ListAccessRequest)(nil),       // 2: sluice.policy.v1.ListAccessRequest
+	(*FilterToolsRequest)(nil),      // 3: sluice.policy.v1.FilterToolsRequest
+	(*FilterNamesRequest)(nil),      // 4: sluice.policy.v1.FilterNamesRequest
+	(*CheckServerRequest)(nil),      // 5: sluice.policy.v1.CheckServerRequest
+	(*LintDocumentsRequest)(nil),    // 6: sluice.policy.v1.LintDocumentsRequest
+	(*TestDocumentsRequest)(nil),    // 7: sluice.policy.v1.TestDocumentsRequest
+	(*SimulateCallRequest)(nil),     // 8: sluice.policy.v1.SimulateCallRequest
+	(*DiffRevisionsRequest)(nil),    // 9: sluice.policy.v1.DiffRevisionsRequest
+	(*ReplayCallsRequest)(nil),      // 10: sluice.policy.v1.ReplayCallsRequest
+	(*SuggestDocumentRequest)(nil),  // 11: sluice.policy.v1.SuggestDocumentRequest
+	(*ImportDocumentRequest)(nil),   // 12: sluice.policy.v1.ImportDocumentRequest
+	(*ApplyDocumentsRequest)(nil),   // 13: sluice.policy.v1.ApplyDocumentsRequest
+	(*GetRevisionRequest)(nil),      // 14: sluice.policy.v1.GetRevisionRequest
+	(*ListRevisionsRequest)(nil),    // 15: sluice.policy.v1.ListRevisionsRequest
+	(*LeaseRevisionRequest)(nil),    // 16: sluice.policy.v1.LeaseRevisionRequest
+	(*WatchRevisionRequest)(nil),    // 17: sluice.policy.v1.WatchRevisionRequest
+	(*DecideCallResponse)(nil),      // 18: sluice.policy.v1.DecideCallResponse
+	(*ExplainCallResponse)(nil),     // 19: sluice.policy.v1.ExplainCallResponse
+	(*ListAccessResponse)(nil),      // 20: sluice.policy.v1.ListAccessResponse
+	(*FilterToolsResponse)(nil),     // 21: sluice.policy.v1.FilterToolsResponse
+	(*FilterNamesResponse)(nil),     // 22: sluice.policy.v1.FilterNamesResponse
+	(*CheckServerResponse)(nil),     // 23: sluice.policy.v1.CheckServerResponse
+	(*LintDocumentsResponse)(nil),   // 24: sluice.policy.v1.LintDocumentsResponse
+	(*TestDocumentsResponse)(nil),   // 25: sluice.policy.v1.TestDocumentsResponse
+	(*SimulateCallResponse)(nil),    // 26: sluice.policy.v1.SimulateCallResponse
+	(*DiffRevisionsResponse)(nil),   // 27: sluice.policy.v1.DiffRevisionsResponse
+	(*ReplayCallsResponse)(nil),     // 28: sluice.policy.v1.ReplayCallsResponse
+	(*SuggestDocumentResponse)(nil), // 29: sluice.policy.v1.SuggestDocumentResponse
+	(*ImportDocumentResponse)(nil),  // 30: sluice.policy.v1.ImportDocumentResponse
+	(*ApplyDocumentsResponse)(nil),  // 31: sluice.policy.v1.ApplyDocumentsResponse
+	(*GetRevisionResponse)(nil),     // 32: sluice.policy.v1.GetRevisionResponse
+	(*ListRevisionsResponse)(nil),   // 33: sluice.policy.v1.ListRevisionsResponse
+	(*LeaseRevisionResponse)(nil),   // 34: sluice.policy.v1.LeaseRevisionResponse
+	(*WatchRevisionResponse)(nil),   // 35: sluice.policy.v1.WatchRevisionResponse
 }
 var file_sluice_policy_v1_policy_service_proto_depIdxs = []int32{
 	0,  // 0: sluice.policy.v1.PolicyService.DecideCall:input_type -> sluice.policy.v1.DecideCallRequest
 	1,  // 1: sluice.policy.v1.PolicyService.ExplainCall:input_type -> sluice.policy.v1.ExplainCallRequest
-	2,  // 2: sluice.policy.v1.PolicyService.FilterTools:input_type -> sluice.policy.v1.FilterToolsRequest
-	3,  // 3: sluice.policy.v1.PolicyService.FilterNames:input_type -> sluice.policy.v1.FilterNamesRequest
-	4,  // 4: sluice.policy.v1.PolicyService.CheckServer:input_type -> sluice.policy.v1.CheckServerRequest
-	5,  // 5: sluice.policy.v1.PolicyService.LintDocuments:input_type -> sluice.policy.v1.LintDocumentsRequest
-	6,  // 6: sluice.policy.v1.PolicyService.TestDocuments:input_type -> sluice.policy.v1.TestDocumentsRequest
-	7,  // 7: sluice.policy.v1.PolicyService.SimulateCall:input_type -> sluice.policy.v1.SimulateCallRequest
-	8,  // 8: sluice.policy.v1.PolicyService.DiffRevisions:input_type -> sluice.policy.v1.DiffRevisionsRequest
-	9,  // 9: sluice.policy.v1.PolicyService.ReplayCalls:input_type -> sluice.policy.v1.ReplayCallsRequest
-	10, // 10: sluice.policy.v1.PolicyService.SuggestDocument:input_type -> sluice.policy.v1.SuggestDocumentRequest
-	11, // 11: sluice.policy.v1.PolicyService.ImportDocument:input_type -> sluice.policy.v1.ImportDocumentRequest
-	12, // 12: sluice.policy.v1.PolicyService.ApplyDocuments:input_type -> sluice.policy.v1.ApplyDocumentsRequest
-	13, // 13: sluice.policy.v1.PolicyService.GetRevision:input_type -> sluice.policy.v1.GetRevisionRequest
-	14, // 14: sluice.policy.v1.PolicyService.ListRevisions:input_type -> sluice.policy.v1.ListRevisionsRequest
-	15, // 15: sluice.policy.v1.PolicyService.LeaseRevision:input_type -> sluice.policy.v1.LeaseRevisionRequest
-	16, // 16: sluice.policy.v1.PolicyService.WatchRevision:input_type -> sluice.policy.v1.WatchRevisionRequest
-	17, // 17: sluice.policy.v1.PolicyService.DecideCall:output_type -> sluice.policy.v1.DecideCallResponse
-	18, // 18: sluice.policy.v1.PolicyService.ExplainCall:output_type -> sluice.policy.v1.ExplainCallResponse
-	19, // 19: sluice.policy.v1.PolicyService.FilterTools:output_type -> sluice.policy.v1.FilterToolsResponse
-	20, // 20: sluice.policy.v1.PolicyService.FilterNames:output_type -> sluice.policy.v1.FilterNamesResponse
-	21, // 21: sluice.policy.v1.PolicyService.CheckServer:output_type -> sluice.policy.v1.CheckServerResponse
-	22, // 22: sluice.policy.v1.PolicyService.LintDocuments:output_type -> sluice.policy.v1.LintDocumentsResponse
-	23, // 23: sluice.policy.v1.PolicyService.TestDocuments:output_type -> sluice.policy.v1.TestDocumentsResponse
-	24, // 24: sluice.policy.v1.PolicyService.SimulateCall:output_type -> sluice.policy.v1.SimulateCallResponse
-	25, // 25: sluice.policy.v1.PolicyService.DiffRevisions:output_type -> sluice.policy.v1.DiffRevisionsResponse
-	26, // 26: sluice.policy.v1.PolicyService.ReplayCalls:output_type -> sluice.policy.v1.ReplayCallsResponse
-	27, // 27: sluice.policy.v1.PolicyService.SuggestDocument:output_type -> sluice.policy.v1.SuggestDocumentResponse
-	28, // 28: sluice.policy.v1.PolicyService.ImportDocument:output_type -> sluice.policy.v1.ImportDocumentResponse
-	29, // 29: sluice.policy.v1.PolicyService.ApplyDocuments:output_type -> sluice.policy.v1.ApplyDocumentsResponse
-	30, // 30: sluice.policy.v1.PolicyService.GetRevision:output_type -> sluice.policy.v1.GetRevisionResponse
-	31, // 31: sluice.policy.v1.PolicyService.ListRevisions:output_type -> sluice.policy.v1.ListRevisionsResponse
-	32, // 32: sluice.policy.v1.PolicyService.LeaseRevision:output_type -> sluice.policy.v1.LeaseRevisionResponse
-	33, // 33: sluice.policy.v1.PolicyService.WatchRevision:output_type -> sluice.policy.v1.WatchRevisionResponse
-	17, // [17:34] is the sub-list for method output_type
-	0,  // [0:17] is the sub-list for method input_type
+	2,  // 2: sluice.policy.v1.PolicyService.ListAccess:input_type -> sluice.policy.v1.ListAccessRequest
+	3,  // 3: sluice.policy.v1.PolicyService.FilterTools:input_type -> sluice.policy.v1.FilterToolsRequest
+	4,  // 4: sluice.policy.v1.PolicyService.FilterNames:input_type -> sluice.policy.v1.FilterNamesRequest
+	5,  // 5: sluice.policy.v1.PolicyService.CheckServer:input_type -> sluice.policy.v1.CheckServerRequest
+	6,  // 6: sluice.policy.v1.PolicyService.LintDocuments:input_type -> sluice.policy.v1.LintDocumentsRequest
+	7,  // 7: sluice.policy.v1.PolicyService.TestDocuments:input_type -> sluice.policy.v1.TestDocumentsRequest
+	8,  // 8: sluice.policy.v1.PolicyService.SimulateCall:input_type -> sluice.policy.v1.SimulateCallRequest
+	9,  // 9: sluice.policy.v1.PolicyService.DiffRevisions:input_type -> sluice.policy.v1.DiffRevisionsRequest
+	10, // 10: sluice.policy.v1.PolicyService.ReplayCalls:input_type -> sluice.policy.v1.ReplayCallsRequest
+	11, // 11: sluice.policy.v1.PolicyService.SuggestDocument:input_type -> sluice.policy.v1.SuggestDocumentRequest
+	12, // 12: sluice.policy.v1.PolicyService.ImportDocument:input_type -> sluice.policy.v1.ImportDocumentRequest
+	13, // 13: sluice.policy.v1.PolicyService.ApplyDocuments:input_type -> sluice.policy.v1.ApplyDocumentsRequest
+	14, // 14: sluice.policy.v1.PolicyService.GetRevision:input_type -> sluice.policy.v1.GetRevisionRequest
+	15, // 15: sluice.policy.v1.PolicyService.ListRevisions:input_type -> sluice.policy.v1.ListRevisionsRequest
+	16, // 16: sluice.policy.v1.PolicyService.LeaseRevision:input_type -> sluice.policy.v1.LeaseRevisionRequest
+	17, // 17: sluice.policy.v1.PolicyService.WatchRevision:input_type -> sluice.policy.v1.WatchRevisionRequest
+	18, // 18: sluice.policy.v1.PolicyService.DecideCall:output_type -> sluice.policy.v1.DecideCallResponse
+	19, // 19: sluice.policy.v1.PolicyService.ExplainCall:output_type -> sluice.policy.v1.ExplainCallResponse
+	20, // 20: sluice.policy.v1.PolicyService.ListAccess:output_type -> sluice.policy.v1.ListAccessResponse
+	21, // 21: sluice.policy.v1.PolicyService.FilterTools:output_type -> sluice.policy.v1.FilterToolsResponse
+	22, // 22: sluice.policy.v1.PolicyService.FilterNames:output_type -> sluice.policy.v1.FilterNamesResponse
+	23, // 23: sluice.policy.v1.PolicyService.CheckServer:output_type -> sluice.policy.v1.CheckServerResponse
+	24, // 24: sluice.policy.v1.PolicyService.LintDocuments:output_type -> sluice.policy.v1.LintDocumentsResponse
+	25, // 25: sluice.policy.v1.PolicyService.TestDocuments:output_type -> sluice.policy.v1.TestDocumentsResponse
+	26, // 26: sluice.policy.v1.PolicyService.SimulateCall:output_type -> sluice.policy.v1.SimulateCallResponse
+	27, // 27: sluice.policy.v1.PolicyService.DiffRevisions:output_type -> sluice.policy.v1.DiffRevisionsResponse
+	28, // 28: sluice.policy.v1.PolicyService.ReplayCalls:output_type -> sluice.policy.v1.ReplayCallsResponse
+	29, // 29: sluice.policy.v1.PolicyService.SuggestDocument:output_type -> sluice.policy.v1.SuggestDocumentResponse
+	30, // 30: sluice.policy.v1.PolicyService.ImportDocument:output_type -> sluice.policy.v1.ImportDocumentResponse
+	31, // 31: sluice.policy.v1.PolicyService.ApplyDocuments:output_type -> sluice.policy.v1.ApplyDocumentsResponse
+	32, // 32: sluice.policy.v1.PolicyService.GetRevision:output_type -> sluice.policy.v1.GetRevisionResponse
+	33, // 33: sluice.policy.v1.PolicyService.ListRevisions:output_type -> sluice.policy.v1.ListRevisionsResponse
+	34, // 34: sluice.policy.v1.PolicyService.LeaseRevision:output_type -> sluice.policy.v1.LeaseRevisionResponse
+	35, // 35: sluice.policy.v1.PolicyService.WatchRevision:output_type -> sluice.policy.v1.WatchRevisionResponse
+	18, // [18:36] is the sub-list for method output_type
+	0,  // [0:18] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name
@@ -136,6 +142,7 @@ func file_sluice_policy_v1_policy_service_proto_init() {
 	if File_sluice_policy_v1_policy_service_proto != nil {
 		return
 	}
+	file_sluice_policy_v1_access_proto_init()
 	file_sluice_policy_v1_document_proto_init()
 	file_sluice_policy_v1_judgement_proto_init()
 	file_sluice_policy_v1_revision_proto_init()

@@ -21,7 +21,7 @@ import (
 )
 
 func (t *tool) policy() *cobra.Command {
-	return group("policy", "Check policy documents, and explain their decisions", t.policyLint(), t.policyTest(), t.policyExplain(), t.policySuggest(), t.policySchema())
+	return group("policy", "Check policy documents, and explain their decisions", t.policyLint(), t.policyTest(), t.policyExplain(), t.policyAccess(), t.policySuggest(), t.policySchema())
 }
 
 func (t *tool) policyLint() *cobra.Command {
@@ -255,7 +255,7 @@ func (t *tool) policyExplain() *cobra.Command {
 	flags.StringArrayVar(&f.arg, "arg", nil, "an argument as NAME=VALUE, like --arg of call; may be repeated")
 	flags.StringVar(&f.args, "args", "", "all arguments as one JSON object; - reads the object from standard input")
 	flags.StringVar(&f.paramsJSON, "params", "", "the request's params, a JSON object with the arguments inside")
-	flags.BoolVar(&f.all, "all", false, "print all rules that policy considered, not only the rules that decided")
+	flags.BoolVar(&f.all, "all", false, "also print all rules that policy considered, with their comparisons, and all conditions and limits")
 	_ = c.MarkFlagRequired("server")
 	c.MarkFlagsOneRequired("tool", "prompt", "uri", "method")
 	c.MarkFlagsMutuallyExclusive("tool", "prompt", "uri")

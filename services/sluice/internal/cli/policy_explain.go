@@ -13,8 +13,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// printExplanation prints the explanation of a decision and the rules that determined it. hasArguments is true if the
-// person gave the arguments of the call. If all is true, printExplanation prints all rules that policy considered.
+// maxExplained is the number of conditions, and of limits, that are printed without --all.
+const maxExplained = 5
+
+// printExplanation prints the explanation of a decision: the decision, the rule that determined it, and the conditions
+// with the values that they read. hasArguments is true if the person gave the arguments of the call. If all is true,
+// printExplanation also prints all rules that policy considered.
 func (t *tool) printExplanation(e *policyv1.ExplainCallResponse, hasArguments, all bool) error {
 	if t.json() {
 		raw, err := protojson.Marshal(e)
@@ -23,33 +27,29 @@ func (t *tool) printExplanation(e *policyv1.ExplainCallResponse, hasArguments, a
 		}
 		return t.printJSON(jsontext.Value(raw))
 	}
-	t.printDecided(e, hasArguments)
-	var rows [][]string
-	for _, r := range e.GetRules() {
-		if all || ruleDecided(r, e.GetDecision()) {
-			rows = append(rows, ruleRow(r))
+	t.printDecided(e, hasArguments, all)
+	if !all {
+		if n := len(e.GetRules()); n > 0 {
+			t.printf("rules that were considered: %d; --all prints them with their comparisons", n)
 		}
+		return nil
 	}
-	if len(rows) > 0 {
-		fmt.Fprintln(t.out)
-		if err := t.table([]string{"RULE", "ACTION", "MATCHED", "CHECKS"}, rows); err != nil {
-			return err
-		}
+	rows := make([][]string, len(e.GetRules()))
+	for i, r := range e.GetRules() {
+		rows[i] = ruleRow(r)
 	}
-	if left := len(e.GetRules()) - len(rows); left > 0 {
-		t.printf("rules that did not decide: %d; --all prints them", left)
-	}
-	return nil
+	fmt.Fprintln(t.out)
+	return t.table([]string{"RULE", "ACTION", "MATCHED", "CHECKS"}, rows)
 }
 
-func (t *tool) printDecided(e *policyv1.ExplainCallResponse, hasArguments bool) {
+func (t *tool) printDecided(e *policyv1.ExplainCallResponse, hasArguments, all bool) {
 	d := e.GetDecision()
 	t.printf("%s  %s", effectName(d.GetEffect()), enum.NameOrEmpty(d.GetCode()))
 	t.printf("%s", e.GetWhy())
 	if d.GetMessage() != "" {
 		t.printf("reason: %s", d.GetMessage())
 	}
-	t.printConditions(e)
+	t.printSome("conditions", conditionLines(e), all)
 	if terms := d.GetApproval(); terms != nil {
 		t.printf("approval: %s", termsText(terms))
 		if terms.GetGrant() == nil {
@@ -59,14 +59,27 @@ func (t *tool) printDecided(e *policyv1.ExplainCallResponse, hasArguments bool) 
 	if d.GetIdempotent() {
 		fmt.Fprintln(t.out, "idempotent: the call may be sent again if its outcome is not known")
 	}
+	var limits []string
 	for _, l := range d.GetLimits() {
-		t.printf("limit: %s in %s per %s, by %s", l.GetLimit().GetMax(), l.GetLimit().GetWindow().AsDuration(), strings.Join(l.GetPer(), "+"), ruleName(l.GetRule()))
+		limits = append(limits, fmt.Sprintf("limit: %s in %s per %s, by %s", l.GetLimit().GetMax(), l.GetLimit().GetWindow().AsDuration(), strings.Join(l.GetPer(), "+"), ruleName(l.GetRule())))
+	}
+	t.printSome("limits", limits, all)
+}
+
+// printSome prints the first lines, or all of them.
+func (t *tool) printSome(of string, lines []string, all bool) {
+	for i, line := range lines {
+		if i == maxExplained && !all {
+			t.printf("more %s: %d; --all prints them", of, len(lines)-i)
+			return
+		}
+		t.printf("%s", line)
 	}
 }
 
-// printConditions prints the results of conditions, with the values that the conditions read: the conditions of the rules
-// that determined the decision, or, if no rule did, of the rules that only their condition kept from deciding.
-func (t *tool) printConditions(e *policyv1.ExplainCallResponse) {
+// conditionLines describes the results of conditions, with the values that the conditions read: the conditions of the
+// rules that determined the decision, or, if no rule did, of the rules that only their condition kept from deciding.
+func conditionLines(e *policyv1.ExplainCallResponse) (out []string) {
 	d := e.GetDecision()
 	for _, r := range e.GetRules() {
 		named := proto.Equal(r.GetRule(), d.GetRule()) && r.GetChainIndex() == d.GetChainIndex()
@@ -76,10 +89,11 @@ func (t *tool) printConditions(e *policyv1.ExplainCallResponse) {
 		}
 		for _, c := range r.GetChecks() { // a rule has this check only if all other checks held
 			if (c.GetName() == "when" || c.GetName() == "otherwise") && c.GetGot() != "" {
-				t.printf("condition of %s: %s", ruleName(r.GetRule()), c.GetGot())
+				out = append(out, fmt.Sprintf("condition of %s: %s", ruleName(r.GetRule()), c.GetGot()))
 			}
 		}
 	}
+	return out
 }
 
 // ruleDecided reports whether a considered rule determined the effect of the decision, or added a limit to it.
