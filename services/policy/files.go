@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -123,7 +124,15 @@ func lint(ctx context.Context, cfg Config, documents []*policyv1.Document, peopl
 		found.Severity, found.Check = policyv1.Severity_SEVERITY_WARNING, "approvers"
 		out = append(out, found)
 	}
+	sortFindings(out)
 	return out
+}
+
+// sortFindings sorts findings by document, line and column.
+func sortFindings(all []*policyv1.Finding) {
+	slices.SortStableFunc(all, func(a, b *policyv1.Finding) int {
+		return cmp.Or(cmp.Compare(a.GetPath(), b.GetPath()), cmp.Compare(a.GetLine(), b.GetLine()), cmp.Compare(a.GetColumn(), b.GetColumn()))
+	})
 }
 
 // findings converts an error from reading or compiling documents to findings, with the position of each problem.

@@ -88,6 +88,7 @@ func ParseSet(files []File, people *engine.Approvers) (*Set, error) {
 	var problems strictyaml.Errors
 	set := &Set{Documents: make([]engine.Document, 0, len(files))}
 	owners := make(map[string]string)
+	var readers []*reader
 	for _, f := range files {
 		r, d, err := parse(f.Path, f.Text, people)
 		if found, ok := errors.AsType[strictyaml.Errors](err); ok {
@@ -105,9 +106,13 @@ func ParseSet(files []File, people *engine.Approvers) (*Set, error) {
 		set.Documents = append(set.Documents, d)
 		set.Warnings = append(set.Warnings, r.warnings...)
 		set.Tests = append(set.Tests, r.read...)
+		readers = append(readers, r)
 	}
 	if len(problems) > 0 {
 		return nil, problems // in the order of the files, and sorted for each file
+	}
+	for _, w := range engine.CheckOverlaps(set.Documents) {
+		set.Warnings = append(set.Warnings, readers[w.Document].problem(w.ParseError))
 	}
 	return set, nil
 }

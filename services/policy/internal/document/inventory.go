@@ -15,15 +15,20 @@ func UnknownNames(files []File, inventory engine.Inventory) strictyaml.Errors {
 			continue
 		}
 		for _, fault := range inventory.Check(&d) {
-			at := fault.Field
-			if fault.Rule >= 0 {
-				at = r.rulePaths[fault.Rule]
-				if fault.Field != "" {
-					at += "." + fault.Field
-				}
-			}
-			out = append(out, r.source.Problem(at, fault.Message, fault.Suggestion))
+			out = append(out, r.problem(fault))
 		}
 	}
 	return out
+}
+
+// problem returns a problem that package engine found, with its position.
+func (r *reader) problem(fault engine.ParseError) strictyaml.Problem {
+	at := fault.Field
+	if fault.Rule >= 0 {
+		at = r.rulePaths[fault.Rule]
+		if fault.Field != "" {
+			at += "." + fault.Field
+		}
+	}
+	return r.source.Problem(at, fault.Message, fault.Suggestion)
 }

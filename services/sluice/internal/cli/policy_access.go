@@ -24,7 +24,7 @@ const (
 	// accessPage is the number of servers or tools in one response.
 	accessPage = 500
 	// maxAccessRows is the number of tools up to which the tools of all servers are printed without --server.
-	maxAccessRows = 40
+	maxAccessRows = 60
 )
 
 type accessFlags struct {
