@@ -236,4 +236,3 @@ func outcomeOf(a *engine.ToolAccess) policyv1.AccessOutcome {
 	}
 	return policyv1.AccessOutcome_ACCESS_OUTCOME_DENIED
 }
-

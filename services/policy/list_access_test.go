@@ -155,4 +155,3 @@ func TestListAccess_WithholdsFromPeopleOfAnotherTenant(t *testing.T) {
 	_, err = client.ListAccess(t.Context(), &policyv1.ListAccessRequest{Subject: bob, Server: "later"})
 	rpctest.WantStatus(t, err, codes.NotFound, "SERVER_UNKNOWN")
 }
-

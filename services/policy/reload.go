@@ -30,6 +30,7 @@ func (s *Service) watch(ctx context.Context) error {
 	tick := time.NewTicker(rescanInterval)
 	defer tick.Stop()
 	s.warn(ctx)
+	s.warnOfLists(ctx)
 	done := fingerprintOf(s.active.Load().documents, nil)
 	for last := done; ; {
 		select {
@@ -41,6 +42,9 @@ func (s *Service) watch(ctx context.Context) error {
 		now := fingerprintOf(documents, err)
 		if now == last && now != done {
 			s.replace(ctx, documents, err)
+			if s.active.Load().rejected == nil {
+				s.warnOfLists(ctx)
+			}
 			done = now
 		}
 		last = now

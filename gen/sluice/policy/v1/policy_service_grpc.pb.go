@@ -87,7 +87,8 @@ type PolicyServiceClient interface {
 	// safe to repeat. Its response is valid while the revision is active. Errors: those of DecideCall about a subject and
 	// the active revision.
 	CheckServer(ctx context.Context, in *CheckServerRequest, opts ...grpc.CallOption) (*CheckServerResponse, error)
-	// LintDocuments checks documents without applying them.
+	// LintDocuments checks documents without applying them. For people of the tenant "default" it also compares them with
+	// the lists of the configured servers and the accepted schemas of their tools.
 	LintDocuments(ctx context.Context, in *LintDocumentsRequest, opts ...grpc.CallOption) (*LintDocumentsResponse, error)
 	// TestDocuments runs the tests in documents without applying them. This version does not serve it: UNIMPLEMENTED,
 	// NOT_SERVED. Use `sluice policy explain` or DecideCall, which evaluate calls with the active documents.
@@ -401,7 +402,8 @@ type PolicyServiceServer interface {
 	// safe to repeat. Its response is valid while the revision is active. Errors: those of DecideCall about a subject and
 	// the active revision.
 	CheckServer(context.Context, *CheckServerRequest) (*CheckServerResponse, error)
-	// LintDocuments checks documents without applying them.
+	// LintDocuments checks documents without applying them. For people of the tenant "default" it also compares them with
+	// the lists of the configured servers and the accepted schemas of their tools.
 	LintDocuments(context.Context, *LintDocumentsRequest) (*LintDocumentsResponse, error)
 	// TestDocuments runs the tests in documents without applying them. This version does not serve it: UNIMPLEMENTED,
 	// NOT_SERVED. Use `sluice policy explain` or DecideCall, which evaluate calls with the active documents.

@@ -138,7 +138,7 @@ func (c *overlapChecker) defeating(r overlapRule) (ParseError, bool) {
 		return ParseError{}, false
 	}
 	return ParseError{
-		Message: "denies calls that rules of other documents allow: " + firstNames(defeated),
+		Message:    "denies calls that rules of other documents allow: " + firstNames(defeated),
 		Suggestion: "write otherwise with a reason and no action if those rules should decide about these calls",
 	}, true
 }
@@ -164,4 +164,3 @@ func (r *rule) meets(o *rule) bool {
 	return r.tools.intersects(o.tools) && r.agents.intersects(o.agents) && r.names.intersects(o.names) && r.tenants.intersects(o.tenants) &&
 		!apart(r.Match.Category, o.Match.Category) && !apart(r.Match.Risk, o.Match.Risk)
 }
-
