@@ -30,10 +30,10 @@ func (t *tool) policyLint() *cobra.Command {
 		Use:   "lint FILE...",
 		Short: "Check policy documents, offline or against the tools of the running mesh",
 		Long: `Check that documents load together and pass their tests, and find rules without effect. With
---config, also check that there are people who can give each approval, and compare the documents with the servers'
-tools when the mesh last ran: names that no server or tool has, conditions that read missing or
-optional arguments or compare them with values of another type, and dangerous tools that no rule
-names. The command then sends nothing over the network. With --live, the running mesh checks the
+--config, also check that there are people who can give each approval, and compare the documents
+with the servers' tools when the mesh last ran: names that no server or tool has, conditions that
+read missing or optional arguments or compare them with values of another type, and dangerous
+tools that no rule names. The command then sends nothing over the network. With --live, the running mesh checks the
 documents, with the tools that the servers list now.
 
 The command exits with 1 if a document would not load, or if a condition reads an argument that

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -302,19 +303,31 @@ func accessRows(tool *policyv1.ToolAccess) [][]string {
 	failed := func(c *policyv1.AccessCase) bool { return c.GetCode() == commonv1.Code_CODE_TYPE_ERROR }
 	other := func(c *policyv1.AccessCase) bool { return c.GetEffect() == policyv1.Effect_EFFECT_DENY && !failed(c) }
 	hasOther := slices.ContainsFunc(tool.GetCases(), other)
+	cases := slices.DeleteFunc(slices.Clone(tool.GetCases()), func(c *policyv1.AccessCase) bool { return failed(c) && hasOther })
+	slices.SortStableFunc(cases, func(a, b *policyv1.AccessCase) int { // the calls to which no condition applies come last
+		return cmp.Compare(conditionOrder(a), conditionOrder(b))
+	})
 	var rows [][]string
 	name, outcome := tool.GetName(), enum.Name(tool.GetOutcome())
-	for _, c := range tool.GetCases() {
-		if failed(c) && hasOther {
-			continue
+	for _, c := range cases {
+		rule := ruleName(c.GetRule())
+		if code := c.GetCode(); c.GetRule() == nil && (code == commonv1.Code_CODE_UNSPECIFIED || code == commonv1.Code_CODE_DENIED_BY_DEFAULT) {
+			rule = "default"
 		}
-		rows = append(rows, []string{name, outcome, ruleName(c.GetRule()), caseText(tool, c)})
+		rows = append(rows, []string{name, outcome, rule, caseText(tool, c)})
 		name, outcome = "", ""
 	}
 	if tool.GetIncomplete() {
 		rows = append(rows, []string{"", "", "-", "other calls: too many conditions to list; explain evaluates a call"})
 	}
 	return rows
+}
+
+func conditionOrder(c *policyv1.AccessCase) int {
+	if conditionText(c) == otherwise {
+		return 1
+	}
+	return 0
 }
 
 func caseText(tool *policyv1.ToolAccess, c *policyv1.AccessCase) string {
@@ -341,13 +354,16 @@ func caseText(tool *policyv1.ToolAccess, c *policyv1.AccessCase) string {
 	return strings.Join(parts, "; ")
 }
 
+// otherwise describes the calls to which no condition of another case applies.
+const otherwise = "otherwise"
+
 // conditionText describes the calls to which a case applies.
 func conditionText(c *policyv1.AccessCase) string {
 	switch {
 	case c.GetCode() == commonv1.Code_CODE_TYPE_ERROR:
 		return "if the condition can't be evaluated"
 	case c.GetCondition() == "":
-		return "otherwise"
+		return otherwise
 	case c.GetHolds():
 		return "if " + c.GetCondition()
 	default:
