@@ -55,10 +55,10 @@ func runLintStory(t *testing.T, file string) {
 	var lists policy.ToolLists
 	var want *txtar.File
 	for i := range archive.Files {
-		switch f := &archive.Files[i]; {
-		case f.Name == "lists.json":
+		switch f := &archive.Files[i]; f.Name {
+		case "lists.json":
 			lists = storyLists(t, f.Data)
-		case f.Name == "findings":
+		case "findings":
 			want = f
 		default:
 			documents = append(documents, &policyv1.Document{Path: f.Name, Text: string(f.Data)})

@@ -7,8 +7,7 @@ import (
 
 // A Finding is a problem of a document, with its position.
 type Finding struct {
-	strictyaml.Problem
-
+	Problem strictyaml.Problem
 	// Check is the stable name of the check.
 	Check string
 	// Warning and Info are as in [engine.Finding]. If both are false, the finding is an error.
