@@ -33,8 +33,8 @@ func (t *tool) policyLint() *cobra.Command {
 --config, also check that there are people who can give each approval, and compare the documents
 with the servers' tools when the mesh last ran: names that no server or tool has, conditions that
 read missing or optional arguments or compare them with values of another type, and dangerous
-tools that no rule names. The command then sends nothing over the network. With --live, the running mesh checks the
-documents, with the tools that the servers list now.
+tools that no rule names. The command then sends nothing over the network. With --live, the
+running mesh checks the documents, with the tools that the servers list now.
 
 The command exits with 1 if a document would not load, or if a condition reads an argument that
 not every call has. It exits with 0 if there are only warnings.`,
