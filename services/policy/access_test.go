@@ -37,6 +37,7 @@ func TestCallers_AreEnforcedForEveryMethod(t *testing.T) {
 		"sluice.policy.v1.PolicyService.ListStops",
 		"sluice.policy.v1.PolicyService.ResumeCalls",
 		"sluice.policy.v1.PolicyService.StopCalls",
+		"sluice.policy.v1.PolicyService.ListAccess",
 		"sluice.policy.v1.PolicyService.WatchRevision",
 	)
 	s.CheckCallers(t, "sluice.identity.v1",

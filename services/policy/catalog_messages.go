@@ -126,11 +126,8 @@ func (s *toolRenderer) entry(ctx context.Context, name string) (*policyv1.Catalo
 		out.DefinitionDigest, out.Pin = d.Digest[:], packState(d.State, s.settings.Mode == catalog.Off)
 		out.Listed = timestamppb.New(d.LastSeen)
 	}
-	if d != nil && d.ListedTo != "" { // the stored time may be up to an hour old
-		out.ListedNow = newest(s.server.Lists).Sub(d.LastSeen) < time.Hour
-	}
+	out.ListedNow = listedNow(s.server, t)
 	for i := range t.Definitions {
-		out.ListedNow = out.ListedNow || len(t.Definitions[i].WholeVersions) > 0
 		for _, version := range t.Definitions[i].WholeVersions {
 			if !slices.Contains(out.GetProtocolVersions(), version) {
 				out.ProtocolVersions = append(out.ProtocolVersions, version)

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -126,7 +127,15 @@ func lint(ctx context.Context, cfg Config, documents []*policyv1.Document, peopl
 		found.Severity, found.Check = policyv1.Severity_SEVERITY_WARNING, "approvers"
 		out = append(out, found)
 	}
+	sortFindings(out)
 	return out
+}
+
+// sortFindings sorts findings by document, line and column.
+func sortFindings(all []*policyv1.Finding) {
+	slices.SortStableFunc(all, func(a, b *policyv1.Finding) int {
+		return cmp.Or(cmp.Compare(a.GetPath(), b.GetPath()), cmp.Compare(a.GetLine(), b.GetLine()), cmp.Compare(a.GetColumn(), b.GetColumn()))
+	})
 }
 
 // findings converts an error from reading or compiling documents to findings, with the position of each problem.
@@ -155,13 +164,24 @@ func findingOf(p strictyaml.Problem) *policyv1.Finding {
 }
 
 // LintDocuments implements policyv1.PolicyServiceServer. Findings about approvers are returned only to operators of the
-// installation, because only they may see all tokens.
+// installation, because only they may see all tokens. Findings about the lists of servers are returned only to people who
+// may read the catalog. It shares the slots of [Service.FilterTools].
 func (s *Service) LintDocuments(ctx context.Context, req *policyv1.LintDocumentsRequest) (*policyv1.LintDocumentsResponse, error) {
 	var people *engine.Approvers
 	if operatesInstallation(authn.CallerOf(ctx)) {
 		people = s.approvers
 	}
-	return &policyv1.LintDocumentsResponse{Findings: lint(ctx, s.cfg, req.GetDocuments(), people)}, nil
+	out := lint(ctx, s.cfg, req.GetDocuments(), people)
+	if checkMayRead(ctx) == nil {
+		done, err := s.listSlots.Acquire(ctx, callerOwner(ctx))
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+		out = append(out, LintLists(req.GetDocuments(), s.toolLists(ctx))...)
+		sortFindings(out)
+	}
+	return &policyv1.LintDocumentsResponse{Findings: out}, nil
 }
 
 // ApplyDocuments implements policyv1.PolicyServiceServer. It always fails, because documents come from files.

@@ -2,45 +2,100 @@ package policy
 
 import (
 	"context"
+	"maps"
 	"path/filepath"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
+	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 	"github.com/sluice-mesh/sluice/services/policy/internal/document"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// UnknownNames returns a warning for each name in documents that matches no call. Such a name is a server that is not
-// in servers, a tool that no server of its rule lists, or a name of the form `server__tool`, which only the endpoint
-// /mcp uses. servers maps each server to the names of its tools. If these names are nil, the tools of the server are
-// unknown, and UnknownNames reports only names of the form `server__tool` for it.
-func UnknownNames(documents []*policyv1.Document, servers map[string][]string) []*policyv1.Finding {
+// ToolLists contains the tools that the configured servers list. The tools of a server that was not listed yet are nil.
+type ToolLists = engine.ToolLists
+
+// ListedTool is a tool in the list of a server.
+type ListedTool = engine.ListedTool
+
+// LintLists compares documents with the lists of servers. It finds names that no configured server or listed tool has,
+// conditions that do not fit the accepted schemas of the tools, and dangerous tools that no rule names. A finding with
+// the severity error does not prevent a document from loading. Documents that do not load are skipped.
+func LintLists(documents []*policyv1.Document, lists ToolLists) []*policyv1.Finding {
 	files := make([]document.File, len(documents))
 	for i, d := range documents {
 		files[i] = document.File{Path: d.GetPath(), Text: []byte(d.GetText())}
 	}
 	var out []*policyv1.Finding
-	for _, p := range document.UnknownNames(files, engine.Inventory(servers)) {
-		found := findingOf(p)
-		found.Severity, found.Check = policyv1.Severity_SEVERITY_WARNING, "names"
+	for _, f := range document.CheckLists(files, &lists) {
+		found := findingOf(f.Problem)
+		found.Check, found.Severity = f.Check, policyv1.Severity_SEVERITY_ERROR
+		if f.Info {
+			found.Severity = policyv1.Severity_SEVERITY_INFO
+		} else if f.Warning {
+			found.Severity = policyv1.Severity_SEVERITY_WARNING
+		}
 		out = append(out, found)
+	}
+	sortFindings(out)
+	return out
+}
+
+// ListedTools returns the tools that each server listed when the mesh of this configuration last ran. It reads the
+// mesh's data directory. The result is empty if the catalog is in PostgreSQL, on another machine, or unreadable.
+func ListedTools(ctx context.Context, f *config.File, env config.Env) ToolLists {
+	source, err := f.Stores.Policy.Resolve(f, env)
+	if err != nil || source != sqlstore.SQLite {
+		return ToolLists{}
+	}
+	lists, err := store.ListedTools(ctx, filepath.Join(f.Path(f.Data), "policy", "catalogue.db"))
+	if err != nil {
+		return ToolLists{}
+	}
+	return lists
+}
+
+// toolLists returns the lists in the active catalog. The schemas are read from the store when they are needed. It
+// returns no lists if the configuration names no servers, because then the configured servers are not known.
+func (s *Service) toolLists(ctx context.Context) ToolLists {
+	if len(s.cfg.Servers) == 0 {
+		return ToolLists{}
+	}
+	servers := s.active.Load().catalog.servers
+	out := ToolLists{Tools: make(map[string][]ListedTool)}
+	for name := range maps.Keys(s.cfg.Servers) {
+		out.Tools[name] = nil
+	}
+	for name, server := range servers {
+		out.Tools[name] = server.ToolList()
+	}
+	out.Schema = func(server, tool string) engine.Schema {
+		d := servers[server].Tools[tool].Pinned()
+		if d == nil {
+			return engine.Schema{}
+		}
+		text, err := s.store.Text(ctx, server, d.Digest)
+		if err != nil {
+			return engine.Schema{} // the schema is not known
+		}
+		return catalog.SchemaOf(text)
 	}
 	return out
 }
 
-// ListedTools returns the names of the tools that each server listed when the mesh of this configuration last ran. It
-// reads the mesh's data directory. The result is empty if the catalog is in PostgreSQL, on another machine, or
-// unreadable.
-func ListedTools(ctx context.Context, f *config.File, env config.Env) map[string][]string {
-	source, err := f.Stores.Policy.Resolve(f, env)
-	if err != nil || source != sqlstore.SQLite {
-		return nil
+// findingLine returns `file:line:column: message; suggestion` without the empty parts.
+func findingLine(f *policyv1.Finding) string {
+	return strictyaml.Problem{File: f.GetPath(), Line: int(f.GetLine()), Column: int(f.GetColumn()), Message: f.GetMessage(), Suggestion: f.GetSuggestion()}.Error()
+}
+
+// warnOfLists logs what [LintLists] finds in the active documents. Information is not logged.
+func (s *Service) warnOfLists(ctx context.Context) {
+	for _, f := range LintLists(s.active.Load().documents, s.toolLists(ctx)) {
+		if f.GetSeverity() != policyv1.Severity_SEVERITY_INFO {
+			s.deps.Log.WarnContext(ctx, "a policy may not do what its author meant", "warning", findingLine(f))
+		}
 	}
-	tools, err := store.ListedTools(ctx, filepath.Join(f.Path(f.Data), "policy", "catalogue.db"))
-	if err != nil {
-		return nil
-	}
-	return tools
 }

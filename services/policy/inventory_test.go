@@ -11,9 +11,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-func TestUnknownNames(t *testing.T) {
+func TestLintLists_ReportsUnknownNames(t *testing.T) {
 	t.Parallel()
-	known := map[string][]string{"files": {"read_file", "write_file", "odd__name"}, "git-hub": {"create_issue"}, "new": nil}
+	known := policy.ToolLists{Tools: map[string][]policy.ListedTool{
+		"files": {{Name: "read_file"}, {Name: "write_file"}, {Name: "odd__name"}}, "git-hub": {{Name: "create_issue"}}, "new": nil,
+	}}
 	tests := []struct {
 		name, document string
 		want           []string
@@ -43,9 +45,12 @@ func TestUnknownNames(t *testing.T) {
 	for _, c := range tests {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			found := policy.UnknownNames([]*policyv1.Document{{Path: "p.yaml", Text: "version: 1\n" + c.document}}, known)
+			found := policy.LintLists([]*policyv1.Document{{Path: "p.yaml", Text: "version: 1\n" + c.document}}, known)
 			var got []string
 			for _, f := range found {
+				if f.GetCheck() == "not-listed" {
+					continue
+				}
 				text := fmt.Sprintf("%d: %s", f.GetLine(), f.GetMessage())
 				if f.GetSuggestion() != "" {
 					text += "; " + f.GetSuggestion()

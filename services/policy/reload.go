@@ -34,6 +34,7 @@ func (s *Service) watch(ctx context.Context) error {
 		s.deps.Log.WarnContext(ctx, "the configuration observes servers", "warning", w)
 	}
 	s.warn(ctx)
+	s.warnOfLists(ctx)
 	done := fingerprintOf(s.active.Load().documents, nil)
 	for last := done; ; {
 		select {
@@ -45,6 +46,9 @@ func (s *Service) watch(ctx context.Context) error {
 		now := fingerprintOf(documents, err)
 		if now == last && now != done {
 			s.replace(ctx, documents, err)
+			if s.active.Load().rejected == nil {
+				s.warnOfLists(ctx)
+			}
 			done = now
 		}
 		last = now

@@ -30,7 +30,8 @@ type Severity int32
 const (
 	// Treated as an error.
 	Severity_SEVERITY_UNSPECIFIED Severity = 0
-	// The document does not load.
+	// The document does not load. With the check `optional-arguments` it loads, but a condition fails for calls that the
+	// schema of a tool allows.
 	Severity_SEVERITY_ERROR Severity = 1
 	// The document loads, but probably does not have the effect that its author intended.
 	Severity_SEVERITY_WARNING Severity = 2

@@ -25,12 +25,14 @@ var File_sluice_policy_v1_policy_service_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_policy_service_proto_rawDesc = "" +
 	"\n" +
-	"%sluice/policy/v1/policy_service.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x1fsluice/policy/v1/document.proto\x1a sluice/policy/v1/judgement.proto\x1a\x1fsluice/policy/v1/revision.proto\x1a\x1bsluice/policy/v1/stop.proto2\xa4\x11\n" +
+	"%sluice/policy/v1/policy_service.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x1dsluice/policy/v1/access.proto\x1a\x1fsluice/policy/v1/document.proto\x1a sluice/policy/v1/judgement.proto\x1a\x1fsluice/policy/v1/revision.proto\x1a\x1bsluice/policy/v1/stop.proto2\x87\x12\n" +
 	"\rPolicyService\x12p\n" +
 	"\n" +
 	"DecideCall\x12#.sluice.policy.v1.DecideCallRequest\x1a$.sluice.policy.v1.DecideCallResponse\"\x17\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\xc0\x02\xd8\xf3\x18\x01\x12k\n" +
-	"\vExplainCall\x12$.sluice.policy.v1.ExplainCallRequest\x1a%.sluice.policy.v1.ExplainCallResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\xc0\x02\x12o\n" +
+	"\vExplainCall\x12$.sluice.policy.v1.ExplainCallRequest\x1a%.sluice.policy.v1.ExplainCallResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\xc0\x02\x12a\n" +
+	"\n" +
+	"ListAccess\x12#.sluice.policy.v1.ListAccessRequest\x1a$.sluice.policy.v1.ListAccessResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12o\n" +
 	"\vFilterTools\x12$.sluice.policy.v1.FilterToolsRequest\x1a%.sluice.policy.v1.FilterToolsResponse\"\x13\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x02\x12o\n" +
 	"\vFilterNames\x12$.sluice.policy.v1.FilterNamesRequest\x1a%.sluice.policy.v1.FilterNamesResponse\"\x13\xca\xf3\x18\b\n" +
@@ -59,88 +61,92 @@ const file_sluice_policy_v1_policy_service_proto_rawDesc = "" +
 var file_sluice_policy_v1_policy_service_proto_goTypes = []any{
 	(*DecideCallRequest)(nil),       // 0: sluice.policy.v1.DecideCallRequest
 	(*ExplainCallRequest)(nil),      // 1: sluice.policy.v1.ExplainCallRequest
-	(*FilterToolsRequest)(nil),      // 2: sluice.policy.v1.FilterToolsRequest
-	(*FilterNamesRequest)(nil),      // 3: sluice.policy.v1.FilterNamesRequest
-	(*CheckServerRequest)(nil),      // 4: sluice.policy.v1.CheckServerRequest
-	(*LintDocumentsRequest)(nil),    // 5: sluice.policy.v1.LintDocumentsRequest
-	(*TestDocumentsRequest)(nil),    // 6: sluice.policy.v1.TestDocumentsRequest
-	(*SimulateCallRequest)(nil),     // 7: sluice.policy.v1.SimulateCallRequest
-	(*DiffRevisionsRequest)(nil),    // 8: sluice.policy.v1.DiffRevisionsRequest
-	(*ReplayCallsRequest)(nil),      // 9: sluice.policy.v1.ReplayCallsRequest
-	(*SuggestDocumentRequest)(nil),  // 10: sluice.policy.v1.SuggestDocumentRequest
-	(*ImportDocumentRequest)(nil),   // 11: sluice.policy.v1.ImportDocumentRequest
-	(*ApplyDocumentsRequest)(nil),   // 12: sluice.policy.v1.ApplyDocumentsRequest
-	(*GetRevisionRequest)(nil),      // 13: sluice.policy.v1.GetRevisionRequest
-	(*ListRevisionsRequest)(nil),    // 14: sluice.policy.v1.ListRevisionsRequest
-	(*LeaseRevisionRequest)(nil),    // 15: sluice.policy.v1.LeaseRevisionRequest
-	(*WatchRevisionRequest)(nil),    // 16: sluice.policy.v1.WatchRevisionRequest
-	(*StopCallsRequest)(nil),        // 17: sluice.policy.v1.StopCallsRequest
-	(*ResumeCallsRequest)(nil),      // 18: sluice.policy.v1.ResumeCallsRequest
-	(*ListStopsRequest)(nil),        // 19: sluice.policy.v1.ListStopsRequest
-	(*DecideCallResponse)(nil),      // 20: sluice.policy.v1.DecideCallResponse
-	(*ExplainCallResponse)(nil),     // 21: sluice.policy.v1.ExplainCallResponse
-	(*FilterToolsResponse)(nil),     // 22: sluice.policy.v1.FilterToolsResponse
-	(*FilterNamesResponse)(nil),     // 23: sluice.policy.v1.FilterNamesResponse
-	(*CheckServerResponse)(nil),     // 24: sluice.policy.v1.CheckServerResponse
-	(*LintDocumentsResponse)(nil),   // 25: sluice.policy.v1.LintDocumentsResponse
-	(*TestDocumentsResponse)(nil),   // 26: sluice.policy.v1.TestDocumentsResponse
-	(*SimulateCallResponse)(nil),    // 27: sluice.policy.v1.SimulateCallResponse
-	(*DiffRevisionsResponse)(nil),   // 28: sluice.policy.v1.DiffRevisionsResponse
-	(*ReplayCallsResponse)(nil),     // 29: sluice.policy.v1.ReplayCallsResponse
-	(*SuggestDocumentResponse)(nil), // 30: sluice.policy.v1.SuggestDocumentResponse
-	(*ImportDocumentResponse)(nil),  // 31: sluice.policy.v1.ImportDocumentResponse
-	(*ApplyDocumentsResponse)(nil),  // 32: sluice.policy.v1.ApplyDocumentsResponse
-	(*GetRevisionResponse)(nil),     // 33: sluice.policy.v1.GetRevisionResponse
-	(*ListRevisionsResponse)(nil),   // 34: sluice.policy.v1.ListRevisionsResponse
-	(*LeaseRevisionResponse)(nil),   // 35: sluice.policy.v1.LeaseRevisionResponse
-	(*WatchRevisionResponse)(nil),   // 36: sluice.policy.v1.WatchRevisionResponse
-	(*StopCallsResponse)(nil),       // 37: sluice.policy.v1.StopCallsResponse
-	(*ResumeCallsResponse)(nil),     // 38: sluice.policy.v1.ResumeCallsResponse
-	(*ListStopsResponse)(nil),       // 39: sluice.policy.v1.ListStopsResponse
+	(*ListAccessRequest)(nil),       // 2: sluice.policy.v1.ListAccessRequest
+	(*FilterToolsRequest)(nil),      // 3: sluice.policy.v1.FilterToolsRequest
+	(*FilterNamesRequest)(nil),      // 4: sluice.policy.v1.FilterNamesRequest
+	(*CheckServerRequest)(nil),      // 5: sluice.policy.v1.CheckServerRequest
+	(*LintDocumentsRequest)(nil),    // 6: sluice.policy.v1.LintDocumentsRequest
+	(*TestDocumentsRequest)(nil),    // 7: sluice.policy.v1.TestDocumentsRequest
+	(*SimulateCallRequest)(nil),     // 8: sluice.policy.v1.SimulateCallRequest
+	(*DiffRevisionsRequest)(nil),    // 9: sluice.policy.v1.DiffRevisionsRequest
+	(*ReplayCallsRequest)(nil),      // 10: sluice.policy.v1.ReplayCallsRequest
+	(*SuggestDocumentRequest)(nil),  // 11: sluice.policy.v1.SuggestDocumentRequest
+	(*ImportDocumentRequest)(nil),   // 12: sluice.policy.v1.ImportDocumentRequest
+	(*ApplyDocumentsRequest)(nil),   // 13: sluice.policy.v1.ApplyDocumentsRequest
+	(*GetRevisionRequest)(nil),      // 14: sluice.policy.v1.GetRevisionRequest
+	(*ListRevisionsRequest)(nil),    // 15: sluice.policy.v1.ListRevisionsRequest
+	(*LeaseRevisionRequest)(nil),    // 16: sluice.policy.v1.LeaseRevisionRequest
+	(*WatchRevisionRequest)(nil),    // 17: sluice.policy.v1.WatchRevisionRequest
+	(*StopCallsRequest)(nil),        // 18: sluice.policy.v1.StopCallsRequest
+	(*ResumeCallsRequest)(nil),      // 19: sluice.policy.v1.ResumeCallsRequest
+	(*ListStopsRequest)(nil),        // 20: sluice.policy.v1.ListStopsRequest
+	(*DecideCallResponse)(nil),      // 21: sluice.policy.v1.DecideCallResponse
+	(*ExplainCallResponse)(nil),     // 22: sluice.policy.v1.ExplainCallResponse
+	(*ListAccessResponse)(nil),      // 23: sluice.policy.v1.ListAccessResponse
+	(*FilterToolsResponse)(nil),     // 24: sluice.policy.v1.FilterToolsResponse
+	(*FilterNamesResponse)(nil),     // 25: sluice.policy.v1.FilterNamesResponse
+	(*CheckServerResponse)(nil),     // 26: sluice.policy.v1.CheckServerResponse
+	(*LintDocumentsResponse)(nil),   // 27: sluice.policy.v1.LintDocumentsResponse
+	(*TestDocumentsResponse)(nil),   // 28: sluice.policy.v1.TestDocumentsResponse
+	(*SimulateCallResponse)(nil),    // 29: sluice.policy.v1.SimulateCallResponse
+	(*DiffRevisionsResponse)(nil),   // 30: sluice.policy.v1.DiffRevisionsResponse
+	(*ReplayCallsResponse)(nil),     // 31: sluice.policy.v1.ReplayCallsResponse
+	(*SuggestDocumentResponse)(nil), // 32: sluice.policy.v1.SuggestDocumentResponse
+	(*ImportDocumentResponse)(nil),  // 33: sluice.policy.v1.ImportDocumentResponse
+	(*ApplyDocumentsResponse)(nil),  // 34: sluice.policy.v1.ApplyDocumentsResponse
+	(*GetRevisionResponse)(nil),     // 35: sluice.policy.v1.GetRevisionResponse
+	(*ListRevisionsResponse)(nil),   // 36: sluice.policy.v1.ListRevisionsResponse
+	(*LeaseRevisionResponse)(nil),   // 37: sluice.policy.v1.LeaseRevisionResponse
+	(*WatchRevisionResponse)(nil),   // 38: sluice.policy.v1.WatchRevisionResponse
+	(*StopCallsResponse)(nil),       // 39: sluice.policy.v1.StopCallsResponse
+	(*ResumeCallsResponse)(nil),     // 40: sluice.policy.v1.ResumeCallsResponse
+	(*ListStopsResponse)(nil),       // 41: sluice.policy.v1.ListStopsResponse
 }
 var file_sluice_policy_v1_policy_service_proto_depIdxs = []int32{
 	0,  // 0: sluice.policy.v1.PolicyService.DecideCall:input_type -> sluice.policy.v1.DecideCallRequest
 	1,  // 1: sluice.policy.v1.PolicyService.ExplainCall:input_type -> sluice.policy.v1.ExplainCallRequest
-	2,  // 2: sluice.policy.v1.PolicyService.FilterTools:input_type -> sluice.policy.v1.FilterToolsRequest
-	3,  // 3: sluice.policy.v1.PolicyService.FilterNames:input_type -> sluice.policy.v1.FilterNamesRequest
-	4,  // 4: sluice.policy.v1.PolicyService.CheckServer:input_type -> sluice.policy.v1.CheckServerRequest
-	5,  // 5: sluice.policy.v1.PolicyService.LintDocuments:input_type -> sluice.policy.v1.LintDocumentsRequest
-	6,  // 6: sluice.policy.v1.PolicyService.TestDocuments:input_type -> sluice.policy.v1.TestDocumentsRequest
-	7,  // 7: sluice.policy.v1.PolicyService.SimulateCall:input_type -> sluice.policy.v1.SimulateCallRequest
-	8,  // 8: sluice.policy.v1.PolicyService.DiffRevisions:input_type -> sluice.policy.v1.DiffRevisionsRequest
-	9,  // 9: sluice.policy.v1.PolicyService.ReplayCalls:input_type -> sluice.policy.v1.ReplayCallsRequest
-	10, // 10: sluice.policy.v1.PolicyService.SuggestDocument:input_type -> sluice.policy.v1.SuggestDocumentRequest
-	11, // 11: sluice.policy.v1.PolicyService.ImportDocument:input_type -> sluice.policy.v1.ImportDocumentRequest
-	12, // 12: sluice.policy.v1.PolicyService.ApplyDocuments:input_type -> sluice.policy.v1.ApplyDocumentsRequest
-	13, // 13: sluice.policy.v1.PolicyService.GetRevision:input_type -> sluice.policy.v1.GetRevisionRequest
-	14, // 14: sluice.policy.v1.PolicyService.ListRevisions:input_type -> sluice.policy.v1.ListRevisionsRequest
-	15, // 15: sluice.policy.v1.PolicyService.LeaseRevision:input_type -> sluice.policy.v1.LeaseRevisionRequest
-	16, // 16: sluice.policy.v1.PolicyService.WatchRevision:input_type -> sluice.policy.v1.WatchRevisionRequest
-	17, // 17: sluice.policy.v1.PolicyService.StopCalls:input_type -> sluice.policy.v1.StopCallsRequest
-	18, // 18: sluice.policy.v1.PolicyService.ResumeCalls:input_type -> sluice.policy.v1.ResumeCallsRequest
-	19, // 19: sluice.policy.v1.PolicyService.ListStops:input_type -> sluice.policy.v1.ListStopsRequest
-	20, // 20: sluice.policy.v1.PolicyService.DecideCall:output_type -> sluice.policy.v1.DecideCallResponse
-	21, // 21: sluice.policy.v1.PolicyService.ExplainCall:output_type -> sluice.policy.v1.ExplainCallResponse
-	22, // 22: sluice.policy.v1.PolicyService.FilterTools:output_type -> sluice.policy.v1.FilterToolsResponse
-	23, // 23: sluice.policy.v1.PolicyService.FilterNames:output_type -> sluice.policy.v1.FilterNamesResponse
-	24, // 24: sluice.policy.v1.PolicyService.CheckServer:output_type -> sluice.policy.v1.CheckServerResponse
-	25, // 25: sluice.policy.v1.PolicyService.LintDocuments:output_type -> sluice.policy.v1.LintDocumentsResponse
-	26, // 26: sluice.policy.v1.PolicyService.TestDocuments:output_type -> sluice.policy.v1.TestDocumentsResponse
-	27, // 27: sluice.policy.v1.PolicyService.SimulateCall:output_type -> sluice.policy.v1.SimulateCallResponse
-	28, // 28: sluice.policy.v1.PolicyService.DiffRevisions:output_type -> sluice.policy.v1.DiffRevisionsResponse
-	29, // 29: sluice.policy.v1.PolicyService.ReplayCalls:output_type -> sluice.policy.v1.ReplayCallsResponse
-	30, // 30: sluice.policy.v1.PolicyService.SuggestDocument:output_type -> sluice.policy.v1.SuggestDocumentResponse
-	31, // 31: sluice.policy.v1.PolicyService.ImportDocument:output_type -> sluice.policy.v1.ImportDocumentResponse
-	32, // 32: sluice.policy.v1.PolicyService.ApplyDocuments:output_type -> sluice.policy.v1.ApplyDocumentsResponse
-	33, // 33: sluice.policy.v1.PolicyService.GetRevision:output_type -> sluice.policy.v1.GetRevisionResponse
-	34, // 34: sluice.policy.v1.PolicyService.ListRevisions:output_type -> sluice.policy.v1.ListRevisionsResponse
-	35, // 35: sluice.policy.v1.PolicyService.LeaseRevision:output_type -> sluice.policy.v1.LeaseRevisionResponse
-	36, // 36: sluice.policy.v1.PolicyService.WatchRevision:output_type -> sluice.policy.v1.WatchRevisionResponse
-	37, // 37: sluice.policy.v1.PolicyService.StopCalls:output_type -> sluice.policy.v1.StopCallsResponse
-	38, // 38: sluice.policy.v1.PolicyService.ResumeCalls:output_type -> sluice.policy.v1.ResumeCallsResponse
-	39, // 39: sluice.policy.v1.PolicyService.ListStops:output_type -> sluice.policy.v1.ListStopsResponse
-	20, // [20:40] is the sub-list for method output_type
-	0,  // [0:20] is the sub-list for method input_type
+	2,  // 2: sluice.policy.v1.PolicyService.ListAccess:input_type -> sluice.policy.v1.ListAccessRequest
+	3,  // 3: sluice.policy.v1.PolicyService.FilterTools:input_type -> sluice.policy.v1.FilterToolsRequest
+	4,  // 4: sluice.policy.v1.PolicyService.FilterNames:input_type -> sluice.policy.v1.FilterNamesRequest
+	5,  // 5: sluice.policy.v1.PolicyService.CheckServer:input_type -> sluice.policy.v1.CheckServerRequest
+	6,  // 6: sluice.policy.v1.PolicyService.LintDocuments:input_type -> sluice.policy.v1.LintDocumentsRequest
+	7,  // 7: sluice.policy.v1.PolicyService.TestDocuments:input_type -> sluice.policy.v1.TestDocumentsRequest
+	8,  // 8: sluice.policy.v1.PolicyService.SimulateCall:input_type -> sluice.policy.v1.SimulateCallRequest
+	9,  // 9: sluice.policy.v1.PolicyService.DiffRevisions:input_type -> sluice.policy.v1.DiffRevisionsRequest
+	10, // 10: sluice.policy.v1.PolicyService.ReplayCalls:input_type -> sluice.policy.v1.ReplayCallsRequest
+	11, // 11: sluice.policy.v1.PolicyService.SuggestDocument:input_type -> sluice.policy.v1.SuggestDocumentRequest
+	12, // 12: sluice.policy.v1.PolicyService.ImportDocument:input_type -> sluice.policy.v1.ImportDocumentRequest
+	13, // 13: sluice.policy.v1.PolicyService.ApplyDocuments:input_type -> sluice.policy.v1.ApplyDocumentsRequest
+	14, // 14: sluice.policy.v1.PolicyService.GetRevision:input_type -> sluice.policy.v1.GetRevisionRequest
+	15, // 15: sluice.policy.v1.PolicyService.ListRevisions:input_type -> sluice.policy.v1.ListRevisionsRequest
+	16, // 16: sluice.policy.v1.PolicyService.LeaseRevision:input_type -> sluice.policy.v1.LeaseRevisionRequest
+	17, // 17: sluice.policy.v1.PolicyService.WatchRevision:input_type -> sluice.policy.v1.WatchRevisionRequest
+	18, // 18: sluice.policy.v1.PolicyService.StopCalls:input_type -> sluice.policy.v1.StopCallsRequest
+	19, // 19: sluice.policy.v1.PolicyService.ResumeCalls:input_type -> sluice.policy.v1.ResumeCallsRequest
+	20, // 20: sluice.policy.v1.PolicyService.ListStops:input_type -> sluice.policy.v1.ListStopsRequest
+	21, // 21: sluice.policy.v1.PolicyService.DecideCall:output_type -> sluice.policy.v1.DecideCallResponse
+	22, // 22: sluice.policy.v1.PolicyService.ExplainCall:output_type -> sluice.policy.v1.ExplainCallResponse
+	23, // 23: sluice.policy.v1.PolicyService.ListAccess:output_type -> sluice.policy.v1.ListAccessResponse
+	24, // 24: sluice.policy.v1.PolicyService.FilterTools:output_type -> sluice.policy.v1.FilterToolsResponse
+	25, // 25: sluice.policy.v1.PolicyService.FilterNames:output_type -> sluice.policy.v1.FilterNamesResponse
+	26, // 26: sluice.policy.v1.PolicyService.CheckServer:output_type -> sluice.policy.v1.CheckServerResponse
+	27, // 27: sluice.policy.v1.PolicyService.LintDocuments:output_type -> sluice.policy.v1.LintDocumentsResponse
+	28, // 28: sluice.policy.v1.PolicyService.TestDocuments:output_type -> sluice.policy.v1.TestDocumentsResponse
+	29, // 29: sluice.policy.v1.PolicyService.SimulateCall:output_type -> sluice.policy.v1.SimulateCallResponse
+	30, // 30: sluice.policy.v1.PolicyService.DiffRevisions:output_type -> sluice.policy.v1.DiffRevisionsResponse
+	31, // 31: sluice.policy.v1.PolicyService.ReplayCalls:output_type -> sluice.policy.v1.ReplayCallsResponse
+	32, // 32: sluice.policy.v1.PolicyService.SuggestDocument:output_type -> sluice.policy.v1.SuggestDocumentResponse
+	33, // 33: sluice.policy.v1.PolicyService.ImportDocument:output_type -> sluice.policy.v1.ImportDocumentResponse
+	34, // 34: sluice.policy.v1.PolicyService.ApplyDocuments:output_type -> sluice.policy.v1.ApplyDocumentsResponse
+	35, // 35: sluice.policy.v1.PolicyService.GetRevision:output_type -> sluice.policy.v1.GetRevisionResponse
+	36, // 36: sluice.policy.v1.PolicyService.ListRevisions:output_type -> sluice.policy.v1.ListRevisionsResponse
+	37, // 37: sluice.policy.v1.PolicyService.LeaseRevision:output_type -> sluice.policy.v1.LeaseRevisionResponse
+	38, // 38: sluice.policy.v1.PolicyService.WatchRevision:output_type -> sluice.policy.v1.WatchRevisionResponse
+	39, // 39: sluice.policy.v1.PolicyService.StopCalls:output_type -> sluice.policy.v1.StopCallsResponse
+	40, // 40: sluice.policy.v1.PolicyService.ResumeCalls:output_type -> sluice.policy.v1.ResumeCallsResponse
+	41, // 41: sluice.policy.v1.PolicyService.ListStops:output_type -> sluice.policy.v1.ListStopsResponse
+	21, // [21:42] is the sub-list for method output_type
+	0,  // [0:21] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name
@@ -151,6 +157,7 @@ func file_sluice_policy_v1_policy_service_proto_init() {
 	if File_sluice_policy_v1_policy_service_proto != nil {
 		return
 	}
+	file_sluice_policy_v1_access_proto_init()
 	file_sluice_policy_v1_document_proto_init()
 	file_sluice_policy_v1_judgement_proto_init()
 	file_sluice_policy_v1_revision_proto_init()

@@ -21,6 +21,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	PolicyService_DecideCall_FullMethodName      = "/sluice.policy.v1.PolicyService/DecideCall"
 	PolicyService_ExplainCall_FullMethodName     = "/sluice.policy.v1.PolicyService/ExplainCall"
+	PolicyService_ListAccess_FullMethodName      = "/sluice.policy.v1.PolicyService/ListAccess"
 	PolicyService_FilterTools_FullMethodName     = "/sluice.policy.v1.PolicyService/FilterTools"
 	PolicyService_FilterNames_FullMethodName     = "/sluice.policy.v1.PolicyService/FilterNames"
 	PolicyService_CheckServer_FullMethodName     = "/sluice.policy.v1.PolicyService/CheckServer"
@@ -67,6 +68,13 @@ type PolicyServiceClient interface {
 	// other than "default" receive only the rules that matched, without the patterns of those rules. Errors: those of
 	// DecideCall about a subject and the active revision.
 	ExplainCall(ctx context.Context, in *ExplainCallRequest, opts ...grpc.CallOption) (*ExplainCallResponse, error)
+	// ListAccess returns what one principal may do: a summary of each server, or the tools of one server. The decisions are
+	// those of DecideCall for calls with any arguments at any time. It does not count against limits. For people of
+	// tenants other than "default", the response omits conditions, and tools that the principal does not see in lists or
+	// that the server has listed only to sessions. Errors: those of DecideCall about a subject and the active revision, and
+	//
+	//	NOT_FOUND  SERVER_UNKNOWN: the server is neither configured nor in the catalog
+	ListAccess(ctx context.Context, in *ListAccessRequest, opts ...grpc.CallOption) (*ListAccessResponse, error)
 	// FilterTools returns the visibility of the tools of a list to the caller. A tool is shown if a call with some
 	// arguments could be allowed or wait for approval, or if the rule that denies it gives a reason. A tool is hidden if
 	// it is quarantined, or if its definition is pinned and not accepted. The RPC changes no state and is safe to repeat.
@@ -83,7 +91,8 @@ type PolicyServiceClient interface {
 	// safe to repeat. Its response is valid while the revision is active. Errors: those of DecideCall about a subject and
 	// the active revision.
 	CheckServer(ctx context.Context, in *CheckServerRequest, opts ...grpc.CallOption) (*CheckServerResponse, error)
-	// LintDocuments checks documents without applying them.
+	// LintDocuments checks documents without applying them. For people of the tenant "default" it also compares them with
+	// the lists of the configured servers and the accepted schemas of their tools.
 	LintDocuments(ctx context.Context, in *LintDocumentsRequest, opts ...grpc.CallOption) (*LintDocumentsResponse, error)
 	// TestDocuments runs the tests in documents without applying them. This version does not serve it: UNIMPLEMENTED,
 	// NOT_SERVED. Use `sluice policy explain` or DecideCall, which evaluate calls with the active documents.
@@ -187,6 +196,16 @@ func (c *policyServiceClient) ExplainCall(ctx context.Context, in *ExplainCallRe
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ExplainCallResponse)
 	err := c.cc.Invoke(ctx, PolicyService_ExplainCall_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *policyServiceClient) ListAccess(ctx context.Context, in *ListAccessRequest, opts ...grpc.CallOption) (*ListAccessResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListAccessResponse)
+	err := c.cc.Invoke(ctx, PolicyService_ListAccess_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -420,6 +439,13 @@ type PolicyServiceServer interface {
 	// other than "default" receive only the rules that matched, without the patterns of those rules. Errors: those of
 	// DecideCall about a subject and the active revision.
 	ExplainCall(context.Context, *ExplainCallRequest) (*ExplainCallResponse, error)
+	// ListAccess returns what one principal may do: a summary of each server, or the tools of one server. The decisions are
+	// those of DecideCall for calls with any arguments at any time. It does not count against limits. For people of
+	// tenants other than "default", the response omits conditions, and tools that the principal does not see in lists or
+	// that the server has listed only to sessions. Errors: those of DecideCall about a subject and the active revision, and
+	//
+	//	NOT_FOUND  SERVER_UNKNOWN: the server is neither configured nor in the catalog
+	ListAccess(context.Context, *ListAccessRequest) (*ListAccessResponse, error)
 	// FilterTools returns the visibility of the tools of a list to the caller. A tool is shown if a call with some
 	// arguments could be allowed or wait for approval, or if the rule that denies it gives a reason. A tool is hidden if
 	// it is quarantined, or if its definition is pinned and not accepted. The RPC changes no state and is safe to repeat.
@@ -436,7 +462,8 @@ type PolicyServiceServer interface {
 	// safe to repeat. Its response is valid while the revision is active. Errors: those of DecideCall about a subject and
 	// the active revision.
 	CheckServer(context.Context, *CheckServerRequest) (*CheckServerResponse, error)
-	// LintDocuments checks documents without applying them.
+	// LintDocuments checks documents without applying them. For people of the tenant "default" it also compares them with
+	// the lists of the configured servers and the accepted schemas of their tools.
 	LintDocuments(context.Context, *LintDocumentsRequest) (*LintDocumentsResponse, error)
 	// TestDocuments runs the tests in documents without applying them. This version does not serve it: UNIMPLEMENTED,
 	// NOT_SERVED. Use `sluice policy explain` or DecideCall, which evaluate calls with the active documents.
@@ -531,6 +558,9 @@ func (UnimplementedPolicyServiceServer) DecideCall(context.Context, *DecideCallR
 }
 func (UnimplementedPolicyServiceServer) ExplainCall(context.Context, *ExplainCallRequest) (*ExplainCallResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ExplainCall not implemented")
+}
+func (UnimplementedPolicyServiceServer) ListAccess(context.Context, *ListAccessRequest) (*ListAccessResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListAccess not implemented")
 }
 func (UnimplementedPolicyServiceServer) FilterTools(context.Context, *FilterToolsRequest) (*FilterToolsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method FilterTools not implemented")
@@ -639,6 +669,24 @@ func _PolicyService_ExplainCall_Handler(srv interface{}, ctx context.Context, de
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(PolicyServiceServer).ExplainCall(ctx, req.(*ExplainCallRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PolicyService_ListAccess_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListAccessRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PolicyServiceServer).ListAccess(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PolicyService_ListAccess_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PolicyServiceServer).ListAccess(ctx, req.(*ListAccessRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -956,6 +1004,10 @@ var PolicyService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ExplainCall",
 			Handler:    _PolicyService_ExplainCall_Handler,
+		},
+		{
+			MethodName: "ListAccess",
+			Handler:    _PolicyService_ListAccess_Handler,
 		},
 		{
 			MethodName: "FilterTools",

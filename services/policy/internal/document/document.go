@@ -94,6 +94,7 @@ func ParseSet(files []File, people *engine.Approvers, now time.Time) (*Set, erro
 	var problems strictyaml.Errors
 	set := &Set{Documents: make([]engine.Document, 0, len(files))}
 	owners := make(map[string]string)
+	var readers []*reader
 	for _, f := range files {
 		r, d, err := parse(f.Path, f.Text, people, now)
 		if found, ok := errors.AsType[strictyaml.Errors](err); ok {
@@ -111,9 +112,13 @@ func ParseSet(files []File, people *engine.Approvers, now time.Time) (*Set, erro
 		set.Documents = append(set.Documents, d)
 		set.Warnings = append(set.Warnings, r.warnings...)
 		set.Tests = append(set.Tests, r.read...)
+		readers = append(readers, r)
 	}
 	if len(problems) > 0 {
 		return nil, problems // in the order of the files, and sorted for each file
+	}
+	for _, w := range engine.CheckOverlaps(set.Documents) {
+		set.Warnings = append(set.Warnings, readers[w.Document].problem(w.ParseError))
 	}
 	return set, nil
 }

@@ -62,7 +62,12 @@ func loadMessages(t *testing.T, m message) string {
 	if strings.HasPrefix(m.name, "people: ") {
 		people = testApprovers
 	}
-	set, err := document.ParseSet([]document.File{{Path: "p.yaml", Text: m.text}}, people, testNow)
+	files := []document.File{{Path: "p.yaml", Text: m.text}}
+	if strings.HasPrefix(m.name, "documents: ") {
+		one, other, _ := strings.Cut(string(m.text), "\n---\n")
+		files = []document.File{{Path: "p.yaml", Text: []byte(one)}, {Path: "q.yaml", Text: []byte(other)}}
+	}
+	set, err := document.ParseSet(files, people, testNow)
 	problems, ok := errors.AsType[strictyaml.Errors](err)
 	switch {
 	case ok:
@@ -144,7 +149,7 @@ func escape(text []byte) []byte { return []byte(escapes.Replace(string(text))) }
 // sources to a reason why they are not tested: they are not messages, or no document of the archive can cause them.
 var (
 	messageSources = []string{
-		".", "../engine/parse_error.go", "../engine/conditional_check.go", "../engine/names_check.go", "../engine/glob.go", "../engine/approvers.go", "../../../internal/strictyaml/survey.go",
+		".", "../engine/parse_error.go", "../engine/conditional_check.go", "../engine/names_check.go", "../engine/overlap.go", "../engine/glob.go", "../engine/approvers.go", "../../../internal/strictyaml/survey.go",
 		"../../../internal/strictyaml/source.go", "../../../internal/strictyaml/syntax_hint.go", "../../../internal/strictyaml/decode.go", "../../../internal/strictyaml/scalar.go", "../engine/facts.go", "../condition/condition.go", "../condition/pattern.go",
 		"../condition/check.go", "../condition/error.go", "../condition/misleading_tests.go", "../../../internal/observe",
 	}

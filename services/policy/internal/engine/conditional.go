@@ -18,6 +18,8 @@ type evaluations struct {
 	// open is the number of results that are unknown. assumed contains one bit for each of them: the result that a
 	// decision assumes.
 	open, assumed uint
+	// failing contains one bit for each unknown result: whether a decision assumes that the condition can't be evaluated.
+	failing uint
 	// permissive reports whether each rule whose condition has an unknown result applies.
 	permissive bool
 }
@@ -106,7 +108,10 @@ func (c *Call) evaluate(when *condition.Condition, i int) (condition.Result, err
 	if found.result != condition.Unknown || e.permissive {
 		return found.result, found.err
 	}
-	if e.assumed&(1<<found.bit) != 0 {
+	switch bit := uint(1) << found.bit; {
+	case e.failing&bit != 0:
+		return condition.Failed, errAssumedFailure
+	case e.assumed&bit != 0:
 		return condition.True, nil
 	}
 	return condition.False, nil

@@ -63,6 +63,12 @@ type Document struct {
 	Rules []Rule
 }
 
+// isObserved reports whether a rule has a time until which it is observed, or its document has one. The time may have
+// passed.
+func (d *Document) isObserved(rule int) bool {
+	return !d.ObserveUntil.IsZero() || !d.Rules[rule].ObserveUntil.IsZero()
+}
+
 // A Rule decides about the calls that it matches. It has either a Name or a Tool.
 type Rule struct {
 	// Name is unique in the document and has the same form as the name of a document. It must not start with "tools.",

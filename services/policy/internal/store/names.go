@@ -10,34 +10,57 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// ListedTools returns the names of the tools in the newest whole lists of each server. It reads a SQLite database,
-// which another process may have open, and writes nothing. The result has no entry for a server without whole lists.
-func ListedTools(ctx context.Context, file string) (tools map[string][]string, err error) {
+// ListedTools returns the tools in the newest whole lists of each server, with their schemas. It reads a SQLite
+// database, which another process may have open, and writes nothing. The result has no entry for a server without whole
+// lists.
+func ListedTools(ctx context.Context, file string) (lists engine.ToolLists, err error) {
 	db, err := sqlstore.OpenReadOnly(file)
 	if err != nil {
-		return nil, err
+		return engine.ToolLists{}, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
+	servers, err := readServers(ctx, db, file)
+	if err != nil {
+		return engine.ToolLists{}, err
+	}
+	lists.Tools = make(map[string][]engine.ListedTool, len(servers))
+	schemas := make(map[string]engine.Schema)
+	for _, s := range servers {
+		if list := s.ToolList(); list != nil {
+			lists.Tools[s.Name] = list
+		}
+		for _, name := range s.ListedNow() {
+			var text string
+			row := db.QueryRowContext(ctx, "SELECT text FROM definitions WHERE server = $1 AND digest = $2", s.Name, hexOf(s.Tools[name].Pinned().Digest))
+			if err := row.Scan(&text); err == nil { // otherwise the schema is not known
+				schemas[s.Name+"/"+name] = catalog.SchemaOf(text)
+			}
+		}
+	}
+	lists.Schema = func(server, tool string) engine.Schema { return schemas[server+"/"+tool] }
+	return lists, nil
+}
+
+func readServers(ctx context.Context, db *sql.DB, file string) ([]*catalog.Server, error) {
 	rows, err := db.QueryContext(ctx, "SELECT state FROM servers")
 	if err != nil {
 		return nil, fmt.Errorf("read the catalog %s: %w", file, err)
 	}
 	defer rows.Close() //nolint:errcheck // Err reports the error
-	tools = make(map[string][]string)
+	var out []*catalog.Server
 	for rows.Next() {
 		var state sql.RawBytes
-		var server catalog.Server
+		server := new(catalog.Server)
 		if err := rows.Scan(&state); err != nil {
 			return nil, fmt.Errorf("read the catalog %s: %w", file, err)
 		}
-		if err := json.Unmarshal(state, &server); err != nil {
+		if err := json.Unmarshal(state, server); err != nil {
 			return nil, fmt.Errorf("read a server of the catalog %s: %w", file, err)
 		}
-		if len(server.Lists) > 0 {
-			tools[server.Name] = server.ListedNow()
-		}
+		out = append(out, server)
 	}
-	return tools, rows.Err()
+	return out, rows.Err()
 }

@@ -15,6 +15,7 @@ import (
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway"
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
@@ -59,7 +60,7 @@ server, and sends nothing over the network.`,
 			if err != nil {
 				return err
 			}
-			warnings, err := resolveAll(f, inventoryOf(c.Context(), f))
+			warnings, err := resolveAll(f, toolListsOf(c.Context(), f))
 			if err != nil {
 				return err
 			}
@@ -73,21 +74,21 @@ server, and sends nothing over the network.`,
 }
 
 // resolveAll performs the checks that the roles perform when they start. It resolves secrets and loads the policies. If
-// the roles share a process, it also loads the certificates. inventory contains the tools of each server. The warnings
-// include names in policies that are not in the inventory.
-func resolveAll(f *config.File, inventory map[string][]string) (warnings []string, err error) {
+// the roles share a process, it also loads the certificates. lists contains the tools of each server. The warnings
+// include what does not fit the lists.
+func resolveAll(f *config.File, lists policy.ToolLists) (warnings []string, err error) {
 	decides, perr := policy.FromFile(f, app.Env)
 	serves, gerr := gateway.FromFile(f, app.Env)
 	warnings = append(serves.MissingPrograms(app.Env), serves.InstallationNotes(app.Env)...)
 	errs := []error{perr, checkTokens(decides.Tokens), gerr, checkGRPC(f), checkMCP(f)}
-	policyWarnings, err := checkPolicies(f, inventory)
+	policyWarnings, err := checkPolicies(f, lists)
 	return append(warnings, policyWarnings...), errors.Join(append(errs, err)...)
 }
 
 // checkPolicies loads the policy documents of the configuration. If the configuration has servers but no policies,
 // checkPolicies returns an error, because `up` does not start with such a configuration. If it has no servers either,
 // `up` creates a policy.
-func checkPolicies(f *config.File, inventory map[string][]string) (warnings []string, err error) {
+func checkPolicies(f *config.File, lists policy.ToolLists) (warnings []string, err error) {
 	if len(f.Policies) == 0 {
 		switch {
 		case f.HasSeparateRoles(): // the policy role may use another file
@@ -104,7 +105,12 @@ func checkPolicies(f *config.File, inventory map[string][]string) (warnings []st
 	}
 	documents, err := policy.ReadDocuments(paths)
 	errs := []error{err}
-	for _, found := range append(policy.LintFor(withGeneratedTokens(f), documents), policy.UnknownNames(documents, inventory)...) {
+	for _, found := range policy.LintLists(documents, lists) {
+		if found.GetSeverity() != policyv1.Severity_SEVERITY_INFO {
+			warnings = append(warnings, findingPosition(found)+findingText(found))
+		}
+	}
+	for _, found := range policy.LintFor(withGeneratedTokens(f), documents) {
 		text := findingPosition(found) + findingText(found)
 		if blocksLoading(found) {
 			errs = append(errs, errors.New(text))
@@ -117,18 +123,18 @@ func checkPolicies(f *config.File, inventory map[string][]string) (warnings []st
 
 var errNoPolicies = errors.New("no policies are configured, so every call would be refused: name files or folders under `policies`; `policy suggest` writes a first policy for a server")
 
-// inventoryOf returns the tools of each server according to the data directory. If the configuration has servers, it
-// returns their tools, and otherwise the tools of the servers that `up` adds. inventoryOf sends no request to a running
+// toolListsOf returns the tools of each server according to the data directory. If the configuration has servers, it
+// returns their tools, and otherwise the tools of the servers that `up` adds. toolListsOf sends no request to a running
 // mesh.
-func inventoryOf(ctx context.Context, f *config.File) map[string][]string {
+func toolListsOf(ctx context.Context, f *config.File) policy.ToolLists {
 	listed := policy.ListedTools(ctx, f, app.Env)
 	names := slices.Collect(maps.Keys(f.Servers))
 	if len(names) == 0 && !f.HasSeparateRoles() {
 		names = []string{demoName, agentsName}
 	}
-	out := make(map[string][]string, len(names))
+	out := policy.ToolLists{Tools: make(map[string][]policy.ListedTool, len(names)), Schema: listed.Schema}
 	for _, name := range names {
-		out[name] = listed[name]
+		out.Tools[name] = listed.Tools[name]
 	}
 	return out
 }

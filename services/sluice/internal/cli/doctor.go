@@ -25,9 +25,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
+	"github.com/sluice-mesh/sluice/services/policy"
 )
 
 const (
@@ -87,7 +89,7 @@ The command exits with 1 if it finds a problem. It exits with 0 if it finds only
 // checkAll performs all checks. It continues after a problem.
 func (t *tool) checkAll(ctx context.Context, f *config.File) []checkResult {
 	h := t.queryRoles(ctx, f)
-	out := append(t.checkConfig(f, t.inventoryOf(ctx, f, h)), checkCertificates(f, time.Now())...)
+	out := append(t.checkConfig(f, t.toolListsOf(ctx, f, h)), checkCertificates(f, time.Now())...)
 	out = append(append(out, t.checkStops(h.stops)...), t.checkMesh(h)...)
 	if h.gatewayErr == nil {
 		out = append(out, t.checkServers(ctx, f, h.gateway.GetServers())...)
@@ -100,10 +102,10 @@ func (t *tool) checkAll(ctx context.Context, f *config.File) []checkResult {
 	return out
 }
 
-// inventoryOf returns the tools of each server. It gets them from the running mesh, or from the data directory if the
+// toolListsOf returns the tools of each server. It gets them from the running mesh, or from the data directory if the
 // mesh does not respond.
-func (t *tool) inventoryOf(ctx context.Context, f *config.File, h roleAnswers) map[string][]string {
-	out := inventoryOf(ctx, f)
+func (t *tool) toolListsOf(ctx context.Context, f *config.File, h roleAnswers) policy.ToolLists {
+	out := toolListsOf(ctx, f)
 	if h.gatewayErr != nil {
 		return out
 	}
@@ -116,21 +118,23 @@ func (t *tool) inventoryOf(ctx context.Context, f *config.File, h roleAnswers) m
 	if err != nil {
 		return out
 	}
-	listed := make(map[string][]string)
+	listed := make(map[string][]policy.ListedTool)
 	for _, one := range tools {
-		if one.GetListedNow() {
-			listed[one.GetServer()] = append(listed[one.GetServer()], one.GetName())
+		if class := one.GetClassification(); one.GetListedNow() {
+			listed[one.GetServer()] = append(listed[one.GetServer()], policy.ListedTool{
+				Name: one.GetName(), Category: enum.NameOrEmpty(class.GetCategory()), Risk: enum.NameOrEmpty(class.GetRisk()), Tags: class.GetTags(),
+			})
 		}
 	}
-	for name := range out {
-		out[name] = listed[name] // nil if the mesh has no list of the server, or the list is empty
+	for name := range out.Tools {
+		out.Tools[name] = listed[name] // nil if the mesh has no list of the server, or the list is empty
 	}
 	return out
 }
 
-func (t *tool) checkConfig(f *config.File, inventory map[string][]string) (out []checkResult) {
+func (t *tool) checkConfig(f *config.File, lists policy.ToolLists) (out []checkResult) {
 	of := cmp.Or(f.Name(), "configuration")
-	warnings, err := resolveAll(f, inventory)
+	warnings, err := resolveAll(f, lists)
 	if err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
 			out = append(out, checkResult{stateProblem, of, line, "correct it, and check again with " + t.command("config check")})

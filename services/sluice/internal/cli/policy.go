@@ -21,20 +21,30 @@ import (
 )
 
 func (t *tool) policy() *cobra.Command {
-	return group("policy", "Check policy documents, and explain their decisions", t.policyLint(), t.policyTest(), t.policyExplain(), t.policySuggest(), t.policySchema())
+	return group("policy", "Check policy documents, and explain their decisions", t.policyLint(), t.policyTest(), t.policyExplain(), t.policyAccess(), t.policySuggest(), t.policySchema())
 }
 
 func (t *tool) policyLint() *cobra.Command {
-	return &cobra.Command{
+	live := false
+	c := &cobra.Command{
 		Use:   "lint FILE...",
-		Short: "Check that policy documents load together and pass their tests, offline",
-		Long: `Check that documents load together and pass their tests. With --config, also check that there are people who can
-give each approval, that the servers in the documents are configured, and that the servers
-listed the tools in the documents when the mesh last ran. The command sends nothing over the
-network. It exits with 1 if a document would not load, and with 0 if there are only warnings.`,
+		Short: "Check policy documents, offline or against the tools of the running mesh",
+		Long: `Check that documents load together and pass their tests, and find rules without effect. With
+--config, also check that there are people who can give each approval, and compare the documents
+with the servers' tools when the mesh last ran: names that no server or tool has, conditions that
+read missing or optional arguments or compare them with values of another type, and dangerous
+tools that no rule names. The command then sends nothing over the network. With --live, the
+running mesh checks the documents, with the tools that the servers list now.
+
+The command exits with 1 if a document would not load, or if a condition reads an argument that
+not every call has. It exits with 0 if there are only warnings.`,
 		Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
-			findings, documents, err := t.checkDocuments(c.Context(), given)
+			check := t.checkDocuments
+			if live {
+				check = t.checkLive
+			}
+			findings, documents, err := check(c.Context(), given)
 			if err != nil {
 				return err
 			}
@@ -45,6 +55,32 @@ network. It exits with 1 if a document would not load, and with 0 if there are o
 			return t.printFindings(findings, summary)
 		},
 	}
+	c.Flags().BoolVar(&live, "live", false, "let the running mesh check the documents")
+	return c
+}
+
+// checkLive reads documents and lets the policy service of the running mesh check them.
+func (t *tool) checkLive(ctx context.Context, paths []string) ([]*policyv1.Finding, []*policyv1.Document, error) {
+	documents, err := policy.ReadDocuments(paths)
+	if err != nil {
+		return nil, nil, err
+	}
+	f, err := t.load()
+	if err != nil {
+		return nil, nil, err
+	}
+	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer conn.Close() //nolint:errcheck // only the answer matters
+	ctx, cancel := requestContext(ctx)
+	defer cancel()
+	resp, err := policyv1.NewPolicyServiceClient(conn).LintDocuments(ctx, &policyv1.LintDocumentsRequest{Documents: documents})
+	if err != nil {
+		return nil, nil, t.explainError(err)
+	}
+	return resp.GetFindings(), documents, nil
 }
 
 // checkDocuments reads and checks documents. Without a configuration, the approvers and the servers are not known and
@@ -61,8 +97,8 @@ func (t *tool) checkDocuments(ctx context.Context, paths []string) ([]*policyv1.
 	if err != nil {
 		return nil, nil, err
 	}
-	unknown := policy.UnknownNames(documents, inventoryOf(ctx, f))
-	return append(policy.LintFor(withGeneratedTokens(f), documents), unknown...), documents, nil
+	compared := policy.LintLists(documents, toolListsOf(ctx, f))
+	return append(policy.LintFor(withGeneratedTokens(f), documents), compared...), documents, nil
 }
 
 type finding struct {
@@ -255,7 +291,7 @@ func (t *tool) policyExplain() *cobra.Command {
 	flags.StringArrayVar(&f.arg, "arg", nil, "an argument as NAME=VALUE, like --arg of call; may be repeated")
 	flags.StringVar(&f.args, "args", "", "all arguments as one JSON object; - reads the object from standard input")
 	flags.StringVar(&f.paramsJSON, "params", "", "the request's params, a JSON object with the arguments inside")
-	flags.BoolVar(&f.all, "all", false, "print all rules that policy considered, not only the rules that decided")
+	flags.BoolVar(&f.all, "all", false, "also print all rules that policy considered, with their comparisons, and all conditions and limits")
 	_ = c.MarkFlagRequired("server")
 	c.MarkFlagsOneRequired("tool", "prompt", "uri", "method")
 	c.MarkFlagsMutuallyExclusive("tool", "prompt", "uri")

@@ -14,8 +14,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// printExplanation prints the explanation of a decision and the rules that determined it. hasArguments is true if the
-// person gave the arguments of the call. If all is true, printExplanation prints all rules that policy considered.
+// maxExplained is the number of conditions, and of limits, that are printed without --all.
+const maxExplained = 5
+
+// printExplanation prints the explanation of a decision: the decision, the rule that determined it, and the conditions
+// with the values that they read. hasArguments is true if the person gave the arguments of the call. If all is true,
+// printExplanation also prints all rules that policy considered.
 func (t *tool) printExplanation(e *policyv1.ExplainCallResponse, hasArguments, all bool) error {
 	if t.json() {
 		raw, err := protojson.Marshal(e)
@@ -24,33 +28,29 @@ func (t *tool) printExplanation(e *policyv1.ExplainCallResponse, hasArguments, a
 		}
 		return t.printJSON(jsontext.Value(raw))
 	}
-	t.printDecided(e, hasArguments)
-	var rows [][]string
-	for _, r := range e.GetRules() {
-		if all || ruleDecided(r, e.GetDecision()) {
-			rows = append(rows, ruleRow(r))
+	t.printDecided(e, hasArguments, all)
+	if !all {
+		if n := len(e.GetRules()); n > 0 {
+			t.printf("rules that were considered: %d; --all prints them with their comparisons", n)
 		}
+		return nil
 	}
-	if len(rows) > 0 {
-		fmt.Fprintln(t.out)
-		if err := t.table([]string{"RULE", "ACTION", "MATCHED", "CHECKS"}, rows); err != nil {
-			return err
-		}
+	rows := make([][]string, len(e.GetRules()))
+	for i, r := range e.GetRules() {
+		rows[i] = ruleRow(r)
 	}
-	if left := len(e.GetRules()) - len(rows); left > 0 {
-		t.printf("rules that did not decide: %d; --all prints them", left)
-	}
-	return nil
+	fmt.Fprintln(t.out)
+	return t.table([]string{"RULE", "ACTION", "MATCHED", "CHECKS"}, rows)
 }
 
-func (t *tool) printDecided(e *policyv1.ExplainCallResponse, hasArguments bool) {
+func (t *tool) printDecided(e *policyv1.ExplainCallResponse, hasArguments, all bool) {
 	d := e.GetDecision()
 	t.printf("%s  %s", effectName(d.GetEffect()), enum.NameOrEmpty(d.GetCode()))
 	t.printf("%s", e.GetWhy())
 	if d.GetMessage() != "" {
 		t.printf("reason: %s", d.GetMessage())
 	}
-	t.printConditions(e)
+	t.printSome("conditions", conditionLines(e), all)
 	if terms := d.GetApproval(); terms != nil {
 		t.printf("approval: %s", termsText(terms))
 		if terms.GetGrant() == nil {
@@ -63,18 +63,20 @@ func (t *tool) printDecided(e *policyv1.ExplainCallResponse, hasArguments bool) 
 	if d.GetTimeout() != nil {
 		t.printf("timeout: %s for the server's response, by %s", d.GetTimeout().AsDuration(), ruleName(d.GetTimeoutRule()))
 	}
-	for _, l := range d.GetLimits() {
-		t.printf("limit: %s", limitText(l))
-	}
-	t.printObserved(d.GetObserved())
+	t.printSome("limits", limitLines("limit", d.GetLimits()), all)
+	t.printObserved(d.GetObserved(), all)
 }
 
-func limitText(l *policyv1.RuleLimit) string {
-	return fmt.Sprintf("%s in %s per %s, by %s", l.GetLimit().GetMax(), l.GetLimit().GetWindow().AsDuration(), strings.Join(l.GetPer(), "+"), ruleName(l.GetRule()))
+// limitLines returns a line for each limit.
+func limitLines(label string, limits []*policyv1.RuleLimit) (lines []string) {
+	for _, l := range limits {
+		lines = append(lines, fmt.Sprintf("%s: %s in %s per %s, by %s", label, l.GetLimit().GetMax(), l.GetLimit().GetWindow().AsDuration(), strings.Join(l.GetPer(), "+"), ruleName(l.GetRule())))
+	}
+	return lines
 }
 
 // printObserved prints the decision that would apply if nothing were observed. It prints nothing if o is nil.
-func (t *tool) printObserved(o *policyv1.Observation) {
+func (t *tool) printObserved(o *policyv1.Observation, all bool) {
 	if o == nil {
 		return
 	}
@@ -82,14 +84,23 @@ func (t *tool) printObserved(o *policyv1.Observation) {
 	if o.GetMessage() != "" {
 		t.printf("observed reason: %s", o.GetMessage())
 	}
-	for _, l := range o.GetLimits() {
-		t.printf("observed limit: %s", limitText(l))
+	t.printSome("observed limits", limitLines("observed limit", o.GetLimits()), all)
+}
+
+// printSome prints the first lines, or all of them.
+func (t *tool) printSome(of string, lines []string, all bool) {
+	for i, line := range lines {
+		if i == maxExplained && !all {
+			t.printf("more %s: %d; --all prints them", of, len(lines)-i)
+			return
+		}
+		t.printf("%s", line)
 	}
 }
 
-// printConditions prints the results of conditions, with the values that the conditions read: the conditions of the rules
-// that determined the decision, or, if no rule did, of the rules that only their condition kept from deciding.
-func (t *tool) printConditions(e *policyv1.ExplainCallResponse) {
+// conditionLines describes the results of conditions, with the values that the conditions read: the conditions of the
+// rules that determined the decision, or, if no rule did, of the rules that only their condition kept from deciding.
+func conditionLines(e *policyv1.ExplainCallResponse) (out []string) {
 	d := e.GetDecision()
 	for _, r := range e.GetRules() {
 		named := proto.Equal(r.GetRule(), d.GetRule()) && r.GetChainIndex() == d.GetChainIndex()
@@ -99,10 +110,11 @@ func (t *tool) printConditions(e *policyv1.ExplainCallResponse) {
 		}
 		for _, c := range r.GetChecks() { // a rule has this check only if all other checks held
 			if (c.GetName() == "when" || c.GetName() == "otherwise") && c.GetGot() != "" {
-				t.printf("condition of %s: %s", ruleName(r.GetRule()), c.GetGot())
+				out = append(out, fmt.Sprintf("condition of %s: %s", ruleName(r.GetRule()), c.GetGot()))
 			}
 		}
 	}
+	return out
 }
 
 // ruleDecided reports whether a considered rule determined the effect of the decision or of its observation, or added a

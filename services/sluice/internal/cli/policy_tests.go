@@ -14,7 +14,7 @@ func (t *tool) policyTest() *cobra.Command {
 		Short: "Run the tests of policy documents, offline",
 		Long: `Run the tests of documents. A test is decided by all documents that are given, so give all
 documents of the mesh. The command makes the checks of lint, too, and sends nothing over the
-network. It exits with 1 if a test fails or a document would not load.`,
+network. It exits with 1 if a test fails or lint finds an error.`,
 		Example: "  " + t.self + " policy test policies",
 		Args:    args(cobra.MinimumNArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {

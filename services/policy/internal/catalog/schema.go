@@ -1,0 +1,92 @@
+package catalog
+
+import (
+	"slices"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// SchemaOf returns the arguments in the definition of a tool. It returns the zero Schema if the definition has no
+// schema, or if a part of the schema that it does not read could name more arguments.
+func SchemaOf(definition string) engine.Schema {
+	var tool struct {
+		InputSchema map[string]jsontext.Value `json:"inputSchema"`
+	}
+	if json.Unmarshal([]byte(definition), &tool) != nil || tool.InputSchema == nil {
+		return engine.Schema{}
+	}
+	for _, keyword := range openKeywords {
+		if _, has := tool.InputSchema[keyword]; has {
+			return engine.Schema{}
+		}
+	}
+	var properties map[string]jsontext.Value
+	var required []string
+	if json.Unmarshal(tool.InputSchema["properties"], &properties) != nil {
+		return engine.Schema{}
+	}
+	_ = json.Unmarshal(tool.InputSchema["required"], &required) // an invalid list requires nothing
+	out := engine.Schema{Arguments: make(map[string]engine.Argument, len(properties)), Closed: argumentNames(definition) != nil}
+	for name, property := range properties {
+		out.Arguments[name] = engine.Argument{Types: typesOf(property), Required: slices.Contains(required, name)}
+	}
+	return out
+}
+
+// typesOf returns the types of a property's schema. It returns nil if the schema does not have exactly the keyword type
+// for that.
+func typesOf(schema jsontext.Value) []string {
+	var of struct {
+		Type jsontext.Value `json:"type"`
+	}
+	if json.Unmarshal(schema, &of) != nil {
+		return nil
+	}
+	var one string
+	if json.Unmarshal(of.Type, &one) == nil {
+		return []string{one}
+	}
+	var several []string
+	if json.Unmarshal(of.Type, &several) != nil {
+		return nil
+	}
+	return several
+}
+
+// Pinned returns the definition with which the tool can be called: the newest accepted definition, or the newest
+// definition if none is accepted. It returns nil if no definition was reported.
+func (t *Tool) Pinned() *Definition {
+	if t == nil {
+		return nil
+	}
+	var best *Definition
+	for i := range t.Definitions {
+		if d := &t.Definitions[i]; d.State == Accepted && (best == nil || !d.LastSeen.Before(best.LastSeen)) {
+			best = d
+		}
+	}
+	if best != nil {
+		return best
+	}
+	return t.Newest()
+}
+
+// ToolList returns the tools in the newest whole lists, sorted by name. It returns nil if no whole list was reported.
+func (s *Server) ToolList() []engine.ListedTool {
+	if s == nil || len(s.Lists) == 0 {
+		return nil
+	}
+	out := []engine.ListedTool{}
+	for _, name := range s.ListedNow() {
+		c := s.Tools[name].ClassWith(s.Tools[name].Pinned())
+		tool := engine.ListedTool{Name: name}
+		if category, risk := nameOf(engine.Categories(), int(c.Category)), nameOf(engine.Risks(), int(c.Risk)); category != "" && risk != "" {
+			tool.Category, tool.Risk, tool.Tags = category, risk, c.Tags
+		}
+		out = append(out, tool)
+	}
+	return out
+}

@@ -1,0 +1,161 @@
+package condition
+
+import (
+	"cmp"
+	"slices"
+
+	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/operators"
+	"cel.dev/cel-go/common/types"
+)
+
+// An ArgumentRead describes how a condition reads an argument, a member of args.
+type ArgumentRead struct {
+	Name string
+	// Guarded reports whether the condition tests if the argument is present, for example with args.?x or has(args.x).
+	Guarded bool
+	// Uses describe the comparisons and functions that accept only some types of the argument.
+	Uses []ArgumentUse
+}
+
+// An ArgumentUse is a comparison or a function to which an argument is passed.
+type ArgumentUse struct {
+	// Text is the comparison or function call, as in the condition.
+	Text string
+	// Types are the JSON Schema types of the values that it accepts.
+	Types []string
+}
+
+// Reads returns the arguments that the condition reads by name, sorted by name.
+func (c *Condition) Reads() []ArgumentRead {
+	if c.ast == nil {
+		return nil
+	}
+	tree := c.ast.NativeRep()
+	t := tracedEvaluation{tree: tree}
+	found := make(map[string]*ArgumentRead)
+	read := func(e ast.Expr) *ArgumentRead {
+		name, guarded, ok := readArgument(e)
+		if !ok {
+			return nil
+		}
+		if found[name] == nil {
+			found[name] = &ArgumentRead{Name: name}
+		}
+		found[name].Guarded = found[name].Guarded || guarded
+		return found[name]
+	}
+	ast.PreOrderVisit(tree.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		read(e)
+		for _, use := range usesIn(e) {
+			if argument := read(use.of); argument != nil && len(use.types) > 0 {
+				argument.Uses = append(argument.Uses, ArgumentUse{Text: t.text(e), Types: use.types})
+			}
+		}
+	}))
+	out := make([]ArgumentRead, 0, len(found))
+	for _, one := range found {
+		out = append(out, *one)
+	}
+	slices.SortFunc(out, func(a, b ArgumentRead) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
+
+// readArgument returns the name of the argument that an expression reads, and whether the expression accepts that the
+// argument is missing.
+func readArgument(e ast.Expr) (name string, guarded, ok bool) {
+	switch e.Kind() { //nolint:exhaustive // the other kinds read no argument
+	case ast.SelectKind:
+		return e.AsSelect().FieldName(), e.AsSelect().IsTestOnly(), isArgs(e.AsSelect().Operand())
+	case ast.CallKind:
+		call := e.AsCall()
+		switch call.FunctionName() {
+		case operators.Index, operators.OptIndex, operators.OptSelect:
+			name, ok = stringLiteral(call.Args()[1])
+			return name, call.FunctionName() != operators.Index, ok && isArgs(call.Args()[0])
+		case operators.In:
+			name, ok = stringLiteral(call.Args()[0])
+			return name, true, ok && isArgs(call.Args()[1])
+		}
+	}
+	return "", false, false
+}
+
+func isArgs(e ast.Expr) bool { return e.Kind() == ast.IdentKind && e.AsIdent() == "args" }
+
+// use is a part of an expression that has to have one of some types.
+type use struct {
+	of    ast.Expr
+	types []string
+}
+
+// usesIn returns the parts of an expression that are compared with a literal or passed to a function.
+func usesIn(e ast.Expr) []use {
+	if e.Kind() != ast.CallKind {
+		return nil
+	}
+	call := e.AsCall()
+	parts := call.Args()
+	switch name := call.FunctionName(); name {
+	case operators.Equals, operators.NotEquals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals:
+		return []use{{withoutDefault(parts[0]), literalTypes(parts[1])}, {withoutDefault(parts[1]), literalTypes(parts[0])}}
+	case operators.In:
+		return []use{{withoutDefault(parts[0]), literalTypes(parts[1])}}
+	case "contains", "startsWith", "endsWith", "matches":
+		return []use{{withoutDefault(call.Target()), []string{"string"}}}
+	case "decimal":
+		return []use{{withoutDefault(parts[0]), []string{"number", "integer", "string"}}}
+	case "orValue":
+		return []use{{call.Target(), literalTypes(parts[0])}}
+	case operators.LogicalNot, operators.LogicalAnd, operators.LogicalOr:
+		var out []use
+		for _, part := range parts {
+			if _, guarded, _ := readArgument(part); !guarded { // has(args.x) is boolean itself
+				out = append(out, use{part, []string{"boolean"}})
+			}
+		}
+		return out
+	default:
+		if _, ok := locatorFunctions()[name]; ok && len(parts) > 0 {
+			return []use{{withoutDefault(parts[0]), []string{"string"}}}
+		}
+	}
+	return nil
+}
+
+// withoutDefault returns x for the expression x.orValue(y), and other expressions unchanged.
+func withoutDefault(e ast.Expr) ast.Expr {
+	if e.Kind() == ast.CallKind && e.AsCall().FunctionName() == "orValue" {
+		return e.AsCall().Target()
+	}
+	return e
+}
+
+// literalTypes returns the JSON Schema types of the values to which a literal, or an element of a list of literals, can
+// be equal. It returns nil for other expressions.
+func literalTypes(e ast.Expr) []string {
+	switch e.Kind() { //nolint:exhaustive // the other kinds are no literals
+	case ast.ListKind:
+		var out []string
+		for _, element := range e.AsList().Elements() {
+			of := literalTypes(element)
+			if of == nil {
+				return nil
+			}
+			out = append(out, of...)
+		}
+		return out
+	case ast.LiteralKind:
+		switch e.AsLiteral().(type) {
+		case types.String:
+			return []string{"string"}
+		case types.Int, types.Uint:
+			return []string{"integer", "number"}
+		case types.Bool:
+			return []string{"boolean"}
+		case types.Null:
+			return []string{"null"}
+		}
+	}
+	return nil
+}

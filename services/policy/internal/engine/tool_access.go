@@ -1,0 +1,142 @@
+package engine
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
+)
+
+// errAssumedFailure is the error of a condition that a decision assumes to fail.
+var errAssumedFailure = errors.New("its arguments are not known")
+
+// A ToolAccess describes the decisions that the calls of a tool by one subject can get.
+type ToolAccess struct {
+	// Cases are the possible decisions, the most permissive first. It has one entry if all calls get the same effect for
+	// the same reason, regardless of their arguments and the time. It is never empty. Decide returns for every call an
+	// effect of one of the cases. A case may be impossible, because different conditions are taken to be independent of
+	// each other.
+	Cases []AccessCase
+	// Visible reports whether the tool is listed to the subject; see [Set.Visible].
+	Visible bool
+	// Incomplete reports whether Cases contains only the most permissive decision, because more conditions depend on the
+	// arguments than are combined.
+	Incomplete bool
+}
+
+// An AccessCase is a decision that some calls of a tool can get.
+type AccessCase struct {
+	// Decision is the decision. Its limits are those of all calls of the case.
+	Decision Decision
+	// Condition is the condition of the rule that decided, if its result depends on the call. It is empty if the rule has
+	// no such condition, or if a default decided.
+	Condition string
+	// Holds reports whether the rule decides if the condition is true, and not if it is false.
+	Holds bool
+}
+
+// Depends reports whether calls of the tool can get different effects.
+func (a *ToolAccess) Depends() bool {
+	first := a.Cases[0].Decision.Effect
+	differs := func(c AccessCase) bool { return c.Decision.Effect != first }
+	return a.Incomplete || slices.ContainsFunc(a.Cases, differs)
+}
+
+// ToolAccess returns the decisions that calls of a tool can get. It decides the call once for each combination of
+// results of the conditions that depend on the arguments or the time: true, false, and a failed evaluation.
+func (s *Set) ToolAccess(subject Subject, server, tool string, facts Facts) ToolAccess {
+	call := Call{Server: server, Tool: tool, Subject: subject, Facts: facts, listed: true}
+	out := ToolAccess{Visible: s.Visible(subject, server, tool, facts).Visible}
+	if code := refusal(&call); code != "" {
+		out.Cases = []AccessCase{{Decision: Decision{Code: code}}}
+		return out
+	}
+	call.evaluations = &evaluations{input: call.conditionInput()}
+	for n := uint(0); n < powerOf3(call.evaluations.open); n++ {
+		call.evaluations.assume(n)
+		d, v := s.decide(&call)
+		if call.evaluations.open > maxOpen {
+			return s.permissiveAccess(out, call)
+		}
+		out.add(d, v, &call)
+	}
+	slices.SortStableFunc(out.Cases, func(a, b AccessCase) int { return cmp.Compare(rankOf(&b.Decision), rankOf(&a.Decision)) })
+	return out
+}
+
+// permissiveAccess returns the access to a tool about which too many conditions are unknown.
+func (s *Set) permissiveAccess(out ToolAccess, call Call) ToolAccess {
+	call.evaluations = nil
+	var space [16]*rule
+	d := s.mostPermissive(s.find(space[:0], &call), &call).decision(&call)
+	if code, why := call.Facts.Status.refusal(call.Server); code != "" && d.Effect != Deny {
+		d = Decision{Code: code, Message: why}
+	}
+	out.Cases, out.Incomplete = []AccessCase{{Decision: d}}, d.Effect != Deny
+	return out
+}
+
+// assume sets the unknown results to the digits of n to the base 3: false, true, and failed.
+func (e *evaluations) assume(n uint) {
+	e.assumed, e.failing = 0, 0
+	for bit := uint(0); n > 0; bit, n = bit+1, n/3 {
+		switch n % 3 {
+		case 1:
+			e.assumed |= 1 << bit
+		case 2:
+			e.failing |= 1 << bit
+		}
+	}
+}
+
+func powerOf3(n uint) uint {
+	out := uint(1)
+	for range min(n, maxOpen+1) {
+		out *= 3
+	}
+	return out
+}
+
+// add adds a decision to the cases, or merges it with the case that has the same rule, effect and code.
+func (a *ToolAccess) add(d Decision, v verdict, call *Call) {
+	at := slices.IndexFunc(a.Cases, func(c AccessCase) bool {
+		return c.Decision.Effect == d.Effect && c.Decision.Code == d.Code && c.Decision.Rule == d.Rule
+	})
+	if at < 0 {
+		c := AccessCase{Decision: d}
+		if r := v.rule; r != nil && d.Code != TypeError && call.isOpen(r) {
+			c.Condition, c.Holds = r.condition(), !r.Otherwise
+		}
+		a.Cases = append(a.Cases, c)
+		return
+	}
+	known := &a.Cases[at].Decision
+	for _, l := range d.Limits {
+		has := func(o Limit) bool { return o.Bucket == l.Bucket }
+		if len(known.Limits) < MaxLimits && !slices.ContainsFunc(known.Limits, has) {
+			known.Limits = append(known.Limits, l)
+		}
+	}
+	if known.Approval != nil && known.Approval.Grant == (Grant{}) && d.Approval != nil {
+		known.Approval = d.Approval
+	}
+}
+
+// isOpen reports whether the result of a rule's condition is unknown.
+func (c *Call) isOpen(r *rule) bool {
+	open := func(known evaluated) bool { return known.condition == r.when && known.result == condition.Unknown }
+	return r.when != nil && slices.ContainsFunc(c.evaluations.results, open)
+}
+
+// rankOf orders decisions: an allowed call is the most permissive.
+func rankOf(d *Decision) int {
+	switch d.Effect {
+	case Allow:
+		return 2
+	case RequireApproval:
+		return 1
+	case Deny:
+	}
+	return 0
+}

@@ -1,0 +1,394 @@
+package engine
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
+	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
+)
+
+// ToolLists contains the tools that the configured servers list. [ToolLists.Check] compares documents with them.
+type ToolLists struct {
+	// Tools maps each configured server to its tools. The tools of a server that was not listed yet are nil.
+	Tools map[string][]ListedTool
+	// Schema returns the schema of a tool. It may be nil if no schemas are known.
+	Schema func(server, tool string) Schema
+}
+
+// A ListedTool is a tool in the list of a server. Category and Risk are empty if it has no class.
+type ListedTool struct {
+	Name, Category, Risk string
+	Tags                 []string
+}
+
+// A Schema describes the arguments of a tool. The zero Schema is unknown.
+type Schema struct {
+	// Arguments are the arguments by name. It is nil if they are unknown.
+	Arguments map[string]Argument
+	// Closed reports whether the tool has no other arguments.
+	Closed bool
+}
+
+// An Argument is an argument in the schema of a tool. Types are its JSON Schema types; empty means any type.
+type Argument struct {
+	Types    []string
+	Required bool
+}
+
+// A Finding is a problem that [ToolLists.Check] finds.
+type Finding struct {
+	ParseError
+
+	// Document is the index of the document, or -1 if the finding is about no document.
+	Document int
+	// Check is the stable name of the check.
+	Check string
+	// Info reports whether the finding is only an information.
+	Info bool
+}
+
+// Bounds of [ToolLists.Check].
+const (
+	// maxMatchedTools is the maximum number of tools for which the conditions of one rule are checked.
+	maxMatchedTools = 200
+	// maxToolChecks is the maximum number of pairs of a rule and a tool that are compared.
+	maxToolChecks = 5_000_000
+)
+
+// Check compares documents without errors with the lists. It finds names that no configured server or listed tool has,
+// conditions that do not fit the schemas of the tools, and dangerous tools that no rule names. It reports servers that
+// were not listed yet once.
+func (l *ToolLists) Check(documents []Document) []Finding {
+	if len(l.Tools) == 0 {
+		return nil
+	}
+	c := &listChecker{ToolLists: l, documents: documents, inventory: l.inventory(), left: maxToolChecks}
+	for i := range documents {
+		c.compile(i)
+		for _, fault := range c.inventory.Check(&documents[i]) {
+			c.findings = append(c.findings, Finding{ParseError: fault, Document: i, Check: "names"})
+		}
+	}
+	for _, r := range c.rules {
+		c.checkConditions(r)
+	}
+	c.checkDangerous()
+	c.reportUnlisted()
+	return c.findings
+}
+
+func (l *ToolLists) inventory() Inventory {
+	out := make(Inventory, len(l.Tools))
+	for server, tools := range l.Tools {
+		var names []string
+		for i := range tools {
+			names = append(names, tools[i].Name)
+		}
+		if tools != nil && names == nil {
+			names = []string{}
+		}
+		out[server] = names
+	}
+	return out
+}
+
+// listChecker checks documents against lists.
+type listChecker struct {
+	*ToolLists
+
+	documents []Document
+	inventory Inventory
+	rules     []overlapRule
+	findings  []Finding
+	left      int
+}
+
+// compile adds the rules of a document.
+func (c *listChecker) compile(document int) {
+	d := &c.documents[document]
+	home := patterns(nil)
+	if d.Server != "" {
+		home = compilePatterns([]string{d.Server})
+	}
+	for i := range d.Rules {
+		r := compileRule(d, &d.Rules[i], home)
+		r.when, _ = condition.Compile(r.When)
+		r.where, _ = condition.Compile(r.Grant.Where)
+		c.rules = append(c.rules, overlapRule{r, document, i})
+	}
+}
+
+func (c *listChecker) add(r *overlapRule, check, field, message, suggestion string) *Finding {
+	c.findings = append(c.findings, Finding{
+		ParseError: ParseError{Rule: r.index, Field: field, Message: message, Suggestion: suggestion, Warning: true}, Document: r.document, Check: check,
+	})
+	return &c.findings[len(c.findings)-1]
+}
+
+// A matchedTool is a tool of a server.
+type matchedTool struct {
+	server string
+	*ListedTool
+}
+
+// String returns "server/tool".
+func (m matchedTool) String() string { return m.server + "/" + m.Name }
+
+func (m matchedTool) facts() Facts {
+	return Facts{Status: Callable, Category: m.Category, Risk: m.Risk, Tags: m.Tags}
+}
+
+// matching returns the tools that a rule matches, at most maxMatchedTools, in the order of their names.
+func (c *listChecker) matching(r *rule) (out []matchedTool) {
+	if !r.matchesTools {
+		return nil
+	}
+	for _, server := range slices.Sorted(maps.Keys(c.Tools)) {
+		if !r.documentServers.match(server) || !r.servers.match(server) {
+			continue
+		}
+		for i := range c.Tools[server] {
+			m := matchedTool{server, &c.Tools[server][i]}
+			facts := m.facts()
+			if c.left--; c.left < 0 || len(out) == maxMatchedTools {
+				return out
+			}
+			if r.tools.match(m.Name) && r.matchesProperties(&facts) {
+				out = append(out, m)
+			}
+		}
+	}
+	return out
+}
+
+// checkConditions checks the conditions of a rule with each tool that the rule matches.
+func (c *listChecker) checkConditions(r overlapRule) {
+	if r.Otherwise || r.when == nil && r.where == nil { // the first half of the rule has the same condition
+		return
+	}
+	tools := c.matching(r.rule)
+	if r.when != nil {
+		open := slices.DeleteFunc(slices.Clone(tools), func(m matchedTool) bool { return m.evaluate(r.when) != condition.Unknown })
+		isFalse := func(m matchedTool) bool { return m.evaluate(r.when) == condition.False }
+		if len(tools) > 0 && len(open) == 0 && !slices.ContainsFunc(tools, func(m matchedTool) bool { return !isFalse(m) }) {
+			c.add(&r, "conditions", "when", "is false for every tool that the rule matches, whatever the arguments are", "remove the rule, or correct the condition")
+		}
+		c.checkReads(&r, "when", r.when, open)
+	}
+	if r.where != nil {
+		c.checkReads(&r, "grant.where", r.where, tools)
+	}
+}
+
+// evaluate evaluates a condition for calls of the tool by any caller with any arguments.
+func (m matchedTool) evaluate(when *condition.Condition) condition.Result {
+	in := condition.Input{
+		Server: m.server, Tool: m.Name, Method: MethodToolsCall, Unknown: condition.VariableArgs | condition.VariableCaller | condition.VariableNow,
+		Class: condition.Class{Category: m.Category, Risk: m.Risk, Tags: m.Tags},
+	}
+	if m.Category == "" {
+		in.Unknown |= condition.VariableTool
+	}
+	result, _ := when.Evaluate(&in) // a condition that fails is reported for its arguments
+	return result
+}
+
+// checkReads compares the arguments that a condition reads with the schemas of tools.
+func (c *listChecker) checkReads(r *overlapRule, field string, when *condition.Condition, tools []matchedTool) {
+	if c.Schema == nil {
+		return
+	}
+	reads := when.Reads()
+	if len(reads) == 0 {
+		return
+	}
+	schemas := make([]Schema, len(tools))
+	for i, m := range tools {
+		schemas[i] = c.Schema(m.server, m.Name)
+	}
+	for i := range reads {
+		use := readCheck{read: &reads[i]}
+		for j, m := range tools {
+			use.compare(m, &schemas[j])
+		}
+		use.report(c, r, field)
+	}
+}
+
+// readCheck collects the tools whose schemas do not fit a read of an argument.
+type readCheck struct {
+	read *condition.ArgumentRead
+	// known is the number of tools that have the argument, and names are the arguments of the others.
+	known int
+	names []string
+	// without are the tools that do not have the argument, and optional are those whose calls may omit it.
+	without, optional []string
+	// types are the types of the argument. mistyped are the tools whose argument has other types than a use accepts.
+	types, mistyped []string
+	use             string
+}
+
+func (u *readCheck) compare(m matchedTool, s *Schema) {
+	argument, has := s.Arguments[u.read.Name]
+	switch {
+	case s.Arguments == nil || !has && !s.Closed:
+		return
+	case !has:
+		u.without = append(u.without, m.String())
+		u.names = slices.AppendSeq(u.names, maps.Keys(s.Arguments))
+		return
+	}
+	u.known++
+	if !argument.Required {
+		u.optional = append(u.optional, m.String())
+		u.types = argument.Types
+	}
+	for _, use := range u.read.Uses {
+		fits := func(name string) bool { return slices.Contains(use.Types, name) }
+		if len(argument.Types) > 0 && !slices.ContainsFunc(argument.Types, fits) {
+			u.mistyped = append(u.mistyped, fmt.Sprintf("%s (%s)", m, strings.Join(argument.Types, " or ")))
+			u.use = use.Text
+			break
+		}
+	}
+}
+
+func (u *readCheck) report(c *listChecker, r *overlapRule, field string) {
+	name := argumentText(u.read.Name)
+	if len(u.without) > 0 && (!u.read.Guarded || u.known == 0) {
+		slices.Sort(u.names)
+		suggestion := "correct the name, or let the rule match only tools that have it"
+		if best, ok := strictyaml.Closest(u.read.Name, slices.Compact(u.names)); ok {
+			suggestion = "did you mean " + argumentText(best) + "?"
+		}
+		effect := "so the condition fails for each of their calls"
+		if u.read.Guarded {
+			effect = "so the condition never sees a value"
+		}
+		c.add(r, "arguments", field, fmt.Sprintf("reads %s, which the accepted schema of %s does not have, %s", name, firstNames(u.without), effect), suggestion)
+	}
+	if len(u.mistyped) > 0 {
+		c.add(r, "arguments", field, fmt.Sprintf("%s does not fit the type in the accepted schema of %s", u.use, firstNames(u.mistyped)),
+			"compare it with a value of that type")
+	}
+	if len(u.optional) > 0 && !u.read.Guarded {
+		f := c.add(r, "optional-arguments", field, fmt.Sprintf("reads %s, which not every call of %s has: the condition fails for the others", name, firstNames(u.optional)),
+			"write "+guardText(u.read.Name, u.types))
+		f.Warning = false
+	}
+}
+
+// argumentText returns the expression that reads an argument.
+func argumentText(name string) string {
+	if isIdentifier(name) {
+		return "args." + name
+	}
+	return fmt.Sprintf("args[%q]", name)
+}
+
+// guardText returns an expression that reads an argument that may be missing.
+func guardText(name string, types []string) string {
+	value := map[string]string{"boolean": "false", "string": `""`, "integer": "0", "number": "0"}
+	if len(types) == 1 && value[types[0]] != "" && isIdentifier(name) {
+		return fmt.Sprintf("args.?%s.orValue(%s)", name, value[types[0]])
+	}
+	if isIdentifier(name) {
+		return fmt.Sprintf("has(args.%s) && …", name)
+	}
+	return fmt.Sprintf("%q in args && …", name)
+}
+
+func isIdentifier(name string) bool {
+	for i := range len(name) {
+		if c := name[i]; c != '_' && (c|0x20 < 'a' || c|0x20 > 'z') && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return name != ""
+}
+
+// isDangerous reports whether a wrong call of the tool can cause damage that can't be undone.
+func (m matchedTool) isDangerous() bool {
+	return m.Category == "destructive" || m.Category == "financial" || m.Risk == "critical"
+}
+
+// checkDangerous warns about dangerous tools that are allowed only by a default, or by a rule for all tools.
+func (c *listChecker) checkDangerous() {
+	broad := make(map[overlapKey][]string)
+	for server, tools := range c.Tools {
+		for i := range tools {
+			if m := (matchedTool{server, &tools[i]}); m.isDangerous() {
+				if key, found := c.onlyBroadly(m); found {
+					broad[key] = append(broad[key], m.String())
+				}
+			}
+		}
+	}
+	for key, tools := range broad {
+		slices.Sort(tools)
+		f := ParseError{
+			Rule: key.rule, Field: "default", Warning: true, Suggestion: "name the tools in a rule: allow them there, or write action: require_approval",
+			Message: "allows dangerous tools that no rule names: " + firstNames(tools),
+		}
+		if key.rule >= 0 {
+			f.Field = ""
+		}
+		c.findings = append(c.findings, Finding{ParseError: f, Document: key.document, Check: "dangerous-tools"})
+	}
+}
+
+// An overlapKey identifies a rule of a document, or, if rule is -1, the default of a document.
+type overlapKey struct{ document, rule int }
+
+// onlyBroadly returns the rule for all tools, or the default, that alone allows a tool. It returns false if a rule that
+// names the tool, its category, its risk or its tags matches it, or if the tool is not allowed to every caller.
+func (c *listChecker) onlyBroadly(m matchedTool) (by overlapKey, found bool) {
+	facts := m.facts()
+	strictest := DefaultNone
+	for _, r := range c.rules {
+		if c.left--; c.left < 0 {
+			return by, false
+		}
+		if c.documents[r.document].isObserved(r.index) || !r.matchesTools || !r.documentServers.match(m.server) || !r.servers.match(m.server) || !r.tools.match(m.Name) || !r.matchesProperties(&facts) {
+			continue
+		}
+		switch {
+		case r.namesTools() || r.hasToolProperties || r.Action >= ActionRequireApproval:
+			return by, false
+		case r.Action == ActionAllow && !found:
+			by, found = overlapKey{r.document, r.index}, true
+		}
+	}
+	for i := range c.documents {
+		d := &c.documents[i]
+		if !d.ObserveUntil.IsZero() || d.Server != "" && !compilePatterns([]string{d.Server}).match(m.server) || found && by.rule >= 0 {
+			continue
+		}
+		if strictest = max(strictest, d.Default); d.Default == DefaultAllow && !found {
+			by, found = overlapKey{i, -1}, true
+		}
+	}
+	return by, found && (by.rule >= 0 || strictest == DefaultAllow)
+}
+
+// reportUnlisted adds one finding about the servers that were not listed yet, if a rule about tools matches them.
+func (c *listChecker) reportUnlisted() {
+	var names []string
+	for _, server := range slices.Sorted(maps.Keys(c.Tools)) {
+		concerned := func(r overlapRule) bool {
+			return (r.namesTools() || r.when != nil) && r.matchesTools && r.documentServers.match(server) && r.servers.match(server)
+		}
+		if c.Tools[server] == nil && slices.ContainsFunc(c.rules, concerned) {
+			names = append(names, server)
+		}
+	}
+	if len(names) > 0 {
+		c.findings = append(c.findings, Finding{
+			ParseError: ParseError{Rule: -1, Warning: true, Message: "not listed yet: " + firstNames(names) + "; the names and arguments of their tools were not checked"},
+			Document:   -1, Check: "not-listed", Info: true,
+		})
+	}
+}

@@ -1,0 +1,238 @@
+package policy
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
+	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// maxAccessTools is the number of tools after which a page of servers ends. The summary of a server evaluates each of
+// its tools.
+const maxAccessTools = 20_000
+
+// ListAccess implements policyv1.PolicyServiceServer. It shares the slots of [Service.FilterTools].
+func (s *Service) ListAccess(ctx context.Context, req *policyv1.ListAccessRequest) (*policyv1.ListAccessResponse, error) {
+	set, subject, err := s.resolve(ctx, "", req.GetSubject())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	done, err := s.listSlots.Acquire(ctx, callerOwner(ctx))
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	a := &accessLister{Service: s, set: set, subject: subject, withhold: !mayReadDocuments(authn.CallerOf(ctx)), size: cmp.Or(int(req.GetPageSize()), defaultPageSize)}
+	if req.GetServer() == "" {
+		return a.servers(ctx, req.GetPageToken())
+	}
+	return a.tools(ctx, req.GetServer(), req.GetPageToken())
+}
+
+// accessLister lists what one subject may do.
+type accessLister struct {
+	*Service
+
+	set     *activeSet
+	subject engine.Subject
+	// withhold reports whether conditions, and tools that the subject does not see, are withheld.
+	withhold bool
+	size     int
+}
+
+// servers returns the summaries of the servers after a name.
+func (a *accessLister) servers(ctx context.Context, after string) (*policyv1.ListAccessResponse, error) {
+	resp := &policyv1.ListAccessResponse{PolicyRevision: a.set.Revision()}
+	names := slices.Collect(maps.Keys(a.set.catalog.servers))
+	names = slices.AppendSeq(names, maps.Keys(a.cfg.Servers))
+	slices.Sort(names)
+	evaluated := 0
+	for _, name := range slices.Compact(names) {
+		if name <= after || !a.mayKnow(name) {
+			continue
+		}
+		if n := len(resp.GetServers()); n == a.size || evaluated >= maxAccessTools {
+			resp.NextPageToken = resp.GetServers()[n-1].GetServer()
+			break
+		}
+		summary, err := a.summary(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		resp.Servers = append(resp.Servers, summary)
+		for _, c := range summary.GetCounts() {
+			evaluated += int(c.GetTools())
+		}
+	}
+	return resp, nil
+}
+
+// mayKnow reports whether the response may contain a server: to people of other tenants the gateway does not show a
+// server on which the subject can neither call nor list a tool.
+func (a *accessLister) mayKnow(server string) bool {
+	if !a.withhold {
+		return true
+	}
+	access := a.set.Access(a.subject, server)
+	return access.CouldAllow || access.CouldList
+}
+
+// tools returns the tools of a server after a name.
+func (a *accessLister) tools(ctx context.Context, server, after string) (*policyv1.ListAccessResponse, error) {
+	_, configured := a.cfg.Servers[server]
+	if !configured && a.set.catalog.servers[server] == nil || !a.mayKnow(server) {
+		return nil, toStatus(unknownServer(server))
+	}
+	resp := &policyv1.ListAccessResponse{PolicyRevision: a.set.Revision()}
+	if after == "" {
+		summary, err := a.summary(ctx, server)
+		if err != nil {
+			return nil, err
+		}
+		resp.Servers = append(resp.Servers, summary)
+	}
+	for _, name := range a.listed(server) {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if name <= after {
+			continue
+		}
+		tool := a.tool(server, name)
+		if tool == nil {
+			continue
+		}
+		if n := len(resp.GetTools()); n == a.size {
+			resp.NextPageToken = resp.GetTools()[n-1].GetName()
+			break
+		}
+		resp.Tools = append(resp.Tools, tool)
+	}
+	return resp, nil
+}
+
+// listed returns the sorted names of the tools that a server lists now. For people of other tenants, it omits tools that
+// only sessions have listed.
+func (a *accessLister) listed(server string) []string {
+	s := a.set.catalog.servers[server]
+	if s == nil {
+		return nil
+	}
+	listed := func(name string) bool {
+		fromGateway := func(d catalog.Definition) bool { return d.ListedTo == "" }
+		return listedNow(s, s.Tools[name]) && (!a.withhold || slices.ContainsFunc(s.Tools[name].Definitions, fromGateway))
+	}
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.Tools)), func(name string) bool { return !listed(name) })
+}
+
+// listedNow reports whether the newest lists of a server contain a tool, or a session has listed the tool within about
+// an hour of the newest list. The stored time of a session's list may be up to an hour old.
+func listedNow(s *catalog.Server, t *catalog.Tool) bool {
+	if slices.ContainsFunc(t.Definitions, func(d catalog.Definition) bool { return len(d.WholeVersions) > 0 }) {
+		return true
+	}
+	d := t.Newest()
+	return d != nil && d.ListedTo != "" && newest(s.Lists).Sub(d.LastSeen) < time.Hour
+}
+
+// tool returns the access to one tool, or nil if it is withheld.
+func (a *accessLister) tool(server, name string) *policyv1.ToolAccess {
+	s := a.set.catalog.servers[server]
+	var digest []byte
+	if d := s.Tools[name].Newest(); d != nil {
+		digest = d.Digest[:]
+	}
+	access := a.set.ToolAccess(a.subject, server, name, a.facts(a.set, server, name, digest))
+	if a.withhold && !access.Visible {
+		return nil
+	}
+	out := packToolAccess(name, &access)
+	if a.withhold {
+		for _, c := range out.GetCases() {
+			c.Condition = ""
+		}
+	}
+	return out
+}
+
+// summary counts the outcomes of the tools of a server.
+func (a *accessLister) summary(ctx context.Context, server string) (*policyv1.ServerAccess, error) {
+	s := a.set.catalog.servers[server]
+	out := &policyv1.ServerAccess{
+		Server: server, Listed: s != nil && len(s.Lists) > 0, CouldAllow: a.set.Access(a.subject, server).CouldAllow,
+		Quarantined: s != nil && s.Quarantine != nil,
+	}
+	counts := make(map[policyv1.AccessOutcome]int32)
+	for _, name := range a.listed(server) {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if tool := a.tool(server, name); tool != nil {
+			counts[tool.GetOutcome()]++
+		}
+	}
+	for _, outcome := range slices.Sorted(maps.Keys(counts)) {
+		out.Counts = append(out.Counts, &policyv1.OutcomeCount{Outcome: outcome, Tools: counts[outcome]})
+	}
+	for _, method := range methodsWithRule() {
+		if a.set.CouldAllow(a.subject, server, method, s.ServerFacts()) {
+			out.Methods = append(out.Methods, method)
+		}
+	}
+	return out, nil
+}
+
+// methodsWithRule returns the requests other than tools/call that need a rule.
+func methodsWithRule() []string {
+	exempt := append(mcpmethod.WithoutRule(), engine.MethodToolsCall)
+	return slices.DeleteFunc(mcpmethod.All(), func(method string) bool {
+		return mcpmethod.IsNotification(method) || slices.Contains(exempt, method)
+	})
+}
+
+func packToolAccess(name string, a *engine.ToolAccess) *policyv1.ToolAccess {
+	out := &policyv1.ToolAccess{Name: name, Outcome: outcomeOf(a), Visible: a.Visible, Incomplete: a.Incomplete}
+	for _, c := range a.Cases {
+		one := &policyv1.AccessCase{
+			Effect: effects[c.Decision.Effect], Code: packCode(c.Decision.Code), Rule: packRule(c.Decision.Rule), Message: c.Decision.Message,
+			Condition: c.Condition, Holds: c.Holds, ChainIndex: int32(c.Decision.ChainIndex),
+		}
+		if c.Decision.Approval != nil {
+			one.Approval = packTerms(c.Decision.Approval)
+		}
+		for _, l := range c.Decision.Limits {
+			one.Limits = append(one.Limits, packLimit(l))
+		}
+		out.Cases = append(out.Cases, one)
+	}
+	return out
+}
+
+func outcomeOf(a *engine.ToolAccess) policyv1.AccessOutcome {
+	d := &a.Cases[0].Decision
+	limited := func(c engine.AccessCase) bool { return len(c.Decision.Limits) > 0 }
+	switch {
+	case a.Depends():
+		return policyv1.AccessOutcome_ACCESS_OUTCOME_DEPENDS
+	case d.Effect == engine.Allow && slices.ContainsFunc(a.Cases, limited):
+		return policyv1.AccessOutcome_ACCESS_OUTCOME_LIMITED
+	case d.Effect == engine.Allow:
+		return policyv1.AccessOutcome_ACCESS_OUTCOME_ALLOWED
+	case d.Effect == engine.RequireApproval:
+		return policyv1.AccessOutcome_ACCESS_OUTCOME_APPROVAL
+	case d.Code == engine.ToolChanged:
+		return policyv1.AccessOutcome_ACCESS_OUTCOME_CHANGED
+	case d.Code == engine.ToolQuarantined:
+		return policyv1.AccessOutcome_ACCESS_OUTCOME_QUARANTINED
+	case d.Hidden:
+		return policyv1.AccessOutcome_ACCESS_OUTCOME_HIDDEN
+	}
+	return policyv1.AccessOutcome_ACCESS_OUTCOME_DENIED
+}

@@ -1,0 +1,372 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
+)
+
+const (
+	// accessPage is the number of servers or tools in one response.
+	accessPage = 500
+	// maxAccessRows is the number of tools up to which the tools of all servers are printed without --server.
+	maxAccessRows = 60
+)
+
+type accessFlags struct {
+	server, token          string
+	tenant, subject, agent string
+	groups                 []string
+}
+
+func (t *tool) policyAccess() *cobra.Command {
+	var f accessFlags
+	c := &cobra.Command{
+		Use:   "access [--subject SUBJECT | --token NAME] [--server SERVER]",
+		Short: "Show what one caller may do, on each server and with each tool",
+		Long: fmt.Sprintf(`Show what one caller may do under the active policy: for each tool that a server lists,
+whether every call is allowed, limited, needs approval or is denied, or on which condition
+this depends. For more than %d tools, the command prints a summary of each server, and
+--server prints the tools of one server. With --output json it always prints all tools.
+
+A call can still be refused because its arguments can't be read by a condition, or because a
+limit is reached. The command makes no calls.`, maxAccessRows),
+		Example: "  " + t.self + " policy access --subject ana --groups developers\n" +
+			"  " + t.self + " policy access --token ci-agent --server files",
+		Args: args(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error { return t.runAccess(c.Context(), &f) },
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.server, "server", "", "only this server, with its tools")
+	flags.StringVar(&f.token, "token", "", "the name of a configured token, for its tenant, subject, agent and groups")
+	flags.StringVar(&f.tenant, "tenant", "default", "the caller's tenant")
+	flags.StringVar(&f.subject, "subject", "local-agent", "the caller's subject")
+	flags.StringVar(&f.agent, "agent", "local", "the caller's agent")
+	flags.StringSliceVar(&f.groups, "groups", nil, "the caller's groups")
+	for _, other := range []string{"tenant", "subject", "agent", "groups"} {
+		c.MarkFlagsMutuallyExclusive("token", other)
+	}
+	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
+	return c
+}
+
+// accessAnswer contains what one caller may do on some servers.
+type accessAnswer struct {
+	subject  *identityv1.Principal
+	revision string
+	servers  []*policyv1.ServerAccess
+	// tools maps the names of servers to the access to their tools.
+	tools map[string][]*policyv1.ToolAccess
+}
+
+func (t *tool) runAccess(ctx context.Context, flags *accessFlags) error {
+	f, err := t.load()
+	if err != nil {
+		return err
+	}
+	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // only the answer matters
+	subject := &identityv1.Principal{
+		Tenant: flags.tenant, Subject: flags.subject, Agent: flags.agent, Groups: flags.groups, Role: authv1.TokenRole_TOKEN_ROLE_AGENT,
+	}
+	if flags.token != "" {
+		if subject, err = t.principalOfToken(ctx, identityv1.NewIdentityServiceClient(conn), flags.token); err != nil {
+			return err
+		}
+	}
+	answer, err := t.readAccess(ctx, policyv1.NewPolicyServiceClient(conn), subject, flags.server)
+	if err != nil {
+		return err
+	}
+	if t.json() {
+		return t.printAccessJSON(answer)
+	}
+	t.printf("subject %s, agent %s, tenant %s, groups %s; revision %.8s", subject.GetSubject(), orDash(subject.GetAgent()),
+		subject.GetTenant(), orDash(strings.Join(subject.GetGroups(), ", ")), answer.revision)
+	return t.printAccess(answer)
+}
+
+// principalOfToken returns the principal whose calls use the token with this name.
+func (t *tool) principalOfToken(ctx context.Context, client identityv1.IdentityServiceClient, name string) (*identityv1.Principal, error) {
+	req := &identityv1.ListTokensRequest{}
+	for {
+		requestCtx, cancel := requestContext(ctx)
+		resp, err := client.ListTokens(requestCtx, req)
+		cancel()
+		if err != nil {
+			return nil, t.explainError(err)
+		}
+		for _, token := range resp.GetTokens() {
+			if token.GetName() != name {
+				continue
+			}
+			if token.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT {
+				return nil, fmt.Errorf("the token %q has the role %s, and only tokens of agents may call tools", name, strings.ToLower(strings.TrimPrefix(token.GetRole().String(), "TOKEN_ROLE_")))
+			}
+			return &identityv1.Principal{
+				Tenant: token.GetTenant(), Subject: token.GetSubject(), Agent: token.GetAgent(), Owner: token.GetOwner(), Groups: token.GetGroups(), Role: token.GetRole(),
+			}, nil
+		}
+		if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
+			return nil, fmt.Errorf("there is no token %q in your tenant: `auth.tokens` of the configuration names them", name)
+		}
+	}
+}
+
+// readAccess reads the summaries of the servers, and the tools of the servers whose tools are printed.
+func (t *tool) readAccess(ctx context.Context, client policyv1.PolicyServiceClient, subject *identityv1.Principal, server string) (*accessAnswer, error) {
+	out := &accessAnswer{subject: subject, tools: make(map[string][]*policyv1.ToolAccess)}
+	if server != "" {
+		return out, t.readAccessPages(ctx, client, out, server)
+	}
+	if err := t.readAccessPages(ctx, client, out, ""); err != nil {
+		return nil, err
+	}
+	total := 0
+	for _, s := range out.servers {
+		total += toolsOf(s)
+	}
+	if total > maxAccessRows && !t.json() {
+		return out, nil
+	}
+	summaries := out.servers
+	out.servers = nil
+	for _, s := range summaries {
+		if err := t.readAccessPages(ctx, client, out, s.GetServer()); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (t *tool) readAccessPages(ctx context.Context, client policyv1.PolicyServiceClient, out *accessAnswer, server string) error {
+	req := &policyv1.ListAccessRequest{Subject: out.subject, Server: server, PageSize: accessPage}
+	for {
+		requestCtx, cancel := requestContext(ctx)
+		resp, err := client.ListAccess(requestCtx, req)
+		cancel()
+		if err != nil {
+			return t.explainError(err)
+		}
+		if out.revision != "" && resp.GetPolicyRevision() != out.revision {
+			return errors.New("the policy or the catalog has changed while the command was reading: run it again")
+		}
+		out.revision = resp.GetPolicyRevision()
+		out.servers = append(out.servers, resp.GetServers()...)
+		if server != "" {
+			out.tools[server] = append(out.tools[server], resp.GetTools()...)
+		}
+		last := req.GetPageToken()
+		if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" || req.GetPageToken() == last {
+			return nil
+		}
+	}
+}
+
+func toolsOf(s *policyv1.ServerAccess) (n int) {
+	for _, c := range s.GetCounts() {
+		n += int(c.GetTools())
+	}
+	return n
+}
+
+func (t *tool) printAccessJSON(a *accessAnswer) error {
+	type server struct {
+		Server jsontext.Value   `json:"server"`
+		Tools  []jsontext.Value `json:"tools"`
+	}
+	out := struct {
+		Subject  jsontext.Value `json:"subject"`
+		Revision string         `json:"policyRevision"`
+		Servers  []server       `json:"servers"`
+	}{Revision: a.revision}
+	var errs []error
+	encode := func(m proto.Message) jsontext.Value {
+		raw, err := protojson.Marshal(m)
+		errs = append(errs, err)
+		return raw
+	}
+	out.Subject = encode(a.subject)
+	for _, s := range a.servers {
+		one := server{Server: encode(s)}
+		for _, tool := range a.tools[s.GetServer()] {
+			one.Tools = append(one.Tools, encode(tool))
+		}
+		out.Servers = append(out.Servers, one)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("print the answer: %w", err)
+	}
+	return t.printJSON(out)
+}
+
+// printAccess prints the tools of each server, or, if they were not read, a table of the servers.
+func (t *tool) printAccess(a *accessAnswer) error {
+	if len(a.tools) == 0 {
+		return t.printAccessSummary(a.servers)
+	}
+	for _, s := range a.servers {
+		fmt.Fprintln(t.out)
+		t.printf("%s: %s", s.GetServer(), serverAccessText(s))
+		t.printf("other methods that are not denied: %s", orDash(strings.Join(s.GetMethods(), ", ")))
+		var rows [][]string
+		for _, tool := range a.tools[s.GetServer()] {
+			rows = append(rows, accessRows(tool)...)
+		}
+		if len(rows) == 0 {
+			continue
+		}
+		if err := t.table([]string{"TOOL", "ACCESS", "RULE", "DETAILS"}, rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tool) printAccessSummary(servers []*policyv1.ServerAccess) error {
+	outcomes := []policyv1.AccessOutcome{
+		policyv1.AccessOutcome_ACCESS_OUTCOME_ALLOWED, policyv1.AccessOutcome_ACCESS_OUTCOME_LIMITED, policyv1.AccessOutcome_ACCESS_OUTCOME_APPROVAL,
+		policyv1.AccessOutcome_ACCESS_OUTCOME_DEPENDS, policyv1.AccessOutcome_ACCESS_OUTCOME_DENIED, policyv1.AccessOutcome_ACCESS_OUTCOME_HIDDEN,
+		policyv1.AccessOutcome_ACCESS_OUTCOME_CHANGED, policyv1.AccessOutcome_ACCESS_OUTCOME_QUARANTINED,
+	}
+	head := []string{"SERVER", "TOOLS"}
+	for _, o := range outcomes {
+		head = append(head, strings.ToUpper(enum.Name(o)))
+	}
+	var rows [][]string
+	for _, s := range servers {
+		row := []string{s.GetServer(), fmt.Sprint(toolsOf(s))}
+		if !s.GetListed() {
+			row[1] = "not listed yet"
+		}
+		for _, o := range outcomes {
+			n := int32(0)
+			if i := slices.IndexFunc(s.GetCounts(), func(c *policyv1.OutcomeCount) bool { return c.GetOutcome() == o }); i >= 0 {
+				n = s.GetCounts()[i].GetTools()
+			}
+			row = append(row, fmt.Sprint(n))
+		}
+		rows = append(rows, append(row, orDash(strings.Join(s.GetMethods(), ", "))))
+	}
+	if err := t.table(append(head, "OTHER METHODS"), rows); err != nil {
+		return err
+	}
+	t.printf("--server NAME prints the tools of one server")
+	return nil
+}
+
+func serverAccessText(s *policyv1.ServerAccess) string {
+	var parts []string
+	for _, c := range s.GetCounts() {
+		parts = append(parts, fmt.Sprintf("%d %s", c.GetTools(), enum.Name(c.GetOutcome())))
+	}
+	text := fmt.Sprintf("%d tools", toolsOf(s))
+	if toolsOf(s) == 1 {
+		text = "1 tool"
+	}
+	if len(parts) > 0 {
+		text += ": " + strings.Join(parts, ", ")
+	}
+	if !s.GetListed() {
+		text = "not listed yet"
+	}
+	if s.GetQuarantined() {
+		text += "; the server is quarantined"
+	}
+	if !s.GetCouldAllow() {
+		text += "; every call is denied"
+	}
+	return text
+}
+
+// accessRows returns one row for each case. It omits calls that are refused because a condition can't be evaluated, if
+// other calls are refused too.
+func accessRows(tool *policyv1.ToolAccess) [][]string {
+	failed := func(c *policyv1.AccessCase) bool { return c.GetCode() == commonv1.Code_CODE_TYPE_ERROR }
+	other := func(c *policyv1.AccessCase) bool { return c.GetEffect() == policyv1.Effect_EFFECT_DENY && !failed(c) }
+	hasOther := slices.ContainsFunc(tool.GetCases(), other)
+	cases := slices.DeleteFunc(slices.Clone(tool.GetCases()), func(c *policyv1.AccessCase) bool { return failed(c) && hasOther })
+	slices.SortStableFunc(cases, func(a, b *policyv1.AccessCase) int { // the calls to which no condition applies come last
+		return cmp.Compare(conditionOrder(a), conditionOrder(b))
+	})
+	var rows [][]string
+	name, outcome := tool.GetName(), enum.Name(tool.GetOutcome())
+	for _, c := range cases {
+		rule := ruleName(c.GetRule())
+		if code := c.GetCode(); c.GetRule() == nil && (code == commonv1.Code_CODE_UNSPECIFIED || code == commonv1.Code_CODE_DENIED_BY_DEFAULT) {
+			rule = "default"
+		}
+		rows = append(rows, []string{name, outcome, rule, caseText(tool, c)})
+		name, outcome = "", ""
+	}
+	if tool.GetIncomplete() {
+		rows = append(rows, []string{"", "", "-", "other calls: too many conditions to list; explain evaluates a call"})
+	}
+	return rows
+}
+
+func conditionOrder(c *policyv1.AccessCase) int {
+	if conditionText(c) == otherwise {
+		return 1
+	}
+	return 0
+}
+
+func caseText(tool *policyv1.ToolAccess, c *policyv1.AccessCase) string {
+	var parts []string
+	if tool.GetOutcome() == policyv1.AccessOutcome_ACCESS_OUTCOME_DEPENDS {
+		parts = append(parts, effectName(c.GetEffect())+" "+conditionText(c))
+	} else if c.GetCondition() != "" {
+		parts = append(parts, conditionText(c))
+	}
+	if c.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL {
+		parts = append(parts, "by "+safetext.Approvers(c.GetApproval()))
+	}
+	for _, l := range c.GetLimits() {
+		if !l.GetCap() {
+			parts = append(parts, fmt.Sprintf("at most %s in %s per %s", l.GetLimit().GetMax(), l.GetLimit().GetWindow().AsDuration(), strings.Join(l.GetPer(), "+")))
+		}
+	}
+	switch {
+	case c.GetMessage() != "":
+		parts = append(parts, c.GetMessage())
+	case c.GetEffect() == policyv1.Effect_EFFECT_DENY && c.GetRule() == nil:
+		parts = append(parts, enum.NameOrEmpty(c.GetCode()))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// otherwise describes the calls to which no condition of another case applies.
+const otherwise = "otherwise"
+
+// conditionText describes the calls to which a case applies.
+func conditionText(c *policyv1.AccessCase) string {
+	switch {
+	case c.GetCode() == commonv1.Code_CODE_TYPE_ERROR:
+		return "if the condition can't be evaluated"
+	case c.GetCondition() == "":
+		return otherwise
+	case c.GetHolds():
+		return "if " + c.GetCondition()
+	default:
+		return "unless " + c.GetCondition()
+	}
+}
