@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// useOddServer creates an agent that calls the server odd once, so that it has a private folder there, and returns its
-// id.
+// useOddServer creates an agent that calls the server odd once, so that the agent has a private directory for it.
+// useOddServer returns the agent's id.
 func useOddServer(t *testing.T, p *stack.Process) (id string) {
 	t.Helper()
 	made := runAsOperator(t, p, "agents", "create", "--tool", "odd/raw")
@@ -26,7 +26,8 @@ func useOddServer(t *testing.T, p *stack.Process) (id string) {
 	return id
 }
 
-// fillFolder writes 15 MiB into an agent's private folder, and makes the folder look unused for a time.
+// fillFolder writes 15 MiB to an agent's private directory, and changes the time of the directory's marker file, so that
+// the directory looks unused for this time.
 func fillFolder(t *testing.T, folder string, unused time.Duration) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(folder, "state"), bytes.Repeat([]byte{1}, 15<<20), 0o600); err != nil {
@@ -38,8 +39,8 @@ func fillFolder(t *testing.T, folder string, unused time.Duration) {
 	}
 }
 
-// Checks that the private folders of one person's ended agents have a common limit, and that the gateway learns from
-// the wasmagent service which agents have ended.
+// The private directories of one person's ended agents share a limit. The gateway asks the wasmagent service which
+// agents have ended.
 func TestEndedAgents_FoldersOfOnePersonAreLimited(t *testing.T) {
 	t.Parallel()
 	s := stack.WriteConfig(t, stack.Options{Policy: allowAll, Servers: fmt.Sprintf(

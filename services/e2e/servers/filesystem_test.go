@@ -24,7 +24,7 @@ tools:
   write_file: {action: deny, reason: this agent only reads}
 `
 
-// Checks with the official file system server that a denied call changes nothing on disk.
+// A denied call to the official file system server changes nothing on disk.
 func TestServerFilesystem_DeniedCallChangesNothingOnDisk(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -53,11 +53,11 @@ func TestServerFilesystem_DeniedCallChangesNothingOnDisk(t *testing.T) {
 	}
 }
 
-// Checks that two principals never share the process of a stdio server or its folder.
+// Two principals never share a stdio server's process or its directory.
 func TestStdio_PrincipalsDoNotShareProcesses(t *testing.T) {
 	t.Parallel()
 	p := stack.Start(t, stack.WriteConfig(t, stack.Options{
-		// The argument "." makes the server serve the folder in which its process runs.
+		// The argument "." makes the server serve its process's working directory.
 		Servers: stack.StdioEntry(t, "files", npmtest.ServerFilesystem(t, ".")), Policy: filesPolicy,
 	}))
 	mine := npmtest.StartClient(t, p.MCP("files"), stack.AgentToken)
@@ -99,7 +99,7 @@ func TestStdio_PrincipalsDoNotShareProcesses(t *testing.T) {
 		}
 		pids[pid] = true
 	}
-	if len(pids) != 3 { // one of them is the process with which the gateway lists the server's tools
+	if len(pids) != 3 { // the gateway lists the tools with a third process
 		t.Errorf("%d processes for three sessions of two principals and the gateway, want 3", len(pids))
 	}
 	if err := p.Stop(t); err != nil {
