@@ -51,7 +51,7 @@ func TestListDecisions_SelectsByTime(t *testing.T) {
 	}
 }
 
-// Checks that the search for a page can end between unwanted records, and that no record is skipped.
+// The search for a page can end between records that do not match the filter. No record is skipped.
 func TestListDecisions_SearchCanEndBetweenRecords(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
@@ -101,8 +101,8 @@ func TestListDecisions_SearchCanEndBetweenRecords(t *testing.T) {
 	}
 }
 
-// A caller is already reading. Checks that another read of the caller waits and then succeeds, for each of the three
-// methods that read records.
+// While a caller's read is in progress, another read by the same caller waits and then succeeds. The test covers the
+// three methods that read records.
 func TestRead_WaitsForOtherReadsOfTheCaller(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)

@@ -26,12 +26,12 @@ func agentOf(person, id string) *identityv1.Principal {
 	}
 }
 
-// unknownAgents makes the search for agents fail, so that no folder is removed because of the limit.
+// unknownAgents makes the request for ended agents fail, so that the limit removes no directory.
 func unknownAgents(d *stdio.Deps) {
 	d.Agents = func(context.Context, string) (map[string]bool, error) { return nil, errors.New("wasmagent is down") }
 }
 
-// agentFolders contains the private folders of agents of one server.
+// agentFolders contains the private directories of one server's agents.
 type agentFolders struct {
 	root string
 	disk int64
@@ -41,7 +41,8 @@ func (f agentFolders) edit(c *stdio.Config) {
 	c.WorkRoot, c.Limits.Disk, c.Limits.Tasks, c.Limits.Memory = f.root, f.disk, 512, 2<<30
 }
 
-// leave lets an agent use the server once, which leaves a folder of the given size that looks unused for a time.
+// leave lets an agent use the server once. This leaves a directory of the given size that looks unused for the time
+// since.
 func (f agentFolders) leave(t *testing.T, agent *identityv1.Principal, size int, since time.Duration) (folder string) {
 	t.Helper()
 	r := newRigWith(t, "good", f.edit, unknownAgents)
@@ -58,11 +59,11 @@ func (f agentFolders) leave(t *testing.T, agent *identityv1.Principal, size int,
 	return folder
 }
 
-// Checks that the folders of one person's ended agents have a common limit, and that the oldest of them are removed
-// first. The folders of agents that have not ended and of other people's agents do not count, whatever their age.
+// The directories of one person's ended agents share a limit, and the oldest are removed first. The directories of
+// agents that have not ended and of other people's agents do not count, whatever their age.
 func TestFolders_OfOnePersonsEndedAgentsAreLimited(t *testing.T) {
 	t.Parallel()
-	f := agentFolders{t.TempDir(), 1 << 20} // two such folders fit into the limit
+	f := agentFolders{t.TempDir(), 1 << 20} // two such directories fit into the limit
 	const size = 900 << 10
 	alive := f.leave(t, agentOf("olga", "alive"), size, 100*time.Hour)
 	others := f.leave(t, agentOf("ben", "ended"), size, 100*time.Hour)
@@ -89,7 +90,7 @@ func TestFolders_OfOnePersonsEndedAgentsAreLimited(t *testing.T) {
 	}
 }
 
-// Checks that many small folders of one person's ended agents are limited, too.
+// The number of directories of one person's ended agents is also limited, even if they are small.
 func TestFolders_OfEndedAgentsAreLimitedInNumber(t *testing.T) {
 	t.Parallel()
 	f := agentFolders{t.TempDir(), 2 << 30}
@@ -117,7 +118,7 @@ func TestFolders_OfEndedAgentsAreLimitedInNumber(t *testing.T) {
 	}
 }
 
-// Checks that no folder is removed because of the limit while it is not known which agents have ended.
+// The limit removes no directory while the gateway does not know which agents have ended.
 func TestFolders_AreKeptWhileTheAgentsAreUnknown(t *testing.T) {
 	t.Parallel()
 	f := agentFolders{t.TempDir(), 1 << 20}

@@ -17,7 +17,7 @@ func agentKey(id string) principal.Key {
 	return principal.Key{Tenant: "default", Subject: "agent:default/" + id}
 }
 
-// visited lets a principal use a server once. It returns the principal's private folder after the process has ended.
+// visited lets a principal use a server once. It returns the principal's private directory after the process has ended.
 func visited(t *testing.T, root string, key principal.Key) (folder string) {
 	t.Helper()
 	r := newRig(t, "good", func(c *stdio.Config) { c.WorkRoot = root })
@@ -29,7 +29,7 @@ func visited(t *testing.T, root string, key principal.Key) (folder string) {
 	return folder
 }
 
-// restFor changes the times of a folder so that the folder looks unused for the given time.
+// restFor changes the times of a directory so that it looks unused for the time since.
 func restFor(t *testing.T, folder string, since time.Duration) {
 	t.Helper()
 	at := time.Now().Add(-since)
@@ -37,7 +37,7 @@ func restFor(t *testing.T, folder string, since time.Duration) {
 	put(t, os.Chtimes(folder, at, at))
 }
 
-// Checks that the folder of an agent that has ended is removed. The folders of agents that may be restored, of running
+// The directory of an agent that has ended is removed. The directories of agents that may be restored, of running
 // agents and of other principals are kept.
 func TestFolders_OfEndedAgentsAreRemoved(t *testing.T) {
 	t.Parallel()
@@ -65,8 +65,8 @@ func TestFolders_OfEndedAgentsAreRemoved(t *testing.T) {
 	}
 }
 
-// Checks that files in a program's folder neither prevent the removal of the folder nor cause the removal of files
-// outside of it.
+// A program's files cannot prevent the removal of its directory, and cannot cause the removal of files outside the
+// directory.
 func TestFolders_OfHostileProgramsAreRemoved(t *testing.T) {
 	t.Parallel()
 	root, outside := t.TempDir(), t.TempDir()
@@ -94,7 +94,6 @@ func TestFolders_OfHostileProgramsAreRemoved(t *testing.T) {
 	}
 }
 
-// Checks that an interrupted removal is completed.
 func TestFolders_InterruptedRemovalsAreCompleted(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

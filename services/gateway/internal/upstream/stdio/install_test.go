@@ -21,7 +21,7 @@ import (
 )
 
 // installs is the source of a program that replaces npm. It records each run in the file TALLY, and installs a package
-// whose program is this test program.
+// that contains this test binary as its program.
 const installs = `#!/bin/sh
 echo run >> TALLY
 sleep 0.2

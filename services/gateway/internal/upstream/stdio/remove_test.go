@@ -15,8 +15,8 @@ import (
 
 const lock = "state/a.lock"
 
-// removing returns a session with a server whose lock file is removed before each start, and the folder of a process
-// that has ended.
+// removing returns a session and the directory of a process that has ended. The server's lock file is removed before
+// each start.
 func removing(t *testing.T) (s session, folder string) {
 	t.Helper()
 	r := newRig(t, "good", func(c *stdio.Config) { c.Remove = []string{lock, "other.lock"} })
@@ -66,7 +66,7 @@ func TestRemove_RemovesAStaleLock(t *testing.T) {
 	}
 }
 
-// Checks that nothing outside of the folder is removed, regardless of what a program puts in place of its lock file.
+// Nothing outside the directory is removed, no matter what a program puts in place of its lock file.
 func TestRemove_RemovesOnlyFilesOfTheFolder(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
