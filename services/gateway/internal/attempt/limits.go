@@ -15,18 +15,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// leaseTime is the time after a reservation during which the gateway can release it. It is long enough, because the
-// gateway knows that a call was never sent as soon as the connection attempt has failed. After leaseTime the
-// reservation counts as used, without another request.
+// leaseTime is the time after a reservation in which the gateway can release it. It is long enough, because the gateway
+// knows that a call was never sent as soon as the connection attempt has failed. After leaseTime the reservation counts
+// as used, without another request.
 const leaseTime = 15 * time.Second
 
-// Miscounted is the message of refusals while two instances of the ratelimit role answer.
+// Miscounted is the message in refusals while two instances of the ratelimit role answer.
 const Miscounted = "two ratelimit roles answer in turn and each counts for itself, which would multiply every limit: run one alone; limited calls pass a minute after the last answer of the other"
 
 // IsLimited reports whether limits must be reserved for the call.
 func (a Attempt) IsLimited() bool { return len(a.Decision.GetLimits()) > 0 }
 
-// Reserve reserves all limits of a call with an idempotency key. If one limit is exceeded, Reserve reserves none and
+// Reserve reserves all of a call's limits with an idempotency key. If one limit is exceeded, it reserves none and
 // returns a refusal.
 func (d *Client) Reserve(ctx context.Context, a Attempt, key string) (Attempt, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, a.Principal), peerTimeout)
@@ -57,15 +57,15 @@ func LimitsOf(limits []*policyv1.RuleLimit) []*ratelimitv1.Limit {
 	return out
 }
 
-// isUnknown reports whether a limit needs more than a reservation. This gateway supports neither the renewal of
-// concurrency limits nor the settlement of actual amounts.
+// isUnknown reports whether a limit needs more than a reservation. This gateway can neither renew concurrency limits
+// nor settle actual amounts.
 func isUnknown(l *policyv1.RuleLimit) bool {
 	return l.GetLimit().GetKind() == ratelimitv1.LimitKind_LIMIT_KIND_CONCURRENCY || l.GetSettle() != ""
 }
 
-// notReserved returns the refusal of a call whose limits cannot be reserved. It returns nil if the ratelimit role is
-// unavailable and every limit is configured to allow calls in that case. An error that the role has returned is a
-// refusal.
+// notReserved returns the refusal for a call if its limits cannot be reserved. It returns nil if the ratelimit role is
+// unavailable and every limit is configured to allow calls in that case. If the role has returned an error, the call is
+// refused.
 func (d *Client) notReserved(ctx context.Context, a Attempt, err error) *refusal.Refusal {
 	d.deps.Log.WarnContext(ctx, "limits were not reserved", "decision_id", a.ID, "error", err)
 	code := status.Code(err)
@@ -81,8 +81,8 @@ func (d *Client) notReserved(ctx context.Context, a Attempt, err error) *refusal
 	return nil
 }
 
-// miscounted returns the refusal of a call whose limits are counted separately by two instances of the ratelimit role.
-// Rules that allow calls while the role is unavailable do not apply, because the role is available.
+// miscounted returns the refusal for a call if two instances of the ratelimit role count its limits separately. Rules
+// that allow calls while the role is unavailable do not apply, because the role is available.
 func (d *Client) miscounted(ctx context.Context, a Attempt) *refusal.Refusal {
 	d.deps.Log.WarnContext(ctx, Miscounted, "decision_id", a.ID)
 	d.ReleaseLease(ctx, a.Lease.GetId(), a.ID)
@@ -97,8 +97,8 @@ func (d *Client) miscounted(ctx context.Context, a Attempt) *refusal.Refusal {
 // role answer alternately, each with separate counts.
 func (d *Client) IsMiscounting() bool { return d.instances.isSplit() }
 
-// limited returns the refusal of a call that exceeds a limit. exceeded is nil if the response had neither a lease nor a
-// refusal; such a call is also refused.
+// limited returns the refusal for a call that exceeds a limit. exceeded is nil if the response contained neither a
+// lease nor a refusal. Such a call is also refused.
 func (a Attempt) limited(exceeded *ratelimitv1.Refusal) *refusal.Refusal {
 	refused := &refusal.Refusal{
 		Code:           exceeded.GetCode(),
@@ -133,7 +133,7 @@ func describe(l *policyv1.RuleLimit) string {
 	return "at most " + l.GetLimit().GetMax() + " calls in " + l.GetLimit().GetWindow().AsDuration().String() + " " + of + "."
 }
 
-// ReleaseLease releases the reservation of a call that was provably never sent. An empty lease is ignored.
+// ReleaseLease releases the reservation of a call that was certainly never sent. If lease is empty, it does nothing.
 func (d *Client) ReleaseLease(ctx context.Context, lease, decisionID string) {
 	if lease == "" {
 		return
