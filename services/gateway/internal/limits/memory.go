@@ -27,7 +27,7 @@ const (
 // ones. The quota of requests in flight limits the number of small answers.
 const UncountedBytes = 64 << 10
 
-// ReserveBytes is the fraction of each quota, in bytes, that is reserved for the answer that began first. No answer is
+// ReserveBytes is the number of bytes of each quota that are reserved for the answer that began first. No answer is
 // larger.
 const ReserveBytes = 17 << 20
 
