@@ -20,7 +20,7 @@ func NameOrEmpty(v protoreflect.Enum) string {
 	return Name(v)
 }
 
-// Name returns the name of a value in the form that is used outside of protobuf. For CODE_DENIED_BY_RULE, it is
+// Name returns the name of a value in the form that is used outside protobuf. For CODE_DENIED_BY_RULE, it is
 // "denied_by_rule". For a number without a name, Name returns the number.
 func Name(v protoreflect.Enum) string {
 	named := v.Descriptor().Values().ByNumber(v.Number())

@@ -22,7 +22,7 @@ const (
 	keySize  = 32
 )
 
-// keys contains the journal's keys. They are stored outside of the journal's directory. Without them, a copy of that
+// keys contains the journal's keys. They are stored outside the journal's directory. Without them, a copy of that
 // directory can be used neither to sign heads nor to test guesses of arguments.
 type keys struct {
 	hmac []byte

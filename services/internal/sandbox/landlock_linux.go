@@ -112,7 +112,7 @@ type ruleSet struct {
 	files []int
 }
 
-// folder allows access to all content of a directory except for the hidden path in it. Files that are created in the
+// directory allows access to all content of a directory except for the hidden path in it. Files that are created in the
 // directory later are not allowed. The directory itself can't be listed if that would also allow listing a hidden
 // directory.
 func (w *ruleSet) folder(path string) error {

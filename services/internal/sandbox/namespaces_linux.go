@@ -170,7 +170,7 @@ func ownTerminals() error {
 }
 
 // protectSystem makes the settings of the system read-only. They include the cgroups, which can end processes outside
-// of the sandbox. For root they also include the settings of the kernel.
+// the sandbox. For root they also include the settings of the kernel.
 func protectSystem(asRoot bool) error {
 	fixed := []string{"/sys"}
 	if asRoot {

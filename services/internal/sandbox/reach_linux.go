@@ -11,7 +11,7 @@ import (
 )
 
 // sockets returns the sockets on which programs of this user and of root listen, and this user's directory of sockets.
-// Services such as D-Bus, Docker and tmux may start programs outside of the sandbox.
+// Services such as D-Bus, Docker and tmux may start programs outside the sandbox.
 func sockets(o *order) []string {
 	found := make(map[string]bool)
 	if raw, err := os.ReadFile("/proc/self/net/unix"); err == nil {

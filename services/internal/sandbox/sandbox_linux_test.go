@@ -111,7 +111,7 @@ func put(t *testing.T, file, text string) {
 	}
 }
 
-// listen opens sockets outside of hidden directories.
+// listen opens sockets outside hidden directories.
 func (h *fixture) listen(t *testing.T) {
 	t.Helper()
 	short, err := os.MkdirTemp("", "s") //nolint:usetesting // the path of a socket must be short

@@ -55,7 +55,7 @@ const (
 )
 
 // Do runs fn in a serializable transaction, after earlier transactions, and commits it if fn returns nil. If the
-// transaction conflicts with another one, Do runs fn again, so fn must have no effects outside of the transaction. Do
+// transaction conflicts with another one, Do runs fn again, so fn must have no effects outside the transaction. Do
 // returns the error from fn, or [ErrUnavailable] if the store is unavailable or ctx has ended. A transaction takes at
 // most a minute, even if ctx allows more time.
 func (d *DB) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {

@@ -62,7 +62,7 @@ type Deps struct {
 	// Store must have been opened with the channels of the configuration.
 	Store *store.Store
 	// Draw returns the view of an approval, or the first part of a view that has several. It returns nil if the approval
-	// no longer needs the decision for which the notice asks. Draw may be slow, so it is called outside of transactions.
+	// no longer needs the decision for which the notice asks. Draw may be slow, so it is called outside transactions.
 	Draw func(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error)
 	// Vote casts the vote of a person who pressed a button.
 	Vote Voter

@@ -48,7 +48,7 @@ func open(folder string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the folder %s: %w", folder, err)
 	}
-	defer unix.Close(dir) //nolint:errcheck // the folder is only inspected
+	defer unix.Close(dir) //nolint:errcheck // the directory is only inspected
 	fd, err := unix.Openat(dir, Name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, unix.ENOENT):

@@ -28,7 +28,7 @@ const recentAge = 10 * time.Minute
 // name.
 type states struct{ objects.Bucket }
 
-// openStates opens the bucket url, or the directory folder if url is empty.
+// openStates opens the bucket url, or the directory directory if url is empty.
 func openStates(url, folder string) (states, error) {
 	if url != "" {
 		bucket, err := objects.Open(url)
