@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// unspecified is the suffix of the name of every enum's first value. The rest of that name is the prefix of all names
-// of the enum (buf's rules ENUM_ZERO_VALUE_SUFFIX and ENUM_VALUE_PREFIX).
+// unspecified is the suffix of the first value's name in every enum. The rest of that name is the prefix of all names
+// in the enum (buf's rules ENUM_ZERO_VALUE_SUFFIX and ENUM_VALUE_PREFIX).
 const unspecified = "UNSPECIFIED"
 
 // NameOrEmpty is like [Name], but returns the empty string for the unspecified value.

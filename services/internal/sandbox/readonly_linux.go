@@ -110,9 +110,9 @@ func (p *plan) copies() (map[string]int, error) {
 	return out, nil
 }
 
-// notHeld returns descriptions of the parts that are not enforced for read-only files and directories. One part is
-// links to them that could be replaced. The other is files in a directory in which the program may create other files,
-// for example a module that an interpreter finds first.
+// notHeld returns descriptions of the protections that are not enforced for read-only files and directories. The
+// program may be able to replace links to them. It may also create files next to them, for example a module that an
+// interpreter finds first.
 func (p *plan) notHeld() []string {
 	var out []string
 	for _, a := range p.access {

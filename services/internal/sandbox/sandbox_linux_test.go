@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// roleEnv is the environment variable that makes the test binary run as another program than a test.
+// roleEnv is an environment variable. If it is set, the test binary does not run tests, but runs as another program.
 const roleEnv = "SANDBOX_TEST_ROLE"
 
 var launcher sandbox.Launcher

@@ -181,7 +181,7 @@ func queueFor(table string) string {
 
 // wrapUnavailable wraps an error in [ErrUnavailable] if it means that the store is unavailable. In that case the store
 // could not be reached, did not respond, is shutting down (class 57), has too many connections (class 53), or has ended
-// the transaction of a silent process (25P03).
+// the transaction because this process was silent (25P03).
 func wrapUnavailable(err error) error {
 	if err == nil || errors.Is(err, ErrUnavailable) {
 		return err

@@ -64,8 +64,9 @@ func (t *tool) printDecided(e *policyv1.ExplainCallResponse, hasArguments bool) 
 	}
 }
 
-// printConditions prints the results of conditions, with the values that the conditions read: the conditions of the rules
-// that determined the decision, or, if no rule did, of the rules that only their condition kept from deciding.
+// printConditions prints the results of conditions, with the values that the conditions read. It prints the conditions
+// of the rules that determined the decision. If no rule determined it, it prints the conditions of the rules that would
+// apply if their condition were true.
 func (t *tool) printConditions(e *policyv1.ExplainCallResponse) {
 	d := e.GetDecision()
 	for _, r := range e.GetRules() {

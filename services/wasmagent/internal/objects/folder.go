@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// tempPrefix is the prefix of the names of files that are being written. If a crash leaves such a file behind, it is
-// listed and deleted like an object.
+// tempPrefix is the prefix of names of incomplete files. If a crash leaves such a file behind, it is listed and deleted
+// like an object.
 const tempPrefix = ".writing-"
 
 // directory is a bucket in a directory of the file system. The first part of a key is the name of a subdirectory, and
