@@ -85,8 +85,8 @@ func (a Attempt) addDefinition(rec *journal.Record) {
 	}
 }
 
-// arguments returns the keyed digest of a tool call's arguments, or of another method's params. It returns "" if there
-// are none. Only a call's first record contains the digest.
+// arguments returns the keyed digest of a tool call's arguments, or of another method's params. It returns "" if the
+// call has neither. Only a call's first record contains the digest.
 func (d *Client) arguments(a Attempt) string {
 	args := a.Sent.Arguments
 	if a.Sent.Method != mcp.MethodToolsCall {

@@ -66,8 +66,8 @@ func TestRoundTrips_CallRunsWhenItIsApproved(t *testing.T) {
 	})
 }
 
-// A call without a client does not wait in round trips, because nobody would send the next one. A client whose calls
-// are not held receives the ticket at once.
+// A call does not wait in round trips if it comes without a client, because no further round trip would follow. If the
+// client's calls are not held, the client receives the ticket immediately.
 func TestRoundTrips_NeedAClientThatIsHeld(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, []string{"sampling/createMessage"}, func(t *testing.T, g *gatewaytest.Gateway, at address) {

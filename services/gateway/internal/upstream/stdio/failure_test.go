@@ -79,8 +79,8 @@ func TestOpen_WaitsNoLongerThanItsCaller(t *testing.T) {
 	}
 }
 
-// A caller is told before its deadline that the server is still starting, because the client may have the same
-// deadline.
+// A server is still starting. The caller gets an error shortly before its deadline, because the client may have the
+// same deadline.
 func TestOpen_AnswersBeforeTheDeadlineWhileAServerStarts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "mute", nil)
