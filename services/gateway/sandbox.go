@@ -208,7 +208,7 @@ func (s *Server) workFolderExceptions(files map[string][]string) []string {
 	return nil
 }
 
-func isBelow(path, folder string) bool {
-	rel, err := filepath.Rel(folder, path)
+func isBelow(path, dir string) bool {
+	rel, err := filepath.Rel(dir, path)
 	return err == nil && (rel == "." || filepath.IsLocal(rel))
 }

@@ -27,15 +27,15 @@ type matrixServer struct {
 
 func matrixServers(t *testing.T) []matrixServer {
 	t.Helper()
-	folder := t.TempDir()
-	file := filepath.Join(folder, "a.txt")
+	dir := t.TempDir()
+	file := filepath.Join(dir, "a.txt")
 	if err := os.WriteFile(file, []byte("hello"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	// Some tools have definitions that depend on the client's capabilities, so the definitions are not pinned.
 	unpinned := func(entry string) string { return strings.Replace(entry, "{", `{pin: "off", `, 1) }
 	// By default the memory server writes next to its program, but the sandbox makes that directory read-only.
-	memory := strings.Replace(stack.StdioEntry(t, "memory", npmtest.ServerMemory(t)), "{command", fmt.Sprintf("{env: {MEMORY_FILE_PATH: %q}, command", filepath.Join(folder, "memory.jsonl")), 1)
+	memory := strings.Replace(stack.StdioEntry(t, "memory", npmtest.ServerMemory(t)), "{command", fmt.Sprintf("{env: {MEMORY_FILE_PATH: %q}, command", filepath.Join(dir, "memory.jsonl")), 1)
 	slow := []string{mcpSubscriptions} // the resource changes only every 3 s, so the test waits for it only once
 	conditional := []string{mcpSampling, mcpElicitation}
 	return []matrixServer{
@@ -44,7 +44,7 @@ func matrixServers(t *testing.T) []matrixServer {
 		{"web", unpinned(fmt.Sprintf("  web: {http: {url: %q}}", startWebServer(t, npmtest.ServerEverything(t, "streamableHttp"))+"/mcp")), everythingTries(), conditional},
 		{"sse", unpinned(fmt.Sprintf("  sse: {http: {url: %q}}", startWebServer(t, npmtest.ServerEverything(t, "sse"))+"/sse")), everythingTries(), conditional},
 		{"program", unpinned(stack.StdioEntry(t, "program", npmtest.ServerEverything(t, "stdio"))), everythingTries(), conditional},
-		{"files", stack.StdioEntry(t, "files", npmtest.ServerFilesystem(t, folder)), map[string]matrixTry{
+		{"files", stack.StdioEntry(t, "files", npmtest.ServerFilesystem(t, dir)), map[string]matrixTry{
 			mcpTools: {npmtest.FeatureUse{Name: "read_text_file", Arguments: map[string]any{"path": file}}, "hello"},
 		}, nil},
 		{"memory", memory, map[string]matrixTry{

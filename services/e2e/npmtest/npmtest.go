@@ -58,10 +58,10 @@ func ServerMemory(t testing.TB) []string {
 
 // ServerFilesystem returns the command that starts the official file system server over stdio. It serves only the given
 // directories, at least one.
-func ServerFilesystem(t testing.TB, folders ...string) []string {
+func ServerFilesystem(t testing.TB, dirs ...string) []string {
 	t.Helper()
 	script := Install(t, npm.ServerFilesystem).Module("@modelcontextprotocol/server-filesystem/dist/index.js")
-	return append([]string{Node(t), script}, folders...)
+	return append([]string{Node(t), script}, dirs...)
 }
 
 func cache(t testing.TB) npm.Cache {

@@ -27,24 +27,24 @@ tools:
 // A denied call to the official file system server changes nothing on disk.
 func TestServerFilesystem_DeniedCallChangesNothingOnDisk(t *testing.T) {
 	t.Parallel()
-	folder := t.TempDir()
-	note := filepath.Join(folder, "note.txt")
+	dir := t.TempDir()
+	note := filepath.Join(dir, "note.txt")
 	stack.WriteFile(t, note, "Earl Grey")
 	p := stack.Start(t, stack.WriteConfig(t, stack.Options{
-		Servers: stack.StdioEntry(t, "files", npmtest.ServerFilesystem(t, folder)), Policy: filesPolicy,
+		Servers: stack.StdioEntry(t, "files", npmtest.ServerFilesystem(t, dir)), Policy: filesPolicy,
 	}))
 	client := npmtest.StartClient(t, p.MCP("files"), stack.AgentToken)
 
 	if got := client.CallTool(npmtest.ToolCall{Name: "read_text_file", Arguments: map[string]any{"path": note}}).ToolResult(t); got.IsError || got.Text() != "Earl Grey" {
 		t.Errorf("an allowed read gave %+v", got)
 	}
-	for _, path := range []string{note, filepath.Join(folder, "new.txt")} {
+	for _, path := range []string{note, filepath.Join(dir, "new.txt")} {
 		got := client.CallTool(npmtest.ToolCall{Name: "write_file", Arguments: map[string]any{"path": path, "content": "Oolong"}}).ToolResult(t)
 		if d := stack.DecisionOf(t, got); !got.IsError || d.Code != "denied_by_rule" || got.Text() != "Denied by policy: this agent only reads" {
 			t.Errorf("a denied write gave %s, decision %+v", got.Text(), d)
 		}
 	}
-	left, err := os.ReadDir(folder)
+	left, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestStdio_PrincipalsDoNotShareProcesses(t *testing.T) {
 	mine := npmtest.StartClient(t, p.MCP("files"), stack.AgentToken)
 	again := npmtest.StartClient(t, p.MCP("files"), stack.AgentToken)
 	theirs := npmtest.StartClient(t, p.MCP("files"), stack.OtherToken)
-	folder := func(c *npmtest.Client) string {
+	dir := func(c *npmtest.Client) string {
 		t.Helper()
 		text := c.CallTool(npmtest.ToolCall{Name: "list_allowed_directories"}).ToolResult(t).Text()
 		_, path, ok := strings.Cut(text, "\n")
@@ -72,9 +72,9 @@ func TestStdio_PrincipalsDoNotShareProcesses(t *testing.T) {
 		}
 		return path
 	}
-	my, their := folder(mine), folder(theirs)
-	if my == their || folder(again) != my {
-		t.Errorf("two sessions of one principal have %s and %s, another principal %s", my, folder(again), their)
+	my, their := dir(mine), dir(theirs)
+	if my == their || dir(again) != my {
+		t.Errorf("two sessions of one principal have %s and %s, another principal %s", my, dir(again), their)
 	}
 	for _, path := range []string{my, their} {
 		info, err := os.Stat(path)

@@ -56,8 +56,8 @@ func sockets(o *order) []string {
 }
 
 // containsProgram reports whether a directory contains the program or its working directory.
-func containsProgram(folder string, c *Command) bool {
-	return isBelow(c.Dir, folder) || isBelow(c.Path, folder)
+func containsProgram(dir string, c *Command) bool {
+	return isBelow(c.Dir, dir) || isBelow(c.Path, dir)
 }
 
 // devices returns the devices from which hidden data on disk or in memory could be read. They are all disks and, for

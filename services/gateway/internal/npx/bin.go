@@ -97,8 +97,8 @@ func (m *manifest) chooseProgram(project *os.Root, dependency string) (string, e
 			}
 		}
 	case nil:
-		if folder := m.Directories.Bin; folder != "" && filepath.IsLocal(folder) {
-			entries, _ := fs.ReadDir(project.FS(), filepath.ToSlash(filepath.Join("node_modules", dependency, folder)))
+		if dir := m.Directories.Bin; dir != "" && filepath.IsLocal(dir) {
+			entries, _ := fs.ReadDir(project.FS(), filepath.ToSlash(filepath.Join("node_modules", dependency, dir)))
 			for _, entry := range entries {
 				programs[entry.Name()] = entry.Name()
 			}

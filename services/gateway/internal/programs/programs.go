@@ -219,8 +219,8 @@ func realOf(path string) string {
 	return real
 }
 
-func isBelow(path, folder string) bool {
-	return path == folder || folder == "/" || strings.HasPrefix(path, folder+"/")
+func isBelow(path, dir string) bool {
+	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }
 
 func exists(path string) bool {

@@ -20,8 +20,8 @@ const groupOrOtherWrite = 0o022
 // Read returns the content of the file in a directory. It returns [fs.ErrNotExist] if there is no file. It returns an
 // [UntrustedError] unless the directory and the file belong to this process's user and no other user may write to them.
 // Read checks the open file, so the file can't be replaced between check and use. It does not follow a symbolic link.
-func Read(folder string) ([]byte, error) {
-	file, err := open(folder)
+func Read(dir string) ([]byte, error) {
+	file, err := open(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -37,8 +37,8 @@ func Read(folder string) ([]byte, error) {
 }
 
 // Usable reports whether [Read] would read the file in a directory. It does not read the file.
-func Usable(folder string) bool {
-	file, err := open(folder)
+func Usable(dir string) bool {
+	file, err := open(dir)
 	return err == nil && file.Close() == nil
 }
 

@@ -232,7 +232,7 @@ func walk(dir string, visit func(folder int, name string, st *unix.Stat_t) error
 }
 
 // walkOpen is like [walk], for an open directory. It closes the directory.
-func walkOpen(fd int, visit func(folder int, name string, st *unix.Stat_t) error) error {
+func walkOpen(fd int, visit func(dir int, name string, st *unix.Stat_t) error) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		_ = unix.Close(fd)
@@ -242,15 +242,15 @@ func walkOpen(fd int, visit func(folder int, name string, st *unix.Stat_t) error
 }
 
 // walkIn visits the entries of an open directory at the given depth. It closes the directory.
-func walkIn(fd int, device uint64, depth int, visit func(folder int, name string, st *unix.Stat_t) error) error {
-	folder := os.NewFile(uintptr(fd), "folder")
-	defer folder.Close() //nolint:errcheck // the directory was only read
+func walkIn(fd int, device uint64, depth int, visit func(dir int, name string, st *unix.Stat_t) error) error {
+	dir := os.NewFile(uintptr(fd), "folder")
+	defer dir.Close() //nolint:errcheck // the directory was only read
 	if depth > maxDepth {
 		return errDepth
 	}
 	const batch = 512
 	for {
-		names, err := folder.Readdirnames(batch)
+		names, err := dir.Readdirnames(batch)
 		for _, name := range names {
 			if err := visitOne(fd, name, device, depth, visit); err != nil && !errors.Is(err, unix.ENOENT) {
 				return err
@@ -262,7 +262,7 @@ func walkIn(fd int, device uint64, depth int, visit func(folder int, name string
 	}
 }
 
-func visitOne(fd int, name string, device uint64, depth int, visit func(folder int, name string, st *unix.Stat_t) error) error {
+func visitOne(fd int, name string, device uint64, depth int, visit func(dir int, name string, st *unix.Stat_t) error) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err

@@ -63,11 +63,11 @@ func (w *sweeper) limitEnded(now time.Time, unused []agentFolder) {
 	maps.DeleteFunc(w.sizes, func(dir string, _ folderSize) bool {
 		return !slices.ContainsFunc(unused, func(f agentFolder) bool { return f.dir == dir })
 	})
-	for person, folders := range byPerson {
-		if len(w.excess(folders)) == 0 {
+	for person, dirs := range byPerson {
+		if len(w.excess(dirs)) == 0 {
 			continue
 		}
-		ended, err := w.ended(folders)
+		ended, err := w.ended(dirs)
 		if err != nil {
 			w.log.WarnContext(w.closing, "private folders of ended agents exceed their limit, but it is not known which agents have ended; the gateway tries again in an hour",
 				"person", person.Subject, "error", err)
@@ -80,15 +80,15 @@ func (w *sweeper) limitEnded(now time.Time, unused []agentFolder) {
 }
 
 // excess sorts a person's directories by their last use and returns those that exceed the limit.
-func (w *sweeper) excess(folders []agentFolder) []agentFolder {
-	if len(folders) <= maxEndedDisk { // no directory is larger than Limits.Disk
+func (w *sweeper) excess(dirs []agentFolder) []agentFolder {
+	if len(dirs) <= maxEndedDisk { // no directory is larger than Limits.Disk
 		return nil
 	}
-	slices.SortFunc(folders, func(a, b agentFolder) int { return b.used.Compare(a.used) })
+	slices.SortFunc(dirs, func(a, b agentFolder) int { return b.used.Compare(a.used) })
 	var bytes int64
-	for i, f := range folders {
+	for i, f := range dirs {
 		if bytes += w.size(f); i == maxEndedFolders || bytes > maxEndedDisk*w.cfg.Limits.Disk {
-			return folders[i:]
+			return dirs[i:]
 		}
 	}
 	return nil
@@ -108,11 +108,11 @@ func (w *sweeper) size(f agentFolder) int64 {
 }
 
 // ended returns the directories of agents that have ended and can't be restored.
-func (w *sweeper) ended(folders []agentFolder) (out []agentFolder, err error) {
+func (w *sweeper) ended(dirs []agentFolder) (out []agentFolder, err error) {
 	ctx, cancel := context.WithTimeout(w.closing, time.Minute)
 	defer cancel()
 	alive := make(map[string]map[string]bool)
-	for _, f := range folders {
+	for _, f := range dirs {
 		tenant := f.Agent.Tenant
 		if alive[tenant] == nil {
 			if alive[tenant], err = w.agents(ctx, tenant); err != nil {

@@ -43,7 +43,7 @@ func (f agentFolders) edit(c *stdio.Config) {
 
 // leave lets an agent use the server once. This leaves a directory of the given size that looks unused for the time
 // since.
-func (f agentFolders) leave(t *testing.T, agent *identityv1.Principal, size int, since time.Duration) (folder string) {
+func (f agentFolders) leave(t *testing.T, agent *identityv1.Principal, size int, since time.Duration) (dir string) {
 	t.Helper()
 	r := newRigWith(t, "good", f.edit, unknownAgents)
 	hello := hello(0)
@@ -51,12 +51,12 @@ func (f agentFolders) leave(t *testing.T, agent *identityv1.Principal, size int,
 	conn, _, err := r.Open(t.Context(), principal.Of(agent), hello)
 	put(t, err)
 	s := session{t, conn}
-	folder = s.call(1, "info", nil)["dir"]
+	dir = s.call(1, "info", nil)["dir"]
 	put(t, conn.Close(t.Context()))
 	put(t, r.Close())
-	put(t, os.WriteFile(filepath.Join(folder, "state"), []byte(strings.Repeat("x", size)), 0o600))
-	restFor(t, folder, since)
-	return folder
+	put(t, os.WriteFile(filepath.Join(dir, "state"), []byte(strings.Repeat("x", size)), 0o600))
+	restFor(t, dir, since)
+	return dir
 }
 
 // The directories of one person's ended agents share a limit, and the oldest are removed first. The directories of
@@ -80,8 +80,8 @@ func TestFolders_OfOnePersonsEndedAgentsAreLimited(t *testing.T) {
 	eventually.Holds(t, "the oldest folders are removed", func() bool {
 		return !exists(t, ended[2]) && !exists(t, ended[3]) && !exists(t, ended[3]+".agent") && !exists(t, ended[2]+".ended") && !exists(t, ended[3]+".ended")
 	})
-	for what, folder := range map[string]string{"the newest ended agent": ended[0], "the second ended agent": ended[1], "an agent that has not ended": alive, "another person's agent": others} {
-		if !exists(t, filepath.Join(folder, "state")) {
+	for what, dir := range map[string]string{"the newest ended agent": ended[0], "the second ended agent": ended[1], "an agent that has not ended": alive, "another person's agent": others} {
+		if !exists(t, filepath.Join(dir, "state")) {
 			t.Errorf("the folder of %s was removed", what)
 		}
 	}
@@ -99,10 +99,10 @@ func TestFolders_OfEndedAgentsAreLimitedInNumber(t *testing.T) {
 	put(t, err)
 	const more = 205
 	for i := range more {
-		folder := filepath.Join(filepath.Dir(first), fmt.Sprint("copy", i))
-		put(t, os.Mkdir(folder, 0o700))
-		put(t, os.WriteFile(folder+".agent", mark, 0o600))
-		restFor(t, folder, time.Duration(i+2)*time.Hour)
+		dir := filepath.Join(filepath.Dir(first), fmt.Sprint("copy", i))
+		put(t, os.Mkdir(dir, 0o700))
+		put(t, os.WriteFile(dir+".agent", mark, 0o600))
+		restFor(t, dir, time.Duration(i+2)*time.Hour)
 	}
 	newRig(t, "good", f.edit).open(t, ana)
 	left := func() int {
@@ -122,15 +122,15 @@ func TestFolders_OfEndedAgentsAreLimitedInNumber(t *testing.T) {
 func TestFolders_AreKeptWhileTheAgentsAreUnknown(t *testing.T) {
 	t.Parallel()
 	f := agentFolders{t.TempDir(), 1 << 20}
-	var folders []string
+	var dirs []string
 	for i := range 4 {
-		folders = append(folders, f.leave(t, agentOf("olga", fmt.Sprint(i)), 900<<10, time.Duration(i+2)*time.Hour))
+		dirs = append(dirs, f.leave(t, agentOf("olga", fmt.Sprint(i)), 900<<10, time.Duration(i+2)*time.Hour))
 	}
 	r := newRigWith(t, "good", f.edit, unknownAgents)
 	r.open(t, ana)
 	eventually.Holds(t, "the log says why", func() bool { return strings.Contains(r.log.String(), "wasmagent is down") })
-	for i, folder := range folders {
-		if !exists(t, filepath.Join(folder, "state")) {
+	for i, dir := range dirs {
+		if !exists(t, filepath.Join(dir, "state")) {
 			t.Errorf("folder %d was removed", i)
 		}
 	}

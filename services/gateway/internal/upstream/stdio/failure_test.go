@@ -23,13 +23,13 @@ func TestOpen_SaysWhyAServerDoesNotStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder := t.TempDir()
-	plain := filepath.Join(folder, "plain")
+	dir := t.TempDir()
+	plain := filepath.Join(dir, "plain")
 	if err := os.WriteFile(plain, []byte("#!/bin/sh\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	command := func(words ...string) func(*stdio.Config) {
-		return func(c *stdio.Config) { c.Command, c.Path = words, "relative:"+folder }
+		return func(c *stdio.Config) { c.Command, c.Path = words, "relative:"+dir }
 	}
 	hasty := func(c *stdio.Config) { c.Start = 300 * time.Millisecond }
 	for name, c := range map[string]struct {
@@ -38,7 +38,7 @@ func TestOpen_SaysWhyAServerDoesNotStart(t *testing.T) {
 		want error // nil if the error depends on the speed of the process
 		says []string
 	}{
-		"no such program on PATH": {"good", command("nonesuch"), upstream.ErrNeverSent, []string{`"nonesuch"`, folder}},
+		"no such program on PATH": {"good", command("nonesuch"), upstream.ErrNeverSent, []string{`"nonesuch"`, dir}},
 		"no such file":            {"good", command("/nonesuch/x"), upstream.ErrNeverSent, []string{"/nonesuch/x", "no such file"}},
 		"a file without the bit":  {"good", command(plain), upstream.ErrNeverSent, []string{plain, "can't be executed"}},
 		"no such folder": {"good", func(c *stdio.Config) { c.Dir = "/nonesuch" },

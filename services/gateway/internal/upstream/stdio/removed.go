@@ -108,17 +108,17 @@ func (r WorkRoot) RemoveEnded(ctx context.Context, log *slog.Logger) error {
 }
 
 // removeParts removes a directory, which may be large, entry by entry until ctx ends.
-func removeParts(ctx context.Context, root *os.Root, folder string) error {
-	parts, _ := fs.ReadDir(root.FS(), folder) // RemoveAllIn reports the error
+func removeParts(ctx context.Context, root *os.Root, dir string) error {
+	parts, _ := fs.ReadDir(root.FS(), dir) // RemoveAllIn reports the error
 	for _, part := range parts {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := datadir.RemoveAllIn(root, path.Join(folder, part.Name())); err != nil {
+		if err := datadir.RemoveAllIn(root, path.Join(dir, part.Name())); err != nil {
 			return err
 		}
 	}
-	return datadir.RemoveAllIn(root, folder)
+	return datadir.RemoveAllIn(root, dir)
 }
 
 func isMissing(root *os.Root, name string) bool {

@@ -90,11 +90,11 @@ func TestEndUnused_FollowsNoLink(t *testing.T) {
 func TestEndUnused_KeepsFolderThatAProcessUses(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	folder := filepath.Join(root, "old", "shared")
-	put(t, os.MkdirAll(folder, 0o700))
+	dir := filepath.Join(root, "old", "shared")
+	put(t, os.MkdirAll(dir, 0o700))
 	unusedFor(t, root, "old", 31)
 	left := exec.Command("sh", "-c", "echo there; read line")
-	left.Dir = folder
+	left.Dir = dir
 	out, err := left.StdoutPipe()
 	put(t, err)
 	in, err := left.StdinPipe()
@@ -106,11 +106,11 @@ func TestEndUnused_KeepsFolderThatAProcessUses(t *testing.T) {
 	put(t, in.Close())
 	_ = left.Wait() // its status does not matter
 	endUnused(t, root, never, time.Now())
-	if !exists(t, folder) {
+	if !exists(t, dir) {
 		t.Fatal("the folder was removed while a process used it, or soon after")
 	}
 	endUnused(t, root, never, time.Now().Add(31*24*time.Hour))
-	if exists(t, folder) {
+	if exists(t, dir) {
 		t.Error("the folder was not removed after the process had ended")
 	}
 }
