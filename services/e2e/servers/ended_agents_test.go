@@ -26,8 +26,8 @@ func useOddServer(t *testing.T, p *stack.Process) (id string) {
 	return id
 }
 
-// fillFolder writes 15 MiB to an agent's private directory, and changes the time of the directory's marker file, so that
-// the directory looks unused for this time.
+// fillFolder writes 15 MiB to an agent's private directory, and changes the time of the directory's marker file, so
+// that the directory looks unused for this time.
 func fillFolder(t *testing.T, dir string, unused time.Duration) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, "state"), bytes.Repeat([]byte{1}, 15<<20), 0o600); err != nil {
