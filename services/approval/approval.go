@@ -33,8 +33,8 @@ import (
 const (
 	// sweepInterval is the interval at which the service makes the moves that are due.
 	sweepInterval = time.Second
-	// retention is the time for which the store keeps an approval after its end. pruneInterval is the interval at which
-	// the service deletes the approvals that are older.
+	// retention is the time for which the store keeps an approval after it has ended. pruneInterval is the interval at
+	// which the service deletes older approvals.
 	retention     = 30 * 24 * time.Hour
 	pruneInterval = time.Hour
 	// healthTimeout limits a health check of the store. countTimeout limits the count of open approvals.
@@ -159,8 +159,8 @@ func prune(ctx context.Context, tx *store.Tx) error {
 	return tx.DeleteRequestCounts(ctx, tx.Now.Add(-config.MaxAskedWindow)) // the operator may later configure a longer window
 }
 
-// doNothing is the function of a transaction that only makes the moves that are due. Every transaction makes these
-// moves before it calls its function.
+// doNothing is passed to a transaction that only makes the moves that are due. Every transaction makes these moves
+// before it calls its function.
 func doNothing(context.Context, *store.Tx) error { return nil }
 
 // Health implements rpc.HealthChecker.

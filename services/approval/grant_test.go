@@ -153,7 +153,7 @@ func TestGrant_CoversPendingCallsWhenGiven(t *testing.T) {
 	})
 }
 
-// A denial does not make a grant cover pending calls, nor does a vote that does not complete the quorum.
+// A grant does not cover pending calls after a denial, or after a vote that does not complete the quorum.
 func TestGrant_CoversNoCallBeforeTheQuorum(t *testing.T) {
 	forEachStore(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *fixture) {
 		two := func(d *policyv1.Decision) {

@@ -147,8 +147,8 @@ func (a *approvalRequest) attachOrOpen(ctx context.Context, tx *store.Tx) (*appr
 	return a.openUnlessEnded(ctx, tx)
 }
 
-// openUnlessEnded opens an approval, unless the call has waited for an approval that has ended. Otherwise a call that is
-// repeated at the moment in which its approval ends would open another approval, for which no caller waits.
+// openUnlessEnded opens an approval, unless the call has waited for an approval that has ended. Without this check, a
+// call that is repeated just when its approval ends would open another approval, and no caller would wait for it.
 func (a *approvalRequest) openUnlessEnded(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
 	if a.waitedFor == "" {
 		return a.openUnlessDenied(ctx, tx)
@@ -316,7 +316,7 @@ func (a *approvalRequest) checkLimits(ctx context.Context, tx *store.Tx) (*appro
 	return a.service.checkRequestRate(ctx, tx, a.principal)
 }
 
-// tooManyPending returns the message of a refusal: whose calls are pending, and what the caller can do.
+// tooManyPending returns the message of a refusal. It contains whose calls are pending, and what the caller can do.
 func tooManyPending(full *quota.FullError) string {
 	return full.Error() + " (approvals.max_pending). Call sluice_approval_wait, which returns when one of them is decided, or wait until people have decided, and then make this call again."
 }

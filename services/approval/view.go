@@ -25,7 +25,7 @@ type drawnView struct {
 }
 
 // drawView renders the view of the approval that read returns, or returns nil if read returns nil. Rendering the view
-// of a large call is slow. Therefore drawView renders outside of the transaction and charges the processor time to the
+// of a large call is slow. Therefore drawView renders outside the transaction and charges the processor time to the
 // requester, so that other requesters don't wait.
 func (s *Service) drawView(ctx context.Context, asker *identityv1.Principal, read func(context.Context, *store.Tx) (*lifecycle.Record, error)) (*drawnView, error) {
 	end, err := s.drawTurns.Acquire(ctx, string(store.PrincipalDigest(asker)))

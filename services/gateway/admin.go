@@ -34,18 +34,17 @@ const (
 	maxList = 3 << 20
 )
 
-// errPageToken means that the page token of a request was not returned by an earlier request.
+// errPageToken means that no earlier request has returned the page token.
 var errPageToken = errors.New("page_token: this list has returned no such token")
 
 var errNoDecision = errors.New("this gateway has no decision with that id: it may be older than the journal, or another gateway's; `sluice decisions tail` lists the newest")
 
-// installationTenant is the tenant of the installation. Only persons of this tenant see the servers, because the
-// servers belong to no other tenant.
+// installationTenant is the tenant that owns the servers. Only persons in this tenant can see them.
 const installationTenant = "default"
 
-// GetStatus implements gatewayv1.GatewayServiceServer. Callers of the installation's tenant get the servers, the
-// journal's counts and the total number of sessions. Other callers get neither the servers nor the journal's counts,
-// and only the number of sessions of their own tenant.
+// GetStatus implements gatewayv1.GatewayServiceServer. Callers in the installation's tenant receive the servers, the
+// journal's counts and the total number of sessions. Other callers receive only the number of sessions in their own
+// tenant.
 func (s *Service) GetStatus(ctx context.Context, _ *gatewayv1.GetStatusRequest) (*gatewayv1.GetStatusResponse, error) {
 	why := s.NotReady()
 	resp := &gatewayv1.GetStatusResponse{
@@ -75,8 +74,8 @@ func (s *Service) GetStatus(ctx context.Context, _ *gatewayv1.GetStatusRequest) 
 	return resp, nil
 }
 
-// seesAll reports whether a caller may read data that belongs to no single tenant. Persons of the installation's tenant
-// may read it. Roles may read it if they call for themselves or on behalf of a person of that tenant.
+// seesAll reports whether a caller may read data that belongs to no single tenant. Persons in the installation's tenant
+// may read it. Roles may read it if they call for themselves or on behalf of such a person.
 func seesAll(caller *authn.Caller) bool {
 	if caller == nil {
 		return false
@@ -84,8 +83,8 @@ func seesAll(caller *authn.Caller) bool {
 	return caller.Tenant() == installationTenant || caller.Person == nil && caller.Principal == nil
 }
 
-// isOperator reports whether a caller who sees the servers may read the standard error of their programs, which may
-// contain data of callers.
+// isOperator reports whether a caller may read the standard error of servers' processes, which may contain callers'
+// data.
 func isOperator(caller *authn.Caller) bool {
 	return seesAll(caller) && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }
@@ -114,8 +113,8 @@ func (s *Service) serverStatuses(inDetail bool) (all []*gatewayv1.ServerStatus) 
 	return all
 }
 
-// ListSessions implements gatewayv1.GatewayServiceServer. A session that is used between two pages moves to the front
-// of the list, so the next page does not contain that session. Every other session is listed once.
+// ListSessions implements gatewayv1.GatewayServiceServer. If a session is used between two pages, it moves to the front
+// of the list, and the next page does not contain it. Every other session is listed once.
 func (s *Service) ListSessions(ctx context.Context, req *gatewayv1.ListSessionsRequest) (*gatewayv1.ListSessionsResponse, error) {
 	earlier, err := sessionPageFilter(req.GetPageToken())
 	if err != nil {
@@ -138,8 +137,8 @@ func (s *Service) ListSessions(ctx context.Context, req *gatewayv1.ListSessionsR
 	return resp, nil
 }
 
-// formatSessionToken returns the page token for the position of a session in the list. The token contains the time at
-// which the session was last used, and the session's digest.
+// formatSessionToken returns the page token for a session's position in the list. The token contains the session's
+// digest and the time at which the session was last used.
 func formatSessionToken(st session.State) string {
 	return strconv.FormatInt(st.LastUsed.UnixNano(), 10) + "-" + st.Digest
 }
@@ -182,7 +181,7 @@ func (s *Service) GetDecision(ctx context.Context, req *gatewayv1.GetDecisionReq
 	return resp, nil
 }
 
-// parsePageToken parses the page token of a list of records. An empty token means the position of the newest record.
+// parsePageToken parses the page token for a list of records. An empty token means the position of the newest record.
 func parsePageToken(token string) (at journal.Position, err error) {
 	if token == "" {
 		return at, nil
@@ -216,7 +215,7 @@ func (s *Service) WatchDecisions(req *gatewayv1.WatchDecisionsRequest, stream gr
 	return ctx.Err()
 }
 
-// tenantOf returns the tenant whose data the caller may see. It returns "" for callers that may see no data:
+// tenantOf returns the tenant whose data the caller may see. It returns "" for callers that may not see any data:
 // unauthenticated callers, and roles that don't call on behalf of a person or principal.
 func tenantOf(ctx context.Context) string {
 	caller := authn.CallerOf(ctx)
@@ -226,8 +225,8 @@ func tenantOf(ctx context.Context) string {
 	return caller.Tenant()
 }
 
-// filter returns a filter for the records that the caller may see and that f selects. Counts of unauthenticated
-// requests belong to the installation: only callers of the tenant "default" see these counts.
+// filter returns a filter for the records that the caller may see and f selects. Counts of unauthenticated requests
+// belong to the installation, so only callers in the tenant "default" see them.
 func filter(ctx context.Context, f *gatewayv1.DecisionFilter) journal.Filter {
 	tenant := tenantOf(ctx)
 	return func(r *journal.Record) bool {

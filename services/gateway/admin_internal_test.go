@@ -90,8 +90,8 @@ func subjects(records []*gatewayv1.Record) []string {
 	return out
 }
 
-// Case I4. Callers see the decisions of their own tenant. Counts of unauthenticated requests are visible to the tenant
-// default. A role without a person or principal sees nothing.
+// Case I4. Callers see only the decisions of their own tenant. The tenant default sees the counts of unauthenticated
+// requests. A role without a person or principal sees nothing.
 func TestDecisions_AreVisibleOnlyInTheirTenant(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
@@ -131,7 +131,7 @@ func TestDecisions_AreVisibleOnlyInTheirTenant(t *testing.T) {
 	}
 }
 
-// stream is the server side of a watch. It cancels the watch after it has received the expected number of records.
+// stream is the server side of a watch. It cancels the watch after the expected number of records.
 type stream struct {
 	grpc.ServerStream
 	ctx    context.Context
@@ -197,8 +197,8 @@ func TestListDecisions_AppliesTheFilter(t *testing.T) {
 	}
 }
 
-// Checks that the pages together contain every record exactly once, for each page size. A page contains at most 3 MiB
-// of records, even if the page size allows more.
+// The pages together contain every record exactly once, for each page size. A page contains at most 3 MiB of records,
+// even if the page size allows more.
 func TestListDecisions_PagesAreComplete(t *testing.T) {
 	t.Parallel()
 	const written, most = 1000, 3 << 20
@@ -241,7 +241,7 @@ func TestListDecisions_PagesAreComplete(t *testing.T) {
 	}
 }
 
-// oneServer is a transport whose Open method calls a function of the test.
+// oneServer is a transport with an Open method that calls a function of the test.
 type oneServer struct {
 	upstream.Transport
 
@@ -334,7 +334,7 @@ func (s *Service) add(t *testing.T, tenant string) *session.Session {
 	return sess
 }
 
-// pages lists a tenant's sessions page by page, and returns their digests. It calls between after each page but the
+// pages lists a tenant's sessions page by page, and returns their digests. It calls between after each page except the
 // last.
 func (s *Service) pages(t *testing.T, tenant string, size int32, between func()) []string {
 	t.Helper()
@@ -360,8 +360,7 @@ func (s *Service) pages(t *testing.T, tenant string, size int32, between func())
 	return nil
 }
 
-// Case I4. Checks that callers see only the sessions of their own tenant, and that a page token that no list has
-// returned is refused.
+// Case I4. Callers see only the sessions of their own tenant. A page token that no list has returned is refused.
 func TestListSessions_AreVisibleOnlyInTheirTenant(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

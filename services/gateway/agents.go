@@ -15,9 +15,9 @@ import (
 // agentsPage is the number of agents that are requested at a time.
 const agentsPage = 1000
 
-// restorableAgents returns the subjects of the agents of a tenant that have not ended, or that can still be restored.
+// restorableAgents returns the subjects of a tenant's agents that have not ended or can still be restored.
 func (s *Service) restorableAgents(ctx context.Context, tenant string) (map[string]bool, error) {
-	// Viewers of a tenant may see all of its agents.
+	// Viewers may see all agents of their tenant.
 	ctx = authn.OnBehalfOf(ctx, &identityv1.Principal{Tenant: tenant, Subject: principal.Catalogue, Role: authv1.TokenRole_TOKEN_ROLE_VIEWER})
 	req, client := &wasmagentv1.ListAgentsRequest{PageSize: agentsPage, States: agentStates()}, wasmagentv1.NewAgentServiceClient(s.deps.Agents)
 	out := make(map[string]bool)

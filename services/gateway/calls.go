@@ -31,7 +31,7 @@ const (
 	maxProgress = 64
 )
 
-// errIdempotencyKey means that a request has an idempotency key, which this version does not support.
+// errIdempotencyKey means that a request contains an idempotency key, which this version does not support.
 var errIdempotencyKey = errors.New("CallToolRequest.idempotency_key is not served in this version, and the call was not made: leave it empty, and ask GetDecision what became of a call before you repeat it")
 
 var errArguments = errors.New("arguments_json is not a JSON object")
@@ -56,7 +56,7 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 	if req.GetHold() != nil {
 		errand.Hold = new(req.GetHold().AsDuration())
 	}
-	// A slow reader does not delay the call: if the queue is full, progress messages are dropped.
+	// A slow reader does not delay the call: if the channel is full, progress messages are dropped.
 	progress, sent := make(chan *gatewayv1.CallToolResponse, maxProgress), make(chan struct{})
 	go func() {
 		defer close(sent)
@@ -86,7 +86,7 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 	return stream.Send(&gatewayv1.CallToolResponse{Item: &gatewayv1.CallToolResponse_Answer{Answer: newToolAnswer(done)}})
 }
 
-// toolCall returns the JSON-RPC request, with the given id, that an MCP client would send for the same call.
+// toolCall returns a JSON-RPC request with the given id for this call, as an MCP client would send it.
 func toolCall(req *gatewayv1.CallToolRequest, id int64) ([]byte, error) {
 	arguments := jsontext.Value(cmp.Or(strings.TrimSpace(req.GetArgumentsJson()), "{}"))
 	// The arguments must be exactly one JSON value, so that they cannot add members to the message. Package jsonrpc checks
@@ -129,7 +129,7 @@ func progressIn(message []byte) *gatewayv1.Progress {
 	return &gatewayv1.Progress{Progress: number("progress"), Total: number("total"), Message: string(text)}
 }
 
-// field returns the value of an object's member, or nil if the object does not have that member.
+// field returns the value of an object's member, or nil if the object does not have it.
 func field(dec *jsontext.Decoder, name string) jsontext.Value {
 	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
 		return nil
@@ -204,8 +204,8 @@ func decisionInfo(done mcpserver.Response) *gatewayv1.DecisionInfo {
 	return info
 }
 
-// ListTools implements gatewayv1.GatewayServiceServer. A page of the server's list may be larger than a page of
-// ListTools, and is then returned as several pages. The page token contains the server's cursor.
+// ListTools implements gatewayv1.GatewayServiceServer. If a page of the server's list is too large for one page of
+// ListTools, ListTools returns it as several pages. The page token contains the server's cursor.
 func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest) (*gatewayv1.ListToolsResponse, error) {
 	from, cursor, err := parseToolsToken(req.GetPageToken())
 	if err != nil {
@@ -255,8 +255,8 @@ func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest
 	return resp, nil
 }
 
-// parseToolsToken parses a page token, which consists of the index of a tool in a page of the server's list, and the
-// cursor of that page.
+// parseToolsToken parses a page token. The token consists of a tool's index in a page of the server's list, and that
+// page's cursor.
 func parseToolsToken(token string) (from int, cursor string, err error) {
 	if token == "" {
 		return 0, "", nil

@@ -24,8 +24,8 @@ func TestToolCall_ArgumentsCannotAddMembers(t *testing.T) {
 	}
 }
 
-// FuzzToolCall checks that package jsonrpc reads from the message the tool, arguments and approval id that were passed
-// to toolCall.
+// FuzzToolCall checks that package jsonrpc parses the same tool, arguments and approval id from the message that were
+// passed to toolCall.
 func FuzzToolCall(f *testing.F) {
 	f.Add("t", `{"a":[1,{"b":"\\u0000"}]}`, "a-1")
 	f.Add(`t","arguments":{}`, ` {"a":1,"a":2} `, `"`)

@@ -28,13 +28,12 @@ type Config struct {
 	// Hosts and Origins are the values of the HTTP headers Host and Origin that are accepted in addition to loopback
 	// names.
 	Hosts, Origins []string
-	// TrustParent reports whether the gateway continues a client's trace. Otherwise the gateway starts a new trace that
-	// links to the client's trace.
+	// TrustParent makes the gateway continue a client's trace. Otherwise the gateway starts a new trace that links to it.
 	TrustParent bool
 	// Data is the directory that contains the gateway's journal, the servers' working directories and, in a separate
 	// directory, the gateway's keys.
 	Data string
-	// SyncAlways makes every journal record survive a loss of power.
+	// SyncAlways makes every journal record survive a power failure.
 	SyncAlways bool
 	// JournalBytes is the maximum size of the journal's records of calls, in bytes. JournalShare is the fraction of
 	// JournalBytes that one principal may use. It must be above 0 and at most 1.
@@ -48,7 +47,7 @@ type Config struct {
 	MaxSessions int
 	// Servers are the MCP servers behind the gateway, by name.
 	Servers map[string]Server
-	// Hold is the time for which a call that waits for approvers is held open. If Hold is 0, the caller receives the
+	// Hold is the time for which the gateway holds a call that waits for approvers. If it is 0, the caller receives the
 	// ticket immediately.
 	Hold time.Duration
 	// Clients configures other hold times for clients with certain names.
@@ -57,8 +56,8 @@ type Config struct {
 	MaxPending int
 	// Execute is the time after an approval during which the approved call can be made. It must be positive.
 	Execute time.Duration
-	// Secrets are the mesh's own files and directories that no server may read. Documents are the mesh's own files and
-	// directories that a server may read only if the server's configuration allows it. Both are absolute paths.
+	// Secrets are the mesh's own files and directories, which servers may not read. Documents are further ones, which a
+	// server may read only if its configuration allows it. All paths are absolute.
 	Secrets, Documents []string
 	// Version is the program's version in records and in GetStatus.
 	Version string
@@ -67,20 +66,20 @@ type Config struct {
 // Server is the configuration of one MCP server. Exactly one of URL, Command and Target is set.
 type Server struct {
 	// Target is the address of a gRPC server: the name of a role of the mesh, or host:port. CA is the path of a PEM file
-	// with certificates that are trusted instead of the system's certificates. Plaintext means that the server does not
-	// use TLS. Headers are sent as gRPC metadata.
+	// with the certificates to trust instead of the system's. If Plaintext is true, the server does not use TLS. Headers
+	// are sent as gRPC metadata.
 	Target    string
 	CA        string
 	Plaintext bool
 	// URL is an MCP endpoint, and Headers are sent with every request to it. Proxy is the URL of the proxy, including
-	// credentials, or empty if no proxy is used. ProxyHint is appended to connection errors that a missing proxy may have
+	// credentials, or empty if there is none. ProxyHint is appended to connection errors that a missing proxy may have
 	// caused.
 	URL       string
 	Headers   map[string]string
 	Proxy     string
 	ProxyHint string
-	// Command is the program to start, with its arguments. Env is its environment, in addition to PATH and HOME. Shared
-	// means that one process serves all principals. Dir is the working directory; if Dir is empty, each process gets a
+	// Command is the program to start, with its arguments. Env is its environment, in addition to PATH and HOME. If Shared
+	// is true, one process serves all principals. Dir is the working directory. If Dir is empty, each process has a
 	// private directory.
 	Command []string
 	Env     map[string]string
@@ -88,24 +87,24 @@ type Server struct {
 	Dir     string
 	// Remove lists files in a process's private directory that are deleted before the process is started.
 	Remove []string
-	// Recycle is the number of calls after which a process is replaced; 0 means never.
+	// Recycle is the number of calls after which a process is replaced. If it is 0, processes are not replaced.
 	Recycle int
-	// Limits are the resource limits of one process; the zero value means the defaults.
+	// Limits are the resource limits of one process. The zero value selects the defaults.
 	Limits stdio.Limits
-	// Processes is the maximum number of processes of all principals together; 0 means 256.
+	// Processes is the maximum number of processes for all principals together. If it is 0, the maximum is 256.
 	Processes int
 	// SecretEnv lists the names of the variables in Env that contain a secret.
 	SecretEnv []string
-	// InstallEachStart means that the command itself installs its package whenever a process starts. Otherwise the gateway
-	// installs the package once.
+	// InstallEachStart means that the command itself installs its package at each start of a process. Otherwise the
+	// gateway installs the package once.
 	InstallEachStart bool
-	// Start is the maximum time for the start of a process; 0 means 60 s. A process that writes to standard error may take
-	// longer.
+	// Start is the maximum time for the start of a process. If it is 0, the maximum is 60 s. A process that writes to
+	// standard error may take longer.
 	Start time.Duration
-	// Sandbox configures the sandbox of the program. With the zero value, the program starts only if the kernel can
-	// enforce every part of the sandbox.
+	// Sandbox configures the program's sandbox. With the zero value, the program starts only if the kernel can enforce
+	// every part of the sandbox.
 	Sandbox Sandbox
-	// Secrets are the secret values that references in Headers or Env have resolved to. They are redacted in the server's
+	// Secrets are the secret values that the references in Headers or Env stand for. They are redacted in the server's
 	// answers.
 	Secrets []string
 	// Unwrap is "claude-flow" for a server that reports tool errors in the format of Claude Flow. It is empty for all

@@ -54,8 +54,8 @@ func TestValidate_RefusesInvalidConfigurations(t *testing.T) {
 	}
 }
 
-// Case S1. Checks that the error for a secret that cannot be resolved names the configuration key, and that a server is
-// not used without its secret.
+// Case S1. The error for a secret that cannot be resolved names the configuration key. A server is not used without its
+// secret.
 func TestFromFile_ResolvesSecrets(t *testing.T) {
 	t.Parallel()
 	file := config.Default()
@@ -110,15 +110,14 @@ func TestFromFile_NamesEveryReferenceThatCannotBeResolved(t *testing.T) {
 	}
 }
 
-// Checks that every setting that the gateway reads changes its own field of the configuration and no other field, and
-// that every field has a setting.
+// Every setting that the gateway reads changes only its own field of the configuration, and every field has a setting.
 func TestFromFile_ReadsEverySetting(t *testing.T) {
 	t.Parallel()
 	web := func(f *config.File) *config.HTTPServer { return f.Servers["web"].HTTP }
 	local := func(f *config.File) *config.StdioServer { return f.Servers["local"].Stdio }
 	methods := func(f *config.File) *config.GRPCServer { return f.Servers["methods"].GRPC }
 	tests := []struct {
-		field  string // a field of Config or, after the name of a server and a dot, of Server
+		field  string // a field of Config, or NAME.FIELD for a field of a Server
 		change func(*config.File)
 		want   any
 	}{
@@ -184,7 +183,7 @@ func TestFromFile_ReadsEverySetting(t *testing.T) {
 		}
 	}
 	delete(untested, "Version")   // set by the program
-	delete(untested, "Servers")   // their own fields are tested
+	delete(untested, "Servers")   // the fields of Server are tested instead
 	delete(untested, "Embedded")  // set by the program
 	delete(untested, "ProxyHint") // set from the environment
 	delete(untested, "Secrets")   // set from references, which no tested setting contains

@@ -59,9 +59,9 @@ import (
 )
 
 const (
-	// drainTimeout is the maximum time that the gateway waits for requests in flight when it stops. After cutTimeout the
-	// gateway cancels the calls that are still in flight. The remaining time is enough to record the outcomes and to
-	// answer the callers.
+	// drainTimeout is the maximum time for which the gateway waits for requests in flight when it stops. After cutTimeout
+	// it cancels the calls that are still in flight. The remaining time is enough to record their outcomes and to answer
+	// the callers.
 	drainTimeout = 30 * time.Second
 	cutTimeout   = 25 * time.Second
 )
@@ -78,11 +78,11 @@ type Deps struct {
 	RateLimit ratelimitv1.RateLimitServiceClient
 	// Approval stores the calls that wait for approvers.
 	Approval approvalv1.ApprovalServiceClient
-	// Agents is a connection to the wasmagent role. Servers whose target is that role offer its methods as tools. Calls on
-	// the connection carry the principal that [authn.OnBehalfOf] has set.
+	// Agents is a connection to the wasmagent role. If a server's target is that role, the role's methods are its tools.
+	// Calls on the connection carry the principal that [authn.OnBehalfOf] has set.
 	Agents grpc.ClientConnInterface
-	// Peers are the other roles that some calls need, by name. The policy role is not in Peers, because the gateway knows
-	// from its policy lease whether the policy role serves.
+	// Peers are the other roles that some calls need, by name. Peers does not contain the policy role, because the policy
+	// lease shows whether that role serves.
 	Peers map[string]healthv1.HealthClient
 	// Meter creates the instruments for metrics.
 	Meter metric.Meter
@@ -91,7 +91,7 @@ type Deps struct {
 	Propagator propagation.TextMapPropagator
 	// Log receives messages for operators.
 	Log *slog.Logger
-	// Env looks up PATH and HOME for the programs that the gateway starts. If Env is nil, neither is set.
+	// Env looks up PATH and HOME for the programs that the gateway starts. If Env is nil, neither variable is set.
 	Env config.Env
 	// Launcher starts this program as the launcher of sandboxed stdio servers. Without it, only servers whose sandbox is
 	// off are started.
@@ -274,13 +274,12 @@ func (s *Service) newEdge() (err error) {
 	return err
 }
 
-// taskSecretText is the input from which the journal's key derives the secret of the MCP server. The same key computes
-// the digests of call arguments in the journal. Because taskSecretText is not JSON, it never equals the arguments of a
-// call.
+// taskSecretText is the input for the MCP server's secret, which is derived with the journal's key. The journal's
+// digests of call arguments use the same key. taskSecretText is not JSON, so it never equals a call's arguments.
 const taskSecretText = "what is not JSON: ids of tasks"
 
 // holder returns the name under which this gateway claims approvals. The name is stored next to the journal, so that a
-// replay after a restart uses the same name.
+// replay after a restart uses the same one.
 func (s *Service) holder() (string, error) {
 	path := s.dir.Path("holder")
 	raw, err := os.ReadFile(path)
@@ -297,8 +296,7 @@ func (s *Service) holder() (string, error) {
 	return name, nil
 }
 
-// Sandboxes returns reports of what the kernel enforces for each stdio server, by server name. Callers must not modify
-// the reports.
+// Sandboxes returns, for each stdio server, a report of what the kernel enforces. Callers must not modify the reports.
 func (s *Service) Sandboxes() map[string]sandbox.Report {
 	out := make(map[string]sandbox.Report, len(s.sandboxReports))
 	for name := range s.sandboxReports {
@@ -347,8 +345,8 @@ func (s *Service) Health(context.Context) error {
 }
 
 // NotReady returns the reasons for which the gateway is not ready, or nil if it is ready. Without the policy role or
-// the journal, no call is allowed. If another role or a server is missing, only calls that need it are refused.
-// Unauthenticated callers may read the reasons, so the reasons contain no details of the machine.
+// the journal, no call is allowed. Without another role or a server, only the calls that need it are refused.
+// Unauthenticated callers may read the reasons, so they contain no details about the machine.
 func (s *Service) NotReady() []string {
 	var why []string
 	if s.Health(context.Background()) != nil {
@@ -363,8 +361,8 @@ func (s *Service) NotReady() []string {
 	return why
 }
 
-// Degraded returns a sentence for each role that is unavailable or incompatible, and a sentence if the journal's disk
-// is full. The result is empty if there is no problem. Unauthenticated callers may read the sentences.
+// Degraded returns a sentence for each role that is unavailable or incompatible, and one if the journal's disk is full.
+// The result is empty if there is no problem. Unauthenticated callers may read the sentences.
 func (s *Service) Degraded() []string {
 	why := s.peers.missing()
 	if s.pipeline != nil && s.pipeline.IsMiscounting() {

@@ -2,7 +2,7 @@ package gateway
 
 import "testing"
 
-// Checks the identities that sluice/approval/v1/binding.proto defines.
+// The expected identities come from sluice/approval/v1/binding.proto.
 func TestIdentity_MatchesTheContract(t *testing.T) {
 	t.Parallel()
 	for want, s := range map[string]Server{

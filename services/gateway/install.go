@@ -20,17 +20,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// programsFolder is the folder in the gateway's data that contains the servers' installed packages.
+// programsFolder is the directory below the gateway's data directory that contains the servers' installed packages.
 const programsFolder = "programs"
 
-// programsRoot returns the path of the folder that contains the installed packages. Each server has a folder in it.
+// programsRoot returns the path of the directory with the installed packages. Each server has a directory in it.
 func (c *Config) programsRoot() string {
 	return absolute(filepath.Join(c.Data, "gateway", programsFolder))
 }
 
 // installation describes how the gateway installs the package of a server that is started with npx. It returns nil if
-// the gateway does not install the package. The result why is the reason for which the command installs the package at
-// each start instead.
+// the gateway does not install the package. why is then the reason for which the command installs the package at each
+// start.
 func (s *Server) installation(name, root string, env config.Env) (in *stdio.Install, why string) {
 	if s.InstallEachStart {
 		return nil, ""
@@ -51,7 +51,7 @@ func (s *Server) installation(name, root string, env config.Env) (in *stdio.Inst
 }
 
 // isInstalled reports whether npx runs a program that is already installed: globally, or in the project that contains
-// the server's working folder.
+// the server's working directory.
 func (s *Server) isInstalled(c *npx.Command, program string) bool {
 	name := c.Name()
 	if c.IsBare() && !strings.Contains(name, "/") && isFile(filepath.Join(filepath.Dir(program), name)) {
@@ -77,8 +77,8 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// npmPath returns the path of the npm that belongs to an npx. That is the npm in the same folder or, if the folder has
-// no npm, the first npm in PATH.
+// npmPath returns the path of the npm that belongs to an npx: the npm in the same directory or, if there is none, the
+// first npm in PATH.
 func npmPath(program, path string) string {
 	sibling := filepath.Join(filepath.Dir(program), "npm")
 	if isFile(sibling) {
@@ -92,12 +92,12 @@ func npmPath(program, path string) string {
 	return sibling // the start of the server reports that npm is missing
 }
 
-// proxies are the lower-case names of the variables that set proxies and certificates for npm.
+// proxies contains the lower-case names of the variables that set npm's proxies and certificates.
 var proxies = []string{"http_proxy", "https_proxy", "all_proxy", "proxy", "no_proxy", "noproxy", "node_extra_ca_certs", "ssl_cert_file", "ssl_cert_dir"}
 
-// npmEnvironment returns the variables of a server's environment that configure npm and are not secret. It also returns
-// the names of the secret variables that are left out, because install scripts can read all variables. A proxy URL
-// without credentials is not secret, even if it comes from a reference.
+// npmEnvironment returns the non-secret variables in a server's environment that configure npm. It also returns the
+// names of the secret variables that it leaves out, because install scripts can read all variables. A proxy URL without
+// credentials is not secret, even if it comes from a reference.
 func (s *Server) npmEnvironment(env config.Env) (vars map[string]string, secret []string) {
 	vars = make(map[string]string)
 	if file := filepath.Join(lookUp(env, "HOME"), ".npmrc"); filepath.IsAbs(file) && isFile(file) {
@@ -121,9 +121,9 @@ func (s *Server) npmEnvironment(env config.Env) (vars map[string]string, secret 
 	return vars, secret
 }
 
-// digestOf returns a digest of everything that determines the result of an installation: the package and its program,
-// npm and Node, npm's configuration, and the operating system and architecture. A tarball on this machine counts with its
-// size and the time of its last change.
+// digestOf returns a digest of all inputs of an installation: the package and its program, npm and Node, npm's
+// configuration, and the operating system and architecture. If the package is a local tarball, the digest covers its
+// size and modification time.
 func digestOf(in *stdio.Install, path string) string {
 	texts := []string{runtime.GOOS, runtime.GOARCH, in.Command.Package, in.Command.Program, in.NPM, fmt.Sprint(in.ScriptsApart)}
 	for _, name := range slices.Sorted(maps.Keys(in.Env)) {
@@ -148,9 +148,9 @@ func digestOf(in *stdio.Install, path string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// installers returns the sandboxes for the installation of a package: one for the installation, and one for its install
-// scripts. Both can write only to the installation's folder. The installation has network access. The install scripts
-// have network access only if the server has it.
+// installers returns two sandboxes: one for the installation of a package, and one for the package's install scripts.
+// Both can write only to the installation's directory. The installation has network access. The install scripts have it
+// only if the server has it.
 func (c *Config) installers(name string, launcher sandbox.Launcher, env config.Env) (installer, scripts *sandbox.Sandbox, err error) {
 	rules := c.rules(name, env, nil)
 	rules.Private = append(rules.Private, c.programsRoot())
@@ -166,8 +166,8 @@ func (c *Config) installers(name string, launcher sandbox.Launcher, env config.E
 	return installer, scripts, nil
 }
 
-// InstallationNotes returns a sentence for each server whose package is installed in a way that an operator may not
-// expect.
+// InstallationNotes returns a sentence for each server with a package that is installed in a way that an operator may
+// not expect.
 func (c *Config) InstallationNotes(env config.Env) (notes []string) {
 	for _, name := range slices.Sorted(maps.Keys(c.Servers)) {
 		server := c.Servers[name]
@@ -188,7 +188,7 @@ func (c *Config) InstallationNotes(env config.Env) (notes []string) {
 	return notes
 }
 
-// packagePlace describes where a command that itself installs its package stores the package.
+// packagePlace describes the directory to which a command installs its package.
 func (s *Server) packagePlace() string {
 	_, hasHome := s.Env["HOME"]
 	switch {

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// machine returns a folder that contains npx, npm, Node and a HOME.
+// machine returns a directory that contains npx, npm, Node and a home directory.
 func machine(t *testing.T) (dir string, env config.Env) {
 	t.Helper()
 	dir = t.TempDir()
@@ -31,7 +31,7 @@ func machine(t *testing.T) (dir string, env config.Env) {
 	}
 }
 
-// Case X21. Checks that an installation receives only environment variables that configure npm and contain no secret.
+// Case X21. An installation receives only environment variables that configure npm and contain no secret.
 func TestNPMEnvironment_ContainsNoSecrets(t *testing.T) {
 	t.Parallel()
 	dir, env := machine(t)
@@ -71,15 +71,15 @@ func TestInstallation_IsMadeForPackagesThatNpxInstalls(t *testing.T) {
 		"npx -y server":              {"", true},
 		dir + "/bin/npx -y server":   {"", true},
 		"npm exec server":            {"", true},
-		"npx -y global":              {"", false}, // npx runs the program in the folder of npx
+		"npx -y global":              {"", false}, // npx runs the program in the directory of npx
 		"npx -y global@1.0.0":        {"", true},
 		"npx -y -p global other":     {"", true},
 		"npx -y @acme/global":        {"", true},
-		"npx -y local":               {work, false}, // npx runs the program of the project
+		"npx -y local":               {work, false}, // npx runs the project's program
 		"npx -y local@1":             {work + "/deep", false},
 		"npx -y linked":              {work, false},
 		"npx -y server ":             {work, true},
-		"npx -y  local":              {"", true}, // a private folder contains no project
+		"npx -y  local":              {"", true}, // a private directory contains no project
 		"npx -c server":              {"", false},
 		"node server":                {"", false},
 		"/nowhere/npx -y server":     {"", false},
@@ -135,8 +135,8 @@ func TestInstallation_DigestDependsOnEverythingInstalled(t *testing.T) {
 	}
 }
 
-// Checks that the notes say what the gateway does with programs other than npx that install packages: it starts them as
-// they are.
+// The notes say that the gateway does not install the packages of programs other than npx, but starts these programs
+// unchanged.
 func TestInstallationNotes_NameProgramsThatInstallPackagesThemselves(t *testing.T) {
 	t.Parallel()
 	_, env := machine(t)

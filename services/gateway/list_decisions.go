@@ -20,7 +20,7 @@ import (
 
 const (
 	// searchTime is the maximum time of the search for one page. If the search stops because searchTime has elapsed, the
-	// page token continues the search.
+	// page token continues it.
 	searchTime = 500 * time.Millisecond
 	// searchStep is the number of records after which the search checks the time.
 	searchStep = 10_000
@@ -65,8 +65,8 @@ func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecision
 }
 
 // read waits until the caller may read records. The returned function ends the read. Each caller makes one read at a
-// time. After a read, the caller waits for the duration of the read, so that a caller that reads continuously does not
-// delay others.
+// time. After a read, the caller waits for the read's duration, so that a caller that reads continuously does not delay
+// others.
 func (s *Service) read(ctx context.Context) (done func(), err error) {
 	caller := cmp.Or(authn.CallerOf(ctx), new(authn.Caller))
 	principal := cmp.Or(caller.Person, caller.Principal)

@@ -51,7 +51,7 @@ func TestListDecisions_SelectsByTime(t *testing.T) {
 	}
 }
 
-// Checks that the search for a page can end between unwanted records, and that no record is skipped.
+// The search for a page can end between records that do not match the filter. No record is skipped.
 func TestListDecisions_SearchCanEndBetweenRecords(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)

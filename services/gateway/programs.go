@@ -23,14 +23,14 @@ func (s *Server) stdio(name, work string, env config.Env) stdio.Config {
 	}
 }
 
-// sweepUnused removes the installed packages that no configured server uses, and renames the private folders of servers
-// that have not been configured for 30 days.
+// sweepUnused removes the installed packages that no configured server uses, and renames the private directories of
+// servers that have not been configured for 30 days.
 func (s *Service) sweepUnused(ctx context.Context) {
 	s.sweepPrograms(ctx)
 	s.endUnusedFolders(ctx)
 }
 
-// endUnusedFolders renames the private folders of servers that have not been configured for 30 days.
+// endUnusedFolders renames the private directories of servers that have not been configured for 30 days.
 func (s *Service) endUnusedFolders(ctx context.Context) {
 	used := func(name string) bool {
 		server, ok := s.cfg.Servers[name]
@@ -41,7 +41,7 @@ func (s *Service) endUnusedFolders(ctx context.Context) {
 	}
 }
 
-// removeEndedFolders removes the folders that endUnusedFolders has renamed, or the gateway before it.
+// removeEndedFolders removes the directories that endUnusedFolders of this or an earlier gateway has renamed.
 func (s *Service) removeEndedFolders(ctx context.Context) {
 	if err := stdio.WorkRoot(s.cfg.workRoot()).RemoveEnded(ctx, s.deps.Log); err != nil && ctx.Err() == nil {
 		s.deps.Log.WarnContext(ctx, "private folders that no server uses can't be removed; the next start of the gateway tries again", "error", err)

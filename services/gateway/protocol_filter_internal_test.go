@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// Checks that the filter removes protocol messages that were allowed or that no rule allows. It keeps messages that
-// were refused for another reason, and messages with side effects.
+// The filter removes protocol messages that were allowed or that no rule allows. It keeps messages that were refused
+// for another reason, and messages with side effects.
 func TestFilter_LeavesOutProtocolMessages(t *testing.T) {
 	t.Parallel()
 	acts := map[string]bool{

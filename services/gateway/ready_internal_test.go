@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Case N1. The journal fails. Checks that /readyz shows this to unauthenticated callers, but not the journal's path or
-// the system's error.
+// Case N1. The journal fails. /readyz reports this to unauthenticated callers, but not the journal's path or the
+// system's error.
 func TestNotReady_SaysNothingAboutTheMachine(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)

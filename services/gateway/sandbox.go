@@ -55,8 +55,8 @@ func absolute(path string) string {
 	return path
 }
 
-// programFiles returns the files and directories that belong to the program of each stdio server on this machine, by
-// the server's name. The system's files have the empty name.
+// programFiles returns the files and directories that belong to each stdio server's program on this machine, by the
+// server's name. The system's files have the empty name.
 func (c *Config) programFiles(env config.Env) map[string][]string {
 	out := map[string][]string{"": programs.System()}
 	for name, s := range c.Servers {
@@ -208,7 +208,7 @@ func (s *Server) workFolderExceptions(files map[string][]string) []string {
 	return nil
 }
 
-func isBelow(path, folder string) bool {
-	rel, err := filepath.Rel(folder, path)
+func isBelow(path, dir string) bool {
+	rel, err := filepath.Rel(dir, path)
 	return err == nil && (rel == "." || filepath.IsLocal(rel))
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Checks that a working directory is reported if it contains programs or is inside a program's directory, and that
-// other working directories are not reported.
+// A working directory is reported if it contains programs or is inside a program's directory. Other working directories
+// are not reported.
 func TestWorkFolderExceptions_ReportProgramsInAWorkingFolder(t *testing.T) {
 	t.Parallel()
 	files := map[string][]string{"": {"/etc"}, "app": {"/srv/app", "/srv/app/dist"}}

@@ -149,7 +149,7 @@ func (m *Mesh) addRoles(ctx context.Context, opts Options) error {
 	return nil
 }
 
-// add adds the service of a role, which the mesh then serves, runs and closes.
+// add adds a role's service. The mesh serves, runs and closes it.
 func (m *Mesh) add(role authv1.Role, svc rpc.Service) error {
 	m.services = append(m.services, svc)
 	return m.server.Add(role, svc)

@@ -49,8 +49,8 @@ func (c client) archivePart(id, digest string, offset int32) (*wasmagentv1.Archi
 	return resp.GetArchive(), err
 }
 
-// ana can read the parts of an archive that ana exported. ben can't read them, neither through ana's agent nor through
-// an agent of ben's own.
+// ana can read the parts of an archive that ana exported. ben can't, whether ben's request names ana's agent or ben's
+// agent.
 func TestGetArchivePart_IsRefusedToOthers(t *testing.T) {
 	t.Parallel()
 	m := newTestService(t)

@@ -67,7 +67,7 @@ type personCounts struct{ running, waiting int }
 type waiter struct {
 	person principal.Key
 	// hadSlot is true if the caller has released its slot during a turn and wants to continue the turn. Such a caller
-	// takes precedence. The bounds of the queue do not apply to it, because it has already been admitted once.
+	// takes precedence. The queue's limits do not apply to it, because it has already been admitted once.
 	hadSlot bool
 	ready   chan struct{}
 }

@@ -15,8 +15,8 @@ import (
 
 func personKey(subject string) principal.Key { return principal.Key{Tenant: "t", Subject: subject} }
 
-// Waiting callers get slots in the order of their arrival. If a person holds the maximum number of slots, that person's
-// callers do not delay other callers. Callers that have held a slot before take precedence.
+// Waiting callers get slots in the order in which they arrived. If a person has used the maximum number of slots, that
+// person's callers do not delay other callers. Callers that had a slot before take precedence.
 func TestQueue_GrantsSlotsInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -70,8 +70,8 @@ func TestQueue_GrantsSlotsInOrder(t *testing.T) {
 	})
 }
 
-// Callers beyond the bounds of the queue are refused at once. A caller that has waited too long is refused too, unless
-// it has held a slot before. If a waiting caller gives up, another caller can wait.
+// If the queue is full, a caller is refused immediately. A caller that has waited too long is refused too, unless it
+// had a slot before. If a waiting caller cancels its request, another caller can wait.
 func TestQueue_IsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

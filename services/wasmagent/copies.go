@@ -52,8 +52,8 @@ func (s *Service) ForkAgent(ctx context.Context, req *wasmagentv1.ForkAgentReque
 	return &wasmagentv1.ForkAgentResponse{Agent: second.Proto()}, nil
 }
 
-// copiedManifest returns the manifest of a copy. If an agent created the original, the service also checks each call of
-// the original against the rights of that agent. It can't check the calls of a copy in this way if another principal
+// copiedManifest returns the manifest of a copy. If an agent created the original, the service also checks the
+// original's calls against that agent's rights. It can't check the copy's calls in this way if another principal
 // creates the copy. Such a copy gets only the rights on files.
 func copiedManifest(caller *identityv1.Principal, creator string, m *wasmagentv1.Manifest) *wasmagentv1.Manifest {
 	if !strings.HasPrefix(creator, agent.Subject(caller.GetTenant(), "")) || creator == caller.GetSubject() {

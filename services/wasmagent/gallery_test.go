@@ -104,8 +104,8 @@ func TestGallery_RefusesInvalidRequests(t *testing.T) {
 	}
 }
 
-// The pages of a list contain all templates, even if there are more templates than fit on a page, or if all templates
-// together exceed the maximum size of a response.
+// The pages of a list contain all templates, even if a page can't contain all of them because of their number or their
+// total size.
 func TestListTemplates_PagesHaveAllTemplates(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")

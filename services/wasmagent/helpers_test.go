@@ -50,7 +50,7 @@ func openService(t *testing.T, cfg wasmagent.Config, gateway gatewayFunc) *wasma
 	return openServiceAt(t, cfg, fakeGateway{answer: gateway})
 }
 
-// openServiceAt returns a service whose agents make their calls through gateway. The caller must close the service.
+// openServiceAt returns a service whose agents call tools through gateway. The caller must close the service.
 func openServiceAt(t *testing.T, cfg wasmagent.Config, gateway gatewayv1.GatewayServiceClient) *wasmagent.Service {
 	t.Helper()
 	cfg.Program, cfg.ApprovalWait = guesttest.Program(t), 100*time.Millisecond
@@ -173,13 +173,13 @@ func newTestServiceWith(t *testing.T, gateway gatewayFunc) testService {
 	return testService{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, newServiceWith(t, gateway), rpctest.Options{})}
 }
 
-// onBehalfOf returns a client whose calls the gateway makes on behalf of a principal.
+// onBehalfOf returns a client that calls the service as the gateway, on behalf of the principal p.
 func (m testService) onBehalfOf(t *testing.T, p *identityv1.Principal) client {
 	t.Helper()
 	return newClient(authn.OnBehalfOf(t.Context(), p), t, m.server.Gateway())
 }
 
-// onBehalfOfUser returns a client whose calls the gateway makes on behalf of the principal with this subject.
+// onBehalfOfUser returns a client that calls the service as the gateway, on behalf of the principal with this subject.
 func (m testService) onBehalfOfUser(t *testing.T, subject string) client {
 	t.Helper()
 	return newClient(authn.OnBehalfOf(t.Context(), rpctest.Principal("default", subject)), t, m.server.Gateway())

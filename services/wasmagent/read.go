@@ -99,8 +99,8 @@ type agentEntry struct {
 	position int64
 }
 
-// agentEntries returns agents with their current states, the newest first. It returns the agents of rows, and those
-// agents whose turns run in this process and whose current state is in states.
+// agentEntries returns agents with their current states, the newest first. It returns the agents in rows, and the
+// agents that have a turn in this process and a current state in states.
 func (s *Service) agentEntries(caller *identityv1.Principal, states []wasmagentv1.AgentState, before int64, rows []*store.Row) (out []agentEntry) {
 	running := make(map[string]agentEntry)
 	for _, a := range s.agents.withTurns() {

@@ -283,7 +283,7 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 	wasmagentv1.RegisterModelServiceServer(r, modelServer{Service: s})
 }
 
-// Run implements app.Runner. It takes over turns whose processes have ended, renews the leases of this process, and
+// Run implements app.Runner. It takes over turns if their processes have ended, renews this process's leases, and
 // removes expired records.
 func (s *Service) Run(ctx context.Context) error {
 	var renewing sync.WaitGroup
@@ -338,7 +338,7 @@ func (s *Service) renewLeases(ctx context.Context) {
 	}
 }
 
-// continueTurns takes over turns whose processes have ended.
+// continueTurns takes over turns if their processes have ended.
 func (s *Service) continueTurns(ctx context.Context) {
 	abandoned, err := s.store.AbandonedTurns(ctx)
 	for _, id := range abandoned {

@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Checks the tools of agents in a mesh without configuration, under its starter policy. The client is the official SDK,
-// which validates every result against the tool's output schema. An agent is created, prompted, read and exported.
-// Policy limits exports to ten per minute and does not let this caller terminate the agent.
+// The official SDK calls the agent tools of a mesh without configuration. It validates every result against the tool's
+// output schema. The test creates an agent, prompts it, reads it and exports it. The starter policy limits exports to
+// ten per minute and does not let this caller terminate the agent.
 func TestAgents_ToolsWorkWithoutConfiguration(t *testing.T) {
 	t.Parallel()
 	p := stack.StartWithoutConfig(t)
@@ -80,7 +80,7 @@ func TestAgents_ToolsWorkWithoutConfiguration(t *testing.T) {
 	if status.IsStopped || status.State != "idle" {
 		t.Errorf("after the refused termination its status is %+v", status)
 	}
-	// Case T5. Neither another tool name in the input nor another spelling of an argument is accepted.
+	// Case T5. The gateway rejects another tool name in the input and another spelling of an argument.
 	for text, args := range map[string]map[string]any{
 		"the field is not known":  {"agentId": id, "toolName": "read_file", "toolInput": map[string]any{"tool": "write_file", "path": "x", "content": "y"}},
 		"/agent_id: is not known": {"agent_id": id, "toolName": "list_files"},
@@ -94,13 +94,12 @@ func TestAgents_ToolsWorkWithoutConfiguration(t *testing.T) {
 	}
 }
 
-// callAgentToolWithSDK calls the tool wasm_agent_NAME.
 func callAgentToolWithSDK(t *testing.T, client *npmtest.Client, name string, args map[string]any) npmtest.ToolResult {
 	t.Helper()
 	return client.CallTool(npmtest.ToolCall{Name: "wasm_agent_" + name, Arguments: args}).ToolResult(t)
 }
 
-// decodeToolResult decodes the text of a tool's result, which is JSON. The test fails if the result is an error.
+// decodeToolResult decodes a tool's result, which is JSON. The test fails if the result is an error.
 func decodeToolResult(t *testing.T, r npmtest.ToolResult, into any) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(r.Text()), into); err != nil || r.IsError {

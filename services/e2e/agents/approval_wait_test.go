@@ -19,11 +19,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// approvalWait names the environment variable with the time after which the agent's call is approved, as a duration. If
-// it is not set, the test is skipped. A time above 10 s covers several progress notifications of the gateway.
+// approvalWait names the environment variable that delays the approval of the agent's call. Its value is a duration. If
+// it is not set, the test is skipped. If it is longer than 10 s, the gateway sends several progress notifications
+// before the approval.
 const approvalWait = "SLUICE_APPROVAL_WAIT"
 
-// parkAgent creates an agent, lets it make a call that needs approval, and returns the agent's id.
+// parkAgent creates an agent, prompts it to make a call that needs approval, and returns the agent's id.
 func (a *agentMesh) parkAgent(t *testing.T) string {
 	t.Helper()
 	id := textBetween(t, a.callAgentTool(t, "create", `{"manifest":{"files":{"bytes":1000,"count":1},"tools":[{"server":"raw","tool":"pay"}]}}`), `"id":"`, `"`)
@@ -71,8 +72,9 @@ func answerWithProgress(t *testing.T, up *rawmcp.Server) rawmcp.Answer {
 	}
 }
 
-// Checks that progress notifications do not end a turn when the call was approved after the prompt had returned. The
-// call runs once, and the agent receives its result.
+// The call is approved after the prompt has returned, and its server sends progress notifications before the result.
+// The test checks that the turn does not end before the result, that the call runs once, and that the agent receives
+// the result.
 func TestAgents_ProgressAfterThePromptDoesNotEndTheTurn(t *testing.T) {
 	t.Parallel()
 	for name, start := range agentMeshStarters(t) {
@@ -87,7 +89,7 @@ func TestAgents_ProgressAfterThePromptDoesNotEndTheTurn(t *testing.T) {
 	}
 }
 
-// Checks that a call runs once when its approval comes after several progress notifications of the gateway.
+// The call is approved after the gateway has sent several progress notifications. The test checks that it runs once.
 func TestAgents_CallRunsOnceWhenApprovedLongAfterThePrompt(t *testing.T) {
 	t.Parallel()
 	wait, err := time.ParseDuration(os.Getenv(approvalWait))
@@ -110,8 +112,9 @@ func TestAgents_CallRunsOnceWhenApprovedLongAfterThePrompt(t *testing.T) {
 	}
 }
 
-// Checks that the approval of a pending call is cancelled when its agent is stopped or terminated. The reason of the
-// cancellation names what happened to the agent. A later vote is refused with that reason, and the call does not run.
+// The test stops or terminates an agent whose call waits for approval. It expects that the approval is cancelled with a
+// reason that names what happened to the agent, that a later vote is refused with this reason, and that the call does
+// not run.
 func TestAgents_ApprovalIsCancelledWhenTheAgentStops(t *testing.T) {
 	t.Parallel()
 	for name, start := range agentMeshStarters(t) {

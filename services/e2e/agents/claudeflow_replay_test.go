@@ -18,41 +18,40 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// update makes tests rewrite their golden files. It writes a new difference between Claude Flow and the mesh without a
-// reason.
+// update makes the tests rewrite their golden files. A new difference between Claude Flow and the mesh is written
+// without a reason.
 var update = flag.Bool("update", false, "write the golden files of testdata")
 
 const (
 	recordings  = "testdata/claude-flow"
 	differences = recordings + "/differences.txt"
-	// unknownReason is the reason that -update writes for a new difference. The test fails until a reason replaces it.
+	// unknownReason is the reason that -update writes for a new difference. The test fails until someone replaces it.
 	unknownReason = "?"
-	// ignoredText replaces a text in a recording that differs in each run and is not compared.
+	// ignoredText replaces values in a recording that differ in each run and are not compared.
 	ignoredText = "…"
 )
 
-// recordedCall is one recorded call of a Claude Flow tool with its result.
 type recordedCall struct {
 	Note      string         `json:"note"`
 	Tool      string         `json:"tool"`
 	Arguments map[string]any `json:"arguments"`
-	// Failed is set if the call failed in one of the three ways in which Claude Flow reports a failure. Unknown is set if
-	// the result was not recorded.
+	// Failed reports whether the call failed in one of the three ways in which Claude Flow reports a failure. Unknown
+	// reports whether the result was not recorded.
 	Failed  bool `json:"failed"`
 	Unknown bool `json:"unknown"`
 	Payload any  `json:"payload"`
 }
 
-// replay makes the calls of a recording again.
+// replay repeats the calls of a recording.
 type replay struct {
 	client *stack.Client
 	// ids maps the agents' ids in the recording to the ids of this run.
 	ids map[string]string
 }
 
-// Checks that the agents of the mesh answer the calls of a recorded session as Claude Flow did. Everything that Claude
-// Flow answered must be in the results. Each difference is in a golden file with its reason. Additional members are not
-// differences, because clients ignore unknown members.
+// The test repeats the calls of a session that was recorded with Claude Flow. The results must contain everything that
+// Claude Flow returned. The golden file lists each difference with its reason. Additional members are not differences,
+// because clients ignore unknown members.
 func TestClaudeFlowReplay_AgentsAnswerLikeClaudeFlow(t *testing.T) {
 	t.Parallel()
 	known := readDifferences(t)
@@ -100,7 +99,7 @@ func readRecording(t *testing.T, name string) (calls []recordedCall) {
 	return calls
 }
 
-// compare makes a recorded call and returns the differences of its result.
+// compare repeats a recorded call and returns the differences between the two results.
 func (r *replay) compare(t *testing.T, call recordedCall) []string {
 	t.Helper()
 	arguments, _ := r.toCurrentRun(call.Arguments).(map[string]any)
@@ -145,8 +144,8 @@ func truncated(text string, most int) string { return text[:min(len(text), most)
 
 var sizedValue = regexp.MustCompile(`^\{\{([0-9]+) (letters|todos)\}\}(.*)$`)
 
-// toCurrentRun converts a value of the recording for this run. It replaces the ids of agents, and it replaces the
-// description of a long text or list with a text or list of that size.
+// toCurrentRun converts a value of the recording for this run. It replaces the agents' ids, and it replaces the
+// description of a long string or list with a string or list of that size.
 func (r *replay) toCurrentRun(v any) any {
 	switch v := v.(type) {
 	case string:
@@ -177,7 +176,7 @@ func (r *replay) toCurrentRun(v any) any {
 	return v
 }
 
-// toRecordedIDs replaces the ids of agents in this run with the ids in the recording.
+// toRecordedIDs replaces the agents' ids in this run with the ids in the recording.
 func (r *replay) toRecordedIDs(text string) string {
 	for there, here := range r.ids {
 		text = strings.ReplaceAll(text, here, there)
@@ -185,8 +184,8 @@ func (r *replay) toRecordedIDs(text string) string {
 	return text
 }
 
-// compareValues returns the differences between the recorded value and the current value. If a recorded id of an agent
-// is new, it stores the current id for it.
+// compareValues returns the differences between the recorded value and the current value. When it finds a recorded
+// agent id for the first time, it stores the current id for it.
 func (r *replay) compareValues(at string, there, here any) (out []string) {
 	switch there := there.(type) {
 	case map[string]any:
@@ -249,7 +248,7 @@ func abbreviatedJSON(v any) string {
 	return truncated(string(text), 90)
 }
 
-// readDifferences returns the reason of each difference in the golden file.
+// readDifferences returns the reason for each difference in the golden file.
 func readDifferences(t *testing.T) map[string]string {
 	t.Helper()
 	known := make(map[string]string)

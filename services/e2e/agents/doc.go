@@ -1,3 +1,3 @@
-// Package agents tests agents of the mesh: their turns and approvals, the limits that they share, and that they survive
-// restarts and failing models.
+// Package agents tests agents in the mesh: their turns, approvals and shared limits, and that they survive restarts and
+// failures of the model provider.
 package agents

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// compileGuest compiles the example guest in AssemblyScript as its README describes. It returns the path of the module
-// and the SHA-256 digest of the module in hexadecimal.
+// compileGuest compiles the AssemblyScript example guest as its README describes. It returns the path of the module and
+// its SHA-256 digest in hexadecimal.
 func compileGuest(t *testing.T) (path, digest string) {
 	t.Helper()
 	asc := npmtest.Install(t, npm.AssemblyScript)
@@ -39,8 +39,8 @@ func compileGuest(t *testing.T) (path, digest string) {
 	return path, hex.EncodeToString(sum[:])
 }
 
-// Case W12. Checks that a guest in another language runs if the configuration lists it with its digest, and that the
-// mesh does not start with another digest.
+// Case W12. A guest in another language runs if the configuration lists it with its digest. The mesh does not start if
+// the digest is wrong.
 func TestGuest_InAnotherLanguageRunsWithItsDigest(t *testing.T) {
 	t.Parallel()
 	path, digest := compileGuest(t)

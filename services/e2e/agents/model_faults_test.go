@@ -33,19 +33,19 @@ type chatRequest struct {
 	} `json:"messages"`
 }
 
-// taskModel is a model provider. For the prompt `task N` it requests one call of raw__safe, unless the conversation has
-// that call with its result. Some of its responses are faults.
+// taskModel is a model provider. For the prompt `task N` it requests one call to raw__safe, unless the conversation
+// already contains that call with its result. It answers some requests with a fault.
 type taskModel struct {
 	mu     sync.Mutex
 	random *rand.Rand
-	// faulty is the share of requests that get a fault, from 0 to 1.
+	// faulty is the fraction of requests that get a fault, from 0 to 1.
 	faulty float64
 	faults map[string]int
-	// ids is the number of call ids issued. Each call has a new id.
+	// ids is the number of call ids issued.
 	ids int
 }
 
-// respond returns the events of a correct response.
+// respond returns the server-sent events of a correct response.
 func (m *taskModel) respond(q chatRequest) []string {
 	task, done := "", map[string]bool{}
 	calls := map[string]string{}
@@ -77,7 +77,7 @@ func responseEvents(delta, reason string) []string {
 	}
 }
 
-// modelFaults contains the faults of a provider, by name. Each function receives the events of the correct response.
+// modelFaults contains the faults of a provider by name. Each function receives the events of the correct response.
 var modelFaults = map[string]func(w http.ResponseWriter, lines []string){
 	"429":             func(w http.ResponseWriter, _ []string) { writeError(w, 429, "", "") },
 	"429 Retry-After": func(w http.ResponseWriter, _ []string) { writeError(w, 429, "Retry-After", "0") },
@@ -160,7 +160,7 @@ func (m *taskModel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	writeEvents(w, lines...)
 }
 
-// startModelMesh starts a mesh with the model provider in model, and with a server whose tools the agents may call.
+// startModelMesh starts a mesh that uses model as the model provider, and a server whose tools the agents may call.
 func startModelMesh(t *testing.T, model http.Handler, provider string) *agentMesh {
 	t.Helper()
 	at := httptest.NewServer(model)
@@ -176,8 +176,8 @@ func startModelMesh(t *testing.T, model http.Handler, provider string) *agentMes
 
 const taskAgent = `{"model":"local:m","maxTurns":1000,"manifest":{"tools":[{"server":"raw","tool":"safe"}],"models":[{"model":"local:*"}]}}`
 
-// Checks that no turn loses or repeats a call when the model provider fails. SLUICE_TURNS sets the number of turns, and
-// SLUICE_SEED selects the faults.
+// The model provider answers some requests with faults. The test checks that no turn loses or repeats a call.
+// SLUICE_TURNS sets the number of turns, and SLUICE_SEED selects the faults.
 func TestModelFaults_NoTurnLosesOrRepeatsACall(t *testing.T) {
 	t.Parallel()
 	turns, seed := positiveNumber(t, "SLUICE_TURNS", 100), positiveNumber(t, "SLUICE_SEED", 1)
@@ -245,8 +245,8 @@ func positiveNumber(t *testing.T, name string, otherwise int) int {
 	return n
 }
 
-// Checks that the error of a turn names the fault of the model provider, and that only a response that was cut off is
-// charged. The charge is an estimate.
+// The error of a turn must name the fault of the model provider. Only a truncated response is charged, with an
+// estimate.
 func TestModelFaults_AreNamedAndCharged(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

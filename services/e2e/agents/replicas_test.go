@@ -19,9 +19,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
-// Checks that agents continue when one of two meshes that share them in PostgreSQL is killed under load. No call is
-// sent twice, no acknowledged call is missing, and all agents continue at the other mesh, including the agent that
-// waits for an approval.
+// Two meshes share their agents in PostgreSQL, and the test kills one of them under load. It checks that no call is
+// sent twice, that no acknowledged call is missing, and that all agents continue at the other mesh, including the agent
+// that waits for an approval.
 func TestAgents_ContinueAtTheOtherMeshWhenOneIsKilled(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)
@@ -51,7 +51,7 @@ func TestAgents_ContinueAtTheOtherMeshWhenOneIsKilled(t *testing.T) {
 	const agents = 4
 	var ids [agents]string
 	var acknowledged sync.Map
-	var by [2]atomic.Int64 // the acknowledged calls of each mesh
+	var by [2]atomic.Int64 // the number of acknowledged calls in each mesh
 	load, stop := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
 	for i := range ids {

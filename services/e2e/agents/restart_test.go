@@ -21,8 +21,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Checks that a parked agent, which waits for an approval, survives when all roles are killed. After its approval the
-// agent continues, its call runs once, and its journal verifies.
+// The test kills all roles while an agent waits for an approval. After the approval the agent continues, its call runs
+// once, and its journal verifies.
 func TestAgents_ParkedAgentContinuesAfterAllRolesAreKilled(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)
@@ -61,7 +61,7 @@ func TestAgents_ParkedAgentContinuesAfterAllRolesAreKilled(t *testing.T) {
 	}
 }
 
-// modelPolicy lets agents call models five times a minute, and call the tool safe.
+// modelPolicy lets agents call models five times a minute, and call the tool named safe.
 const modelPolicy = `version: 1
 name: acting
 default: deny

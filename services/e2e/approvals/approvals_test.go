@@ -22,7 +22,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
-// Checks that a held call runs once after it was approved from another terminal, with the approved arguments.
+// An approver approves a held call from another terminal. The test checks that the call runs once, with the approved
+// arguments.
 func TestApprovals_HeldCallRunsOnceAfterItsApproval(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.PayPolicy, "approvals: {hold: 60s}")
@@ -77,8 +78,8 @@ func TestApprovals_HeldCallRunsOnceAfterItsApproval(t *testing.T) {
 	}
 }
 
-// Checks that the caller receives a ticket, which is a refusal with the approval's id, when the hold time ends. After
-// the approval, the same call runs once.
+// When the hold time ends, the caller receives a ticket: a refusal with the approval's id. After the approval, the test
+// repeats the call and checks that it runs once.
 func TestApprovals_RepeatedCallRunsOnceAfterATicket(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.PayPolicy, "approvals: {hold: 0s}")
@@ -101,7 +102,7 @@ func TestApprovals_RepeatedCallRunsOnceAfterATicket(t *testing.T) {
 	if sent := string(f.Upstream.Calls("pay")[0].Body); !strings.Contains(sent, `"sum":1.5}`) {
 		t.Errorf("sent %s, want the arguments that were approved", sent)
 	}
-	f.AwaitState(t, id, "done") // the response waits for that, but only for a limited time
+	f.AwaitState(t, id, "done") // the gateway waits for the server's response, but only for a limited time
 	if other := c.Call("pay", `{"sum":1.5}`).Decision(t); other.Code != "approval_pending" {
 		t.Errorf("the same call after it ran: %+v", other)
 	}
@@ -130,7 +131,7 @@ func TestApprovals_DeniedCallNeverRuns(t *testing.T) {
 	}
 }
 
-// Case N2. Checks that the refusal of a caller with too many pending calls names the limit, its key and what to do.
+// Case N2. A caller with too many pending calls is refused. The refusal names the limit, its key and what to do.
 func TestApprovals_TooManyPendingCallsAreRefused(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.PayPolicy, "approvals: {hold: 0s, max_pending: 2}")
@@ -145,8 +146,8 @@ func TestApprovals_TooManyPendingCallsAreRefused(t *testing.T) {
 	}
 }
 
-// Case X8. Checks the refusal of a caller that has requested approvals too often. It names the limit, its key and when
-// to try again. Calls that already have an approval request are not affected.
+// Case X8. A caller that has requested too many approvals is refused. The refusal names the limit, its key and when to
+// try again. Calls that already have an approval request are not affected.
 func TestApprovals_TooManyApprovalRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.PayPolicy, "approvals: {hold: 0s, max_asked: {max: 2, window: 90m}}")
@@ -164,7 +165,7 @@ func TestApprovals_TooManyApprovalRequestsAreRefused(t *testing.T) {
 	}
 }
 
-// Case A1. Checks that a call that differs from the approved call in any way needs another approval.
+// Case A1. A call that differs from the approved call in any way needs another approval.
 func TestApprovals_DifferentCallNeedsAnotherApproval(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.PayPolicy, "approvals: {hold: 0s, max_pending: 100, max_asked: {max: 10000}}")
@@ -189,8 +190,8 @@ func TestApprovals_DifferentCallNeedsAnotherApproval(t *testing.T) {
 	}
 }
 
-// Cases A2, R1. Checks that one call runs, and that its rate limit is charged once, if 50 callers make the approved
-// call at the same time.
+// Cases A2, R1. 50 callers make the approved call at the same time. The test checks that one call runs and that its
+// rate limit is charged once.
 func TestApprovals_ApprovedCallRunsOnceWhenCallersRace(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.PayPolicy, "approvals: {hold: 0s}")
@@ -214,7 +215,7 @@ func TestApprovals_ApprovedCallRunsOnceWhenCallersRace(t *testing.T) {
 	}
 }
 
-// Cases A4, T1, T2. Checks that an approval of a tool's old definition does not allow a call of the changed tool.
+// Cases A4, T1, T2. The approval of a tool's old definition does not allow a call to the changed tool.
 func TestApprovals_ChangedToolInvalidatesTheApproval(t *testing.T) {
 	t.Parallel()
 	const one, other = `{"name":"pay","description":"moves money","inputSchema":{"type":"object"}}`, `{"name":"pay","description":"moves more","inputSchema":{"type":"object"}}`
@@ -244,7 +245,6 @@ func TestApprovals_ChangedToolInvalidatesTheApproval(t *testing.T) {
 	}
 }
 
-// Checks that pending approvals and decisions survive when the mesh is killed.
 func TestApprovals_SurviveAKill(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)
@@ -292,7 +292,7 @@ func TestApprovals_SurviveAKill(t *testing.T) {
 	}
 }
 
-// Case A3. Checks that a person can't decide on the person's own call, not even with another token.
+// Case A3. A person can't vote on a call that this person requested, even with another token.
 func TestApprovals_RequesterCannotDecideOnItsCall(t *testing.T) {
 	t.Parallel()
 	const second = "test-second-token-of-one-person-9x8c"
@@ -311,8 +311,8 @@ func TestApprovals_RequesterCannotDecideOnItsCall(t *testing.T) {
 	}
 }
 
-// Checks that calls that need approval are refused while the database of the approval service is down, and that other
-// calls pass. After the database has restarted, no approval is lost, and no call runs twice.
+// While the database of the approval service is down, calls that need approval are refused and other calls run. After
+// the database has restarted, no approval is lost and no call runs twice.
 func TestApprovals_SurviveADatabaseRestart(t *testing.T) {
 	t.Parallel()
 	database := sqlstoretest.Start(t)
@@ -349,8 +349,8 @@ func TestApprovals_SurviveADatabaseRestart(t *testing.T) {
 	}
 }
 
-// Checks that no decision and no pending approval is lost, and that no call runs twice, when all roles are restarted
-// while 50 approvals are pending. The roles run in separate processes, which are stopped or killed in turn.
+// The test restarts all roles while 50 approvals are pending. The roles are separate processes, which the test stops or
+// kills in turn. It checks that no decision and no pending approval is lost, and that no call runs twice.
 func TestApprovals_SurviveARestartOfEveryRole(t *testing.T) {
 	t.Parallel()
 	const calls = 50

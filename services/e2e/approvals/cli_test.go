@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Checks that commands accept the first characters of an approval's id. If the characters do not identify exactly one
-// approval, the error says what to do.
+// Commands accept the first characters of an approval's id. If several approvals or none have these characters, the
+// error describes what to do.
 func TestApprovalsCLI_AcceptsTheFirstCharactersOfAnID(t *testing.T) {
 	t.Parallel()
 	f, _ := startRulesMesh(t, "")
@@ -40,8 +40,8 @@ func TestApprovalsCLI_AcceptsTheFirstCharactersOfAnID(t *testing.T) {
 	stack.CheckCommand(t, ran, 0, ran.Stdout, id+" is denied\n")
 }
 
-// Checks the output for votes that come too late. The output for a second vote of the same person has the time of the
-// first vote, and the output for a vote on a decided approval has the decision.
+// The test votes too late in two ways. The output for a second vote of the same person contains the time of the first
+// vote, and the output for a vote on a decided approval contains the decision.
 func TestApprovalsCLI_RepeatedAndLateVotesNameTheEarlierOne(t *testing.T) {
 	t.Parallel()
 	f, _ := startRulesMesh(t, "")
@@ -65,7 +65,7 @@ func TestApprovalsCLI_RepeatedAndLateVotesNameTheEarlierOne(t *testing.T) {
 	}
 }
 
-// Checks that the error names the reason if a person may not decide on a call because the person owns its agent.
+// A person may not vote on a call if the person owns its agent. The test checks that the error names this reason.
 func TestApprovalsCLI_VoteOfTheAgentsOwnerIsRefusedWithTheReason(t *testing.T) {
 	t.Parallel()
 	const laptop = "test-laptop-of-ana-agent-L1a2P3t4O5p6"
@@ -83,8 +83,8 @@ func TestApprovalsCLI_VoteOfTheAgentsOwnerIsRefusedWithTheReason(t *testing.T) {
 	stack.CheckCommand(t, f.RunApprovals(t, benToken, "approve", id), 0, "")
 }
 
-// Checks that a view of more than a megabyte, which the service sends in parts, is shown completely and approved as a
-// whole.
+// The service sends a view of more than a megabyte in parts. The test checks that the command shows the whole view and
+// approves it.
 func TestApprovalsCLI_LargeViewIsShownAndApprovedWhole(t *testing.T) {
 	t.Parallel()
 	f, _ := startRulesMesh(t, "")
@@ -108,7 +108,7 @@ func TestApprovalsCLI_LargeViewIsShownAndApprovedWhole(t *testing.T) {
 	}
 }
 
-// Checks the error for a caller whose role may not run a command. It names the roles that may run the command, and the
+// A caller runs a command that its role may not run. The error names the roles that may run the command, and the
 // variable or file that contains the token.
 func TestCLI_RefusedTokenErrorNamesThePermittedRoles(t *testing.T) {
 	t.Parallel()

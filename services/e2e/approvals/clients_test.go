@@ -18,9 +18,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// approverDelayVariable names the environment variable with the time, as a duration, that an approver takes after the
-// caller has received its ticket. If the variable is set, calls are held for the default time. Otherwise they are held
-// for a second and decided at once.
+// approverDelayVariable names an environment variable. Its value is a duration: the time between the caller's ticket
+// and the approver's vote. If the variable is set, calls are held for the default time. Otherwise calls are held for
+// one second and the approver votes at once.
 const approverDelayVariable = "SLUICE_PATIENCE"
 
 // externalClient is an MCP client that is not part of the project.
@@ -28,8 +28,7 @@ type externalClient interface {
 	CallTool(call npmtest.ToolCall) npmtest.Reply
 }
 
-// clients contains functions that connect the official clients, by the clients' names. Each client has only the URL and
-// a token.
+// clients contains a function for each official client that connects it. Each client has only the URL and a token.
 var clients = map[string]func(t *testing.T, url string) externalClient{
 	"TypeScript SDK 1": func(t *testing.T, url string) externalClient {
 		return npmtest.StartClientVersion(t, npm.TypeScriptSDK, url, stack.AgentToken)
@@ -40,13 +39,12 @@ var clients = map[string]func(t *testing.T, url string) externalClient{
 	"inspector": func(t *testing.T, url string) externalClient { return npmtest.NewInspector(t, url, stack.AgentToken) },
 }
 
-// approvalCaller is a mesh with a client that makes calls that need approval.
+// approvalCaller is a mesh with a client whose calls need approval.
 type approvalCaller struct {
 	*rawmesh.Mesh
 	client externalClient
 }
 
-// paymentCall returns a call that needs approval.
 func paymentCall() npmtest.ToolCall {
 	return npmtest.ToolCall{Name: "pay", Arguments: jsontext.Value(`{"sum":12.5}`)}
 }
@@ -58,7 +56,7 @@ func (w *approvalCaller) startCall(call npmtest.ToolCall) <-chan npmtest.Reply {
 	return answered
 }
 
-// decideApproval runs an action of `sluice approvals` on an approval.
+// decideApproval runs `sluice approvals` with a verb such as approve.
 func (w *approvalCaller) decideApproval(t *testing.T, verdict, id string, args ...string) {
 	t.Helper()
 	if ran := w.RunApprovalsJSON(t, append([]string{verdict, id, "--yes"}, args...)...); ran.Code != 0 {
@@ -74,7 +72,7 @@ func (w *approvalCaller) checkPayments(t *testing.T, want int) {
 	}
 }
 
-// runWithEachClient runs a test with every client, each with a mesh of its own.
+// runWithEachClient runs a test with every client. Each client has its own mesh.
 func runWithEachClient(t *testing.T, approvals string, story func(t *testing.T, w *approvalCaller)) {
 	t.Helper()
 	t.Parallel()
@@ -87,7 +85,7 @@ func runWithEachClient(t *testing.T, approvals string, story func(t *testing.T, 
 	}
 }
 
-// Checks that official clients receive the result if the call is approved while it is held.
+// The test approves a call while it is held. Every official client receives the result.
 func TestClients_ReceiveTheResultWithinTheHold(t *testing.T) {
 	runWithEachClient(t, "approvals: {hold: 45s}", func(t *testing.T, w *approvalCaller) {
 		answered := w.startCall(paymentCall())
@@ -101,8 +99,8 @@ func TestClients_ReceiveTheResultWithinTheHold(t *testing.T) {
 	})
 }
 
-// Checks that a call runs once if the client receives a ticket, an approver decides, and the client makes the same call
-// again.
+// The client receives a ticket, an approver approves the call, and the client repeats the call. The test checks that
+// the call runs once.
 func TestClients_RepeatTheCallAfterATicket(t *testing.T) {
 	hold, thinks := "approvals: {hold: 1s}", time.Duration(0)
 	if text, ok := os.LookupEnv(approverDelayVariable); ok {
@@ -131,7 +129,7 @@ func TestClients_RepeatTheCallAfterATicket(t *testing.T) {
 	})
 }
 
-// Checks that a denial is a tool result with the reason, and that the client continues in its session.
+// An approver denies a held call. The client receives a tool result with the reason and continues in its session.
 func TestClients_ReceiveADenialAsResult(t *testing.T) {
 	runWithEachClient(t, "approvals: {hold: 45s}", func(t *testing.T, w *approvalCaller) {
 		answered := w.startCall(paymentCall())
@@ -151,10 +149,9 @@ func TestClients_ReceiveADenialAsResult(t *testing.T) {
 	})
 }
 
-// countSessions returns how many sessions clients have opened.
 func countSessions(f *rawmesh.Mesh) int { return countRequests(f, "initialize") }
 
-// countRequests returns the number of messages with a method that the server has received.
+// countRequests returns the number of messages with this method that the server has received.
 func countRequests(f *rawmesh.Mesh, method string) (n int) {
 	for _, r := range f.Upstream.Requests() {
 		if r.Method == method {
@@ -164,7 +161,7 @@ func countRequests(f *rawmesh.Mesh, method string) (n int) {
 	return n
 }
 
-// awaitIdle waits until no call is in flight in the only session. It is called after a cancellation.
+// awaitIdle waits until the only session has no call in flight. Tests call it after a cancellation.
 func awaitIdle(t *testing.T, f *rawmesh.Mesh) {
 	t.Helper()
 	eventually.Holds(t, "no call is in flight", func() bool {
@@ -173,8 +170,7 @@ func awaitIdle(t *testing.T, f *rawmesh.Mesh) {
 	})
 }
 
-// Checks that the client receives approval_expired if no approver decides in time, and that the next call is a new
-// approval request.
+// No approver votes in time. The client receives approval_expired, and its next call is a new approval request.
 func TestClients_ReceiveApprovalExpired(t *testing.T) {
 	runWithEachClient(t, "approvals: {hold: 45s, decide: 1s}", func(t *testing.T, w *approvalCaller) {
 		for n := range 2 {
@@ -191,8 +187,8 @@ func TestClients_ReceiveApprovalExpired(t *testing.T) {
 	})
 }
 
-// Checks that a client that requests progress, and that restarts its timeout at each notification, waits for longer
-// than the timeout. The command line of the inspector can't request progress.
+// The client requests progress and restarts its timeout at each notification. The test checks that it waits longer than
+// the timeout. The command line of the inspector can't request progress.
 func TestClients_WithProgressWaitBeyondTheirTimeLimit(t *testing.T) {
 	t.Parallel()
 	for _, version := range []npm.Set{npm.TypeScriptSDK, npm.TypeScriptSDK2} {
@@ -204,7 +200,7 @@ func TestClients_WithProgressWaitBeyondTheirTimeLimit(t *testing.T) {
 			asks.Progress, asks.Timeout = true, 15*time.Second
 			answered := w.startCall(asks)
 			id := w.AwaitOnePending(t)
-			<-time.After(22 * time.Second) // beyond the limit; two notifications have arrived, one every 10 s
+			<-time.After(22 * time.Second) // longer than the client's timeout; two notifications have arrived, one every 10 s
 			w.decideApproval(t, "approve", id)
 			reply := <-answered
 			if result := reply.ToolResult(t); result.IsError || result.Text() != "ran" {
@@ -218,8 +214,8 @@ func TestClients_WithProgressWaitBeyondTheirTimeLimit(t *testing.T) {
 	}
 }
 
-// checkRisingProgress returns the number of progress notifications. The test fails unless the value of each is above
-// the value of the previous one.
+// checkRisingProgress returns the number of progress notifications. The test fails unless each value is greater than
+// the previous one.
 func checkRisingProgress(t *testing.T, steps []jsontext.Value) int {
 	t.Helper()
 	last := 0.0
@@ -235,8 +231,8 @@ func checkRisingProgress(t *testing.T, steps []jsontext.Value) int {
 	return len(steps)
 }
 
-// Checks that an approval stays valid after its client has given up. The call does not run when it is approved, and
-// runs once when the client makes the same call again.
+// The client gives up before the vote. The test checks that the approval stays valid, that the approved call does not
+// run by itself, and that it runs once when the client repeats it.
 func TestClients_CallRunsOnceAfterTheyGaveUp(t *testing.T) {
 	t.Parallel()
 	for _, version := range []npm.Set{npm.TypeScriptSDK, npm.TypeScriptSDK2} {
@@ -267,7 +263,7 @@ func TestClients_CallRunsOnceAfterTheyGaveUp(t *testing.T) {
 	}
 }
 
-// Checks that a call is held for the time that the configuration sets for the client's name, which is zero here.
+// The hold time depends on the client's name. The configuration sets it to zero for the inspector.
 func TestClients_HoldTimeDependsOnTheirName(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.PayPolicy, `approvals: {hold: 10m, clients: [{name: "*inspector*", hold: 0s}]}`)
@@ -277,8 +273,8 @@ func TestClients_HoldTimeDependsOnTheirName(t *testing.T) {
 	}
 }
 
-// Checks that version 2 of the SDK opens a session as version 1 does by default. If it is configured to negotiate, it
-// sends server/discover and has no session, although the server has only revisions with sessions.
+// Version 2 of the SDK opens a session by default, as version 1 does. If it is configured to negotiate, it sends
+// server/discover and opens no session, although the server only supports revisions with sessions.
 func TestTypeScriptSDK2_OpensASessionUnlessItNegotiates(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, stack.OpenPolicy, "")
@@ -314,7 +310,7 @@ func TestTypeScriptSDK2_OpensASessionUnlessItNegotiates(t *testing.T) {
 		t.Errorf("a call after the negotiation: %+v", result)
 	}
 	for _, r := range f.Records(t) {
-		late := r.GetCode() == commonv1.Code_CODE_SESSION_UNKNOWN // the GET for the stream of the closed session may arrive after the end of the session
+		late := r.GetCode() == commonv1.Code_CODE_SESSION_UNKNOWN // the client may request the stream of the closed session after the session has ended
 		if r.GetKind() == gatewayv1.RecordKind_RECORD_KIND_REFUSAL && !late {
 			t.Errorf("the journal has a refusal of a client that negotiated: %v", r)
 		}

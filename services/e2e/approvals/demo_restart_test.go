@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Case N1. Checks that a pending approval stays the same after a restart of a mesh without a configuration, although
-// the demo server has another address after the restart. Once approved, the call runs once.
+// Case N1. The demo server of a mesh without a configuration has another address after a restart. The test checks that
+// a pending approval is unchanged after the restart, and that the approved call runs once.
 func TestApprovals_OfTheDemoServerSurviveARestart(t *testing.T) {
 	t.Parallel()
 	const refund = `{"account":"ana","amount":"12.50"}`
@@ -60,7 +60,6 @@ func TestApprovals_OfTheDemoServerSurviveARestart(t *testing.T) {
 	<-answered
 }
 
-// runDemoApprovals runs `sluice approvals` as the operator of a mesh without a configuration.
 func runDemoApprovals(t *testing.T, p *stack.Process, args ...string) stack.CommandResult {
 	t.Helper()
 	return stack.Run(t, stack.Command{
@@ -68,7 +67,7 @@ func runDemoApprovals(t *testing.T, p *stack.Process, args ...string) stack.Comm
 	})
 }
 
-// awaitOnlyPending waits until exactly one approval of the mesh is pending and returns its id.
+// awaitOnlyPending waits until exactly one approval is pending and returns its id.
 func awaitOnlyPending(t *testing.T, p *stack.Process) string {
 	t.Helper()
 	var found []rawmesh.Approval

@@ -1,3 +1,3 @@
-// Package approvals tests calls that wait for people: what approvers see and decide, what callers receive, and how
+// Package approvals tests calls that need approval: what approvers see and decide, what callers receive, and how
 // official clients wait.
 package approvals

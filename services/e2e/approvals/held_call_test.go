@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Checks that a held caller receives the response headers at once, even without requesting progress. Proxies and
-// clients that wait for headers would give up before an approver decides.
+// A held caller receives the response headers at once, even if it does not request progress. Proxies and clients that
+// wait for headers would otherwise time out before an approver votes.
 func TestHeldCall_ReceivesResponseHeadersAtOnce(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.PayPolicy, "approvals: {hold: 60s}")
@@ -36,7 +36,7 @@ func TestHeldCall_ReceivesResponseHeadersAtOnce(t *testing.T) {
 	stack.CheckCommand(t, f.RunApprovalsJSON(t, "approve", id, "--yes"), 0, "")
 }
 
-// startRequest sends a message in a new session. It returns a channel that receives the response when the headers have
+// startRequest sends a message in a new session. It returns a channel that receives the response after its headers have
 // arrived.
 func startRequest(t *testing.T, f *rawmesh.Mesh, body string) <-chan *http.Response {
 	t.Helper()
@@ -61,10 +61,10 @@ func startRequest(t *testing.T, f *rawmesh.Mesh, body string) <-chan *http.Respo
 	return head
 }
 
-// headerTimeLimit is the longest time that a test waits for response headers.
+// headerTimeLimit is the maximum time that a test waits for response headers.
 const headerTimeLimit = 30 * time.Second
 
-// awaitHeaders returns the response whose headers have arrived. The body is not read.
+// awaitHeaders returns the response after its headers have arrived. It does not read the body.
 func awaitHeaders(t *testing.T, head <-chan *http.Response) *http.Response {
 	t.Helper()
 	select {

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// noteURI is the URI of a resource, with a secret in its query.
+	// noteURI is the URI of a resource and contains a secret in its query.
 	noteURI      = "note://team/plan?key=secret-1"
 	otherNoteURI = "note://team/plan?key=secret-2"
 
@@ -36,8 +36,8 @@ rules:
 `
 )
 
-// startReadApprovalMesh returns a mesh with a server of the official SDK that has a prompt and three resources. Most
-// of them need approval. got counts the prompts and resources that the server has delivered.
+// startReadApprovalMesh starts a mesh with a server of the official SDK that has a prompt and three resources. Most of
+// them need approval. got counts the prompts and resources that the server has returned.
 func startReadApprovalMesh(t *testing.T, extra string) (f *rawmesh.Mesh, got *atomic.Int32) {
 	t.Helper()
 	got = new(atomic.Int32)
@@ -57,13 +57,13 @@ func startReadApprovalMesh(t *testing.T, extra string) (f *rawmesh.Mesh, got *at
 	return &rawmesh.Mesh{Stack: stack.StartInProcess(t, stack.Options{Servers: fmt.Sprintf("  kept: {http: {url: %q}}", web.URL), Policy: readApprovalPolicy, Extra: extra})}, got
 }
 
-// readRequest returns a resources/read request.
 func readRequest(uri string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":%q}}`, uri)
 }
 
-// Cases A1, A2. Checks that after an approval the resource is read once, however many callers race, and that no other
-// resource is read. A denial also refuses later requests for a while.
+// Cases A1, A2. After the approval of a read, several callers request the resource at the same time. The test checks
+// that the resource is read once, and that no other resource is read. After a denial, later requests are also refused
+// for a time.
 func TestApprovals_ResourceIsReadOnceAfterItsApproval(t *testing.T) {
 	t.Parallel()
 	f, got := startReadApprovalMesh(t, "approvals: {hold: 0s}")
@@ -103,7 +103,7 @@ func TestApprovals_ResourceIsReadOnceAfterItsApproval(t *testing.T) {
 		t.Errorf("%d callers received the resource, and it was read %d times", had.Load(), got.Load())
 	}
 	f.AwaitState(t, id, "done")
-	c.Post(readRequest(noteURI)) // another approval request, unless one of the racing callers has made it already
+	c.Post(readRequest(noteURI)) // makes another approval request unless one of the racing callers has already made it
 	for _, a := range f.ListApprovals(t, "--state", "pending") {
 		stack.CheckCommand(t, f.RunApprovalsJSON(t, "deny", a.ID, "--yes", "-m", "not today"), 0, "")
 	}
@@ -117,8 +117,8 @@ func TestApprovals_ResourceIsReadOnceAfterItsApproval(t *testing.T) {
 	}
 }
 
-// Checks that an approved read is cancelled if policy now allows or denies the request without an approval. The votes
-// count for no later read.
+// The policy changes after a read was approved, and now allows or denies it without an approval. The test checks that
+// the approval is cancelled and that its votes do not count for a later read.
 func TestApprovals_ApprovedReadIsCancelledWhenPolicyRequiresNone(t *testing.T) {
 	t.Parallel()
 	for action, want := range map[string]struct {
@@ -145,15 +145,14 @@ func TestApprovals_ApprovedReadIsCancelledWhenPolicyRequiresNone(t *testing.T) {
 	}
 }
 
-// Checks that clients of the official SDK receive the prompts and resources that they request after the approval: in a
-// session, at the URL for all servers, and without a session. Without a session the clients wait in several round
-// trips.
+// Official SDK clients receive prompts and resources that need approval: in a session, at the URL for all servers, and
+// without a session. Without a session a client waits in several round trips.
 func TestApprovals_OfficialClientsWaitForPromptsAndResources(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		url  func(*testing.T, *stack.Stack) string
 		hold string
-		// prompt and uri are the prefixes of the server's prompt names and URIs at the URL.
+		// prompt and uri are the prefixes that the URL adds to the server's prompt names and URIs.
 		prompt, uri string
 		version     string
 	}{
@@ -168,7 +167,7 @@ func TestApprovals_OfficialClientsWaitForPromptsAndResources(t *testing.T) {
 			t.Parallel()
 			f, got := startReadApprovalMesh(t, "approvals: {hold: "+tt.hold+"}")
 			c, _ := gosdk.ConnectInteractive(t, gosdk.StreamingTransport(tt.url(t, f.Stack)))
-			t.Cleanup(func() { _ = c.Close() }) // a request may be under way if the test has failed
+			t.Cleanup(func() { _ = c.Close() }) // a request may still be in flight if the test has failed
 			if v := c.InitializeResult().ProtocolVersion; v != tt.version {
 				t.Fatalf("the client uses protocol version %s", v)
 			}
@@ -212,7 +211,6 @@ func TestApprovals_OfficialClientsWaitForPromptsAndResources(t *testing.T) {
 	}
 }
 
-// resultJSON returns a result as JSON, or the text of the marshal error.
 func resultJSON(answer any) string {
 	raw, err := json.Marshal(answer)
 	if err != nil {

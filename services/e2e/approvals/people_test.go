@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Checks that the mesh does not start if a rule requires more approvers than the configuration has. `config check` and
-// `policy lint` report the rule.
+// The mesh does not start if a rule requires more approvers than the configuration has. `config check` and `policy
+// lint` report the rule.
 func TestApprovals_UnreachableQuorumIsRefusedAtStart(t *testing.T) {
 	t.Parallel()
 	const (
@@ -40,7 +40,8 @@ func TestApprovals_UnreachableQuorumIsRefusedAtStart(t *testing.T) {
 	stack.CheckCommand(t, alone, 0, alone.Stdout, "1 document(s) load")
 }
 
-// Checks that a quorum counts the operator that `sluice up` generates for a configuration without tokens.
+// A configuration without tokens gets a generated operator from `sluice up`. The test checks that this operator counts
+// toward the quorum.
 func TestApprovals_QuorumCountsTheGeneratedOperator(t *testing.T) {
 	t.Parallel()
 	const asks = "version: 1\ntools: {pay: {action: require_approval}}\n"
@@ -53,7 +54,6 @@ func TestApprovals_QuorumCountsTheGeneratedOperator(t *testing.T) {
 	stack.CheckCommand(t, two, 1, two.Stdout, "and there is 1; that is local-operator: ")
 }
 
-// Checks that `config check` and `sluice up` warn about owner_may_approve.
 func TestApprovals_OwnerMayApproveIsWarnedAbout(t *testing.T) {
 	t.Parallel()
 	const warning = "approvals.owner_may_approve is true: the owner of an agent may approve its calls, so no second person need see them"
@@ -83,7 +83,7 @@ func TestApprovals_OwnerMayApproveIsWarnedAbout(t *testing.T) {
 func TestPolicyExplain_DescribesTheRequiredApproval(t *testing.T) {
 	t.Parallel()
 	f, _ := startRulesMesh(t, "")
-	f.Connect(t).Call("safe", "{}") // so that the server is in the catalog
+	f.Connect(t).Call("safe", "{}") // adds the server to the catalog
 	explain := func(tool, arguments string, want ...string) {
 		t.Helper()
 		ran := stack.Run(t, stack.Command{
@@ -103,7 +103,7 @@ func TestPolicyExplain_DescribesTheRequiredApproval(t *testing.T) {
 	explain("refund", "", "approval: by an operator or approver\nno grant: story/tools.refund gives a grant only if "+where+": set --arg NAME=VALUE to check that\n")
 }
 
-// Checks that the vote of a person does not count if the person has left the group before the call is made.
+// A person votes and then leaves the group. When the call is made, the vote does not count.
 func TestApprovals_VoteOfAFormerGroupMemberDoesNotCount(t *testing.T) {
 	t.Parallel()
 	f, p := startRulesMesh(t, "")

@@ -36,7 +36,7 @@ tools:
 `
 )
 
-// startRulesMesh starts a mesh with rulesPolicy in a separate process. The timeout of its server is 1 s.
+// startRulesMesh starts a mesh with rulesPolicy in a separate process. Calls to its server time out after 1 s.
 func startRulesMesh(t *testing.T, more string) (*rawmesh.Mesh, *stack.Process) {
 	t.Helper()
 	up := rawmcp.Start(t, rawmcp.Tools)
@@ -47,7 +47,7 @@ func startRulesMesh(t *testing.T, more string) (*rawmesh.Mesh, *stack.Process) {
 	return &rawmesh.Mesh{Upstream: up, Stack: p.Stack}, p
 }
 
-// leaveUnanswered makes a tool leave its calls without a response until the test ends.
+// leaveUnanswered makes the server leave calls to a tool unanswered until the test ends.
 func leaveUnanswered(t *testing.T, f *rawmesh.Mesh, tool string) {
 	t.Helper()
 	end := make(chan struct{})
@@ -55,7 +55,7 @@ func leaveUnanswered(t *testing.T, f *rawmesh.Mesh, tool string) {
 	f.Upstream.SetAnswer(tool, func(http.ResponseWriter, *http.Request, string) { <-end })
 }
 
-// makeUnknownOutcome makes an approved call whose outcome is unknown, and returns the id of the approval.
+// makeUnknownOutcome makes an approved call whose outcome is unknown, and returns the approval's id.
 func makeUnknownOutcome(t *testing.T, f *rawmesh.Mesh, c *stack.Client, tool, arguments string) string {
 	t.Helper()
 	c.Call(tool, arguments)
@@ -140,8 +140,8 @@ func TestApprovalsCLI_CancelsApproval(t *testing.T) {
 	stack.CheckCommand(t, shown, 0, shown.Stdout, "cancelled  operator  no longer needed")
 }
 
-// Checks that one approval covers three calls of a tool. The fourth call needs another approval, and so does a call
-// after the grant was revoked.
+// The test approves three calls to a tool with one grant. The fourth call needs another approval. A call after the
+// grant was revoked also needs one.
 func TestApprovals_GrantCoversALimitedNumberOfCalls(t *testing.T) {
 	t.Parallel()
 	f, _ := startRulesMesh(t, "")
@@ -187,8 +187,8 @@ func TestApprovals_GrantCoversALimitedNumberOfCalls(t *testing.T) {
 	}
 }
 
-// Checks that a grant with a condition covers the calls that meet the condition, and that the condition compares
-// numbers exactly. Every other call needs an approval that covers only that call.
+// A grant with a condition covers the calls that meet the condition. The condition compares numbers exactly. Every
+// other call needs its own approval.
 func TestApprovals_GrantCoversOnlyCallsThatMeetItsCondition(t *testing.T) {
 	t.Parallel()
 	f, _ := startRulesMesh(t, "")
@@ -233,8 +233,8 @@ func TestApprovals_GrantCoversOnlyCallsThatMeetItsCondition(t *testing.T) {
 	}
 }
 
-// Checks that a call is sent again after an unknown outcome if policy calls its tool idempotent, and is not sent again
-// otherwise.
+// After an unknown outcome, a call is sent again if policy declares its tool idempotent. Otherwise it is not sent
+// again.
 func TestApprovals_IdempotentCallIsSentAgainAfterUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	f, _ := startRulesMesh(t, "")
@@ -254,8 +254,8 @@ func TestApprovals_IdempotentCallIsSentAgainAfterUnknownOutcome(t *testing.T) {
 	}
 }
 
-// callWithElicitation calls a tool as a client that responds to the elicitation with result. It returns the params of
-// the elicitation, and the response to the call.
+// callWithElicitation calls a tool and answers the elicitation with result. It returns the elicitation's params and the
+// response to the call.
 func callWithElicitation(t *testing.T, f *rawmesh.Mesh, tool, result string) (question, answer string) {
 	t.Helper()
 	var session string
@@ -305,8 +305,8 @@ func callWithElicitation(t *testing.T, f *rawmesh.Mesh, tool, result string) (qu
 	return "", ""
 }
 
-// Checks that the user of the agent confirms a call if the rule asks for it, and declines it by accepting the
-// elicitation with run=false.
+// The rule asks the agent's user to confirm the call. The user confirms it, or declines it by accepting the elicitation
+// with run=false.
 func TestApprovals_CallIsConfirmedByElicitation(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, strings.Replace(rulesPolicy, "pay:", "# pay:", 1), "approvals: {hold: 60s}")

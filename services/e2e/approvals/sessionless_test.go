@@ -16,12 +16,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// sessionlessClients contains functions that connect the official clients of revision 2026-07-28, by the clients'
-// names. Each returns a function that makes a payment and returns its result.
+// sessionlessClients contains a function for each official client of revision 2026-07-28 that connects it. The function
+// returns another function, which makes a payment and returns its result.
 var sessionlessClients = map[string]func(t *testing.T, url string) func() (text string, isError bool){
 	"Go SDK": func(t *testing.T, url string) func() (string, bool) {
 		c, _ := gosdk.ConnectInteractive(t, gosdk.StreamingTransport(url))
-		t.Cleanup(func() { _ = c.Close() }) // a call may be under way if the test has failed
+		t.Cleanup(func() { _ = c.Close() }) // a call may still be in flight if the test has failed
 		if v := c.InitializeResult().ProtocolVersion; v != "2026-07-28" {
 			t.Fatalf("the client uses protocol version %s", v)
 		}
@@ -50,14 +50,14 @@ var sessionlessClients = map[string]func(t *testing.T, url string) func() (text 
 	},
 }
 
-// Checks that a client without a session waits for an approver beyond the hold and receives the result without making
-// the call again. If no approver decides, the client receives the ticket before it gives up.
+// A client without a session waits for an approver longer than the hold time, and receives the result without repeating
+// the call. If no approver votes, the client receives the ticket before its own timeout.
 func TestClients_WithoutSessionWaitBeyondTheHold(t *testing.T) {
 	t.Parallel()
 	for name, connect := range sessionlessClients {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := rawmesh.Start(t, rawmesh.PayPolicy, "approvals: {hold: 8s}") // long enough to decide on a busy machine
+			f := rawmesh.Start(t, rawmesh.PayPolicy, "approvals: {hold: 8s}") // the hold time leaves enough time for the vote on a busy machine
 			pays := connect(t, f.MCP("raw"))
 			type answer struct {
 				text    string

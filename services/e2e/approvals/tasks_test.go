@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// taskView contains the fields of a task that its client receives.
+// taskView is a task as its client receives it.
 type taskView struct {
 	ResultType string
 	ID         string `json:"taskId"`
@@ -26,8 +26,8 @@ type taskView struct {
 	Result     npmtest.ToolResult `json:"result"`
 }
 
-// sendTaskRequest sends a request as a client of revision 2026-07-28 that supports tasks. It returns the HTTP status,
-// the task in the result, and the body of the response.
+// sendTaskRequest sends a request from a client of revision 2026-07-28 that supports tasks. It returns the HTTP status,
+// the task in the result, and the response body.
 func sendTaskRequest(t *testing.T, url, token, method, name, params string) (status int, task taskView, body string) {
 	t.Helper()
 	message := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{%s,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`+
@@ -50,15 +50,15 @@ func sendTaskRequest(t *testing.T, url, token, method, name, params string) (sta
 		t.Fatal(err)
 	}
 	var said struct{ Result taskView }
-	at := bytes.IndexByte(got, '{') // the response may be an event
+	at := bytes.IndexByte(got, '{') // the response may be a server-sent event
 	if err := json.Unmarshal(bytes.TrimSpace(got[max(at, 0):]), &said, json.MatchCaseInsensitiveNames(true)); err != nil {
 		t.Fatalf("%s: %v", got, err)
 	}
 	return resp.StatusCode, said.Result, string(got)
 }
 
-// Checks that a call that needs approval becomes a task for a client that supports tasks. After the approval the call
-// runs once, when the client requests the task. A task that its client has cancelled can't be approved any more.
+// If a client supports tasks, its call that needs approval becomes a task. After the approval, the call runs once, when
+// the client requests the task. A task that its client has cancelled can no longer be approved.
 func TestTasks_CallThatNeedsApprovalBecomesATask(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.PayPolicy, "")

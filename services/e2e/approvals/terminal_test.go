@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// runAtTerminal runs `sluice approvals` in a pseudoterminal and types the text in types when the command asks a
-// question. Stderr of the result is the text on the terminal, and Stdout is the standard output.
+// runAtTerminal runs `sluice approvals` in a pseudoterminal, and types the string types when the command asks a
+// question. In the result, Stderr is the terminal output and Stdout is the standard output.
 func runAtTerminal(t *testing.T, f *rawmesh.Mesh, types string, args ...string) stack.CommandResult {
 	t.Helper()
 	program := stack.Program(t, "sluice")
@@ -40,7 +40,7 @@ func runAtTerminal(t *testing.T, f *rawmesh.Mesh, types string, args ...string) 
 	}
 	const end = "\x04 that was all \x04"
 	ended := make(chan error, 1)
-	go func() { // the end mark comes after all output, so that the loop below reads all of it
+	go func() { // the loop below reads until the end mark, which follows all output
 		_ = cmd.Wait() // the exit code is read from ProcessState
 		_, err := io.WriteString(terminal, end)
 		ended <- err
@@ -63,7 +63,7 @@ func runAtTerminal(t *testing.T, f *rawmesh.Mesh, types string, args ...string) 
 	return stack.CommandResult{Code: cmd.ProcessState.ExitCode(), Stdout: answer.String(), Stderr: strings.ReplaceAll(strings.TrimSuffix(screen.String(), end), "\r\n", "\n")}
 }
 
-// Checks that the question at a terminal names the action, and that only the text "yes" performs the action.
+// The confirmation prompt names the action, and only the answer "yes" performs it.
 func TestApprovalsCLI_AsksForConfirmationAtATerminal(t *testing.T) {
 	t.Parallel()
 	const ctrlC, ctrlD = "\x03", "\x04"

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// watcher is a running `sluice approvals watch`. rows reads its standard output, and stderr its standard error.
+// watcher is a running `sluice approvals watch`. rows reads its standard output, and stderr reads its standard error.
 type watcher struct {
 	cmd          *exec.Cmd
 	rows, stderr *bufio.Scanner
@@ -26,7 +26,7 @@ type watcher struct {
 func startWatch(t *testing.T, f *rawmesh.Mesh, token string, args ...string) *watcher {
 	t.Helper()
 	program := stack.Program(t, "sluice")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // stops the wait for a row that never comes
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // stops the wait if no row arrives
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, program, append([]string{"approvals", "watch", "--addr", f.GRPC}, args...)...)
 	cmd.Env = append(os.Environ(), "SLUICE_TOKEN="+token)
@@ -45,7 +45,6 @@ func startWatch(t *testing.T, f *rawmesh.Mesh, token string, args ...string) *wa
 	return w
 }
 
-// expectRow checks that the next row contains these words.
 func (w *watcher) expectRow(t *testing.T, want ...string) {
 	t.Helper()
 	if !w.rows.Scan() {
@@ -58,7 +57,6 @@ func (w *watcher) expectRow(t *testing.T, want ...string) {
 	}
 }
 
-// expectStderr checks the next line on standard error.
 func (w *watcher) expectStderr(t *testing.T, want string) {
 	t.Helper()
 	if !w.stderr.Scan() || w.stderr.Text() != want {
@@ -66,7 +64,7 @@ func (w *watcher) expectStderr(t *testing.T, want string) {
 	}
 }
 
-// interruptAndCheckEnd stops the watcher as Ctrl-C does, and checks that it prints nothing more.
+// interruptAndCheckEnd sends SIGINT to the watcher, as Ctrl-C does, and checks that it prints no further output.
 func (w *watcher) interruptAndCheckEnd(t *testing.T) {
 	t.Helper()
 	if err := w.cmd.Process.Signal(syscall.SIGINT); err != nil {
@@ -83,8 +81,8 @@ func (w *watcher) interruptAndCheckEnd(t *testing.T) {
 	}
 }
 
-// Checks that `sluice approvals watch` shows pending approvals, new approvals and the changes of both, even across a
-// restart of the mesh. The command reports once that the mesh is unavailable, and once that it is available again.
+// `sluice approvals watch` shows pending approvals, new approvals and changes to both, also after a restart of the
+// mesh. It reports once that the mesh is unavailable, and once that it is available again.
 func TestApprovalsCLI_WatchShowsChangesAcrossARestart(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)
@@ -118,7 +116,7 @@ func TestApprovalsCLI_WatchShowsChangesAcrossARestart(t *testing.T) {
 	if err := p.Stop(t); err != nil {
 		t.Fatal(err)
 	}
-	<-time.After(3 * time.Second) // longer than the pause of the command between two attempts
+	<-time.After(3 * time.Second) // longer than the command's pause between two connection attempts
 	p = stack.Start(t, p.Stack)
 	f = &rawmesh.Mesh{Upstream: up, Stack: p.Stack}
 	for _, w := range []*watcher{all, mine} {

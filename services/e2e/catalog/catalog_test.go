@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Checks that `catalog classify` classifies the tools of a server or of a tool list, without a mesh.
+// `catalog classify` classifies the tools of a server or of a tool list. It does not need a mesh.
 func TestCatalogClassify_ClassifiesAServerOrAList(t *testing.T) {
 	t.Parallel()
 	lists := filepath.Join("..", "..", "policy", "internal", "classify", "testdata", "lists")
@@ -54,8 +54,8 @@ func TestCatalogClassify_ClassifiesAServerOrAList(t *testing.T) {
 	}
 }
 
-// Checks that a suggested policy loads unchanged. Under this policy, calls of tools that read run, and calls of tools
-// that delete need approval.
+// A suggested policy loads unchanged. Under this policy, calls to tools that read are allowed, and calls to tools that
+// delete need approval.
 func TestPolicySuggest_LoadsUnchanged(t *testing.T) {
 	t.Parallel()
 	ran := stack.Run(t, stack.Command{Args: []string{"policy", "suggest", "--server", "raw", "--file", "-"}, Stdin: `[

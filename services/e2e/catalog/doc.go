@@ -1,3 +1,3 @@
-// Package catalog tests the tool catalog: its pages, the classes of tools, and definitions that an operator must
+// Package catalog tests the tool catalog: its pages, its classes of tools, and the definitions that an operator must
 // accept.
 package catalog

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Checks a mesh with many servers of a hundred tools each. The gateway lists all servers, and calls are decided by the
+// A mesh has many servers with a hundred tools each. The gateway lists all servers, and policy checks calls by the
 // class of each tool. SLUICE_SERVERS sets the number of servers, which is 20 by default.
 func TestManyServers_AreListedAndCallsAreDecidedByClass(t *testing.T) {
 	t.Parallel()
@@ -36,7 +36,7 @@ func TestManyServers_AreListedAndCallsAreDecidedByClass(t *testing.T) {
 		fmt.Fprintf(&servers, "  server-%04d: {http: {url: %q}}\n", i, up.URL)
 	}
 	s := stack.WriteConfig(t, stack.Options{Servers: servers.String(), Policy: classPolicy, GRPC: stack.FreeAddr(t), Extra: "approvals: {hold: 0s}"})
-	stack.Program(t, "sluice") // so that building is not part of the first start
+	stack.Program(t, "sluice") // builds the program before the test measures the first start
 	begin := time.Now()
 	p := stack.Start(t, s)
 	pages := policyv1.NewCatalogServiceClient(p.Operator(t))

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// variableText lists patterns for text that differs between runs, with the replacement of each.
+// variableText lists patterns for output that differs between runs, with the replacement for each.
 var variableText = []struct {
 	what *regexp.Regexp
 	name string
@@ -42,7 +42,7 @@ type transcript struct {
 	token string
 }
 
-// Checks every message of `sluice catalog` against testdata/catalog.txt. Run it with -update to write the file.
+// Compares every message of `sluice catalog` with testdata/catalog.txt. The flag -update writes the file.
 func TestCatalogCLI_MessagesMatchTheGoldenFile(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, libraryTools())
@@ -79,7 +79,7 @@ func TestCatalogCLI_MessagesMatchTheGoldenFile(t *testing.T) {
 	}
 }
 
-// listTools makes a session list the server's tools, so that the catalog has them.
+// listTools lists the server's tools in a session, so that they are in the catalog.
 func (r *transcript) listTools() {
 	r.t.Helper()
 	resp := r.Connect(r.t).Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
@@ -122,7 +122,7 @@ var commandWords = regexp.MustCompile(`"[^"]*"|\S+`)
 
 var digestArgument = regexp.MustCompile(`DIGEST\((\w*)\)`)
 
-// runLine runs one command line and returns its output, with the text that differs between runs replaced.
+// runLine runs one command line and returns its output. It replaces the values that differ between runs.
 func (r *transcript) runLine(line string) string {
 	r.t.Helper()
 	var args []string
@@ -140,8 +140,8 @@ func (r *transcript) runLine(line string) string {
 	return fmt.Sprintf("%s[%d]\n", said, ran.Code)
 }
 
-// waitingDigest returns the digest of the definition of a tool that waits for approval. If tool is empty, it returns
-// the digest of all waiting definitions of the server.
+// waitingDigest returns the digest of a tool definition that waits for approval. If tool is empty, it returns the
+// digest of all definitions of the server that wait.
 func (r *transcript) waitingDigest(tool string) string {
 	r.t.Helper()
 	if tool == "" {

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Checks that the pages of Claude Flow's tools have every statement of the pages that were written by hand. The files
-// in testdata/pages list these statements, and mark the statements that were wrong or that the project can't know.
+// The generated pages about Claude Flow's tools contain every statement of the handwritten pages. The files in
+// testdata/pages list these statements, and mark those that were wrong or that the project can't know.
 func TestCatalogPages_HaveTheStatementsOfTheHandwrittenOnes(t *testing.T) {
 	t.Parallel()
 	p := stack.Start(t, stack.WriteConfig(t, stack.Options{Servers: stack.ClaudeFlowEntry(t), Policy: classPolicy, GRPC: stack.FreeAddr(t)}))

@@ -12,13 +12,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// changedLibrary returns the tools of library with the descriptions of two tools changed, and further tools.
+// changedLibrary returns the tools of library with two changed descriptions, and the tools in more.
 func changedLibrary(more ...string) string {
 	return strings.Replace(strings.Replace(libraryTools(more...), "Gets a note.", "Gets a note by its id.", 1), "Lists all notes.", "Lists all notes, the newest first.", 1)
 }
 
-// Checks that a release with changed definitions is reported in the log, by `status` and `doctor`, and to the agent.
-// One command accepts the definitions that the operator was shown, but no later definitions and no flagged definitions.
+// The log, `status`, `doctor` and the agent are notified of a release with changed definitions. One command accepts the
+// definitions that the operator was shown, but neither later definitions nor flagged ones.
 func TestCatalog_ReleaseIsReportedAndAcceptedAsShown(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, libraryTools())
@@ -30,7 +30,7 @@ func TestCatalog_ReleaseIsReportedAndAcceptedAsShown(t *testing.T) {
 		})
 	}
 	operator := func(args ...string) stack.CommandResult { return run(stack.OperatorToken, args...) }
-	// waits makes the agent list the server's tools until n definitions wait for the operator.
+	// waits lists the server's tools as the agent until n definitions wait for the operator.
 	waits := func(n int) {
 		t.Helper()
 		want := fmt.Sprintf("%d definitions of tools are new or have changed", n)

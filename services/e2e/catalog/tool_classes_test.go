@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Checks that one rule for all destructive tools works on three real servers: destructive tools need approval, other
-// tools run, and an approved call runs once.
+// One rule for all destructive tools covers three real servers. Destructive tools need approval, other tools run
+// without one, and an approved call runs once.
 func TestToolClasses_OneRuleCoversAllDestructiveTools(t *testing.T) {
 	t.Parallel()
 	p := stack.Start(t, stack.WriteConfig(t, stack.Options{
@@ -77,7 +77,7 @@ func TestToolClasses_OneRuleCoversAllDestructiveTools(t *testing.T) {
 	t.Log(fmt.Sprint(counts))
 }
 
-// toolsInCategories returns the names of a server's tools that the catalog puts into one of the categories.
+// toolsInCategories returns the names of the server's tools in these catalog categories.
 func toolsInCategories(t *testing.T, f *rawmesh.Mesh, server string, categories ...string) []string {
 	t.Helper()
 	ran := stack.Run(t, stack.Command{
@@ -94,7 +94,6 @@ func toolsInCategories(t *testing.T, f *rawmesh.Mesh, server string, categories 
 	return names
 }
 
-// denyPending denies all pending approvals.
 func denyPending(t *testing.T, f *rawmesh.Mesh) {
 	t.Helper()
 	for _, w := range f.ListApprovals(t) {

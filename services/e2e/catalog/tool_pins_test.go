@@ -143,9 +143,8 @@ func (p *pinnedMesh) acceptTool(tool string, words ...string) {
 	stack.CheckCommand(p.t, done, 0, done.Stdout, "1 accepted")
 }
 
-// Case T1. Checks that changed and new definitions wait for an operator: a changed schema, a new tool with an injected
-// instruction, tools with similar names, and a definition that the server sends only once. Roles are killed during the
-// test.
+// Case T1. Changed and new definitions wait for an operator: a changed schema, a new tool with an injected instruction,
+// tools with similar names, and a definition that the server sends only once. The test kills roles in between.
 func TestToolPins_ChangedDefinitionsWaitForAnOperator(t *testing.T) {
 	t.Parallel()
 	p := newPinnedMesh(t)
@@ -181,13 +180,13 @@ func TestToolPins_ChangedDefinitionsWaitForAnOperator(t *testing.T) {
 	p.checkCode("get_note", "")
 	p.checkCode("recall", "tool_changed")
 
-	// The server sends another definition in one list only.
+	// The server sends the changed definition in one list only.
 	p.Upstream.SetTools(changed)
 	p.checkCode("list_notes", "")
 	p.Upstream.SetTools(strings.Replace(changed, "Lists all notes.", "Lists all notes, of everybody.", 1))
 	p.awaitChanged("list_notes")
 	p.Upstream.SetTools(changed)
-	p.checkCode("list_notes", "tool_changed") // refused for every caller until an operator has decided
+	p.checkCode("list_notes", "tool_changed") // the call is refused for every caller until an operator accepts or rejects the definition
 	p.restartRoles()
 	p.checkCode("list_notes", "tool_changed")
 	diff := p.runCatalog("diff", "raw", "list_notes")

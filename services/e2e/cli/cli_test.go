@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// cliMesh is a folder with a configuration that sets only addresses and the data folder, and a mesh that runs with it.
+// cliMesh is a running mesh and its directory. Its configuration sets only addresses and the data directory.
 type cliMesh struct{ *stack.Process }
 
 func newCLIMesh(t *testing.T) cliMesh {
@@ -37,7 +37,7 @@ func newCLIMeshIn(t *testing.T, dir string) cliMesh {
 	return cliMesh{stack.Start(t, s)}
 }
 
-// run runs the program in the folder, with the folder's configuration.
+// run runs the program in the mesh's directory, with its configuration.
 func (d cliMesh) run(t *testing.T, args ...string) stack.CommandResult {
 	t.Helper()
 	return d.runCommand(t, stack.Command{Args: args})
@@ -107,7 +107,7 @@ func TestCLI_CallsTools(t *testing.T) {
 	})
 }
 
-// Checks that text from servers is printed in a form that can't control the terminal.
+// Output that comes from servers is escaped, so that it can't control the terminal.
 func TestCLI_EscapesControlCharactersOfServers(t *testing.T) {
 	t.Parallel()
 	const escape = `\u001b[2J\u0007`
@@ -117,7 +117,7 @@ func TestCLI_EscapesControlCharactersOfServers(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-1,"message":"no%s"}}`, id, escape)
 	})
-	p := stack.Start(t, stack.WriteConfig(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}, pin: \"off\"}", up.URL), Policy: stack.OpenPolicy})) // with pins, the description of the tool would make it wait for approval
+	p := stack.Start(t, stack.WriteConfig(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}, pin: \"off\"}", up.URL), Policy: stack.OpenPolicy})) // with pins, the tool's description would make it wait for approval
 	sluice := func(args ...string) stack.CommandResult {
 		t.Helper()
 		return stack.Run(t, stack.Command{Args: args, Env: []string{"SLUICE_TOKEN=" + stack.AgentToken, "SLUICE_URL=" + p.URL}})
@@ -132,7 +132,7 @@ func TestCLI_EscapesControlCharactersOfServers(t *testing.T) {
 	stack.CheckCommand(t, asJSON, 0, asJSON.Stdout, escape)
 }
 
-// Checks that token files that end with a newline, as files written by hand do, are accepted.
+// A token file may end with a newline, because editors add one.
 func TestCLI_AcceptsTokenFilesWithANewline(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -267,7 +267,7 @@ func TestCLI_ShowsStatusToolsAndDecisions(t *testing.T) {
 	})
 }
 
-// recordFields contains the fields of a record that these tests read.
+// recordFields contains the record fields that these tests read.
 type recordFields struct {
 	Kind, Tool, Code string
 	ResultClass      string `json:"resultClass"`
@@ -315,7 +315,7 @@ func TestCLI_DecisionsTailFollows(t *testing.T) {
 	}
 }
 
-// Checks that the commands that `sluice up` prints can be run unchanged in a shell.
+// The test runs the commands that `sluice up` prints in a shell, without changing them.
 func TestUp_PrintedCommandsWork(t *testing.T) {
 	t.Parallel()
 	const ready = "Stop with Ctrl-C."

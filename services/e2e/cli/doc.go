@@ -1,3 +1,2 @@
-// Package cli tests the command line as its users meet it: starting, configuring and checking a mesh, and the messages
-// about what is wrong.
+// Package cli tests the command line: starting, configuring and checking a mesh, and the error messages.
 package cli

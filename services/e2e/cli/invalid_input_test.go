@@ -33,7 +33,7 @@ var brokenPolicyErrors = []string{
 	`:7:28: tools.slow.rate_limit.max: wanted a whole number, found text "ten"`,
 }
 
-// configurationText returns a valid configuration with some of its text replaced.
+// configurationText returns a valid configuration after replacing the strings in oldnew.
 func configurationText(oldnew ...string) string {
 	return strings.NewReplacer(oldnew...).Replace(`listen: 127.0.0.1:0
 grpc: 127.0.0.1:0

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// terminalScreen collects what a program writes to a terminal.
+// terminalScreen collects the output of a program at a terminal.
 type terminalScreen struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -39,17 +39,17 @@ func (s *terminalScreen) String() string {
 	return s.text.String()
 }
 
-// terminalUp is a `sluice up` that runs at a terminal without --config.
+// terminalUp is a `sluice up` process that runs at a terminal without --config.
 type terminalUp struct {
 	screen terminalScreen
 	person *os.File
 	cmd    *exec.Cmd
-	// ended is closed when the program has ended and screen has all of its text.
+	// ended is closed when the process has ended and screen contains all of its output.
 	ended chan struct{}
 }
 
-// startUpAtTerminal starts `sluice up` at a terminal in the folder dir. home is the home folder, in which the command
-// stores the contents that the user has agreed to.
+// startUpAtTerminal starts `sluice up` at a terminal in the directory dir. home is the home directory, in which the
+// command records the configurations that the user has accepted.
 func startUpAtTerminal(t *testing.T, dir, home string) *terminalUp {
 	t.Helper()
 	person, terminal, err := pty.Open()
@@ -66,7 +66,7 @@ func startUpAtTerminal(t *testing.T, dir, home string) *terminalUp {
 	_ = terminal.Close()
 	go func() {
 		defer close(u.ended)
-		_, _ = io.Copy(&u.screen, person) // an error means that the program has ended, and that all of its text was read
+		_, _ = io.Copy(&u.screen, person) // an error means that the process has ended and that all of its output was read
 		_ = u.cmd.Wait()                  // the exit code is read from ProcessState
 	}()
 	t.Cleanup(u.stop)
@@ -81,7 +81,7 @@ func (u *terminalUp) stop() {
 
 const agreeQuestion = "Run the mesh with this file? You are asked once for this content. Type yes: "
 
-// awaitText waits until one of the texts is on the screen, and returns it.
+// awaitText waits until one of the strings is on the screen, and returns it.
 func (u *terminalUp) awaitText(t *testing.T, texts ...string) string {
 	t.Helper()
 	found := ""
@@ -119,8 +119,8 @@ func newLocalConfigFolder(t *testing.T) (dir, home string) {
 	return dir, t.TempDir()
 }
 
-// Checks that `sluice up` shows the configuration of its working folder, and asks the user once for each content of the
-// file. The mesh runs with the content that was shown, even if the file has changed before the answer.
+// `sluice up` shows the configuration in its working directory, and asks the user once for each content of the file.
+// The mesh runs with the content that was shown, even if the file changes before the user answers.
 func TestUp_AsksOnceForTheConfigurationOfItsFolder(t *testing.T) {
 	t.Setenv("HERE_SECRET", "a-value-that-is-secret")
 	dir, home := newLocalConfigFolder(t)
@@ -172,8 +172,8 @@ func TestUp_AsksOnceForTheConfigurationOfItsFolder(t *testing.T) {
 	}
 }
 
-// Checks that `sluice up` does not use the configuration of its working folder if there is no terminal, or if other
-// users may write to the file or the folder. The error names the file and the reason.
+// `sluice up` does not use the configuration in its working directory if there is no terminal, or if other users may
+// write to the file or the directory. The error names the file and the reason.
 func TestUp_RefusesTheConfigurationOfItsFolder(t *testing.T) {
 	t.Setenv("HERE_SECRET", "x")
 	for name, c := range map[string]struct {
@@ -215,8 +215,8 @@ func replaceWithLink(dir string) error {
 	return os.Symlink("real.yaml", filepath.Join(dir, "sluice.yaml"))
 }
 
-// Checks that no command that sends a token, or that a client starts, uses the configuration of the working folder.
-// Nothing reaches the addresses in that file.
+// Commands that send a token, or that a client starts, ignore the configuration in the working directory. The test
+// checks that they do not connect to the addresses in that file.
 func TestCommandsThatSendTokens_IgnoreTheConfigurationOfTheirFolder(t *testing.T) {
 	t.Parallel()
 	trap, err := net.Listen("tcp", "127.0.0.1:0")
@@ -250,8 +250,8 @@ func TestCommandsThatSendTokens_IgnoreTheConfigurationOfTheirFolder(t *testing.T
 	}
 }
 
-// Checks that the client configurations that `sluice stdio --help` prints work from any folder, without environment
-// variables.
+// `sluice stdio --help` prints client configurations. The test checks that they work in any directory without
+// environment variables.
 func TestStdio_HelpPrintsWhatWorksFromAnyFolder(t *testing.T) {
 	t.Parallel()
 	run := func(t *testing.T, dir string, args ...string) {
@@ -286,7 +286,7 @@ func TestStdio_HelpPrintsWhatWorksFromAnyFolder(t *testing.T) {
 		t.Parallel()
 		d := newCLIMesh(t)
 		run(t, d.Dir, "--config", "sluice.yaml")
-		run(t, d.Dir) // the configuration is found, because only the caller can write to it
+		run(t, d.Dir) // the command uses the configuration file, because only the caller can write to it
 	})
 	t.Run("no mesh", func(t *testing.T) {
 		t.Parallel()

@@ -18,10 +18,11 @@ var commandsWithTokens = map[string][]string{
 	"stdio to one": {"stdio", "--server", "demo"},
 }
 
-// initializeLine is the first line that a client writes.
+// initializeLine is the first line that a stdio client writes.
 const initializeLine = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}` + "\n"
 
-// startTokenCounter starts a server that counts the requests with a token. It returns the server's URL and the counter.
+// startTokenCounter starts a server that counts the requests that carry a token. It returns the server's URL and the
+// counter.
 func startTokenCounter(t *testing.T, answer http.HandlerFunc) (url string, tokens *atomic.Int64) {
 	t.Helper()
 	tokens = new(atomic.Int64)
@@ -35,8 +36,8 @@ func startTokenCounter(t *testing.T, answer http.HandlerFunc) (url string, token
 	return s.URL, tokens
 }
 
-// Checks that commands send a token without TLS only to loopback addresses. The proxy in the environment represents an
-// attacker who can read the network between the command and the mesh.
+// Commands send a token without TLS only to loopback addresses. The proxy in the environment represents an attacker who
+// reads the network traffic between the command and the mesh.
 func TestToken_CommandSendsItWithoutTLSOnlyToLoopback(t *testing.T) {
 	t.Parallel()
 	proxy, seen := startTokenCounter(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })

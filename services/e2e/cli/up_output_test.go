@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Checks the output of `sluice up`. It has commands to try only with the starter policy, and it says that the agent's
-// token has no owner only if that is the case.
+// The output of `sluice up` suggests commands only with the starter policy. It reports that the agent's token has no
+// owner only if that is true.
 func TestUp_OutputMatchesTheConfiguration(t *testing.T) {
 	t.Parallel()
 	const (

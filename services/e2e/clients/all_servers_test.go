@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// hubPolicy allows everything on two servers, only calls on others, and nothing on the server closed.
+// hubPolicy allows all methods on two servers, only calls on others, and no method on the server named closed.
 const hubPolicy = `version: 1
 default: deny
 rules:

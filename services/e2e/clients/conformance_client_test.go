@@ -21,16 +21,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// The conformance suite for clients starts this test binary as the client if both variables are set. suiteTestVariable
-// contains the address of the test, which sends the URL for the client. suiteClientVariable contains the path of the
-// client.
+// The conformance suite for clients starts this test binary as the client, with both variables set. suiteTestVariable
+// contains the address of the test, which sends the client its URL. suiteClientVariable contains the path of the client
+// program.
 const (
 	suiteTestVariable   = "SLUICE_TEST_CLIENTS_TEST"
 	suiteClientVariable = "SLUICE_TEST_CLIENT"
 )
 
-// runSuiteClient sends the test the URL of a scenario's server, and runs the client with the URL that the test sends
-// back.
+// runSuiteClient sends the URL of a scenario's server to the test, and runs the client with the URL that the test
+// returns.
 func runSuiteClient() int {
 	err := func() error {
 		test, err := new(net.Dialer).DialContext(context.Background(), "tcp", os.Getenv(suiteTestVariable))
@@ -57,9 +57,9 @@ func runSuiteClient() int {
 // summaryLine matches the suite's summary of one scenario.
 var summaryLine = regexp.MustCompile(`(?m)^Passed: (\d+)/(\d+), (\d+) failed, (\d+) warnings$`)
 
-// runClientScenario runs a scenario of the official suite for clients. The suite starts a server, and the client
-// connects to the URL that reached returns for the server's URL. It returns the number of checks that pass, and the
-// output of the suite if a check fails.
+// runClientScenario runs a scenario of the official suite for clients. The suite starts a server at a URL, and the
+// client connects to the result of reached for that URL. runClientScenario returns the number of checks that pass, and
+// the suite's output if a check fails.
 func runClientScenario(t *testing.T, name, client string, reached func(url string) string) (passed int, wrong string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -88,7 +88,7 @@ func runClientScenario(t *testing.T, name, client string, reached func(url strin
 			_ = suite.Wait()
 		}
 	}()
-	_ = lis.SetDeadline(time.Now().Add(30 * time.Second)) // the time that the suite gives a client
+	_ = lis.SetDeadline(time.Now().Add(30 * time.Second)) // the timeout that the suite sets for a client
 	asks, err := lis.Accept()
 	if err != nil {
 		t.Fatalf("the suite does not start the client: %v", err)
@@ -104,24 +104,24 @@ func runClientScenario(t *testing.T, name, client string, reached func(url strin
 	if found == nil {
 		t.Fatalf("the suite has no summary: %v\n%s", err, &said)
 	}
-	passed, _ = strconv.Atoi(found[1]) // the expression matches digits
+	passed, _ = strconv.Atoi(found[1]) // the expression matches only digits
 	if err != nil || found[1] != found[2] || found[3] != "0" || found[4] != "0" {
 		return passed, said.String()
 	}
 	return passed, ""
 }
 
-// TestConformance_ClientsPassThroughTheMesh runs the official suite for clients with the client of the official SDK,
-// directly and through a mesh. Through a mesh, the servers of the suite check the requests of the mesh. The OAuth
-// scenarios are left out: the mesh authenticates clients and itself, so the login of a client does not pass through the
-// mesh.
+// TestConformance_ClientsPassThroughTheMesh runs the official suite for clients with the official SDK's client,
+// directly and through a mesh. Through a mesh, the suite's servers check the mesh's requests. The OAuth scenarios are
+// left out: the mesh authenticates its clients and logs in to servers itself, so a client's login does not pass through
+// it.
 func TestConformance_ClientsPassThroughTheMesh(t *testing.T) {
 	t.Parallel()
 	client := gosdk.BuildProgram(t, "everything-client")
 	for _, scenario := range []struct {
 		name            string
 		direct, through int
-		// sessions is set if the client has a session with the mesh, as it has with the suite's server.
+		// sessions reports whether the client has a session with the mesh. It always has one with the suite's server.
 		sessions bool
 	}{
 		{"initialize", 1, 2, false}, // the suite also checks the first requests of the mesh against the schema
@@ -137,7 +137,7 @@ func TestConformance_ClientsPassThroughTheMesh(t *testing.T) {
 		{"json-schema-ref-no-deref", 1, 1, false},
 		{"json-schema-2020-12-preservation", 9, 9, false},
 		// request-metadata is left out. Its server refuses the first request and names the revision of that request as the
-		// only one that it supports, so the mesh, which asks for the revisions once, finds no revision to use.
+		// only one that it supports. The mesh asks for the revisions only once, so it finds no revision to use.
 	} {
 		t.Run(scenario.name, func(t *testing.T) {
 			if direct, wrong := runClientScenario(t, scenario.name, client, func(url string) string { return url }); direct != scenario.direct || wrong != "" {
@@ -154,7 +154,7 @@ rules:
 				}
 				return startAuthenticatingProxy(t, s.MCP("suite"))
 			})
-			if through < scenario.through || wrong != "" { // requests of the mesh itself may arrive in time to be checked, too
+			if through < scenario.through || wrong != "" { // requests of the mesh itself may also arrive in time to be checked
 				t.Errorf("through the gateway %d checks pass, want %d\n%s", through, scenario.through, wrong)
 			}
 		})

@@ -26,8 +26,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// startAuthenticatingProxy returns the URL of a proxy that adds an agent's token to each request, for clients that
-// can't send one.
+// startAuthenticatingProxy returns the URL of a proxy that adds an agent's token to each request. It is used by clients
+// that can't send a token.
 func startAuthenticatingProxy(t *testing.T, endpoint string) string {
 	t.Helper()
 	to, err := url.Parse(endpoint)
@@ -40,8 +40,8 @@ func startAuthenticatingProxy(t *testing.T, endpoint string) string {
 	}) + to.Path
 }
 
-// startRevisionSwitch returns the URL of a proxy that sends requests of revision 2026-07-28 to the server stateless,
-// and all other requests to the server sessions.
+// startRevisionSwitch returns the URL of a proxy. The proxy sends requests of revision 2026-07-28 to the server
+// stateless, and all other requests to the server sessions.
 func startRevisionSwitch(t *testing.T, sessions, stateless string) string {
 	t.Helper()
 	return startProxy(t, func(r *httputil.ProxyRequest, body []byte) {
@@ -57,7 +57,7 @@ func startRevisionSwitch(t *testing.T, sessions, stateless string) string {
 func startProxy(t *testing.T, rewrite func(r *httputil.ProxyRequest, body []byte)) string {
 	t.Helper()
 	door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body) // a response that comes before the end of the body may be cut (golang.org/issue/40747)
+		body, err := io.ReadAll(r.Body) // reading fails if the response comes before the end of the body (golang.org/issue/40747)
 		if err != nil {
 			return // the client disconnected
 		}
@@ -76,8 +76,8 @@ var (
 	unscoredLine = regexp.MustCompile(`(?m)^  [✓✗] (\S+) \(extension\)$`)
 )
 
-// runConformanceSuite runs the official suite for servers. It returns the number of checks that pass by scenario, and
-// the names of the scenarios with failed checks. Extensions that no server of these tests implements are ignored.
+// runConformanceSuite runs the official suite for servers. It returns the number of checks that pass for each scenario,
+// and the names of the scenarios with failed checks. Extensions that no server in these tests implements are ignored.
 func runConformanceSuite(t *testing.T, endpoint string, set npm.Set, more ...string) (passed map[string]int, failed []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -85,10 +85,10 @@ func runConformanceSuite(t *testing.T, endpoint string, set npm.Set, more ...str
 	command := append(npmtest.Conformance(t, set), append(more, "--url", endpoint)...)
 	suite := exec.CommandContext(ctx, command[0], command[1:]...)
 	suite.Dir, suite.Env = t.TempDir(), []string{"HOME=" + t.TempDir(), "PATH=" + filepath.Dir(command[0])}
-	said, err := suite.CombinedOutput() // the suite fails if a check fails
+	said, err := suite.CombinedOutput() // the exit status reports failed checks, which the output lists
 	passed = make(map[string]int)
 	for _, line := range scenarioLine.FindAllStringSubmatch(string(said), -1) {
-		if passed[line[1]], _ = strconv.Atoi(line[2]); line[3] != "0" { // the expression matches digits
+		if passed[line[1]], _ = strconv.Atoi(line[2]); line[3] != "0" { // the expression matches only digits
 			failed = append(failed, line[1])
 		}
 	}
@@ -105,12 +105,13 @@ func runConformanceSuite(t *testing.T, endpoint string, set npm.Set, more ...str
 	return passed, failed
 }
 
-// pollingScenario is the only scenario with more passing checks through the gateway than directly. The gateway lets
-// clients resume a lost response. The server instead ends the stream with a retry field, which the check accepts.
+// pollingScenario is the only scenario in which more checks pass through the gateway than directly. Through the
+// gateway, a client can resume a lost response. The server itself ends the stream with a retry field, which the check
+// accepts.
 const pollingScenario = "server-sse-polling"
 
-// TestConformance_ServerPassesThroughTheGateway runs the official suite against the server of the official SDK:
-// directly, where every check passes, and through a gateway whose policy allows everything, where the same checks pass.
+// TestConformance_ServerPassesThroughTheGateway runs the official suite against the official SDK's server. All checks
+// pass directly, and the same checks pass through a gateway whose policy allows all requests.
 func TestConformance_ServerPassesThroughTheGateway(t *testing.T) {
 	t.Parallel()
 	server := startRevisionSwitch(t, gosdk.StartServer(t, false), gosdk.StartServer(t, true))
@@ -150,8 +151,8 @@ rules:
 	}
 }
 
-// TestConformance_BetweenRevisions runs the suite of the revisions with sessions through the gateway against a server
-// of 2026-07-28, and the reverse. It lists the scenarios that fail because the gateway can't translate them, with the
+// TestConformance_BetweenRevisions runs the suite for revisions with sessions through the gateway against a server of
+// 2026-07-28, and the reverse. It lists the scenarios that fail because the gateway can't translate them, with the
 // reason.
 func TestConformance_BetweenRevisions(t *testing.T) {
 	t.Parallel()
@@ -166,14 +167,14 @@ func TestConformance_BetweenRevisions(t *testing.T) {
 				t.Helper()
 				return gosdk.SessionlessOnlyProxy(t, gosdk.StartServer(t, true))
 			}, 71,
-			// Tools that use server requests. The library of the server refuses server requests without sessions.
+			// These tools use server requests. The server's library refuses server requests without sessions.
 			// TestBridge_SessionClientUsesSessionlessServer tests the requests that servers without sessions can make.
 			[]string{"elicitation-sep1034-defaults", "elicitation-sep1330-enums", "tools-call-elicitation", "tools-call-sampling"},
 		},
 		{
 			"without sessions, on a server with them", "2026-07-28", func(t *testing.T) string { t.Helper(); return gosdk.SessionsOnlyProxy(t, gosdk.StartServer(t, false)) }, 145,
-			// These scenarios check the names of a server's input requests and its state, which requests in sessions do
-			// not have, and an error and an HTTP status that this server uses only without sessions.
+			// These scenarios check the names of a server's input requests and its state, which do not exist in sessions. They
+			// also check an error and an HTTP status that this server uses only without sessions.
 			[]string{"input-required-result-basic-elicitation", "input-required-result-multi-round", "server-stateless"},
 		},
 	} {

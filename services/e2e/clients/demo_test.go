@@ -21,7 +21,7 @@ func startDemoServer(t *testing.T) *demoServer {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Wait() }) // the end of the test's context kills it
+	t.Cleanup(func() { _ = cmd.Wait() }) // cancelling the test's context kills the process
 	eventually.Holds(t, "the demo server serves", func() bool {
 		resp, err := http.Get("http://" + d.addr + "/healthz")
 		if err != nil {
@@ -33,7 +33,7 @@ func startDemoServer(t *testing.T) *demoServer {
 	return d
 }
 
-// entry returns the server's entry in the configuration.
+// entry returns the server's configuration entry.
 func (d *demoServer) entry() string {
 	return fmt.Sprintf("  demo: {http: {url: \"http://%s/mcp\"}}", d.addr)
 }

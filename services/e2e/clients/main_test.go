@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// TestMain runs the tests. If one of the variables below is set, the process runs instead as a stdio server of a test
-// or as the client of the conformance suite.
+// TestMain runs the tests, unless an environment variable makes the process run as a stdio server of a test or as the
+// client of the conformance suite.
 func TestMain(m *testing.M) {
 	if os.Getenv(sessionlessServer) != "" {
 		os.Exit(runSessionlessProxy())

@@ -16,26 +16,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// matrixClient is a client in the matrix of clients and servers.
 type matrixClient struct {
 	name string
-	// lacks lists the features that the client does not support. lacksAmongAll lists the features that it does not support
-	// at the URL for all servers.
+	// lacks lists the features that the client does not support, and lacksAmongAll those that it does not support at the
+	// URL for all servers.
 	lacks, lacksAmongAll []string
-	// lacksAt lists further features that the client does not support, by the server's name.
+	// lacksAt lists, for each server name, further features that the client does not support.
 	lacksAt map[string][]string
-	// use uses the features in tries at an endpoint and returns their results.
+	// use uses the features in tries at an endpoint and returns the result for each feature.
 	use func(t *testing.T, url, token string, tries map[string]npmtest.FeatureUse) map[string]npmtest.FeatureResult
 }
 
 func matrixClients() []matrixClient {
-	// Clients that start a process for each request are tested only with tools at the URL for all servers. Their other
-	// features are tested at the URLs of single servers.
+	// Some clients start a process for each request. At the URL for all servers they are tested only with tools. Their
+	// other features are tested at the URLs for single servers.
 	noTools := slices.DeleteFunc(features(), func(f string) bool { return f == mcpTools })
 	inspector := []string{mcpCompletion, mcpSampling, mcpElicitation, mcpSubscriptions, mcpProgress, mcpCancellation}
 	mcporter := append([]string{mcpPrompts}, inspector...)
 	aiSDK := []string{mcpSampling, mcpSubscriptions, mcpProgress}
-	langchain := []string{mcpPrompts, mcpCompletion, mcpSampling, mcpElicitation, mcpSubscriptions, mcpCancellation} // this client stops waiting for a call without notifying the server
+	langchain := []string{mcpPrompts, mcpCompletion, mcpSampling, mcpElicitation, mcpSubscriptions, mcpCancellation} // this client does not notify the server when it stops waiting for a call
 	return []matrixClient{
 		{"go-sdk", nil, nil, nil, useSDK(bearerTransport)},
 		{"go-sdk, with sessions", nil, nil, nil, useSDK(func(t *testing.T, url, token string) mcp.Transport {
@@ -57,8 +56,8 @@ func matrixClients() []matrixClient {
 			m := npmtest.NewMcporter(t, url, token)
 			return useEach(tries, map[string]func(npmtest.FeatureUse) npmtest.FeatureResult{mcpTools: m.Tools, mcpResources: m.Resources})
 		}},
-		// mcp-remote opens a second session next to the session of its client, and ends neither. A process with two
-		// sessions of a caller sends its requests and its notifications of changes to neither.
+		// mcp-remote opens a second session in addition to its client's session, and ends neither. If a caller has two
+		// sessions, a stdio server's requests and change notifications are sent to neither.
 		{"mcp-remote", nil, []string{mcpSubscriptions}, map[string][]string{"program": {mcpSampling, mcpElicitation, mcpSubscriptions}, "memory": {mcpSubscriptions}}, useSDK(programTransport(func(t *testing.T, url, token string) []string { t.Helper(); return npmtest.MCPRemote(t, url, token) }))},
 		{"sluice stdio", nil, nil, nil, useSDK(programTransport(sluiceStdioCommand))},
 	}
@@ -73,7 +72,7 @@ func useEach(tries map[string]npmtest.FeatureUse, can map[string]func(npmtest.Fe
 	return did
 }
 
-// useLibrary returns a function that uses the features with one of [npmtest.Libraries].
+// useLibrary returns a function that uses the features with the library name, one of [npmtest.Libraries].
 func useLibrary(name string) func(t *testing.T, url, token string, tries map[string]npmtest.FeatureUse) map[string]npmtest.FeatureResult {
 	return func(t *testing.T, url, token string, tries map[string]npmtest.FeatureUse) map[string]npmtest.FeatureResult {
 		t.Helper()
@@ -86,7 +85,7 @@ func bearerTransport(_ *testing.T, url, token string) mcp.Transport {
 	return &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: gosdk.Bearer{Token: token}}}
 }
 
-// programTransport returns a transport through a program that serves an endpoint over stdio.
+// programTransport returns a transport that starts a program, which connects to an endpoint and serves it over stdio.
 func programTransport(command func(t *testing.T, url, token string) []string) func(t *testing.T, url, token string) mcp.Transport {
 	return func(t *testing.T, url, token string) mcp.Transport {
 		t.Helper()
@@ -98,7 +97,6 @@ func programTransport(command func(t *testing.T, url, token string) []string) fu
 	}
 }
 
-// sluiceStdioCommand returns the command of `sluice stdio` for an endpoint.
 func sluiceStdioCommand(t *testing.T, url, _ string) []string {
 	t.Helper()
 	args := []string{stack.Program(t, "sluice"), "stdio"}
@@ -108,8 +106,8 @@ func sluiceStdioCommand(t *testing.T, url, _ string) []string {
 	return args
 }
 
-// Checks that Claude Code connects to the mesh, and that it reports an invalid token. Claude Code is not part of the
-// matrix, because its sessions need a login.
+// Claude Code connects to the mesh, and it reports an invalid token. It is not part of the matrix, because its sessions
+// need a login.
 func TestClaudeCode_Connects(t *testing.T) {
 	t.Parallel()
 	s := stack.StartInProcess(t, stack.Options{Servers: stack.StdioEntry(t, "memory", npmtest.ServerMemory(t)), Policy: stack.OpenPolicy})

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
 )
 
-// matrixSDK is a session of the client of the official Go SDK in the matrix.
+// matrixSDK is a session of the official Go SDK's client in the matrix.
 type matrixSDK struct {
 	*mcp.ClientSession
 
@@ -25,7 +25,7 @@ type matrixSDK struct {
 }
 
 // useSDK returns a function that uses features with the official Go SDK over a transport. The function subscribes to
-// changes first, and waits for the notification of a change last.
+// changes first, and waits for the change notification last.
 func useSDK(over func(t *testing.T, url, token string) mcp.Transport) func(t *testing.T, url, token string, tries map[string]npmtest.FeatureUse) map[string]npmtest.FeatureResult {
 	return func(t *testing.T, url, token string, tries map[string]npmtest.FeatureUse) map[string]npmtest.FeatureResult {
 		t.Helper()
@@ -68,7 +68,6 @@ func useSDK(over func(t *testing.T, url, token string) mcp.Transport) func(t *te
 	}
 }
 
-// useFeature uses one feature.
 func (c *matrixSDK) useFeature(ctx context.Context, feature string, try npmtest.FeatureUse) (did npmtest.FeatureResult) {
 	var err error
 	switch feature {
@@ -109,7 +108,7 @@ func (c *matrixSDK) useFeature(ctx context.Context, feature string, try npmtest.
 	return did
 }
 
-// marshalResult returns a result as JSON, or err if it is set.
+// marshalResult returns a result as JSON, or err if it is not nil.
 func marshalResult[R any](result R, err error) (string, error) {
 	if err != nil {
 		return "", err
@@ -177,14 +176,14 @@ func (c *matrixSDK) cancelCall(ctx context.Context, try npmtest.FeatureUse) (str
 	return "given up", nil
 }
 
-// awaitChange waits for the notification of a changed resource. If try names a tool, awaitChange calls the tool to
-// cause the change. If the tool switches changes on and off, awaitChange leaves the changes off.
+// awaitChange waits for the notification that a resource has changed. If try names a tool, awaitChange calls the tool
+// to cause the change. If the tool switches changes on and off, awaitChange switches them off at the end.
 func (c *matrixSDK) awaitChange(ctx context.Context, try npmtest.FeatureUse) (did npmtest.FeatureResult) {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
 	change := func() (said string) {
 		if try.Name != "" {
-			said, _ = c.callTool(ctx, try) // if it fails, no change is received
+			said, _ = c.callTool(ctx, try) // if the call fails, no notification arrives and the wait below times out
 		}
 		return said
 	}

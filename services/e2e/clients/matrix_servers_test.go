@@ -20,21 +20,22 @@ type matrixServer struct {
 	name, entry string
 	// tries contains a use of each feature of the server.
 	tries map[string]matrixTry
-	// onlyAtOwnURL lists the features that the server has, or that the matrix tests, only at the server's URL.
+	// onlyAtOwnURL lists the features that are tested only at the server's own URL, because the server has them only there
+	// or the matrix limits them to it.
 	onlyAtOwnURL []string
 }
 
 func matrixServers(t *testing.T) []matrixServer {
 	t.Helper()
-	folder := t.TempDir()
-	file := filepath.Join(folder, "a.txt")
+	dir := t.TempDir()
+	file := filepath.Join(dir, "a.txt")
 	if err := os.WriteFile(file, []byte("hello"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// Definitions of tools that depend on the client's capabilities change from client to client.
+	// Some tools have definitions that depend on the client's capabilities, so the definitions are not pinned.
 	unpinned := func(entry string) string { return strings.Replace(entry, "{", `{pin: "off", `, 1) }
-	// By default the memory server writes next to its program, but the sandbox makes that folder read-only.
-	memory := strings.Replace(stack.StdioEntry(t, "memory", npmtest.ServerMemory(t)), "{command", fmt.Sprintf("{env: {MEMORY_FILE_PATH: %q}, command", filepath.Join(folder, "memory.jsonl")), 1)
+	// By default the memory server writes next to its program, but the sandbox makes that directory read-only.
+	memory := strings.Replace(stack.StdioEntry(t, "memory", npmtest.ServerMemory(t)), "{command", fmt.Sprintf("{env: {MEMORY_FILE_PATH: %q}, command", filepath.Join(dir, "memory.jsonl")), 1)
 	slow := []string{mcpSubscriptions} // the resource changes only every 3 s, so the test waits for it only once
 	conditional := []string{mcpSampling, mcpElicitation}
 	return []matrixServer{
@@ -43,7 +44,7 @@ func matrixServers(t *testing.T) []matrixServer {
 		{"web", unpinned(fmt.Sprintf("  web: {http: {url: %q}}", startWebServer(t, npmtest.ServerEverything(t, "streamableHttp"))+"/mcp")), everythingTries(), conditional},
 		{"sse", unpinned(fmt.Sprintf("  sse: {http: {url: %q}}", startWebServer(t, npmtest.ServerEverything(t, "sse"))+"/sse")), everythingTries(), conditional},
 		{"program", unpinned(stack.StdioEntry(t, "program", npmtest.ServerEverything(t, "stdio"))), everythingTries(), conditional},
-		{"files", stack.StdioEntry(t, "files", npmtest.ServerFilesystem(t, folder)), map[string]matrixTry{
+		{"files", stack.StdioEntry(t, "files", npmtest.ServerFilesystem(t, dir)), map[string]matrixTry{
 			mcpTools: {npmtest.FeatureUse{Name: "read_text_file", Arguments: map[string]any{"path": file}}, "hello"},
 		}, nil},
 		{"memory", memory, map[string]matrixTry{
@@ -56,8 +57,8 @@ func matrixServers(t *testing.T) []matrixServer {
 	}
 }
 
-// officialTries returns a use of each feature of the server of the official Go SDK. Its tools for server requests
-// differ with and without sessions. It has no tool that takes long enough to be cancelled.
+// officialTries returns a use of each feature of the official Go SDK's server. The tools that make server requests are
+// different with and without sessions. The server has no tool that runs long enough to be cancelled.
 func officialTries(samples, elicits string) map[string]matrixTry {
 	return map[string]matrixTry{
 		mcpTools:         {npmtest.FeatureUse{Name: "test_simple_text"}, "simple text"},
@@ -87,7 +88,7 @@ func everythingTries() map[string]matrixTry {
 	}
 }
 
-// startWebServer starts a program that serves HTTP on the port in the environment variable PORT, and returns its URL.
+// startWebServer starts a program that listens on the port in the environment variable PORT, and returns its URL.
 func startWebServer(t *testing.T, command []string) string {
 	t.Helper()
 	addr := stack.FreeAddr(t)

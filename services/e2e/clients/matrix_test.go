@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// These are the features of MCP in the matrix of clients and servers, in the order of its columns.
+// These are the MCP features in the matrix of clients and servers, in the order of its columns.
 const (
 	mcpTools         = "tools"
 	mcpResources     = "resources"
@@ -33,17 +33,18 @@ func features() []string {
 }
 
 // wholeMatrixVariable names the environment variable that selects all pairs of clients and servers. If it is not set, a
-// quarter of the pairs is tested: every client and every server, at both URLs, but not each client with each server.
+// quarter of the pairs is tested. This quarter includes every client and every server at both URLs, but not each client
+// with each server.
 const wholeMatrixVariable = "SLUICE_MATRIX"
 
-// isTested reports whether the client and the server with these indexes are tested. at is 0 for the URL of the server
-// and 1 for the URL of all servers.
+// isTested reports whether the client and the server with these indexes are tested. at is 0 for the server's URL and 1
+// for the URL for all servers.
 func isTested(client, server, at int) bool {
 	return os.Getenv(wholeMatrixVariable) != "" || (client+server)%4 == 2*at
 }
 
-// expectedCounts returns the number of pairs of the whole matrix that use each feature, at the URL of the server and at
-// the URL of all servers. The numbers make the test fail if a feature is skipped by mistake.
+// expectedCounts returns, for each feature, the number of pairs in the whole matrix that use it at the server's URL and
+// at the URL for all servers. With these numbers the test fails if a feature is skipped by mistake.
 func expectedCounts() map[string][2]int {
 	return map[string][2]int{
 		mcpTools:         {88, 88},
@@ -58,9 +59,9 @@ func expectedCounts() map[string][2]int {
 	}
 }
 
-// Checks that real clients use real servers through the gateway. The clients and servers support protocol revisions
-// with sessions, without sessions or both, over HTTP and stdio, at the URL of one server and at the URL of all servers.
-// Each pair uses the features that both sides have.
+// Real clients use real servers through the gateway. The clients and servers support protocol revisions with sessions,
+// without sessions or both, over HTTP and stdio, at the URL for one server and at the URL for all servers. Each pair
+// uses the features that both sides support.
 func TestMatrix_ClientsUseServers(t *testing.T) {
 	t.Parallel()
 	servers, clients := matrixServers(t), matrixClients()
@@ -77,10 +78,10 @@ rules:
   - {name: every-method, match: {method: "*"}, action: allow}
 `})
 	got := &matrixCounts{cells: make(map[string][2]int), cancelled: make(map[string]int)}
-	t.Run("pairs", func(t *testing.T) { // Run returns when all pairs are done
+	t.Run("pairs", func(t *testing.T) { // Run returns when all pairs have finished
 		for i, c := range clients {
 			t.Run(c.name, func(t *testing.T) {
-				t.Parallel() // the clients are different callers, so their results are independent
+				t.Parallel() // each client is a separate caller, so the pairs are independent
 				for j, server := range servers {
 					t.Run(server.name+" alone", func(t *testing.T) {
 						if !isTested(i, j, 0) {
@@ -132,15 +133,15 @@ func (m *matrixCounts) check(t *testing.T) {
 	}
 }
 
-// matrixCounts counts the pairs that use each feature, and the calls that each client cancels at each server.
+// matrixCounts counts the pairs that use each feature, and the calls that each client cancels on each server.
 type matrixCounts struct {
 	mu        sync.Mutex
 	cells     map[string][2]int
 	cancelled map[string]int
 }
 
-// runPair makes a client use the features that both sides have, and logs these features. The index of the caller is
-// even at the URL of the server and odd at the URL of all servers.
+// runPair makes a client use the features that both sides support, and logs these features. caller is even at the
+// server's URL and odd at the URL for all servers.
 func (m *matrixCounts) runPair(t *testing.T, c matrixClient, s matrixServer, caller int, does func(t *testing.T, tries map[string]npmtest.FeatureUse) map[string]npmtest.FeatureResult) {
 	t.Helper()
 	at := caller % 2
@@ -180,12 +181,13 @@ func (m *matrixCounts) runPair(t *testing.T, c matrixClient, s matrixServer, cal
 	}
 }
 
-// matrixToken returns the token of a client at one of the two URLs. The client has two tokens, because a stdio process
-// with several sessions of one caller can't send server requests.
+// matrixToken returns a client's token for one of the two URLs. The client has two tokens, because a stdio process with
+// several sessions of one caller can't send server requests.
 func matrixToken(i int) string { return fmt.Sprintf("matrix-token-of-the-client-number-%04d", i) }
 
-// triesAmongAll returns a use of each feature of a server under the names at the URL of all servers. Features of tools
-// that the server lists only to some clients are left out, because that URL has the list that the gateway reads itself.
+// triesAmongAll returns a use of each feature of a server under the names at the URL for all servers. It leaves out the
+// features of tools that the server lists only to some clients, because that URL serves the list that the gateway
+// itself has read.
 func triesAmongAll(s matrixServer) map[string]matrixTry {
 	all := make(map[string]matrixTry)
 	for feature, try := range s.tries {
@@ -202,14 +204,13 @@ func triesAmongAll(s matrixServer) map[string]matrixTry {
 	return all
 }
 
-// matrixTry is a use of a feature, and the text that its result must contain.
+// matrixTry is a use of a feature and the string that its result must contain.
 type matrixTry struct {
 	npmtest.FeatureUse
 
 	want string
 }
 
-// check compares the result of a client with the expected result.
 func (m matrixTry) check(t *testing.T, feature string, did npmtest.FeatureResult) {
 	t.Helper()
 	want := m.want

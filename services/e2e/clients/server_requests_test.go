@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Checks that a server's requests that policy allows reach its client, over HTTP and stdio on both sides: sampling,
-// elicitation and notifications of changed lists. Each server request is recorded as the server's.
+// The server requests that policy allows reach the client, over HTTP and stdio on both sides: sampling, elicitation and
+// notifications of changed lists. The records name the server as the sender of each request.
 func TestServerRequests_PermittedOnesReachTheClient(t *testing.T) {
 	t.Parallel()
 	program := gosdk.BuildServer(t)
@@ -62,7 +62,7 @@ rules:
 			if got := call(t, c, "test_elicitation", "message=who?"); !strings.Contains(got, "ana") || <-heard != "asked who?" {
 				t.Errorf("the result after the elicitation is %q", got)
 			}
-			call(t, c, "test_trigger_prompt_change", "") // only clients that may use prompts are notified
+			call(t, c, "test_trigger_prompt_change", "") // only clients that may use prompts receive the notification
 			call(t, c, "test_trigger_tool_change", "")
 			want := map[string]bool{"tools changed": true, "prompts changed": prompts}
 			for len(want) > 0 {
@@ -118,7 +118,7 @@ rules:
 	}
 }
 
-// parseArgument returns the arguments of a call from the text `name=text`, or no arguments if the text has no "=".
+// parseArgument returns the call arguments from a string `name=value`, or no arguments if the string has no "=".
 func parseArgument(text string) map[string]any {
 	name, value, ok := strings.Cut(text, "=")
 	if !ok {

@@ -18,9 +18,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Checks a client and a server that both use revision 2026-07-28. The client lists what policy shows, responds to the
-// server's input requests if policy allows them, and receives the permitted notifications on a subscription. Each
-// server request is recorded.
+// The client and the server both use revision 2026-07-28. The client lists what policy shows, answers the server's
+// input requests if policy allows them, and receives the permitted notifications on a subscription. Each server request
+// is recorded.
 func TestSessionless_ClientAndServer(t *testing.T) {
 	t.Parallel()
 	s := stack.StartInProcess(t, stack.Options{Servers: fmt.Sprintf("  bare: {http: {url: %q}}", gosdk.StartServer(t, true)), Policy: `version: 1

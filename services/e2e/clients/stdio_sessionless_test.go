@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// sessionlessServer names the environment variable that makes this test binary run as a stdio proxy. Through the proxy,
-// an MCP server appears to support only revision 2026-07-28. The value is the path of the server's program.
+// sessionlessServer names the environment variable that makes this test binary run as a stdio proxy. Its value is the
+// path of an MCP server. Through the proxy, the server appears to support only revision 2026-07-28.
 const sessionlessServer = "SLUICE_E2E_SESSIONLESS_SERVER"
 
 func runSessionlessProxy() int {
@@ -44,12 +44,12 @@ func runSessionlessProxy() int {
 		}
 	}
 	_ = in.Close()
-	_ = cmd.Wait() // its exit status does not matter
+	_ = cmd.Wait() // the exit status does not matter
 	return 0
 }
 
-// Checks that clients of 2026-07-28 and of the revisions with sessions can use a program that supports only 2026-07-28.
-// They list and call tools, respond to server requests, and are notified of changed lists.
+// Clients of 2026-07-28 and of the revisions with sessions use a stdio server that supports only 2026-07-28. They list
+// and call tools, answer server requests, and are notified of changed lists.
 func TestStdio_SessionlessProgramServesAllClients(t *testing.T) {
 	t.Parallel()
 	s := stack.StartInProcess(t, stack.Options{
@@ -92,7 +92,7 @@ rules:
 			}
 			again := time.NewTicker(time.Second)
 			defer again.Stop()
-			for told := false; !told; { // the client is notified only when its stream is open
+			for told := false; !told; { // the client is notified only after its stream is open
 				if _, err := c.CallTool(ctx, &mcp.CallToolParams{Name: "test_trigger_prompt_change"}); err != nil {
 					t.Fatal(err)
 				}

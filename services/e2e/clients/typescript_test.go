@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/story"
 )
 
-// Checks what a new user does first: the test runs `sluice up` without a configuration and uses the official TypeScript
-// SDK.
+// The test does what a new user does first: it runs `sluice up` without a configuration and connects the official
+// TypeScript SDK.
 func TestTypeScriptSDK_WorksWithoutConfiguration(t *testing.T) {
 	t.Parallel()
 	p := stack.StartWithoutConfig(t)
@@ -90,7 +90,6 @@ func TestTypeScriptSDK_DeniedCallsNeverReachTheServer(t *testing.T) {
 	}
 }
 
-// Checks a rate limit in the form `rate_limit: {max: 4, window: 6}`.
 func TestTypeScriptSDK_RateLimitHolds(t *testing.T) {
 	t.Parallel()
 	demo := startDemoServer(t)
@@ -131,7 +130,7 @@ func TestTypeScriptSDK_RateLimitHolds(t *testing.T) {
 	})
 }
 
-// Checks that the gateway changes neither unknown members nor large numbers of lists, calls and results.
+// The gateway does not change unknown members or large numbers in lists, calls and results.
 func TestTypeScriptSDK_ReceivesEveryByte(t *testing.T) {
 	t.Parallel()
 	const (

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// agentStories creates an agent in its container, and checks that one trace has the spans of its prompt in all
+// agentStories creates an agent in its container, and checks that one trace contains the spans of its prompt from all
 // processes.
 func agentStories(t *testing.T, d *deployment) {
 	client := npmtest.StartClient(t, strings.TrimSuffix(d.mcp(), "demo")+"agents", d.agent)

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// decision is `_meta["dev.sluice/decision"]` of a refusal.
+// decision is the value of `_meta["dev.sluice/decision"]` in a refusal.
 type decision struct {
 	ID           string `json:"id"`
 	Code         string `json:"code"`
@@ -24,13 +24,13 @@ type decision struct {
 	RetryAfterMs int64  `json:"retryAfterMs"`
 }
 
-// caller is an agent with the official TypeScript SDK.
+// caller is an agent that uses the official TypeScript SDK.
 type caller struct {
 	d      *deployment
 	client *npmtest.Client
 	// denied is the id of the decision on a denied call.
 	denied string
-	// reopensAt is the time at which the limit allows another call, according to the refusal.
+	// reopensAt is the time at which the limit allows another call. It comes from the refusal.
 	reopensAt time.Time
 }
 
@@ -39,7 +39,7 @@ func newCaller(t *testing.T, d *deployment) *caller {
 	return &caller{d: d, client: npmtest.StartClient(t, d.mcp(), d.agent)}
 }
 
-// createNote calls the tool that is limited to four calls for each minute and session.
+// createNote calls the tool create_note, which is limited to four calls per minute and session.
 func (c *caller) createNote(t *testing.T) npmtest.ToolResult {
 	t.Helper()
 	return c.client.CallTool(npmtest.ToolCall{Name: "create_note", Arguments: map[string]any{"title": "tea"}}).ToolResult(t)
@@ -117,7 +117,7 @@ func (c *caller) limit(t *testing.T) {
 	}
 }
 
-// checkShorterLimit shortens the window of the limit while the mesh runs, and makes calls at random times for a minute.
+// checkShorterLimit shortens the limit's window while the mesh runs, and makes calls at random times for a minute.
 func (c *caller) checkShorterLimit(t *testing.T) {
 	const was, is = "rate_limit: {max: 4, window: 60}", "rate_limit: {max: 4, window: 6}"
 	c.d.changePolicy(t, was, is)
@@ -129,7 +129,7 @@ func (c *caller) checkShorterLimit(t *testing.T) {
 	}}.CallAtRandom(t, time.Minute)
 }
 
-// checkLimitReopens waits until the time that the refusal named, and then checks that a call succeeds.
+// checkLimitReopens waits until the time that the refusal names, and then checks that a call succeeds.
 func (c *caller) checkLimitReopens(t *testing.T) {
 	<-time.After(time.Until(c.reopensAt))
 	if result := c.createNote(t); result.IsError {
@@ -137,7 +137,7 @@ func (c *caller) checkLimitReopens(t *testing.T) {
 	}
 }
 
-// countReceived returns the number of calls that the demo server has logged, by tool. It makes an allowed call and
+// countReceived returns the number of calls to each tool that the demo server has logged. It makes an allowed call and
 // waits for its log line, so that the lines of all earlier calls are complete.
 func (c *caller) countReceived(t *testing.T) map[string]int {
 	t.Helper()
@@ -153,7 +153,7 @@ func (c *caller) countReceived(t *testing.T) map[string]int {
 	return after
 }
 
-// demoCall is a log line of the demo server for a call that it received.
+// demoCall is the demo server's log line for a call.
 type demoCall struct {
 	Message     string `json:"msg"`
 	Tool        string `json:"tool"`
@@ -161,7 +161,6 @@ type demoCall struct {
 	TraceParent string `json:"traceparent"`
 }
 
-// demoCalls returns all calls in the demo server's log.
 func (d *deployment) demoCalls(t *testing.T) []demoCall {
 	t.Helper()
 	var calls []demoCall

@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// cliStories runs the commands of deploy/README.md in the container of the command line.
+// cliStories runs the commands of deploy/README.md in the command line's container.
 func cliStories(t *testing.T, d *deployment) {
 	t.Run("checks the configuration", func(t *testing.T) {
 		got := d.cli(t, "config", "check")
@@ -74,7 +74,6 @@ func cliStories(t *testing.T, d *deployment) {
 	})
 }
 
-// image returns the name of the mesh's image.
 func (d *deployment) image(t *testing.T) string {
 	t.Helper()
 	return strings.TrimSpace(d.compose(t, "config", "--images", "demo"))

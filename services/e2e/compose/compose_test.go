@@ -4,8 +4,8 @@ package compose_test
 
 import "testing"
 
-// TestCompose runs the scenarios on one deployment. Their order matters, because later scenarios restart services that
-// the earlier scenarios need.
+// TestCompose runs the scenarios on one deployment. Their order matters, because the later scenarios restart services
+// that the earlier scenarios use.
 func TestCompose(t *testing.T) {
 	d := startDeployment(t)
 	calls := newCaller(t, d)

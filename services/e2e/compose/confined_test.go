@@ -33,7 +33,7 @@ type container struct {
 			Type   string
 			Config map[string]string
 		}
-		PortBindings map[string][]struct{ HostIp string } // the name in Docker's JSON
+		PortBindings map[string][]struct{ HostIp string } // Docker spells the name HostIp
 	}
 	Mounts []struct {
 		Type, Name, Destination string
@@ -44,7 +44,7 @@ type container struct {
 	}
 }
 
-// inspect returns the container of a service.
+// inspect returns the container that runs a service.
 func (d *deployment) inspect(t *testing.T, service string) container {
 	t.Helper()
 	id := strings.TrimSpace(d.compose(t, "ps", "--all", "--quiet", service))
@@ -77,8 +77,8 @@ var volumes = map[string][]string{
 // users contains the users of the containers that do not run the mesh's image.
 var users = map[string]string{"everything": "65601:65601", "files": "65602:65602"}
 
-// withoutHealthCheck lists the services without a health check: setup ends by itself, and door only forwards
-// connections to services that have a health check.
+// withoutHealthCheck lists the services without a health check. setup exits when it has finished, and door only
+// forwards connections to services that have a health check.
 var withoutHealthCheck = []string{"setup", "door"}
 
 func confinedStories(t *testing.T, d *deployment) {
@@ -131,8 +131,8 @@ func confinedStories(t *testing.T, d *deployment) {
 	})
 }
 
-// listVolumes returns the volumes of a container, without the name of the project. The test fails unless the
-// configuration is mounted read-only in every role's container.
+// listVolumes returns the volumes of a container, without the project's name. The test fails unless every role's
+// container mounts the configuration read-only.
 func listVolumes(t *testing.T, c container) []string {
 	t.Helper()
 	var out []string

@@ -17,26 +17,26 @@ import (
 )
 
 const (
-	// project is the compose project name of everything that the tests create.
+	// project is the name of the compose project that the tests create.
 	project = "sluice-e2e"
-	// imageTime is the longest time for building the images, which may include building Go from its sources.
+	// imageTime is the maximum time for building the images, which may include building Go from source.
 	imageTime = 20 * time.Minute
-	// readyTime is the longest time until all containers are healthy.
+	// readyTime is the maximum time until all containers are healthy.
 	readyTime = 3 * time.Minute
-	// commandTime is the longest time for every other command.
+	// commandTime is the maximum time for every other command.
 	commandTime = time.Minute
 )
 
-// deployment is the mesh that compose has started.
+// deployment is a mesh that compose has started.
 type deployment struct {
-	// root is the root folder of the repository, in which `docker compose` runs.
+	// root is the repository's root directory, in which `docker compose` runs.
 	root string
 	env  []string
-	// port contains the ports published on 127.0.0.1, by the names of their environment variables.
+	// port contains the ports published on 127.0.0.1. Its keys are the names of the environment variables that set them.
 	port map[string]int
-	// config is the folder with a copy of the configuration that the roles read.
+	// config is the directory with a copy of the configuration that the roles read.
 	config string
-	// keys is the folder with a copy of the keys that the service setup has made, including the CA's key.
+	// keys is the directory with a copy of the keys that the setup service has created, including the CA's key.
 	keys string
 	// agent and operator are tokens.
 	agent, operator string
@@ -80,8 +80,8 @@ func (d *deployment) down(t *testing.T) {
 	d.run(t, readyTime, "docker", "compose", "--profile", "cli", "down", "--volumes", "--remove-orphans")
 }
 
-// choosePorts chooses a free port for every published service, so that the tests do not affect another mesh on this
-// machine.
+// choosePorts chooses a free port for every published service, so that the tests do not use the ports of another mesh
+// on this machine.
 func (d *deployment) choosePorts(t *testing.T) {
 	t.Helper()
 	d.port = make(map[string]int)
@@ -90,14 +90,14 @@ func (d *deployment) choosePorts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer lis.Close() // deferred, so that no port is chosen twice
+		defer lis.Close() // the listeners stay open until all ports are chosen, so that no port is chosen twice
 		d.port[name] = lis.Addr().(*net.TCPAddr).Port
 		d.env = append(d.env, fmt.Sprintf("%s=%d", name, d.port[name]))
 	}
 }
 
-// copyConfig copies the configuration to a folder that the test may change, and makes it readable for the containers'
-// users.
+// copyConfig copies the configuration to a directory that the test may change, and makes it readable for the
+// containers' users.
 func (d *deployment) copyConfig(t *testing.T) {
 	t.Helper()
 	d.config = filepath.Join(t.TempDir(), "config")
@@ -126,7 +126,7 @@ func (d *deployment) copyConfig(t *testing.T) {
 	d.env = append(d.env, "CONFIG_DIR="+d.config)
 }
 
-// changePolicy replaces a text in the policy of the demo server: the text in was becomes the text in is.
+// changePolicy replaces the string was with the string is in the demo server's policy.
 func (d *deployment) changePolicy(t *testing.T, was, is string) {
 	t.Helper()
 	path := filepath.Join(d.config, "policies", "demo.yaml")
@@ -139,13 +139,12 @@ func (d *deployment) changePolicy(t *testing.T, was, is string) {
 	}
 }
 
-// addr returns the address of a published port.
 func (d *deployment) addr(port string) string { return fmt.Sprintf("127.0.0.1:%d", d.port[port]) }
 
-// mcp returns the URL of the demo server behind the gateway.
+// mcp returns the gateway's URL for the demo server.
 func (d *deployment) mcp() string { return "http://" + d.addr("MCP_PORT") + "/mcp/demo" }
 
-// key returns the path of a file that the service setup has made.
+// key returns the path of a file that the setup service has created.
 func (d *deployment) key(path ...string) string {
 	return filepath.Join(append([]string{d.keys}, path...)...)
 }
@@ -162,7 +161,7 @@ func (d *deployment) cli(t *testing.T, args ...string) string {
 	return d.compose(t, append([]string{"run", "--rm", "sluice"}, args...)...)
 }
 
-// run runs a command in the repository and returns its standard output. The test fails if the command fails.
+// run runs a command in the repository's root and returns its standard output. The test fails if the command fails.
 func (d *deployment) run(t *testing.T, limit time.Duration, name string, args ...string) string {
 	t.Helper()
 	out, err := d.tryRun(t, limit, name, args...)
@@ -172,7 +171,7 @@ func (d *deployment) run(t *testing.T, limit time.Duration, name string, args ..
 	return out
 }
 
-// tryRun runs a command in the repository. The error includes the end of its standard error.
+// tryRun runs a command in the repository's root. The error includes the end of the standard error.
 func (d *deployment) tryRun(t *testing.T, limit time.Duration, name string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), limit)
@@ -195,7 +194,7 @@ func (d *deployment) tryRun(t *testing.T, limit time.Duration, name string, args
 	return out.String(), nil
 }
 
-// logTime calls do and logs how long it took.
+// logTime calls do and logs its duration.
 func (*deployment) logTime(t *testing.T, what string, do func()) {
 	t.Helper()
 	start := time.Now()

@@ -16,7 +16,7 @@ const (
 		"subject": {"tenant": "default", "subject": "agent", "agent": "demo", "role": "TOKEN_ROLE_AGENT"}}`
 )
 
-// grpcurl is the command grpcurl, which is built once into the user's cache.
+// grpcurl runs the command grpcurl, which is built once and kept in the user's cache.
 type grpcurl struct {
 	d      *deployment
 	binary string
@@ -36,7 +36,7 @@ func newGrpcurl(t *testing.T, d *deployment) *grpcurl {
 	return &grpcurl{d: d, binary: binary}
 }
 
-// ask runs grpcurl with a token and the CA of the operator. If token is empty, none is sent.
+// ask runs grpcurl with a token and the operator's CA. If token is empty, it sends no token.
 func (g *grpcurl) ask(t *testing.T, token string, args ...string) (string, error) {
 	t.Helper()
 	flags := []string{"-cacert", g.d.key("operator", "ca.pem")}
@@ -78,7 +78,7 @@ func grpcurlStories(t *testing.T, d *deployment) {
 			"an agent":                 {d.agent, "Code: PermissionDenied"},
 		} {
 			t.Run(method+" refuses "+name, func(t *testing.T) {
-				// With -protoset grpcurl does not use reflection, so the refusal comes from the method.
+				// With -protoset, grpcurl does not use reflection, so the method itself refuses the call.
 				_, err := g.ask(t, refused.token, "-protoset", contracts, "-d", decideRequest, policy, policyService+"/"+method)
 				if err == nil || !strings.Contains(err.Error(), refused.want) {
 					t.Errorf("got %v, want %s", err, refused.want)

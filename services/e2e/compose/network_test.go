@@ -50,7 +50,7 @@ func networkStories(t *testing.T, d *deployment) {
 	d.hostStories(t)
 }
 
-// upstreamStories connects to the demo server from different networks.
+// upstreamStories connects to the demo server from several networks.
 func (d *deployment) upstreamStories(t *testing.T) {
 	demo := d.inspect(t, "demo")
 	ip := demo.NetworkSettings.Networks[project+"_upstream"].IPAddress
@@ -59,7 +59,7 @@ func (d *deployment) upstreamStories(t *testing.T) {
 	}
 	t.Run("from its network the demo server responds", func(t *testing.T) {
 		for _, host := range []string{"demo", ip} {
-			// The server does not serve TLS, but its error shows that it can be reached.
+			// The server does not serve TLS, but its error shows that it is reachable.
 			if got := d.requestTools(t, "upstream", host+":8000"); !strings.Contains(got, "HTTP response to HTTPS client") {
 				t.Errorf("%s: got %q, want a response", host, got)
 			}
@@ -76,9 +76,10 @@ func (d *deployment) upstreamStories(t *testing.T) {
 	}
 }
 
-// hostStories connects to this machine, which listens on every address at which a container could reach it.
+// hostStories checks that containers can't connect to this machine. A listener accepts connections at every address of
+// the machine.
 func (d *deployment) hostStories(t *testing.T) {
-	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "0.0.0.0:0") // all addresses, because the test checks whether containers reach one of them
+	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "0.0.0.0:0") // all addresses, because the test checks whether containers can reach any of them
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +103,6 @@ func (d *deployment) hostStories(t *testing.T) {
 	}
 }
 
-// network returns one of the deployment's networks.
 func (d *deployment) network(t *testing.T, name string) network {
 	t.Helper()
 	var found []network
@@ -112,8 +112,8 @@ func (d *deployment) network(t *testing.T, name string) network {
 	return found[0]
 }
 
-// requestTools sends a tools/list request to an address from a new container on a network, and returns the error. It
-// returns "" if there was no response within 10 s.
+// requestTools starts a container on a network, sends a tools/list request from it to an address, and returns the
+// error. It returns "" if there was no response within 10 s.
 func (d *deployment) requestTools(t *testing.T, network, addr string) string {
 	t.Helper()
 	const name = project + "-knock"

@@ -32,8 +32,8 @@ const (
 	console   = authv1.Role_ROLE_CONSOLE
 )
 
-// service is one of the five services, with one of its methods. caller is a role that the contract allows to call the
-// method, and another is a role that the contract does not allow.
+// service is one of the five services with one of its methods. The contract allows the role caller to call the method,
+// and does not allow the role another.
 type service struct {
 	role                 authv1.Role
 	port, method         string
@@ -48,7 +48,7 @@ var services = []service{
 	{gateway, "GATEWAY_PORT", "/sluice.gateway.v1.GatewayService/GetStatus", console, policy},
 }
 
-// refusals lists the status codes with which a caller is refused before its request is read.
+// refusals lists the status codes of refusals that come before the service reads the request.
 var refusals = []codes.Code{codes.Unavailable, codes.Unauthenticated, codes.PermissionDenied, codes.DeadlineExceeded}
 
 func peerStories(t *testing.T, d *deployment) {
@@ -103,11 +103,11 @@ func peerStories(t *testing.T, d *deployment) {
 	}
 }
 
-// clientCredentials returns credentials with a certificate that from has signed, which the client presents even if the
-// server's list of CAs does not include from. If from is nil, the client presents no certificate.
+// clientCredentials returns credentials with a certificate that from has signed. The client presents the certificate
+// even if the server's list of CAs does not include from. If from is nil, the client presents no certificate.
 func clientCredentials(t *testing.T, from *pki.Authority, leaf pki.Leaf) credentials.TransportCredentials {
 	t.Helper()
-	cfg := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true} // the test checks only the verification by the server
+	cfg := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true} // the test only checks how the server verifies the client
 	if from == nil {
 		return credentials.NewTLS(cfg)
 	}
@@ -136,7 +136,8 @@ func callWithEmptyRequest(t *testing.T, addr, method string, creds credentials.T
 	return conn.Invoke(ctx, method, new(emptypb.Empty), new(emptypb.Empty))
 }
 
-// callAsRole calls a method as the role s.caller of the mesh, on behalf of an agent if the role may assert principals.
+// callAsRole calls a method as the mesh's role s.caller. If the role may assert principals, the call is on behalf of an
+// agent.
 func callAsRole(t *testing.T, addr string, s service, ca *pki.Authority) error {
 	t.Helper()
 	certPEM, keyPEM, err := ca.Issue(pki.RoleLeaf(s.caller))

@@ -14,7 +14,7 @@ import (
 
 const approvalService = "sluice.approval.v1.ApprovalService"
 
-// refundStories approves refunds as deploy/README.md describes: with the command line, and with grpcurl.
+// refundStories approves refunds as deploy/README.md describes: with the command line and with grpcurl.
 func refundStories(t *testing.T, d *deployment, calls *caller) {
 	g := newGrpcurl(t, d)
 	t.Run("by the command line", func(t *testing.T) {
@@ -58,7 +58,7 @@ func refundStories(t *testing.T, d *deployment, calls *caller) {
 	})
 }
 
-// approvedCall contains the fields of an approved call's intent that the tests read.
+// approvedCall contains the fields that the tests read from the intent record of an approved call.
 type approvedCall struct {
 	ApprovalID string `json:"approvalId"`
 	TraceID    string `json:"traceId"`
@@ -68,7 +68,7 @@ type approvedCall struct {
 	} `json:"votes"`
 }
 
-// intentOf returns the intent of the call that ran with an approval.
+// intentOf returns the intent record of the call that ran with an approval.
 func (g *grpcurl) intentOf(t *testing.T, approval string) approvedCall {
 	t.Helper()
 	got, err := g.ask(t, g.d.operator, "-d", `{"filter": {"tool": "refund", "kinds": ["RECORD_KIND_INTENT"]}}`,
@@ -88,8 +88,8 @@ func (g *grpcurl) intentOf(t *testing.T, approval string) approvedCall {
 	return approvedCall{}
 }
 
-// refundOnce requests a refund, calls approve with the id of its approval, and requests the same refund twice. The
-// first request runs, and the second one needs another approval. refundOnce returns the id of the first approval.
+// refundOnce requests a refund, calls approve with the approval's id, and requests the same refund twice. The first
+// request runs, and the second needs another approval. refundOnce returns the id of the first approval.
 func (c *caller) refundOnce(t *testing.T, amount string, approve func(id string)) string {
 	t.Helper()
 	refund := func() npmtest.ToolResult {

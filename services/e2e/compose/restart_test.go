@@ -11,10 +11,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// healTime is the longest time that the mesh may refuse calls after the service that they need is available again.
+// healTime is the maximum time for which the mesh may refuse calls after the service that they need is available again.
 const healTime = 15 * time.Second
 
-// restartStories restarts the services that decide and record. denied is the id of an earlier decision.
+// restartStories restarts the services that check calls and store records. denied is the id of an earlier decision.
 func restartStories(t *testing.T, d *deployment, denied string) {
 	client := npmtest.StartClient(t, d.mcp(), d.agent)
 	passes := func() (passed bool, code string) {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// ownServers and ownPolicies contain the additions that deploy/README.md describes for servers.yaml. ownServers is
-// added to sluice.yaml, and ownPolicies are further policy files.
+// ownServers and ownPolicies are the additions that deploy/README.md describes for servers.yaml. ownServers is added to
+// sluice.yaml, and ownPolicies contains further policy files.
 const ownServers = `  everything: {http: {url: http://everything:8000/mcp}}
   files: {http: {url: http://files:8000/mcp}}
 `
@@ -29,7 +29,7 @@ tools:
 `,
 }
 
-// serverStories calls servers that npx would start, each in a container of its own.
+// serverStories calls servers that npx would otherwise start. Each runs in its own container.
 func serverStories(t *testing.T, d *deployment) {
 	call := func(t *testing.T, args ...string) (string, error) {
 		t.Helper()

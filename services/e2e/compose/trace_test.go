@@ -39,7 +39,7 @@ type jaegerTraces struct {
 	} `json:"data"`
 }
 
-// traceStories checks that one trace has the spans of an allowed call with a rate limit in all processes.
+// traceStories checks that one trace contains the spans of an allowed, rate-limited call from all processes.
 func traceStories(t *testing.T, d *deployment) {
 	client := npmtest.StartClient(t, d.mcp(), d.agent)
 	before := len(d.demoCalls(t))
@@ -63,7 +63,7 @@ func traceStories(t *testing.T, d *deployment) {
 		decide  = policyService + "/DecideCall"
 		reserve = "sluice.ratelimit.v1.RateLimitService/ReserveLimits"
 	)
-	want := []string{ // each span with its parent
+	want := []string{ // each span and its parent
 		call + " <- ",
 		call + " <- " + call,
 		"sluice-gateway journal intent <- " + call,
@@ -77,7 +77,7 @@ func traceStories(t *testing.T, d *deployment) {
 	if diff := cmp.Diff(want, describeSpans(spans)); diff != "" {
 		t.Errorf("spans of trace %s (-want +got):\n%s", arrived.TraceID, diff)
 	}
-	// The server must receive the trace context of the span that sends the call.
+	// The server must receive the trace context of the span that covers sending the call.
 	for _, s := range spans {
 		if arrived.TraceParent == "00-"+arrived.TraceID+"-"+s.ID+"-01" && s.Parent != "" && s.Service+" "+s.Name == call {
 			return
@@ -86,7 +86,7 @@ func traceStories(t *testing.T, d *deployment) {
 	t.Errorf("the demo server got traceparent %s, which is not the parent of a span that sends a call: %+v", arrived.TraceParent, spans)
 }
 
-// describeSpans returns a text for each span with the names of the span and its parent.
+// describeSpans returns a string for each span: its name and the name of its parent.
 func describeSpans(spans []span) []string {
 	names := make(map[string]string)
 	for _, s := range spans {
@@ -104,7 +104,7 @@ func describeSpans(spans []span) []string {
 	return out
 }
 
-// trace returns the spans of a trace from Jaeger, or none if Jaeger does not have the trace yet.
+// trace requests the spans of a trace from Jaeger. It returns none if Jaeger does not have the trace yet.
 func (d *deployment) trace(t *testing.T, id string) []span {
 	t.Helper()
 	resp, err := http.Get("http://" + d.addr("JAEGER_PORT") + "/api/traces/" + id)

@@ -12,8 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// admissionCases lists requests that the gateway refuses before policy decides. For each request the client receives an
-// error, the server receives no call, the journal has one record with the code, and no rate limit is charged.
+// admissionCases lists requests that the gateway refuses before it evaluates policy. For each request the client
+// receives an error, the server receives no call, the journal has one record with the code, and no rate limit is
+// charged.
 var admissionCases = []struct {
 	id, name, body, code string
 }{
@@ -102,7 +103,7 @@ func TestAdmission_InvalidMessagesAreRefused(t *testing.T) {
 	})
 }
 
-// Case P5. Checks that a batch is refused in every protocol revision.
+// Case P5.
 func TestAdmission_BatchIsRefusedInEveryRevision(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, stack.OpenPolicy, "")
@@ -118,7 +119,7 @@ func TestAdmission_BatchIsRefusedInEveryRevision(t *testing.T) {
 	}
 }
 
-// Case P7. Checks that null arguments count as absent.
+// Case P7.
 func TestAdmission_NullArgumentsCountAsAbsent(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, stack.OpenPolicy, "")
@@ -127,7 +128,7 @@ func TestAdmission_NullArgumentsCountAsAbsent(t *testing.T) {
 	}
 }
 
-// Case P11. Checks that a compressed body is refused before it is read.
+// Case P11. A compressed body is refused before it is read.
 func TestAdmission_CompressedBodyIsRefused(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, stack.OpenPolicy, "")
@@ -152,7 +153,7 @@ func TestAdmission_CompressedBodyIsRefused(t *testing.T) {
 	}
 }
 
-// Case N1. Checks that requests with a foreign Host or Origin header, or another content type, are refused.
+// Case N1. Requests with a foreign Host or Origin header, or with another content type, are refused.
 func TestAdmission_ForeignHostOrOriginIsRefused(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, stack.OpenPolicy, "")
@@ -187,7 +188,7 @@ func TestAdmission_ForeignHostOrOriginIsRefused(t *testing.T) {
 	}
 }
 
-// Case H2. Checks that repeated header lines are refused if two HTTP parsers could interpret them differently.
+// Case H2. A request is refused if it repeats header lines that two HTTP parsers could interpret differently.
 func TestAdmission_RepeatedHeadersAreRefused(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, stack.OpenPolicy, "")

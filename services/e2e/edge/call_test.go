@@ -44,11 +44,10 @@ func TestToolsList_IsForwardedWithoutHiddenTools(t *testing.T) {
 	}
 }
 
-// approvalID matches the id of an approval.
 var approvalID = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
-// Cases T3, X9. Checks that a refusal is a tool result, and that a hidden tool is refused like a tool that does not
-// exist.
+// Cases T3, X9. A refusal is a tool result. The refusal of a hidden tool is identical to the refusal of a tool that
+// does not exist.
 func TestCall_RefusalIsAToolResult(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.StoryPolicy, "approvals: {hold: 0s}")
@@ -84,8 +83,8 @@ func TestCall_RefusalIsAToolResult(t *testing.T) {
 	}
 }
 
-// Case T4. Checks that a request with a method that no rule names is refused with a JSON-RPC error. A notification with
-// an unknown method is answered with 202 and dropped.
+// Case T4. A request with a method that no rule names is refused with a JSON-RPC error. A notification with an unknown
+// method is answered with 202 and dropped.
 func TestMethods_WithoutARuleAreRefused(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, stack.OpenPolicy, "")
@@ -108,7 +107,7 @@ func TestMethods_WithoutARuleAreRefused(t *testing.T) {
 	}
 }
 
-// Case R1. Checks that exactly as many calls of a burst pass as the limit allows.
+// Case R1. A burst exceeds the limit. The test checks that exactly as many calls run as the limit allows.
 func TestRateLimit_BurstPassesExactlyTheLimit(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.StoryPolicy, "")
@@ -139,13 +138,14 @@ func TestRateLimit_BurstPassesExactlyTheLimit(t *testing.T) {
 	}
 }
 
-// Case R2. Checks that a call that was sent is counted even if the server answers with an error. No HTTP status proves
-// that a server did not run the tool: a server may answer 429 after it ran the tool, because a backend limits it.
+// Case R2. A call that was sent is counted even if the server answers with an error. No HTTP status proves that a
+// server did not run the tool: for example, a server may run the tool and then answer 429 because a backend limits it.
 func TestRateLimit_FailedCallIsCounted(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.StoryPolicy, "")
 	c := f.Connect(t)
-	// 400, 401, 403 and 410 may mean that the session is lost; see TestSession_LostUpstreamSessionEndsWith404.
+	// 400, 401, 403 and 410 are left out, because they may mean that the session is lost.
+	// TestSession_LostUpstreamSessionEndsWith404 tests them.
 	for i, status := range []int{500, 402, 406, 405, 413, 415, 429, 503, 302, 200} {
 		f.Upstream.SetAnswer("limited", func(w http.ResponseWriter, _ *http.Request, _ string) { w.WriteHeader(status) })
 		resp := c.Call("limited", "{}")
@@ -164,7 +164,7 @@ func TestRateLimit_FailedCallIsCounted(t *testing.T) {
 	}
 }
 
-// Checks that a call is not counted if it was not sent, because the server does not accept connections any more.
+// The server no longer accepts connections, so the call is not sent. The test checks that it is not counted.
 func TestRateLimit_UnsentCallIsNotCounted(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.StoryPolicy, "")
@@ -180,7 +180,7 @@ func TestRateLimit_UnsentCallIsNotCounted(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that messages that a server must not send are dropped or make the outcome unknown, and that the
+// Case U1. The server sends messages that it must not send. They are dropped or make the outcome unknown, and the
 // client's session continues.
 func TestUpstream_InvalidMessagesAreDroppedOrRefused(t *testing.T) {
 	t.Parallel()
@@ -243,7 +243,7 @@ func TestCall_ProgressArrivesBeforeTheResult(t *testing.T) {
 	if len(resp.Events) != 1 || string(resp.Events[0]) != progress {
 		t.Errorf("events %q, want the progress", resp.Events)
 	}
-	// A line break inside the data of an event becomes a space, which means the same between JSON tokens.
+	// A line break in the data of an event becomes a space, which has the same meaning between JSON tokens.
 	if want := "{\"jsonrpc\":\"2.0\", \"id\":7,\"result\":{\"content\":[]}}"; string(resp.Body) != want {
 		t.Errorf("answer %q, want %q", resp.Body, want)
 	}
@@ -273,7 +273,7 @@ func TestSession_RequestWithoutSessionIsRefused(t *testing.T) {
 	}
 }
 
-// Case I3. Checks that new sessions raise a limit only up to the cap of the principal.
+// Case I3. With more sessions, a principal may make more calls, but not more than the principal's cap.
 func TestRateLimit_SessionsOfAPrincipalShareTheCap(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// crossOrigin sends a request as a browser page does, and returns the status and the CORS headers.
+// crossOrigin sends a request as a web page does, and returns the status and the CORS headers.
 func crossOrigin(t *testing.T, method, url, body string, head http.Header) (status int, cors http.Header) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
@@ -38,7 +38,7 @@ func crossOrigin(t *testing.T, method, url, body string, head http.Header) (stat
 	return resp.StatusCode, cors
 }
 
-// Case N1. Checks that pages of listed origins can use the mesh from a browser, and that pages of other origins can't.
+// Case N1. Pages from listed origins can use the mesh from a browser, and pages from other origins can't.
 func TestCORS_OnlyListedOriginsAreAllowed(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)
@@ -104,7 +104,7 @@ func TestCORS_OnlyListedOriginsAreAllowed(t *testing.T) {
 	}
 }
 
-// page is an HTML page that opens a session from a browser and writes the result into its document.
+// page is an HTML page that opens a session from a browser and writes the result to its body.
 const page = `<!doctype html><title>page</title><body><pre id=out>waiting</pre><script>
 fetch("URL", {method: "POST", headers: {"Authorization": "Bearer TOKEN", "Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Mcp-Protocol-Version": "2025-11-25"},
   body: JSON.stringify(HELLO)}).then(async r => document.body.innerText = "status=" + r.status + " session=" + (r.headers.get("Mcp-Session-Id") ? "yes" : "no") + " answer=" + (await r.text()).includes("result"))

@@ -1,2 +1,3 @@
-// Package edge tests what the gateway accepts from its callers: messages, identities, connections and floods.
+// Package edge tests what the gateway accepts from its callers: messages, identities and connections, also in large
+// numbers.
 package edge

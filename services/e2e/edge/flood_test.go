@@ -17,9 +17,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Checks that after 1,000 refusals of a principal in a minute, further refusals are counted but not recorded one by
-// one. Each caller still receives the reason of its refusal and the id of a recorded decision. The refusals of other
-// principals are still recorded, and allowed calls pass.
+// After 1,000 refusals of a principal in a minute, further refusals are counted but not recorded individually. Each
+// caller still receives the reason for its refusal and the id of a recorded decision. The refusals of other principals
+// are still recorded, and allowed calls run.
 func TestFlood_RefusalsBeyondTheAbuseLimitAreOnlyCounted(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, rawmesh.StoryPolicy, "")
@@ -70,8 +70,8 @@ func TestFlood_RefusalsBeyondTheAbuseLimitAreOnlyCounted(t *testing.T) {
 	}
 }
 
-// Case N2. Checks that floods of bad credentials, of new sessions and of silent connections do not affect other
-// callers.
+// Case N2. The test sends many bad credentials, opens many sessions and many silent connections. Other callers are not
+// affected.
 func TestFlood_OtherCallersAreNotAffected(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, stack.OpenPolicy, "")

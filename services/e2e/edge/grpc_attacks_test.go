@@ -18,15 +18,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// maxRSS is the highest permitted resident memory of a whole mesh while unauthenticated clients attack its gRPC port,
-// in MiB.
+// maxRSS is the maximum resident memory of a mesh in one process, in MiB, while unauthenticated clients attack its gRPC
+// port.
 const maxRSS = 256
 
-// healthMethod is a method that needs no identity.
+// healthMethod is a method that can be called without a token.
 const healthMethod = "/grpc.health.v1.Health/Check"
 
-// Case X2. Checks that unauthenticated clients of the gRPC port can't exhaust memory or keep other clients from using
-// it.
+// Case X2. Unauthenticated clients of the gRPC port can't exhaust the memory, and other clients can still use the port.
 func TestGRPCAttacks_UnauthenticatedClientsCannotExhaustTheMesh(t *testing.T) {
 	t.Parallel()
 	for _, attack := range []struct {
@@ -119,10 +118,10 @@ func TestGRPCAttacks_UnauthenticatedClientsCannotExhaustTheMesh(t *testing.T) {
 	}
 }
 
-// attacker is a connection of an unauthenticated client.
+// attacker is an unauthenticated client's connection.
 type attacker struct{ *rawh2.Conn }
 
-// repeat calls do n times, or until the server closes the connection.
+// repeat calls do n times, or until do returns an error because the server has closed the connection.
 func (a *attacker) repeat(n int, do func() error) {
 	for range n {
 		if do() != nil {
@@ -133,7 +132,7 @@ func (a *attacker) repeat(n int, do func() error) {
 
 func errorOf(_ uint32, err error) error { return err }
 
-// peakRSS returns the highest resident memory that a process has had so far, in MiB.
+// peakRSS returns the highest resident memory of a process so far, in MiB.
 func peakRSS(t *testing.T, pid int) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// Case I1. Checks that a request with bad credentials is refused before its body is read.
+// Case I1. A request with bad credentials is refused before its body is read.
 func TestIdentity_BadCredentialsAreRefused(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, stack.OpenPolicy, "")
@@ -62,7 +62,7 @@ func TestIdentity_BadCredentialsAreRefused(t *testing.T) {
 	}
 }
 
-// Case I2. Checks that an identity that a request declares is ignored. The record has the subject of the token.
+// Case I2. An identity that a request declares is ignored. The record contains the subject of the token.
 func TestIdentity_DeclaredIdentityIsIgnored(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, stack.OpenPolicy, "")
@@ -94,7 +94,8 @@ func TestIdentity_DeclaredIdentityIsIgnored(t *testing.T) {
 	}
 }
 
-// Case I4. Checks that a session of another principal is answered like a session that does not exist.
+// Case I4. A request in another principal's session gets the same response as a request in a session that does not
+// exist.
 func TestIdentity_ForeignSessionIsUnknown(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, stack.OpenPolicy, "")
@@ -116,7 +117,7 @@ func TestIdentity_ForeignSessionIsUnknown(t *testing.T) {
 	}
 }
 
-// Case I2. Checks that an agent's token can call no RPC except health, and that a forged principal is not accepted.
+// Case I2. An agent's token may call no RPC except health, and a forged principal is refused.
 func TestIdentity_AgentTokenIsRefusedOverGRPC(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, stack.OpenPolicy, "")
@@ -156,7 +157,7 @@ func TestIdentity_AgentTokenIsRefusedOverGRPC(t *testing.T) {
 	}
 }
 
-// forgePrincipal returns a principal that is signed with a key of no role.
+// forgePrincipal returns a principal signed with a key that belongs to no role.
 func forgePrincipal(t *testing.T) string {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(nil)

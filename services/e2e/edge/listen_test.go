@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// Checks that the MCP edge listens on other addresses than loopback only with TLS, or behind a proxy, so that tokens
-// are not sent in plaintext to other machines. This applies to addresses in the configuration and in flags.
+// The MCP edge listens on non-loopback addresses only with TLS or behind a proxy. Otherwise tokens would be sent in
+// plaintext to other machines. The rule applies to addresses in the configuration and in flags.
 func TestListen_PlaintextIsServedOnlyOnLoopback(t *testing.T) {
 	t.Parallel()
 	_, cert := newCertificate(t, t.TempDir())
@@ -53,8 +53,8 @@ func TestListen_PlaintextIsServedOnlyOnLoopback(t *testing.T) {
 	}
 }
 
-// newCertificate creates a CA and a certificate of that CA at DIR/mcp.pem and DIR/mcp-key.pem. The returned text is
-// DIR/mcp.
+// newCertificate creates a CA, and writes a certificate that it signs to DIR/mcp.pem and DIR/mcp-key.pem. It returns
+// the CA and the string DIR/mcp.
 func newCertificate(t *testing.T, dir string) (*pki.Authority, string) {
 	t.Helper()
 	authority, err := pki.NewAuthority()
@@ -66,7 +66,7 @@ func newCertificate(t *testing.T, dir string) (*pki.Authority, string) {
 	return authority, name
 }
 
-// renewCertificate replaces the certificate and the key at name.
+// renewCertificate replaces the certificate and the key whose paths begin with name.
 func renewCertificate(t *testing.T, authority *pki.Authority, name string, life time.Duration) {
 	t.Helper()
 	cert, key, err := authority.Issue(pki.Leaf{Name: "mcp", Life: life})
@@ -75,8 +75,8 @@ func renewCertificate(t *testing.T, authority *pki.Authority, name string, life 
 	}
 }
 
-// Case F26. Checks that the MCP edge uses a renewed certificate while calls run, and that a certificate that can't be
-// used changes nothing.
+// Case F26. The MCP edge uses a renewed certificate while calls are in flight. If the new certificate is invalid, the
+// edge keeps the old one.
 func TestListen_RenewedCertificateIsServed(t *testing.T) {
 	t.Parallel()
 	authority, name := newCertificate(t, t.TempDir())
@@ -143,8 +143,8 @@ func TestListen_RenewedCertificateIsServed(t *testing.T) {
 	}
 }
 
-// Case X2. Checks that unauthenticated connections to the MCP edge are closed if there are too many, and that no other
-// connections are closed.
+// Case X2. If there are too many unauthenticated connections to the MCP edge, they are closed. Other connections are
+// not closed.
 func TestListen_SilentConnectionsAreClosed(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, stack.OpenPolicy, "")
@@ -177,7 +177,7 @@ func TestListen_SilentConnectionsAreClosed(t *testing.T) {
 	}
 }
 
-// Case I2. Checks that the record has the address that a trusted proxy declared for a request. A declaration of any
+// Case I2. The record contains the client address that a trusted proxy declares for a request. The declaration of any
 // other peer is ignored.
 func TestListen_AddressFromATrustedProxyIsRecorded(t *testing.T) {
 	t.Parallel()

@@ -15,30 +15,30 @@ import (
 )
 
 const (
-	// gofail is the module with the tool and the runtime, at a pinned version.
+	// gofail is the module that contains the tool and its runtime, at a pinned version.
 	gofail = "go.etcd.io/gofail@v0.2.0"
-	// patience is the longest time for a build, including the wait for another process.
+	// patience is the maximum time for a build, including the wait for another process.
 	patience  = 10 * time.Minute
 	lockRetry = 100 * time.Millisecond
-	// cacheLifetime is how long an unused build stays in the cache.
+	// cacheLifetime is the time for which an unused build stays in the cache.
 	cacheLifetime = 7 * 24 * time.Hour
 )
 
-// programs returns the packages to build, relative to the folder services.
+// programs returns the packages to build, relative to the directory services.
 func programs() []string { return []string{"./sluice/cmd/sluice", "./approval/cmd/approval"} }
 
 // Build is a set of programs with failpoints enabled.
 type Build struct {
-	// Sluice and Approval are the paths of `sluice` and of the approval service's program.
+	// Sluice and Approval are the paths of the two programs.
 	Sluice, Approval string
 	// Digest identifies the sources. Equal sources have equal digests.
 	Digest string
-	// Points contains the names of the failpoints, sorted.
+	// Points contains the failpoints' names, sorted.
 	Points []string
 }
 
-// Open returns the programs of the source tree that contains the working directory, and builds them if they are not in
-// the cache. Concurrent calls wait for each other, even if they are in different processes.
+// Open returns the programs of the source tree that contains the working directory. If they are not in the cache, Open
+// builds them. Concurrent calls wait for each other, even in different processes.
 func Open(ctx context.Context) (Build, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -60,7 +60,7 @@ func Open(ctx context.Context) (Build, error) {
 	return b, nil
 }
 
-// buildIfMissing builds the programs unless their folder exists.
+// buildIfMissing builds the programs unless their directory exists.
 func (t tree) buildIfMissing(ctx context.Context, cache, dir string) (err error) {
 	if err := os.MkdirAll(cache, 0o700); err != nil {
 		return err
@@ -100,8 +100,7 @@ func prune(cache string, before time.Time) error {
 	return nil
 }
 
-// build builds the programs in the folder unfinished and moves them to dir. It removes the folder unfinished at the
-// end.
+// build builds the programs in the directory unfinished and moves them to dir. It always removes unfinished at the end.
 func (t tree) build(ctx context.Context, unfinished, dir string) (err error) {
 	if err := os.RemoveAll(unfinished); err != nil { // an earlier build may have been killed
 		return err
@@ -124,7 +123,7 @@ func (t tree) build(ctx context.Context, unfinished, dir string) (err error) {
 	return os.Rename(out, dir)
 }
 
-// run runs the go command in dir, with the workspace of the copied source tree.
+// run runs the go command in dir, with the copied source tree's workspace.
 func run(ctx context.Context, dir string, args ...string) error {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK="+filepath.Join(filepath.Dir(dir), "go.work"))

@@ -1,7 +1,8 @@
-// Package failpoint builds programs that block at a point that a test chooses, so that the test can kill them there.
+// Package failpoint builds programs that block at a failpoint that a test chooses, so that the test can kill them
+// there.
 //
-// The points are comments in the code, `// gofail: var NAME struct{}`, which do nothing in the programs that users run.
-// The package copies the source tree, lets gofail turn the comments of the copy into code, and builds the copy. Builds
-// are cached by their content in `sluice/failpoints` in the user's cache folder, for a week after their last use. The
-// folder can be deleted at any time.
+// A failpoint is a comment in the code, `// gofail: var NAME struct{}`. It has no effect in released programs. The
+// package copies the source tree, converts the comments in the copy to code with gofail, and builds the copy. Builds
+// are cached in `sluice/failpoints` in the user's cache directory, and are removed a week after their last use. A
+// build's key is a digest of its sources. The directory may be deleted.
 package failpoint

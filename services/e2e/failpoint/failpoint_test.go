@@ -20,8 +20,8 @@ func TestMain(m *testing.M) { os.Exit(stack.Main(m)) }
 
 const policy = "version: 1\nname: p\nserver: raw\ndefault: deny\ntools: {safe: {action: allow}}\n"
 
-// Checks that a program that is built for tests has the failpoints of the code, and that it blocks at a failpoint once
-// the failpoint is hit more than Pass times.
+// A program that is built for tests contains the failpoints of the code. It blocks at a failpoint when the number of
+// hits exceeds Pass.
 func TestTrap_ProgramBlocksAtTheFailpoint(t *testing.T) {
 	t.Parallel()
 	build, err := failpoint.Open(t.Context())

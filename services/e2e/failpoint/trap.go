@@ -13,22 +13,22 @@ import (
 )
 
 const (
-	// blockTime is the time for which a goroutine blocks at a failpoint. The test kills the process earlier.
+	// blockTime is the time for which a goroutine blocks at a failpoint. The test kills the process before it passes.
 	blockTime = time.Hour
-	// pollInterval is how often Await queries the number of hits.
+	// pollInterval is the time between two requests of Await for the number of hits.
 	pollInterval = time.Millisecond
 )
 
-// Trap makes a program block at a failpoint. The first Pass hits do not block.
+// Trap makes a program block at a failpoint.
 type Trap struct {
-	// Point is the name of the failpoint, and Pass is the number of hits that do not block.
+	// Point is the failpoint's name, and Pass is the number of hits that do not block.
 	Point string
 	Pass  int
-	// Addr is a free loopback address, at which the program serves the state of its failpoints over HTTP.
+	// Addr is a free loopback address. At this address, the program serves the state of its failpoints over HTTP.
 	Addr string
 }
 
-// Env returns the environment variables that set the trap in a program.
+// Env returns the environment variables that enable the failpoint in a program.
 func (tr Trap) Env() []string {
 	term := fmt.Sprintf("sleep(%d)", blockTime.Milliseconds())
 	if tr.Pass > 0 {
@@ -37,7 +37,7 @@ func (tr Trap) Env() []string {
 	return []string{"GOFAIL_FAILPOINTS=" + tr.Point + "=" + term, "GOFAIL_HTTP=" + tr.Addr}
 }
 
-// Await waits until a hit blocks at the failpoint. It returns an error if no hit does before ctx ends.
+// Await waits until a hit blocks at the failpoint. It returns an error if ctx ends first.
 func (tr Trap) Await(ctx context.Context) error {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
@@ -54,7 +54,6 @@ func (tr Trap) Await(ctx context.Context) error {
 	}
 }
 
-// hits returns the number of hits of the failpoint so far.
 func (tr Trap) hits(ctx context.Context) (int, error) {
 	text, err := tr.get(ctx, tr.Point+"/count")
 	if err != nil {
@@ -63,7 +62,7 @@ func (tr Trap) hits(ctx context.Context) (int, error) {
 	return strconv.Atoi(text)
 }
 
-// Points returns the names of the failpoints of a running program, sorted.
+// Points returns the failpoints' names in a running program, sorted.
 func (tr Trap) Points(ctx context.Context) ([]string, error) {
 	text, err := tr.get(ctx, "")
 	if err != nil {

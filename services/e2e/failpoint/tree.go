@@ -18,7 +18,7 @@ import (
 	"strings"
 )
 
-// point matches the comment of a failpoint.
+// point matches a failpoint's comment.
 var point = regexp.MustCompile(`(?m)^\s*// gofail: var (\w+) struct\{\}$`)
 
 type file struct {
@@ -26,8 +26,8 @@ type file struct {
 	text []byte
 }
 
-// tree contains the files that programs are built from, sorted by name. These are the files of the workspace's modules
-// without tests and test helpers.
+// tree contains the source files of the programs, sorted by name: the files in the workspace's modules, except for
+// tests and test helpers.
 type tree []file
 
 // readTree reads the source tree that contains the working directory.
@@ -56,7 +56,7 @@ func readTree(ctx context.Context) (tree, error) {
 	return t, nil
 }
 
-// modules returns the folders that go.work names.
+// modules returns the directories that go.work names.
 func modules(ctx context.Context, root string) ([]string, error) {
 	cmd := exec.CommandContext(ctx, "go", "work", "edit", "-json")
 	cmd.Dir = root
@@ -98,12 +98,12 @@ func (t *tree) walk(root, dir string) error {
 	})
 }
 
-// isForTests reports whether a folder contains test code, which no program contains.
+// isForTests reports whether a directory contains only test code.
 func isForTests(dir string) bool {
 	return dir == "services/e2e" || dir == "services/bench"
 }
 
-// digest returns an identifier of everything that a build depends on.
+// digest returns a hash of everything that the build's output depends on.
 func (t tree) digest() string {
 	h := sha256.New()
 	fmt.Fprintln(h, gofail, programs(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
@@ -113,7 +113,7 @@ func (t tree) digest() string {
 	return hex.EncodeToString(h.Sum(nil))[:16]
 }
 
-// points returns the names of the failpoints, by the folder that contains them.
+// points returns the failpoints' names, grouped by directory.
 func (t tree) points() map[string][]string {
 	out := make(map[string][]string)
 	for _, f := range t {

@@ -1,3 +1,3 @@
-// Package framing tests the mesh behind common reverse proxies against request smuggling: requests that two HTTP
-// implementations may end at different bytes.
+// Package framing tests request smuggling through common reverse proxies in front of the mesh: requests whose end two
+// HTTP implementations may locate at different bytes.
 package framing

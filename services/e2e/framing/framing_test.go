@@ -24,8 +24,8 @@ const (
 	policy = "version: 1\nname: open\ndefault: allow\n"
 )
 
-// twoServerMesh is a mesh with two servers. The proxies in the tests forward requests for open and refuse requests for
-// hidden.
+// twoServerMesh is a mesh with two servers. The proxies in the tests forward requests to the server open and refuse
+// requests to the server hidden.
 type twoServerMesh struct {
 	*stack.Stack
 	open, hidden *rawmcp.Server
@@ -41,7 +41,7 @@ func newTwoServerMesh(t *testing.T) *twoServerMesh {
 	return h
 }
 
-// session opens a session with a server directly, without a proxy.
+// session opens a session with a server directly, bypassing the proxy.
 func (h *twoServerMesh) session(t *testing.T, server string) string {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodPost, h.MCP(server), strings.NewReader(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`))
@@ -57,7 +57,7 @@ func (h *twoServerMesh) session(t *testing.T, server string) string {
 	return resp.Header.Get("Mcp-Session-Id")
 }
 
-// callBody returns the body of a call. The id identifies the response to the call.
+// callBody returns a call. Its id identifies the response.
 func callBody(id int) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"safe"}}`, id)
 }
@@ -68,24 +68,22 @@ func requestHead(path, session string) string {
 		"\r\nContent-Type: application/json\r\nMcp-Session-Id: " + session + "\r\n"
 }
 
-// wellFormedRequest returns a well-formed request.
 func wellFormedRequest(path, session string, id int) string {
 	body := callBody(id)
 	return fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", requestHead(path, session), len(body), body)
 }
 
-// An ambiguity builds a request whose end is ambiguous. One HTTP parser reads the smuggled request as a part of the
-// body, and another parser reads it as the next request.
+// An ambiguity builds a request with an ambiguous end. One HTTP parser reads the smuggled request as part of the body,
+// and another reads it as the next request.
 type ambiguity struct {
 	name string
 	make func(head, body, smuggled string) string
 }
 
-// chunk returns body in chunked encoding.
 func chunk(body string) string { return fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(body), body) }
 
-// twoFramings returns a function that builds a request with a Content-Length that covers everything and a
-// Transfer-Encoding that ends earlier. lines are the header lines.
+// twoFramings returns a function that builds a request. Its Content-Length covers all bytes, and its Transfer-Encoding
+// ends earlier. lines are the header lines.
 func twoFramings(lines ...string) func(head, body, smuggled string) string {
 	return func(head, body, smuggled string) string {
 		all := chunk(body) + smuggled
@@ -93,8 +91,8 @@ func twoFramings(lines ...string) func(head, body, smuggled string) string {
 	}
 }
 
-// shortLength returns a function that builds a request with a Content-Length that ends before the smuggled request, and
-// with another header that may extend the body over the smuggled request.
+// shortLength returns a function that builds a request. Its Content-Length ends before the smuggled request, and
+// another header may extend the body over the smuggled request.
 func shortLength(lines string) func(head, body, smuggled string) string {
 	return func(head, body, smuggled string) string {
 		return head + strings.ReplaceAll(strings.ReplaceAll(lines, "SHORT", fmt.Sprint(len(body))), "LONG", fmt.Sprint(len(body)+len(smuggled))) + "\r\n" + body + smuggled
@@ -153,9 +151,9 @@ func ambiguities() []ambiguity {
 	}
 }
 
-// Case H3. Checks that a request which proxies and the mesh may end at different bytes does not bypass the rules of a
-// proxy, and that no client receives the response to another client's request. The request is refused, or every parser
-// ends it at the same byte.
+// Case H3. A proxy and the mesh may end a request at different bytes. The test checks that such a request does not
+// bypass the proxy's rules, and that no client receives the response to another client's request. The request is
+// refused, or every parser ends it at the same byte.
 func TestFraming_AmbiguousRequestIsHarmless(t *testing.T) {
 	t.Parallel()
 	for _, p := range proxies() {
@@ -189,7 +187,7 @@ func TestFraming_AmbiguousRequestIsHarmless(t *testing.T) {
 	}
 }
 
-// exchange sends text on a new connection and returns what is received within 150 ms.
+// exchange sends text on a new connection and returns the bytes that it receives within 150 ms.
 func exchange(t *testing.T, addr, text string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -205,7 +203,8 @@ func exchange(t *testing.T, addr, text string) string {
 	return string(got)
 }
 
-// victim is another client of the same proxy. Its requests use the same connections between the proxy and the mesh.
+// victim is another client of the same proxy. The proxy forwards its requests and the attacker's on the same
+// connections to the mesh.
 type victim struct {
 	front, session string
 	client         *http.Client
@@ -219,7 +218,8 @@ func newVictim(t *testing.T, front, session string) *victim {
 	return v
 }
 
-// checkCalls makes two calls and checks that each receives the response with its id. after names the preceding attack.
+// checkCalls makes two calls and checks that each receives the response with its id. after names the attack that came
+// before, for error messages.
 func (v *victim) checkCalls(t *testing.T, after string) {
 	t.Helper()
 	for range 2 {

@@ -24,10 +24,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// patience is the longest time that a test waits for one event.
+// patience is the maximum time that a test waits for one event.
 const patience = 20 * time.Second
 
-// A proxy runs in front of the mesh and forwards only requests for the server "open".
+// A proxy runs in front of the mesh and forwards only requests to the server "open".
 type proxy struct {
 	name string
 	// start starts the proxy in front of the mesh at target, and returns its listen address.
@@ -38,7 +38,7 @@ func proxies() []proxy {
 	return []proxy{{"nginx", startNginx}, {"HAProxy", startHAProxy}, {"one that reads Content-Length alone", startNaiveProxy}}
 }
 
-// findProgram returns the path of an installed program. The test is skipped if it is not installed.
+// findProgram returns the path of an installed program. If it is not installed, findProgram skips the test.
 func findProgram(t *testing.T, name, debian string) string {
 	t.Helper()
 	for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/usr/local/sbin") {
@@ -101,7 +101,8 @@ func startHAProxy(t *testing.T, target string) string {
 	return addr
 }
 
-// runProxy runs a program with a configuration until the test ends. It returns when the program listens.
+// runProxy runs a program with a configuration file until the test ends. It returns when the program accepts
+// connections.
 func runProxy(t *testing.T, addr, config string, command ...string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "conf")
@@ -115,7 +116,7 @@ func runProxy(t *testing.T, addr, config string, command ...string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) // the whole process group, because the program has children
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) // the signal goes to the process group, because the program has child processes
 		_ = cmd.Wait()
 		if t.Failed() {
 			t.Logf("%s said:\n%s", command[0], said.String())
@@ -134,7 +135,7 @@ func runProxy(t *testing.T, addr, config string, command ...string) {
 	}
 }
 
-// outputBuffer collects the output of a program while the test reads it.
+// outputBuffer collects a program's output. The test may read it at the same time.
 type outputBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -152,7 +153,7 @@ func (o *outputBuffer) String() string {
 	return o.text.String()
 }
 
-// startNaiveProxy starts an incorrect proxy. It evaluates only Content-Length, forwards headers unchanged, and uses one
+// startNaiveProxy starts a faulty proxy. It reads only Content-Length, forwards headers unchanged, and uses one
 // connection to the mesh for all clients.
 func startNaiveProxy(t *testing.T, target string) string {
 	t.Helper()
@@ -195,7 +196,7 @@ type naiveProxy struct {
 
 var errNotOpen = errors.New("only /mcp/open is forwarded")
 
-// serve forwards requests one after the other.
+// serve forwards a client's requests one by one.
 func (n *naiveProxy) serve(client net.Conn) error {
 	in := textproto.NewReader(newReader(client))
 	for {
@@ -235,7 +236,7 @@ func (n *naiveProxy) serve(client net.Conn) error {
 func (n *naiveProxy) forward(client net.Conn, request []byte) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for kept := true; kept; { // the mesh may have closed the existing connection
+	for kept := true; kept; { // the mesh may have closed the connection that is in use
 		if kept = n.conn != nil; !kept {
 			conn, err := net.Dial("tcp", n.target)
 			if err != nil {

@@ -1,4 +1,4 @@
-// Package gosdk provides the client and the test server of the official Go SDK to tests.
+// Package gosdk provides the official Go SDK's client and test server to tests.
 package gosdk
 
 import (
@@ -23,7 +23,7 @@ func (b Bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// Connect connects a client with an agent's token to an endpoint. The caller must close the client.
+// Connect connects a client to an endpoint with an agent's token. The caller must close the client.
 func Connect(t *testing.T, url string) *mcp.ClientSession {
 	t.Helper()
 	client := mcp.NewClient(&mcp.Implementation{Name: "reader", Version: "1"}, nil)
@@ -44,8 +44,8 @@ func EchoSample(_ context.Context, r *mcp.CreateMessageRequest) (*mcp.CreateMess
 	return &mcp.CreateMessageResult{Role: "assistant", Model: "m", Content: &mcp.TextContent{Text: "re: " + text.Text}}, nil
 }
 
-// ConnectInteractive connects a client that responds to server requests. heard receives a text for each elicitation and
-// each notification of a changed list. The caller must close the client.
+// ConnectInteractive connects a client that responds to server requests. heard receives a string for each elicitation
+// and for each notification of a changed list. The caller must close the client.
 func ConnectInteractive(t *testing.T, over mcp.Transport) (c *mcp.ClientSession, heard <-chan string) {
 	t.Helper()
 	hears := make(chan string, 100)
@@ -66,12 +66,12 @@ func ConnectInteractive(t *testing.T, over mcp.Transport) (c *mcp.ClientSession,
 }
 
 // StreamingTransport returns an HTTP transport to an endpoint, with an agent's token. The transport also opens the
-// stream for messages that belong to no request.
+// stream for messages that do not belong to a request.
 func StreamingTransport(url string) mcp.Transport {
 	return &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: Bearer{Token: stack.AgentToken}}}
 }
 
-// StdioTransport returns a transport to a server of a mesh through `sluice stdio`, which is for clients that can only
+// StdioTransport returns a transport that runs `sluice stdio` for a server of the mesh, as clients do that can only
 // start programs.
 func StdioTransport(t *testing.T, s *stack.Stack, server string) mcp.Transport {
 	t.Helper()

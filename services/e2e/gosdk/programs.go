@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// BuildServer builds the SDK's server for the conformance suite, and returns the path of the program.
+// BuildServer builds the SDK's conformance server and returns the program's path.
 func BuildServer(t *testing.T) string {
 	t.Helper()
 	return BuildProgram(t, "everything-server")
 }
 
-// BuildProgram builds one of the SDK's programs for the conformance suite, and returns its path.
+// BuildProgram builds one of the SDK's conformance programs and returns its path.
 func BuildProgram(t *testing.T, name string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), name)
@@ -26,8 +26,8 @@ func BuildProgram(t *testing.T, name string) string {
 	return program
 }
 
-// StartServer starts the program of [BuildServer] on a free port, with sessions or, if stateless is set, without. It
-// returns the server's URL. The server is killed when the test ends.
+// StartServer starts the program of [BuildServer] on a free port and returns its URL. If stateless is true, the server
+// has no sessions. The server is killed when the test ends.
 func StartServer(t *testing.T, stateless bool) string {
 	t.Helper()
 	program := BuildServer(t)
@@ -46,7 +46,7 @@ func StartServer(t *testing.T, stateless bool) string {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = server.Wait() // the test kills the server, unless it ended before it listened
+		_ = server.Wait() // the test kills the server, unless the server fails before it listens
 	}()
 	t.Cleanup(func() {
 		_ = server.Process.Kill() // the server has no state to save

@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	// callers is the number of concurrent callers, each with a pause after each call.
+	// callers is the number of concurrent callers. Each pauses after a call.
 	callers = 4
 	pause   = 40 * time.Millisecond
 )
 
-// goodAgent is the well-behaved agent, whose calls are measured. Each call has a unique number.
+// goodAgent is the well-behaved agent whose calls the test measures. Each call has a unique number.
 type goodAgent struct {
 	clients []*stack.Client
 	made    atomic.Int64
@@ -39,7 +39,7 @@ func newGoodAgent(t *testing.T, url string) *goodAgent {
 }
 
 // makeCalls makes calls until length has passed or ctx ends, and returns their durations, sorted. The test fails if a
-// call does not succeed.
+// call fails.
 func (a *goodAgent) makeCalls(ctx context.Context, t *testing.T, length time.Duration) []time.Duration {
 	t.Helper()
 	var mu sync.Mutex
@@ -76,7 +76,7 @@ func percentile(sorted []time.Duration, n int) time.Duration {
 	return sorted[(len(sorted)-1)*n/100].Round(10 * time.Microsecond)
 }
 
-// countingServer is the server of the well-behaved agent. It counts the requests of each call.
+// countingServer is the well-behaved agent's server. It counts the requests for each call.
 type countingServer struct {
 	mcpServer
 
@@ -103,7 +103,7 @@ func (s *countingServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mcpServer.ServeHTTP(w, r)
 }
 
-// check checks that the server received each call of the agent exactly once. made is the number of calls.
+// check checks that the server received each of the agent's made calls exactly once.
 func (s *countingServer) check(t *testing.T, made int64) {
 	t.Helper()
 	s.mu.Lock()

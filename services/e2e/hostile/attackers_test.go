@@ -19,13 +19,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// attackersVariable names the environment variable that makes the test binary run as the process of the attackers and
-// their servers. Real attackers have other machines. Here the process runs only on processor time that the mesh, the
-// well-behaved agent and its server leave (SCHED_IDLE, by chrt), so that only the work of the mesh slows the agent.
+// attackersVariable names the environment variable that makes the test binary run the attackers and their servers. Real
+// attackers have their own machines. Here their process runs only on processor time that the mesh, the well-behaved
+// agent and its server do not use (SCHED_IDLE, by chrt). So the agent is slowed only by the work of the mesh.
 const attackersVariable = "SLUICE_TEST_AS_ATTACKERS"
 
-// priorityVariable names the environment variable that marks the process of the agent and its server. Real agents have
-// other machines, too. If the system allows it, this process has priority over all others (SCHED_RR).
+// priorityVariable names the environment variable that is set in the process of the agent and its server after it has
+// got priority. Real agents also have their own machines. If the system allows it, this process has priority over all
+// others (SCHED_RR).
 const priorityVariable = "SLUICE_TEST_COMES_FIRST"
 
 func TestMain(m *testing.M) {
@@ -39,19 +40,19 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// runWithPriority runs this program again with priority over all other processes. It returns if the program has the
-// priority already, or cannot get it.
+// runWithPriority executes this program again with priority over all other processes. It returns if the process already
+// has the priority or cannot get it.
 func runWithPriority() {
 	under := []string{"chrt", "--rr", "1"}
 	chrt, err := exec.LookPath(under[0])
 	if os.Getenv(priorityVariable) != "" || err != nil || exec.Command(under[0], append(under[1:], "true")...).Run() != nil {
 		return
 	}
-	_ = syscall.Exec(chrt, append(under, os.Args...), append(os.Environ(), priorityVariable+"=1")) // on failure this process continues without priority
+	_ = syscall.Exec(chrt, append(under, os.Args...), append(os.Environ(), priorityVariable+"=1")) // if Exec fails, this process continues without priority
 }
 
-// serveAttacks starts the hostile servers, prints their URLs, and reads the target. Then it reads one command for each
-// change between attacking and resting, and responds with the number of times that each attack was made so far.
+// serveAttacks starts the hostile servers, prints their URLs, and reads the target. Then it reads commands to attack or
+// to rest, and answers each with the number of times that each attack was made so far.
 func serveAttacks(in io.Reader, out io.Writer) error {
 	signal.Ignore(os.Interrupt) // this process ends when its input ends
 	urls := make(map[string]string)
@@ -90,7 +91,7 @@ func serveAttacks(in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// startAttacks makes attacks until stop is called. stop returns when all attacks have ended.
+// startAttacks makes attacks until stop is called. stop returns after all attacks have ended.
 func startAttacks(m target, all []attack, done []atomic.Int64) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var working sync.WaitGroup
@@ -113,7 +114,7 @@ func startAttacks(m target, all []attack, done []atomic.Int64) (stop func()) {
 	}
 }
 
-// attackers is the process of the attackers, which the test controls.
+// attackers is the attackers' process, which the test controls.
 type attackers struct {
 	t    *testing.T
 	in   io.WriteCloser
@@ -145,7 +146,6 @@ func startAttackers(t *testing.T) *attackers {
 	return a
 }
 
-// sendTarget sends the target to the attackers.
 func (a *attackers) sendTarget(at target) {
 	a.t.Helper()
 	raw, err := json.Marshal(at)
@@ -155,7 +155,7 @@ func (a *attackers) sendTarget(at target) {
 	a.send(string(raw))
 }
 
-// commandAttack and commandRest are the commands to the attackers.
+// commandAttack and commandRest are the commands that the test sends to the attackers.
 const (
 	commandAttack = "attack"
 	commandRest   = "rest"

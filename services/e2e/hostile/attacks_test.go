@@ -19,21 +19,21 @@ import (
 
 // target is the mesh that the attackers attack.
 type target struct {
-	// MCP is the base URL of the MCP edge, and GRPC is the address of all services.
+	// MCP is the base URL of the MCP edge, and GRPC is the address at which all services listen.
 	MCP, GRPC string
-	// Token is the agent token of the attackers.
+	// Token is the attackers' agent token.
 	Token string
 }
 
-// attack is one kind of attack. Its workers repeat it; do reports whether the attack reached the mesh.
+// attack is one kind of attack. Its workers repeat do, which reports whether the attack reached the mesh.
 type attack struct {
 	name    string
 	workers int
 	do      func(ctx context.Context, m target) bool
 }
 
-// attacks returns the attacks that clients and servers can make: the attacks of the cases X1 to X10 and of other cases,
-// and variants of them.
+// attacks returns the attacks that clients and servers can make: those of the cases X1 to X10, those of other cases,
+// and variants.
 func attacks() []attack {
 	const most = 3 << 20
 	text := strings.Repeat("z", most)
@@ -90,17 +90,17 @@ func attacks() []attack {
 	}
 }
 
-// selectedAttacks returns the attacks whose names match the regular expression SLUICE_ATTACKS. If it is not set, it
-// returns all attacks.
+// selectedAttacks returns the attacks whose names match the regular expression in SLUICE_ATTACKS, or all attacks if it
+// is not set.
 func selectedAttacks() []attack {
 	only := regexp.MustCompile(os.Getenv("SLUICE_ATTACKS"))
 	return slices.DeleteFunc(attacks(), func(a attack) bool { return !only.MatchString(a.name) })
 }
 
-// client has a timeout of a minute, which is the longest time that a call is held.
+// client has a timeout of one minute, which is also the maximum time for which a call is held.
 var client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 
-// openSession opens a session and returns the session id, or "" if there was no response.
+// openSession opens a session and returns its id, or "" if there was no response.
 func (m target) openSession(ctx context.Context, server string) string {
 	resp := m.post(ctx, server, "", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`)
 	if resp == nil {
@@ -110,8 +110,8 @@ func (m target) openSession(ctx context.Context, server string) string {
 	return resp.Header.Get("Mcp-Session-Id")
 }
 
-// requestInSession opens a session, sends one request in it, reads the response, and reports whether there was a
-// response.
+// requestInSession opens a session and sends one request in it. It reads the response and reports whether there was
+// one.
 func (m target) requestInSession(ctx context.Context, server, method, params string) bool {
 	session := m.openSession(ctx, server)
 	defer m.endSession(ctx, server, session)
@@ -127,10 +127,10 @@ func (m target) call(ctx context.Context, server, tool, arguments string) bool {
 	return m.requestInSession(ctx, server, "tools/call", `{"name":"`+tool+`","arguments":`+arguments+`}`)
 }
 
-// edge returns the address of the MCP edge.
+// edge returns the host and port of the MCP edge.
 func (m target) edge() string { return strings.TrimPrefix(m.MCP, "http://") }
 
-// requestHead returns the request line and the headers of a request, without the headers for the length of the body.
+// requestHead returns a request's first line and its headers, except for the headers that specify the body's length.
 func (m target) requestHead(server string) string {
 	return "POST /mcp/" + server + " HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + m.Token + "\r\nContent-Type: application/json\r\n"
 }
@@ -171,7 +171,7 @@ func drain(resp *http.Response) {
 	_ = resp.Body.Close()
 }
 
-// readSlowly requests a large response and reads 64 KiB of it each second until the connection is closed.
+// readSlowly requests a large response and reads 64 KiB of it per second until the connection is closed.
 func readSlowly(ctx context.Context, m target) bool {
 	session := m.openSession(ctx, "big")
 	defer m.endSession(ctx, "big", session)
@@ -187,7 +187,7 @@ func readSlowly(ctx context.Context, m target) bool {
 	}
 }
 
-// holdConnection opens a connection, sends the text in say, and leaves the connection open for 30 s.
+// holdConnection opens a connection, sends say, and leaves the connection open for 30 s.
 func holdConnection(ctx context.Context, addr, say string) bool {
 	defer sleep(ctx, 10*time.Millisecond)
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
@@ -200,8 +200,8 @@ func holdConnection(ctx context.Context, addr, say string) bool {
 	return err == nil
 }
 
-// smuggle sends a request with two lengths, followed by another request. The first request ends at different bytes,
-// depending on which length a parser uses.
+// smuggle sends a request with two lengths, followed by another request. The end of the first request depends on which
+// length a parser uses.
 func smuggle(ctx context.Context, m target) bool {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", m.edge())
 	if err != nil {
@@ -214,8 +214,8 @@ func smuggle(ctx context.Context, m target) bool {
 	return err == nil && n > 0
 }
 
-// dialHTTP2 opens an HTTP/2 connection to the gRPC port, or returns nil if that fails. The connection is closed when
-// ctx ends or end is called.
+// dialHTTP2 opens an HTTP/2 connection to the gRPC port, or returns nil if it fails. The connection is closed when ctx
+// ends or end is called.
 func (m target) dialHTTP2(ctx context.Context) (to *http2.Framer, end func()) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", m.GRPC)
 	if err != nil {
@@ -232,7 +232,7 @@ func (m target) dialHTTP2(ctx context.Context) (to *http2.Framer, end func()) {
 	return to, end
 }
 
-// encodeHeaders encodes the headers of a gRPC call, and further fields whose values have size bytes.
+// encodeHeaders encodes the headers of a gRPC call, and additional fields with values of size bytes.
 func encodeHeaders(enc *hpack.Encoder, fields, size int) {
 	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/sluice.policy.v1.PolicyService/DecideCall"}, {":authority", "localhost"}, {"content-type", "application/grpc"}} {
 		_ = enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}) // writing to memory does not fail
@@ -242,8 +242,8 @@ func encodeHeaders(enc *hpack.Encoder, fields, size int) {
 	}
 }
 
-// hpackBomb opens streams whose headers are small on the wire and large when decoded (RFC 7541, section 7.3), until
-// the connection is closed.
+// hpackBomb opens streams until the connection is closed. The headers of each stream are small on the wire and large
+// when decoded (RFC 7541, section 7.3).
 func hpackBomb(ctx context.Context, m target) bool {
 	to, end := m.dialHTTP2(ctx)
 	if to == nil {
@@ -272,7 +272,7 @@ func hpackBomb(ctx context.Context, m target) bool {
 	return true
 }
 
-// rapidReset opens streams and resets each stream at once (CVE-2023-44487), until the connection is closed.
+// rapidReset opens streams and resets each at once (CVE-2023-44487), until the connection is closed.
 func rapidReset(ctx context.Context, m target) bool {
 	to, end := m.dialHTTP2(ctx)
 	if to == nil {
@@ -302,5 +302,4 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// uniqueText returns a unique text.
 func uniqueText() string { return crand.Text() }

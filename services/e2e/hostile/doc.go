@@ -1,8 +1,8 @@
 // Package hostile tests a mesh under attack. Agents, servers and unauthenticated clients make all attacks at once that
-// could exhaust the machine or evict stored state, alternating with periods of rest. The test compares the calls of one
-// well-behaved agent under attack and at rest.
+// could exhaust the machine or evict stored state. Periods of attack and of rest alternate. The test compares the calls
+// of one well-behaved agent in both.
 //
-// `make stress RUN=hostile` runs the test for an hour and also checks the latency: the 99th percentile of calls may at
-// most double under attack. The test logs a line each minute, and Ctrl-C ends it with the results so far. `make stress
-// RUN=hostile N=2m SLUICE_ATTACKS='X3|X8'` makes some of the attacks for two minutes.
+// `make stress RUN=hostile` runs the test for an hour and also checks the latency: under attack, the 99th percentile of
+// the calls may be at most twice that at rest. The test logs a line each minute. After Ctrl-C it ends with the results
+// so far. `make stress RUN=hostile N=2m SLUICE_ATTACKS='X3|X8'` makes only the selected attacks, for two minutes.
 package hostile

@@ -18,27 +18,27 @@ import (
 )
 
 const (
-	// defaultDuration is the duration of the test if SLUICE_HOSTILE is not set.
+	// defaultDuration is the test's duration if SLUICE_HOSTILE is not set.
 	defaultDuration = 24 * time.Second
-	// measureTime is the time for which the agent is measured while the attackers rest, and again while they attack.
-	// settleTime is the time before each measurement, in which the effects of the preceding measurement end.
+	// measureTime is the duration of each measurement of the agent, first while the attackers rest and then while they
+	// attack. settleTime is the pause before each measurement, in which the effects of the previous one end.
 	measureTime = 6 * time.Second
 	settleTime  = 2 * time.Second
-	// maxSlowdown is the highest permitted ratio of the 99th percentiles under attack and at rest. The test uses the
-	// median of all rounds, so that a single delay of the machine does not matter.
+	// maxSlowdown is the maximum ratio between the 99th percentiles under attack and at rest. The test uses the median of
+	// all rounds, so that a single delay of the machine does not matter.
 	maxSlowdown = 2
-	// maxMemory is the highest permitted resident memory of the mesh, in MiB. It includes the memory at rest, and
-	// four times these quotas: 64 MiB each for a principal's requests and responses, and 32 MiB for an operator's
-	// responses. The factor is four because the garbage collector runs when the heap has doubled, and because
-	// memory is returned to the system later.
+	// maxMemory is the maximum resident memory of the mesh, in MiB. It consists of the memory at rest and four times these
+	// quotas: 64 MiB each for a principal's requests and responses, and 32 MiB for an operator's responses. The factor is
+	// four, because the garbage collector runs only when the heap has doubled, and because memory is returned to the
+	// system later.
 	maxMemory = 768
-	// logInterval is the interval of the log lines. endReserve is the part of the test's time limit that is reserved for
+	// logInterval is the time between two log lines. endReserve is the time before the test timeout that is reserved for
 	// the checks at the end.
 	logInterval, endReserve = time.Minute, 3 * time.Minute
-	// patience is the longest time that the test continues until each attack was made at least once, because attackers
-	// get little processor time on a busy machine.
+	// patience is the maximum time for which the test continues until each attack was made at least once. Attackers get
+	// little processor time on a busy machine.
 	patience = time.Minute
-	// badToken is the token of the attackers.
+	// badToken is the attackers' token.
 	badToken = "test-attackers-token-B5n4M3c2X1z0L9"
 )
 
@@ -60,9 +60,9 @@ tools:
 `
 
 // TestHostile_WellBehavedCallerIsServedUnderAttack checks the calls of one agent while other agents, servers and
-// unauthenticated clients attack the mesh, alternating with periods of rest. Each call of the agent must succeed, reach
-// its server once and be recorded, and the mesh must stay within its memory limit. The latency is always logged, and
-// checked only if SLUICE_HOSTILE sets a duration. Ctrl-C ends the test with the results so far.
+// unauthenticated clients alternately attack the mesh and rest. Each of the agent's calls must succeed, reach its
+// server once and be recorded, and the mesh must stay within its memory limit. The latency is always logged, but
+// checked only if SLUICE_HOSTILE sets a duration. After Ctrl-C the test ends with the results so far.
 func TestHostile_WellBehavedCallerIsServedUnderAttack(t *testing.T) {
 	lasts, judged := defaultDuration, false
 	if text, ok := os.LookupEnv("SLUICE_HOSTILE"); ok {
@@ -72,7 +72,7 @@ func TestHostile_WellBehavedCallerIsServedUnderAttack(t *testing.T) {
 		}
 		judged = true
 	}
-	stack.Program(t, "sluice") // so that building is not part of the run
+	stack.Program(t, "sluice") // builds the program before the test starts
 	server := newCountingServer()
 	good := httptest.NewServer(server)
 	defer good.Close()
@@ -121,7 +121,7 @@ func startMesh(t *testing.T, good string, bad map[string]string) *stack.Process 
 	s := stack.WriteConfig(t, stack.Options{
 		Servers: servers, Policy: policy,
 		Tokens: fmt.Sprintf("    - {name: attackers, token: %q, agent: bad, role: agent}\n", badToken),
-		// In an hour the well-behaved agent makes more calls than its default quota of the journal holds.
+		// In an hour the well-behaved agent makes more calls than its default journal quota holds.
 		Extra: "approvals: {hold: 0s}\njournal: {calls_mib: 8192}\n",
 	})
 	s.OwnGroup = true
@@ -133,7 +133,7 @@ func startMesh(t *testing.T, good string, bad map[string]string) *stack.Process 
 	return stack.Start(t, s)
 }
 
-// checkRecords checks that the journal is intact and has the records of all calls that the well-behaved agent made.
+// checkRecords checks that the journal is intact and contains the records of all the well-behaved agent's calls.
 func checkRecords(t *testing.T, mesh *stack.Stack, made int) {
 	t.Helper()
 	if _, err := journal.Verify(mesh.Journal()); err != nil {

@@ -12,25 +12,25 @@ import (
 	"time"
 )
 
-// measurements contains the measurements of a run.
 type measurements struct {
 	pid   int
 	began time.Time
 	// quiet and attacked contain the durations of calls while the attackers rested and while they attacked. ratios
-	// contains the ratio of the two 99th percentiles for each round.
+	// contains each round's ratio between the two 99th percentiles.
 	quiet, attacked []time.Duration
 	ratios          []float64
-	// attacks counts how often each attack was made, by name. attacking is the total time of the attacks.
+	// attacks contains the number of times that each attack was made, by name. attacking is the total duration of the
+	// attacks.
 	attacks   map[string]int64
 	attacking time.Duration
 	// now and most are the current and the highest resident memory of the mesh, in MiB.
 	now, most int
-	// restCPU and attackCPU are the processor time of the mesh in the measured times at rest and under attack.
+	// restCPU and attackCPU are the processor time that the mesh used during the measurements at rest and under attack.
 	restCPU, attackCPU time.Duration
 }
 
 // measureRound measures the agent while the attackers rest and while they attack. If ctx ends during the round, its
-// results are dropped.
+// results are discarded.
 func (w *measurements) measureRound(ctx context.Context, t *testing.T, caller *goodAgent, bad *attackers) {
 	t.Helper()
 	caller.makeCalls(ctx, t, settleTime)
@@ -52,7 +52,7 @@ func (w *measurements) measureRound(ctx context.Context, t *testing.T, caller *g
 	}
 }
 
-// ratio returns the median ratio of all rounds, or 0 without rounds.
+// ratio returns the median ratio of all rounds, or 0 if there are no rounds.
 func (w *measurements) ratio() float64 {
 	if len(w.ratios) == 0 {
 		return 0
@@ -61,7 +61,7 @@ func (w *measurements) ratio() float64 {
 	return sorted[len(sorted)/2]
 }
 
-// logProgress logs the state of the run in one line.
+// logProgress logs the current results in one line.
 func (w *measurements) logProgress(t *testing.T) {
 	t.Helper()
 	slices.Sort(w.quiet)
@@ -75,7 +75,7 @@ func (w *measurements) logProgress(t *testing.T) {
 		w.now, w.most, attacks, len(w.quiet)+len(w.attacked))
 }
 
-// missingAttack returns the name of an attack that was not made so far, or "" if all attacks were made.
+// missingAttack returns the name of an attack that has not been made yet, or "" if all have been made.
 func (w *measurements) missingAttack() string {
 	for _, name := range slices.Sorted(maps.Keys(w.attacks)) {
 		if w.attacks[name] == 0 {
@@ -85,7 +85,6 @@ func (w *measurements) missingAttack() string {
 	return ""
 }
 
-// logSummary logs all measurements.
 func (w *measurements) logSummary(t *testing.T) {
 	t.Helper()
 	w.logProgress(t)
@@ -103,13 +102,12 @@ func (w *measurements) logSummary(t *testing.T) {
 	}
 }
 
-// measureMemory measures the resident memory of the mesh.
 func (w *measurements) measureMemory(t *testing.T) {
 	t.Helper()
 	raw := w.readProc(t, "status")
 	for line := range strings.Lines(raw) {
 		name, text, _ := strings.Cut(line, ":")
-		kib, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(text), " kB")) // other lines have no numbers and are ignored
+		kib, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(text), " kB")) // Atoi returns 0 for other lines, which contain no numbers
 		switch name {
 		case "VmRSS":
 			w.now = kib >> 10
@@ -127,7 +125,7 @@ func (w *measurements) cpuTime(t *testing.T) (used time.Duration) {
 	t.Helper()
 	_, text, _ := strings.Cut(w.readProc(t, "stat"), ") ") // after the program's name
 	fields := strings.Fields(text)
-	const utime, stime, tick = 11, 12, 10 * time.Millisecond // see proc_pid_stat(5); without fields 1 and 2
+	const utime, stime, tick = 11, 12, 10 * time.Millisecond // see proc_pid_stat(5); the indexes do not count fields 1 and 2
 	for _, at := range []int{utime, stime} {
 		ticks, err := strconv.Atoi(fields[at])
 		if err != nil {

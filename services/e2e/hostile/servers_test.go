@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// wideTools is the number of tools that the server "wide" lists, which is the maximum of a list.
+	// wideTools is the number of tools that the server "wide" lists. It is the maximum for a list.
 	wideTools = 10_000
-	// bigAnswer is the size of a response of the server "big", in bytes. It is just below the maximum that the mesh
-	// accepts from a server.
+	// bigAnswer is the size of a response from the server "big", in bytes. It is just below the maximum that the mesh
+	// accepts.
 	bigAnswer = 15 << 20
-	// longNumber is the number of digits in the numbers of the server "number".
+	// longNumber is the number of digits in the numbers that the server "number" sends.
 	longNumber = 4 << 20
 )
 
-// servers returns the hostile servers by name. Each has a list of tools and a result for every call, both as JSON text.
+// servers returns the hostile servers by name. Each has a tool list and a result for every call, both as JSON.
 func servers() map[string]http.Handler {
 	wide := make([]string, wideTools)
 	for i := range wide {
@@ -38,7 +38,7 @@ func servers() map[string]http.Handler {
 	deep := `[{"name":"t","inputSchema":` + strings.Repeat(`{"properties":`, 500) + `{"enum":["` + strings.Repeat("y", 4<<20) + `"]}` + strings.Repeat("}", 500) + `}]`
 	const answer = `{"content":[{"type":"text","text":"done"}]}`
 	var listed atomic.Int64
-	drift := func() string { // another definition each time
+	drift := func() string { // returns another definition each time
 		return fmt.Sprintf(`[{"name":"ask","description":"version %d","inputSchema":{"type":"object"}}]`, listed.Add(1))
 	}
 	return map[string]http.Handler{
@@ -88,7 +88,7 @@ func (s mcpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, result)
 }
 
-// lingeringServer is a server that does not respond to the request that ends a session.
+// lingeringServer does not respond to the request that ends a session.
 type lingeringServer struct{ mcpServer }
 
 func (s lingeringServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {

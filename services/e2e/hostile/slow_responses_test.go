@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// tricklingServer is a server that responds to a call with the beginning of a large result and then sends single bytes.
-// It passes all other requests to Handler.
+// tricklingServer responds to a call with the beginning of a large result and then sends single bytes. It passes all
+// other requests to Handler.
 type tricklingServer struct{ http.Handler }
 
 func (s tricklingServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -27,11 +27,11 @@ import (
 const attackerVariable = "SLUICE_LIMITS_ATTACKER"
 
 const (
-	// maxChildren is the number of processes after which an attacker stops by itself.
+	// maxChildren is the number of processes after which an attacker stops.
 	maxChildren = 3000
-	// maxThreads is the number of threads after which an attacker stops by itself.
+	// maxThreads is the number of threads after which an attacker stops.
 	maxThreads = 2000
-	// maxMemory is the memory after which an attacker stops by itself, in bytes.
+	// maxMemory is the memory after which an attacker stops, in bytes.
 	maxMemory = 768 << 20
 )
 
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	os.Exit(stack.Main(m))
 }
 
-// runAttackerRole runs a role of the attacker program and returns the exit code.
+// runAttackerRole runs one of the attacker's roles and returns the exit code.
 func runAttackerRole(role string) int {
 	switch role {
 	case "server":
@@ -55,7 +55,7 @@ func runAttackerRole(role string) int {
 	return 0
 }
 
-// serveMCP serves MCP on standard input and output, with the tools `fine` and `attack`.
+// serveMCP serves MCP over stdio, with the tools `fine` and `attack`.
 func serveMCP() {
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
@@ -88,7 +88,7 @@ func serveMCP() {
 	}
 }
 
-// runAttack runs one attack and returns its result as text.
+// runAttack runs one attack and returns its result.
 func runAttack(kind string) string {
 	kind, argument, _ := strings.Cut(kind, ":")
 	attacks := map[string]func(string) error{
@@ -125,14 +125,14 @@ func forkMany(sys *syscall.SysProcAttr) error {
 		cmd := exec.Command("/bin/sleep", "60")
 		cmd.SysProcAttr = sys
 		if err := cmd.Start(); err != nil {
-			time.Sleep(30 * time.Second) // the gateway detects the limit and ends this program during this time
+			time.Sleep(30 * time.Second) // the gateway detects the limit and ends this process during this time
 			return err
 		}
 	}
 	return nil
 }
 
-// doubleFork starts groups of ten processes whose parent ends at once, each group in a session of its own. Each process
+// doubleFork starts groups of ten processes whose parent exits at once. Each group has its own session. Each process
 // sleeps for the given number of seconds.
 func doubleFork(seconds string) error {
 	for range maxChildren / 10 {
@@ -146,7 +146,6 @@ func doubleFork(seconds string) error {
 	return nil
 }
 
-// startThreads starts threads in this process.
 func startThreads() error {
 	for range maxThreads {
 		go func() {
@@ -175,7 +174,7 @@ func allocateMemory() {
 	runtime.KeepAlive(kept)
 }
 
-// allocateInGrandchild makes a process that is not a direct child of this one allocate the memory.
+// allocateInGrandchild makes an indirect child of this process allocate the memory.
 func allocateInGrandchild() error {
 	self, err := os.Executable()
 	if err != nil {
@@ -184,12 +183,12 @@ func allocateInGrandchild() error {
 	cmd := exec.Command("/bin/sh", "-c", `"$0" & wait`, self)
 	cmd.Env = []string{attackerVariable + "=hog"}
 	err = cmd.Run()
-	waitLong() // the gateway detects the limit and ends this program during this time
+	waitLong() // the gateway detects the limit and ends this process during this time
 	return err
 }
 
-// fillOneFile writes a file until the disk is full or the file has 512 MiB. If unlinked is set, it removes the name of
-// the file first.
+// fillOneFile writes a file until the disk is full or the file has 512 MiB. If unlinked is true, it removes the file's
+// name first.
 func fillOneFile(name string, unlinked bool) error {
 	f, err := os.Create(name)
 	if err != nil {
@@ -209,7 +208,6 @@ func fillOneFile(name string, unlinked bool) error {
 	return errors.Join(f.Close())
 }
 
-// createSmallFiles creates many empty files.
 func createSmallFiles() error {
 	for i := range 1_000_000 {
 		dir := strconv.Itoa(i / 1000)
@@ -230,7 +228,7 @@ func createSmallFiles() error {
 	return nil
 }
 
-// createSparseFile creates a file with a size of 1 TiB and no blocks, which takes no space.
+// createSparseFile creates a file of 1 TiB that uses no blocks.
 func createSparseFile() error {
 	f, err := os.Create("sparse")
 	if err != nil {
@@ -239,8 +237,8 @@ func createSparseFile() error {
 	return errors.Join(f.Truncate(1<<40), f.Close())
 }
 
-// fillNestedFolder creates nested folders until the path of the innermost folder is too long for a system call, and
-// writes a large file into that folder.
+// fillNestedFolder creates nested directories until the path is too long for a system call, and writes a large file to
+// the innermost directory.
 func fillNestedFolder() error {
 	name := strings.Repeat("d", 250)
 	for range 40 {
@@ -254,7 +252,7 @@ func fillNestedFolder() error {
 	return fillOneFile("big", false)
 }
 
-// exhaustInotify creates inotify instances until the system refuses to create another.
+// exhaustInotify creates inotify instances until the kernel refuses.
 func exhaustInotify() error {
 	for n := range 1000 {
 		if _, err := unix.InotifyInit1(0); err != nil {
@@ -264,7 +262,7 @@ func exhaustInotify() error {
 	return nil
 }
 
-// writeFileOfSize writes a file with a size of mib MiB.
+// writeFileOfSize writes a file of mib MiB.
 func writeFileOfSize(mib string) error {
 	n, err := strconv.Atoi(mib)
 	if err != nil {
@@ -273,7 +271,7 @@ func writeFileOfSize(mib string) error {
 	return os.WriteFile("kept", make([]byte, n<<20), 0o600)
 }
 
-// oomScore returns the oom_score_adj of this process as an error, because runAttack returns the text of errors.
+// oomScore returns the oom_score_adj of this process as an error, because runAttack returns the message of the error.
 func oomScore() error {
 	raw, err := os.ReadFile("/proc/self/oom_score_adj")
 	return fmt.Errorf("score %s%w", strings.TrimSpace(string(raw)), errors.Join(err))

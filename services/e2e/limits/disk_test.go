@@ -12,17 +12,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// smallDisk mounts a file system of 96 MiB and 20,000 files for the data of the mesh. The mount ends with the mesh.
+// smallDisk mounts a file system of 96 MiB and 20,000 files for the mesh's data. It is unmounted when the mesh ends.
 const smallDisk = `mount -t tmpfs -o size=96m,nr_inodes=20000 none "$DATA"`
 
-// Case X20. Checks that a program that fills its private folder is ended. During that time, calls to other servers
-// still succeed and are recorded.
+// Case X20. A stdio server that fills its private directory is ended. In the meantime, calls to other servers succeed
+// and are recorded.
 func TestLimits_ServerThatFillsItsFolderIsEnded(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"one-file", "unlinked", "small-files", "nested"} {
 		t.Run(kind, func(t *testing.T) {
 			m := startLimitedMesh(t, "disk: 32MiB", "", smallDisk)
-			m.checkOthersServe() // so that the catalog, which takes disk space, has the tools of the other server
+			m.checkOthersServe() // adds the other server's tools to the catalog, which takes disk space
 			done := make(chan string)
 			go func() { done <- m.callOtherServer(40) }()
 			m.checkNamesLimit(m.attack(kind), "disk")
@@ -35,7 +35,7 @@ func TestLimits_ServerThatFillsItsFolderIsEnded(t *testing.T) {
 	}
 }
 
-// callOtherServer calls another server n times. It returns the first unexpected response, or "".
+// callOtherServer calls another server n times. It returns the first unexpected response, or "" if there is none.
 func (m *mesh) callOtherServer(n int) string {
 	c := stack.NewClient(m.t, m.MCP("other"), stack.OtherToken)
 	if err := c.Open(); err != nil {
@@ -50,7 +50,7 @@ func (m *mesh) callOtherServer(n int) string {
 	return ""
 }
 
-// Case X20. Checks that a server is not ended because of a sparse file, which takes no space.
+// Case X20. A server is not ended because of a sparse file, which uses no blocks.
 func TestLimits_SparseFileCountsOnlyItsBlocks(t *testing.T) {
 	t.Parallel()
 	m := startLimitedMesh(t, "disk: 32MiB", "", "")
@@ -62,8 +62,7 @@ func TestLimits_SparseFileCountsOnlyItsBlocks(t *testing.T) {
 	}
 }
 
-// Case X20. Checks that a folder that exceeds its limit is not deleted. No process starts in the folder until an
-// operator has deleted files in it.
+// Case X20. A directory over its limit is not deleted. No process starts in it until an operator has deleted files.
 func TestLimits_FolderOverItsLimitIsNotDeleted(t *testing.T) {
 	t.Parallel()
 	m := startLimitedMesh(t, "disk: 16MiB", "", "")

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// inotifyInstances returns the number of inotify instances that a process has open.
+// inotifyInstances returns the number of a process's open inotify instances.
 func inotifyInstances(pid int) int {
 	n := 0
 	links, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/fd/*")
@@ -22,8 +22,8 @@ func inotifyInstances(pid int) int {
 	return n
 }
 
-// Case X20. Checks that the gateway watches all programs with one inotify instance, and that a program can't use up the
-// instances of others.
+// Case X20. The gateway watches all stdio servers with one inotify instance. A stdio server can't use up the instances
+// that others need.
 func TestLimits_ProgramUsesFewInotifyInstances(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TEST_NO_SANDBOX") != "" {

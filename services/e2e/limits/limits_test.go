@@ -16,14 +16,14 @@ import (
 
 const openPolicy = "version: 1\nname: open\ndefault: allow\n"
 
-// mesh is a mesh with two servers that run the attacker program: `attacker`, and `other` with the default limits.
+// mesh is a mesh with two servers that run the attacker: `attacker`, and `other` with the default limits.
 type mesh struct {
 	*stack.Process
 	t *testing.T
 }
 
-// startLimitedMesh starts a mesh whose server `attacker` has the given limits. The parameter more contains further keys
-// of `stdio`. setup is a shell script that runs first, in a new mount namespace; empty means none.
+// startLimitedMesh starts a mesh whose server `attacker` has the given limits. more contains further keys of `stdio`.
+// If setup is not empty, it is a shell script that runs before the mesh in a new mount namespace.
 func startLimitedMesh(t *testing.T, limits, more, setup string) *mesh {
 	t.Helper()
 	self, err := os.Executable()
@@ -43,7 +43,7 @@ func startLimitedMesh(t *testing.T, limits, more, setup string) *mesh {
 		s.Env = append(s.Env, "DATA="+s.Dir+"/data")
 	}
 	p := stack.Start(t, s)
-	t.Cleanup(func() { _ = p.Stop(t) }) // an orderly stop removes the cgroups
+	t.Cleanup(func() { _ = p.Stop(t) }) // the cgroups are removed only if the mesh stops normally
 	return &mesh{p, t}
 }
 
@@ -52,13 +52,11 @@ func (m *mesh) status() string {
 	return stack.Run(m.t, stack.Command{Args: []string{"status", "--config", m.Config, "--addr", m.GRPC}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}}).Stdout
 }
 
-// attack calls the tool attack and returns the response.
 func (m *mesh) attack(kind string) stack.Response {
 	m.t.Helper()
 	return stack.Connect(m.t, m.MCP("attacker"), stack.AgentToken).Call("attack", `{"kind":"`+kind+`"}`)
 }
 
-// checkOthersServe checks that the other server responds to calls.
 func (m *mesh) checkOthersServe() {
 	m.t.Helper()
 	c := stack.Connect(m.t, m.MCP("other"), stack.OtherToken)
@@ -69,7 +67,7 @@ func (m *mesh) checkOthersServe() {
 	}
 }
 
-// countProcesses returns the number of processes on this machine whose command line matches text.
+// countProcesses returns the number of processes on this machine whose command line matches the expression text.
 func countProcesses(text string) int {
 	out, _ := exec.Command("pgrep", "-c", "-f", text).Output()
 	n := 0
@@ -79,22 +77,22 @@ func countProcesses(text string) int {
 
 const noCgroups = "mount -t tmpfs none /sys/fs/cgroup"
 
-// enforcements contains the setup scripts of the two ways in which limits are enforced: by cgroups of the kernel, and
-// by watching.
+// enforcements contains a setup script for each way in which limits are enforced: by the kernel's cgroups, or by the
+// gateway, which watches the processes.
 var enforcements = map[string]string{"cgroup": "", "watched": noCgroups}
 
-// Case X20. Checks that a program that starts processes or threads without end is ended with all its descendants, and
-// that no other process is affected.
+// Case X20. A stdio server that starts processes or threads without end is ended with all its descendants. No other
+// process is affected.
 func TestLimits_ServerThatForksWithoutEndIsEnded(t *testing.T) {
 	t.Parallel()
 	for way, setup := range enforcements {
 		for _, kind := range []string{"fork", "setsid", "double-fork", "threads"} {
 			if way == "watched" && (kind == "setsid" || kind == "threads") {
-				continue // package proclimit tests sessions faster, and threads count as processes
+				continue // the tests of package proclimit cover sessions faster, and threads count as processes
 			}
 			t.Run(way+"/"+kind, func(t *testing.T) {
 				m := startLimitedMesh(t, "tasks: 200", "", setup)
-				seconds := fmt.Sprintf("61.%d", m.PID()) // identifies the attacker's processes on this machine
+				seconds := fmt.Sprintf("61.%d", m.PID()) // the number identifies this attacker's processes on the machine
 				m.checkNamesLimit(m.attack(kind+":"+seconds), "tasks")
 				m.checkOthersServe()
 				m.checkStatus("servers.attacker.stdio.limits.tasks")
@@ -104,14 +102,13 @@ func TestLimits_ServerThatForksWithoutEndIsEnded(t *testing.T) {
 	}
 }
 
-// Case X20. Checks that a program that allocates memory without end is ended, even if one of its descendants allocates
-// the memory.
+// Case X20. A stdio server that allocates memory without end is ended, even if one of its descendants allocates it.
 func TestLimits_ServerThatAllocatesWithoutEndIsEnded(t *testing.T) {
 	t.Parallel()
 	for way, setup := range enforcements {
 		for _, kind := range []string{"memory", "grandchild"} {
 			if way == "watched" && kind == "memory" {
-				continue // watching counts a process and its grandchild in the same way
+				continue // the gateway counts a process and its grandchild in the same way
 			}
 			t.Run(way+"/"+kind, func(t *testing.T) {
 				m := startLimitedMesh(t, "memory: 128MiB", "", setup)
@@ -123,7 +120,7 @@ func TestLimits_ServerThatAllocatesWithoutEndIsEnded(t *testing.T) {
 	}
 }
 
-// checkNamesLimit checks that a response names the key of the limit.
+// checkNamesLimit checks that a response names the limit's configuration key.
 func (m *mesh) checkNamesLimit(got stack.Response, limit string) {
 	m.t.Helper()
 	if text := got.Text(m.t); !strings.Contains(text, "servers.attacker.stdio.limits."+limit) {
@@ -138,8 +135,8 @@ func (m *mesh) checkStatus(text string) {
 	}
 }
 
-// Case X20. Checks that a server that was ended because of a limit starts again only after a pause, and that the
-// response gives the reason until then.
+// Case X20. A server that was ended because of a limit starts again only after a pause. Until then, the response gives
+// the reason.
 func TestLimits_EndedServerStartsAgainAfterAPause(t *testing.T) {
 	t.Parallel()
 	m := startLimitedMesh(t, "tasks: 200", "", "")
@@ -154,7 +151,7 @@ func TestLimits_EndedServerStartsAgainAfterAPause(t *testing.T) {
 	})
 }
 
-// Case X20. Checks that `status` and `doctor` report which limits the kernel does not enforce on this system.
+// Case X20. `status` and `doctor` report the limits that the kernel does not enforce on this system.
 func TestLimits_StatusReportsUnenforcedLimits(t *testing.T) {
 	t.Parallel()
 	m := startLimitedMesh(t, "", "", noCgroups)
@@ -166,8 +163,8 @@ func TestLimits_StatusReportsUnenforcedLimits(t *testing.T) {
 	}
 }
 
-// Case X20. Checks that a server starts although its limits can't be enforced: in a container that shows little of
-// /proc, and without any capability, as in a pod whose processes the kernel kills first.
+// Case X20. A server starts even if its limits can't be enforced: in a container with a restricted /proc, and without
+// capabilities, as in a pod whose processes the kernel kills first.
 func TestLimits_ServerRunsIfLimitsCannotBeEnforced(t *testing.T) {
 	t.Parallel()
 	const noCapabilities = noCgroups + ` && echo 1000 > /proc/self/oom_score_adj && set -- setpriv --bounding-set=-all --inh-caps=-all "$@"`
@@ -186,7 +183,7 @@ func TestLimits_ServerRunsIfLimitsCannotBeEnforced(t *testing.T) {
 	}
 }
 
-// Case X20. Checks that the kernel kills a stdio server before the mesh if memory runs out.
+// Case X20. If memory runs out, the kernel kills stdio servers before the mesh.
 func TestLimits_KernelKillsChildrenBeforeTheMesh(t *testing.T) {
 	t.Parallel()
 	m := startLimitedMesh(t, "", "", "")

@@ -20,14 +20,14 @@ import (
 const (
 	// loadCallers is the number of concurrent callers.
 	loadCallers = 4
-	// finishTimeLimit is the longest time that started calls may take to finish.
+	// finishTimeLimit is the maximum time in which started calls must finish.
 	finishTimeLimit = 90 * time.Second
-	// enoughDecisions is the number of acknowledged verdicts that a run needs to be conclusive.
+	// enoughDecisions is the minimum number of acknowledged verdicts. A run with fewer is inconclusive.
 	enoughDecisions = 20
 )
 
-// approvalLoad consists of the callers and the approver of a mesh. The callers make calls that need approval, and
-// repeat each call until it has run or is denied.
+// approvalLoad is a group of callers and an approver. The callers make calls that need approval, and repeat each call
+// until it has run or is denied.
 type approvalLoad struct {
 	a       *rawmesh.Distributed
 	people  approvalv1.ApprovalServiceClient
@@ -38,11 +38,11 @@ type approvalLoad struct {
 
 	mu   sync.Mutex
 	next int
-	// ends contains how each call ended, by the number of the call: "ran" or a code.
+	// ends contains the result of each call, by its number: "ran" or a code.
 	ends map[int]string
-	// answers counts the codes that callers received.
+	// answers contains the number of times that callers received each code.
 	answers map[string]int
-	// approvals contains the ids of the approvals of each call. acknowledged contains the verdicts that were acknowledged.
+	// approvals contains the approval ids of each call. acknowledged contains the acknowledged verdicts, by approval id.
 	approvals    map[int][]string
 	acknowledged map[string]approvalv1.Verdict
 }
@@ -50,7 +50,6 @@ type approvalLoad struct {
 // isDenied reports whether the approver denies the call with this number.
 func isDenied(n int) bool { return n%5 == 0 }
 
-// startApprovalLoad starts the callers and the approver.
 func startApprovalLoad(t *testing.T, a *rawmesh.Distributed) *approvalLoad {
 	t.Helper()
 	ctx, leave := context.WithCancel(t.Context())
@@ -67,7 +66,7 @@ func startApprovalLoad(t *testing.T, a *rawmesh.Distributed) *approvalLoad {
 	return b
 }
 
-// finish waits until enough calls were decided, and then until the started calls have ended.
+// finish waits until the approver has decided on enough calls, and then until the started calls have ended.
 func (b *approvalLoad) finish(t *testing.T) {
 	t.Helper()
 	eventually.Within(t, finishTimeLimit, "enough calls were decided", func() bool {
@@ -102,7 +101,7 @@ func (b *approvalLoad) makeCalls(ctx context.Context, t *testing.T, c *stack.Cli
 	}
 }
 
-// callOnce makes a call and returns how the call ended, or "" if it must be repeated.
+// callOnce makes a call and returns its result, or "" if it must be repeated.
 func (b *approvalLoad) callOnce(t *testing.T, c *stack.Client, n int) (end string) {
 	resp, err := c.TryPost([]byte(stack.CallRequest(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, n))))
 	if err != nil || resp.Status != 200 {
@@ -123,7 +122,7 @@ func (b *approvalLoad) callOnce(t *testing.T, c *stack.Client, n int) (end strin
 	return ""
 }
 
-// decidePending decides on pending approvals until ctx ends.
+// decidePending votes on pending approvals until ctx ends.
 func (b *approvalLoad) decidePending(ctx context.Context, t *testing.T) {
 	for ; ctx.Err() == nil; <-time.After(20 * time.Millisecond) {
 		soon, cancel := context.WithTimeout(ctx, 3*time.Second)
@@ -140,12 +139,12 @@ func (b *approvalLoad) decidePending(ctx context.Context, t *testing.T) {
 	}
 }
 
-// checkError reports an error if the approver receives an error that the contract does not allow in this situation.
+// checkError reports a test error if the approver receives an error that the contract does not allow here.
 func (b *approvalLoad) checkError(t *testing.T, what string, err error) {
 	switch status.Code(err) {
 	case codes.OK, codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
-	case codes.AlreadyExists, codes.FailedPrecondition: // a vote whose response was lost has been stored
-	case codes.Aborted: // the view has changed, because it includes the last similar call
+	case codes.AlreadyExists, codes.FailedPrecondition: // the vote was stored, but its response was lost
+	case codes.Aborted: // the view has changed, because it includes the latest similar call
 	default:
 		t.Errorf("%s: %v", what, err)
 	}
@@ -156,7 +155,7 @@ func (b *approvalLoad) decideApproval(ctx context.Context, t *testing.T, id stri
 	b.checkError(t, "get", err)
 	var params struct{ Arguments struct{ N int } }
 	if err != nil || json.Unmarshal([]byte(seen.GetView().GetParams()), &params) != nil || params.Arguments.N == 0 {
-		return // calls without a number are not decided
+		return // the approver ignores calls without a number
 	}
 	n, verdict := params.Arguments.N, approvalv1.Verdict_VERDICT_APPROVE
 	if isDenied(n) {
@@ -174,8 +173,8 @@ func (b *approvalLoad) decideApproval(ctx context.Context, t *testing.T, id stri
 	}
 }
 
-// checkResults compares what the callers and the approver received with the calls of the server and with the stored
-// approvals.
+// checkResults compares the responses to the callers and the approver with the calls that the server received and with
+// the stored approvals.
 func (b *approvalLoad) checkResults(t *testing.T) {
 	t.Helper()
 	ran := b.countReceived(t)
@@ -199,7 +198,7 @@ func (b *approvalLoad) checkResults(t *testing.T) {
 	t.Logf("%d calls, %d verdicts acknowledged; responses by code: %v", b.next, len(b.acknowledged), b.answers)
 }
 
-// countReceived returns the number of times that each call reached the server.
+// countReceived returns the number of times that the server received each call.
 func (b *approvalLoad) countReceived(t *testing.T) map[int]int {
 	t.Helper()
 	out := make(map[int]int)
@@ -215,7 +214,7 @@ func (b *approvalLoad) countReceived(t *testing.T) map[int]int {
 	return out
 }
 
-// awaitState waits until an approval is in a state, because the store may receive the result of a call late.
+// awaitState waits until an approval is in a state, because the result of a call may arrive at the store late.
 func (b *approvalLoad) awaitState(t *testing.T, id string, want approvalv1.ApprovalState) {
 	t.Helper()
 	var got *approvalv1.GetApprovalResponse

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// checkResults compares the responses that the callers and the approver received, and the calls that ran, with the
-// stored state after all work has ended.
+// checkResults compares the responses to the callers and the approver, and the calls that ran, with the stored state.
+// It is called after all work has ended.
 func (p *paymentRun) checkResults(t *testing.T) {
 	t.Helper()
 	client := p.approvalClient(t)
@@ -51,7 +51,7 @@ func (p *paymentRun) approvalClient(t *testing.T) approvalv1.ApprovalServiceClie
 	return approvalv1.NewApprovalServiceClient(conn)
 }
 
-// checkStored checks that a reported approval exists and has the decision that was acknowledged.
+// checkStored checks that a reported approval is stored with the decision that was acknowledged.
 func (p *paymentRun) checkStored(t *testing.T, client approvalv1.ApprovalServiceClient, id string) {
 	t.Helper()
 	a := getApproval(t, client, id)
@@ -88,7 +88,7 @@ func (p *paymentRun) awaitNoClaims(t *testing.T, client approvalv1.ApprovalServi
 	}
 }
 
-// countReceived returns the number of times that each call reached the server, by the call's number.
+// countReceived returns the number of times that the server received each call, by the call's number.
 func (p *paymentRun) countReceived(t *testing.T) map[int]int {
 	t.Helper()
 	ran := make(map[int]int)

@@ -20,40 +20,40 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// pollInterval is how often tests check a condition that they wait for.
+// pollInterval is the time between two checks of a condition.
 const pollInterval = 10 * time.Millisecond
 
-// paymentRun consists of callers whose calls need approval, the approver who decides on each call, and all responses
-// that they received. The mesh may be killed and started again while they work.
+// paymentRun is a group of callers whose calls need approval, the approver, and the responses that they receive. The
+// mesh may be killed and restarted in the meantime.
 type paymentRun struct {
 	meshConfig *stack.Stack
 	upstream   *rawmcp.Server
-	mcp        string // URL of the server at the mesh
+	mcp        string // URL of the server at the gateway
 	dial       func() (*grpc.ClientConn, error)
-	// racers is the number of callers that make each call at the same time. denies reports whether the approver
-	// denies a call; nil means that no call is denied.
+	// racers is the number of callers that make each call at the same time. denies reports whether the approver denies a
+	// call. If it is nil, no call is denied.
 	racers int
 	denies func(n int) bool
 
 	next, received  atomic.Int64
 	calls, refusals *hashChain
-	// intended contains the ids of the approvals whose calls a kill interrupted between intent and outcome.
+	// intended contains the approval ids of calls that a kill interrupted between intent and outcome.
 	intended map[string]bool
 
 	mu sync.Mutex
-	// decided contains, by call number, the id of the first approval that the approver decided to approve.
+	// decided contains, for each call number, the id of the first approval that the approver chose to approve.
 	decided map[int]string
-	// known contains the ids of the approvals that a caller or the approver has received. verdicts contains the
-	// acknowledged decisions, by approval id.
+	// known contains the approval ids that a caller or the approver has received. verdicts contains the acknowledged
+	// decisions, by approval id.
 	known    map[string]bool
 	verdicts map[string]approvalv1.Verdict
 }
 
-// paymentConfig sets a short hold, so that the tests are fast.
+// paymentConfig sets a short hold time, so that the tests are fast.
 const paymentConfig = "approvals: {hold: 1s, max_pending: 1000, max_asked: {max: 100000}}"
 
-// newPaymentRun writes the configuration of a mesh in one process, without starting the mesh. database is the URL of
-// the database for approvals; empty means the embedded database.
+// newPaymentRun writes the configuration of a mesh in one process, and does not start it. database is the URL of the
+// approval database. If it is empty, the mesh uses the embedded database.
 func newPaymentRun(t *testing.T, database string) *paymentRun {
 	t.Helper()
 	conf := paymentConfig
@@ -70,7 +70,7 @@ func newPaymentRun(t *testing.T, database string) *paymentRun {
 	return p
 }
 
-// newDistributedPaymentRun starts a mesh whose roles run in separate processes, with approvals in a database.
+// newDistributedPaymentRun starts a mesh with roles in separate processes, which stores its approvals in a database.
 func newDistributedPaymentRun(t *testing.T, database string) (*paymentRun, *rawmesh.Distributed) {
 	t.Helper()
 	a := rawmesh.StartDistributed(t, rawmesh.PayPolicy, fmt.Sprintf("%s\nstores: {approval: %q}", paymentConfig, database))
@@ -89,8 +89,8 @@ func paymentRunFor(site *stack.Stack, up *rawmcp.Server) *paymentRun {
 	}
 }
 
-// startWork starts the callers and the approver. stop makes the callers start no further calls. wait calls stop, and
-// waits until every call has run or has received a final refusal, or ctx ends.
+// startWork starts the callers and the approver. After stop is called, the callers start no further calls. wait calls
+// stop, and waits until every call has run or has received a final refusal, or ctx ends.
 func (p *paymentRun) startWork(ctx context.Context, t *testing.T, callers int) (stop, wait func()) {
 	t.Helper()
 	more, stop := context.WithCancel(ctx)
@@ -110,8 +110,7 @@ func (p *paymentRun) startWork(ctx context.Context, t *testing.T, callers int) (
 	return stop, wait
 }
 
-// makeCalls makes one call after the other, and repeats each call until the call has run or has received a final
-// refusal.
+// makeCalls makes calls one by one. It repeats each call until the call has run or has received a final refusal.
 func (p *paymentRun) makeCalls(ctx, more context.Context, t *testing.T) {
 	for more.Err() == nil {
 		n := p.next.Add(1)
@@ -131,7 +130,7 @@ func (p *paymentRun) makeCalls(ctx, more context.Context, t *testing.T) {
 	}
 }
 
-// callOnce makes a call once, and reports whether the response is final.
+// callOnce makes a call once and reports whether the response is final.
 func (p *paymentRun) callOnce(ctx context.Context, t *testing.T, body []byte) bool {
 	c := stack.NewClient(t, p.mcp, stack.AgentToken)
 	if c.Open() != nil {
@@ -151,7 +150,7 @@ func (p *paymentRun) callOnce(ctx context.Context, t *testing.T, body []byte) bo
 	if d.Approval.ID != "" {
 		p.addKnown(d.Approval.ID)
 	}
-	if d.Retryable || d.Code == "approval_used" { // after approval_used, the call that uses the approval may release its claim
+	if d.Retryable || d.Code == "approval_used" { // after approval_used, the call that uses the approval may still release its claim
 		pausePolling(ctx)
 		return false
 	}
@@ -165,7 +164,7 @@ type refusal struct {
 	Approval  struct{ ID string }
 }
 
-// parseRefusal parses a response. A response that can't be parsed counts as a refusal.
+// parseRefusal parses a response. It treats a response that can't be parsed as a refusal.
 func parseRefusal(body []byte) refusal {
 	var answer struct {
 		Result *struct {
@@ -196,7 +195,7 @@ func (p *paymentRun) addKnown(id string) {
 	p.known[id] = true
 }
 
-// decideAll decides on pending approvals until ctx ends. After each failure it connects again.
+// decideAll votes on pending approvals until ctx ends. After each failure it connects again.
 func (p *paymentRun) decideAll(ctx context.Context, t *testing.T) {
 	for ctx.Err() == nil {
 		conn, err := p.dial()
@@ -223,8 +222,7 @@ func (p *paymentRun) decidePending(ctx context.Context, client approvalv1.Approv
 	return err
 }
 
-// decideApproval approves the first approval of a call, unless the call is to be denied, and denies every other
-// approval.
+// decideApproval approves the first approval of a call, unless denies selects the call. It denies every other approval.
 func (p *paymentRun) decideApproval(ctx context.Context, client approvalv1.ApprovalServiceClient, id string) error {
 	seen, err := client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 	if err != nil {
@@ -255,7 +253,7 @@ func (p *paymentRun) chooseVerdict(n int, id string) approvalv1.Verdict {
 	return approvalv1.Verdict_VERDICT_APPROVE
 }
 
-// killMesh kills the mesh. It returns the approved calls that are open in the journal, by decision id.
+// killMesh kills the mesh. It returns the approved calls that have no outcome in the journal, by decision id.
 func (p *paymentRun) killMesh(t *testing.T, mesh *stack.Process) map[string]openCall {
 	t.Helper()
 	mesh.Kill()

@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// changesByDefault is the number of changes if SLUICE_CHANGES is not set. changeCallers is the number of
-	// concurrent callers at each gateway.
+	// changesByDefault is the number of changes if SLUICE_CHANGES is not set. changeCallers is the number of concurrent
+	// callers per gateway.
 	changesByDefault = 60
 	changeCallers    = 6
 )
@@ -43,24 +43,24 @@ type fate uint8
 const (
 	fateUnknown fate = iota
 	fateRan
-	fateStopped // refused because of the state that the changes set
+	fateStopped // refused because of a change
 	fateRefused // refused for another reason
 )
 
-// A timedCall is one call: when it began and ended, and its result.
+// A timedCall is one call with its begin, end and result.
 type timedCall struct {
 	begin, end time.Time
 	fate       fate
 }
 
-// A change is one action of an operator: when it began and was acknowledged, and whether it stops calls.
+// A change is an operator's action with its begin and its acknowledgement. stops reports whether it stops calls.
 type change struct {
 	begin, acknowledged time.Time
 	stops               bool
 	err                 error
 }
 
-// changeTest is a mesh with two gateways. Operators change the catalog state of two tools while agents call the tools.
+// changeTest is a mesh with two gateways. Operators change the catalog state of two tools while agents call them.
 type changeTest struct {
 	t        *testing.T
 	gateways [2]*stack.Distributed
@@ -68,8 +68,7 @@ type changeTest struct {
 	proxy    *network.Proxy
 	upstream *rawmcp.Server
 	catalog  policyv1.CatalogServiceClient
-	// count is the number of calls made.
-	count atomic.Int64
+	count    atomic.Int64
 
 	mu    sync.Mutex
 	calls map[string][]timedCall
@@ -131,7 +130,7 @@ func (c *changeTest) callTools(ctx context.Context, gateway *stack.Distributed, 
 	}
 }
 
-// changeToolState stops the calls of a tool or permits them again. It quarantines the tool say, and overrides the class
+// changeToolState stops the calls to a tool or permits them again. It quarantines the tool say, and overrides the class
 // of the tool echo.
 func (c *changeTest) changeToolState(tool string, stops bool) change {
 	ctx, cancel := context.WithTimeout(c.t.Context(), 5*time.Second)
@@ -155,14 +154,14 @@ func (c *changeTest) changeToolState(tool string, stops bool) change {
 	return out
 }
 
-// checkCalls compares every call of a tool with the tool's changes. It returns the number of calls that could be
+// checkCalls compares every call to a tool with the tool's changes. It returns the number of calls that could be
 // compared.
 func (c *changeTest) checkCalls(tool string, changes []change) (held int) {
 	c.t.Helper()
 	wrong := 0
 	for _, one := range c.calls[tool] {
-		// The last change that began before the call ended. Earlier changes do not matter if the last change was acknowledged
-		// before the call began.
+		// last is the last change that began before the call ended. If it was acknowledged before the call began, earlier
+		// changes do not matter.
 		last := len(changes) - 1
 		for last >= 0 && changes[last].begin.After(one.end) {
 			last--
@@ -183,9 +182,9 @@ func (c *changeTest) checkCalls(tool string, changes []change) (held int) {
 	return held
 }
 
-// Checks that after a change was acknowledged, neither of two gateways decides a new call by the state before the
-// change. During the test, gateways and the policy role are suspended, killed and restarted, and the network between
-// the second gateway and the policy role fails.
+// Two gateways must not check a new call against the old state after a change was acknowledged. During the test,
+// gateways and the policy role are suspended, killed and restarted, and the network between the second gateway and the
+// policy role fails.
 func TestCatalogChanges_NoLaterCallIsDecidedByTheOldState(t *testing.T) {
 	t.Parallel()
 	number := changesByDefault
@@ -204,7 +203,7 @@ func TestCatalogChanges_NoLaterCallIsDecidedByTheOldState(t *testing.T) {
 			callers.Go(func() { c.callTools(ctx, g, []string{stack.AgentToken, stack.OtherToken}[i%2]) })
 		}
 	}
-	for c.count.Load() < 100 { // so that the tools are in the catalog
+	for c.count.Load() < 100 { // adds the tools to the catalog
 		<-time.After(10 * time.Millisecond)
 	}
 	changes := make(map[string][]change)
@@ -243,7 +242,7 @@ func TestCatalogChanges_NoLaterCallIsDecidedByTheOldState(t *testing.T) {
 	}
 }
 
-// faults returns functions that each start a fault of the mesh. The fault ends when the returned function is called.
+// faults returns functions that each start a fault in the mesh and return a function that ends it.
 func (c *changeTest) faults() []func() (end func()) {
 	t, first, second := c.t, c.gateways[0], c.gateways[1]
 	stands := func(a *stack.Distributed, role authv1.Role) func() func() {
@@ -259,7 +258,7 @@ func (c *changeTest) faults() []func() (end func()) {
 			first.Start(t, policyRole)
 			return func() {
 				first.AwaitServing(t, policyRole)
-				// The operator's connection was refused, and is retried after a pause.
+				// The operator's connection was refused, and the client retries it after a pause.
 				if _, err := c.catalog.GetTool(t.Context(), &policyv1.GetToolRequest{Server: "echo", Tool: "say"}, grpc.WaitForReady(true)); err != nil {
 					t.Error(err)
 				}
@@ -277,7 +276,7 @@ func (c *changeTest) faults() []func() (end func()) {
 			return func() { second.AwaitReady(t) }
 		},
 		stands(second, gatewayRole),
-		func() func() { // the network drops everything, including the closing of connections
+		func() func() { // the network drops all packets, also those that close connections
 			c.proxy.DropSilently(t)
 			return func() { c.proxy.EndFault(t) }
 		},

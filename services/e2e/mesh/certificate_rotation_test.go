@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Case F26. Checks that no call fails while the keys and certificates of all roles are renewed. Unusable files are
-// logged and change nothing.
+// Case F26. The test renews the keys and certificates of all roles, and no call fails. The roles log invalid files and
+// keep their old certificates.
 func TestCertificates_RenewalFailsNoCall(t *testing.T) {
 	t.Parallel()
 	a := rawmesh.StartDistributed(t, "version: 1\nname: open\ndefault: allow\ntools:\n  limited: {rate_limit: {max: 100000, window: 60}}\n", "")
@@ -46,7 +46,7 @@ func TestCertificates_RenewalFailsNoCall(t *testing.T) {
 			return true
 		}
 	}
-	more := func() { // waits for further calls after a change
+	more := func() { // waits until more calls have run
 		before := calls.Load()
 		eventually.Holds(t, "calls continue", func() bool { return t.Failed() || calls.Load() > before+100 })
 	}

@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// faultTimeVariable names the environment variable with the time that each network fault lasts, as a duration.
+	// faultTimeVariable names the environment variable that sets the duration of each network fault.
 	faultTimeVariable = "SLUICE_AWAY"
-	// databaseRefusalTimeLimit is the longest time in which a call is refused while the database is unavailable: 2 s
-	// for each call of the approval service, and the rest for a busy machine.
+	// databaseRefusalTimeLimit is the maximum time until a call is refused while the database is unavailable: 2 s for each
+	// call to the approval service, and the rest for a busy machine.
 	databaseRefusalTimeLimit = 10 * time.Second
-	// recoveryTimeLimit is the longest time until approvals can be requested again after the network fault, on an
+	// recoveryTimeLimit is the maximum time from the end of a network fault until approvals can be requested again, on an
 	// otherwise idle machine. `make stress RUN=away` uses it, and other runs use busyRecoveryTimeLimit. The measured time
-	// ends when a caller receives the response, which the gateway sends after holdTime.
+	// includes holdTime, because the gateway responds only after it.
 	recoveryTimeLimit     = 5 * time.Second
 	busyRecoveryTimeLimit = 30 * time.Second
 	holdTime              = time.Second
@@ -29,7 +29,7 @@ const (
 type networkFault struct {
 	name   string
 	inject func(p *network.Proxy)
-	// repeated is set if the fault is started repeatedly, with calls passing in between.
+	// repeated reports whether the fault is started repeatedly, with calls running in between.
 	repeated bool
 }
 
@@ -45,9 +45,9 @@ func networkFaults(t *testing.T) []networkFault {
 	}
 }
 
-// Checks the approvals of a mesh while the network between the approval service and its database fails in every way
-// that package network offers. Calls that need approval are refused within a bounded time, and other calls pass. After
-// each fault the same processes accept approval requests again. No decision is lost, and no call runs twice.
+// The network between the approval service and its database fails in every way that package network offers. In the
+// meantime, calls that need approval are refused within a bounded time, and other calls run. After each fault the same
+// processes accept approval requests again. No decision is lost, and no call runs twice.
 func TestApprovals_SurviveDatabaseNetworkFaults(t *testing.T) {
 	t.Parallel()
 	lasts := 2 * time.Second
@@ -69,8 +69,8 @@ func TestApprovals_SurviveDatabaseNetworkFaults(t *testing.T) {
 	busy.checkResults(t)
 }
 
-// callDuringFault injects a fault, makes calls until the fault ends, and checks how fast they are refused and accepted
-// again.
+// callDuringFault injects a fault and makes calls until it ends. It checks the times until calls are refused and until
+// they are accepted again.
 func callDuringFault(t *testing.T, a *rawmesh.Distributed, proxy *network.Proxy, f networkFault, lasts time.Duration) {
 	t.Helper()
 	c := a.Connect(t)

@@ -32,7 +32,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// guardedMethod is a method of a role that an operator may call and that most roles may not call.
+// guardedMethod is a role's method that an operator may call and that most roles may not call.
 type guardedMethod struct {
 	role   authv1.Role
 	method string
@@ -40,7 +40,7 @@ type guardedMethod struct {
 	unauthorized authv1.Role
 }
 
-// guardedMethods has one method of each of the five services.
+// guardedMethods contains one method of each of the five services.
 var guardedMethods = []guardedMethod{
 	{policyRole, policyv1.PolicyService_DecideCall_FullMethodName, ratelimitRole},
 	{ratelimitRole, ratelimitv1.RateLimitService_PeekBuckets_FullMethodName, policyRole},
@@ -49,12 +49,12 @@ var guardedMethods = []guardedMethod{
 	{gatewayRole, gatewayv1.GatewayService_GetStatus_FullMethodName, ratelimitRole},
 }
 
-// callWithEmptyRequest calls a method with an empty request, which is enough to see whether the caller is refused.
+// callWithEmptyRequest calls a method with an empty request. The error shows whether the caller is refused.
 func callWithEmptyRequest(ctx context.Context, conn grpc.ClientConnInterface, method string) error {
 	return conn.Invoke(ctx, method, new(emptypb.Empty), new(emptypb.Empty))
 }
 
-// isRefused reports whether an error means that the caller was refused before the method ran.
+// isRefused reports whether an error means that the service refused the caller before the method ran.
 func isRefused(err error) bool {
 	switch status.Code(err) {
 	case codes.Unauthenticated, codes.PermissionDenied, codes.Unavailable, codes.DeadlineExceeded:
@@ -64,7 +64,7 @@ func isRefused(err error) bool {
 	}
 }
 
-// Case I5. Checks that each of the five services refuses every peer that its contract does not allow.
+// Case I5. Each of the five services refuses every peer that its contract does not allow.
 func TestDistributed_ServicesRefuseUnauthorizedPeers(t *testing.T) {
 	t.Parallel()
 	a := rawmesh.StartDistributed(t, stack.OpenPolicy, "")
@@ -146,8 +146,8 @@ func TestDistributed_ServicesRefuseUnauthorizedPeers(t *testing.T) {
 	}
 }
 
-// assertion describes a signed principal, each part of which can be wrong. The zero value of a part selects the value
-// that is correct for the gateway's call of the policy service.
+// assertion describes a signed principal. The zero value of a field selects the value that is correct when the gateway
+// calls the policy service. A test sets a field to make it wrong.
 type assertion struct {
 	method    jwt.SigningMethod
 	key       any
@@ -198,7 +198,7 @@ func devPrincipal() *identityv1.Principal {
 	return &identityv1.Principal{Tenant: "default", Subject: "agent", Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
 }
 
-// Case I1. Checks that a principal is accepted only from its signer, within its lifetime, and for its audience.
+// Case I1. A service accepts a principal only from its signer, within its lifetime, and for its audience.
 func TestDistributed_InvalidAssertionsOfTheGatewayAreRefused(t *testing.T) {
 	t.Parallel()
 	a := &rawmesh.Distributed{Distributed: stack.StartDistributed(t, stack.Options{Servers: "  raw: {http: {url: \"http://127.0.0.1:9/mcp\"}, pin: \"off\"}", Policy: stack.OpenPolicy})}
@@ -244,7 +244,7 @@ func TestDistributed_InvalidAssertionsOfTheGatewayAreRefused(t *testing.T) {
 	}
 }
 
-// Case I1. Checks that wasmagent can assert only agents that it runs.
+// Case I1. The wasmagent role may assert only agents that it runs.
 func TestDistributed_WasmagentAssertsOnlyItsAgents(t *testing.T) {
 	t.Parallel()
 	a := rawmesh.StartDistributed(t, stack.OpenPolicy, "")

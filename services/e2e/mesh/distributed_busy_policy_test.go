@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Checks that calls wait for a policy service that does not answer for a moment, for example on a busy machine. The
-// calls include those that need the policy service only to check their token.
+// The policy service does not answer for a moment, as on a busy machine. Calls wait for it, also those that need it
+// only to check their token.
 func TestDistributed_CallsWaitForABusyPolicyService(t *testing.T) {
 	t.Parallel()
 	a := rawmesh.StartDistributed(t, stack.OpenPolicy, "")
@@ -25,8 +25,8 @@ func TestDistributed_CallsWaitForABusyPolicyService(t *testing.T) {
 	}
 }
 
-// callDuringPause stops the policy service for the time pause. It calls fn repeatedly until the service continues, and
-// one more time when the service runs again.
+// callDuringPause suspends the policy service for pause. It calls fn repeatedly until the service continues, and once
+// more when the service runs again.
 func callDuringPause(t *testing.T, a *rawmesh.Distributed, pause time.Duration, fn func()) {
 	t.Helper()
 	a.Signal(t, policyRole, stack.SIGSTOP)

@@ -34,11 +34,10 @@ type meshStatus struct {
 	} `json:"roles"`
 }
 
-// runStatus runs `sluice status` with a token. It returns the parsed output, the result of the command, and its
-// duration.
+// runStatus runs `sluice status` with a token. It returns the parsed output, the command's result, and its duration.
 func runStatus(t *testing.T, a *rawmesh.Distributed, token string) (meshStatus, stack.CommandResult, time.Duration) {
 	t.Helper()
-	stack.Program(t, "sluice") // so that building is not part of the time
+	stack.Program(t, "sluice") // builds the program before the time is measured
 	begin := time.Now()
 	ran := stack.Run(t, stack.Command{
 		Args: []string{"status", "--config", a.Config, "-o", "json"}, Dir: a.Dir,
@@ -52,12 +51,11 @@ func runStatus(t *testing.T, a *rawmesh.Distributed, token string) (meshStatus, 
 	return said, ran, took
 }
 
-// statusTimeLimit is the longest time that `sluice status` may take: its timeout of 2 s, and 2 s more for a busy
-// machine.
+// statusTimeLimit is the maximum duration of `sluice status`: its timeout of 2 s, and 2 s more for a busy machine.
 const statusTimeLimit = 2*time.Second + 2*time.Second
 
-// Checks that the gateway is ready without the limiter, the approval service or the agents. /readyz and `sluice status`
-// name the unavailable service.
+// The gateway stays ready without the limiter, the approval service or the agents. /readyz and `sluice status` name the
+// unavailable service.
 func TestReadiness_StaysWithoutLimiterApprovalOrAgents(t *testing.T) {
 	t.Parallel()
 	a := rawmesh.StartDistributed(t, stack.OpenPolicy, "")
@@ -77,7 +75,7 @@ func TestReadiness_StaysWithoutLimiterApprovalOrAgents(t *testing.T) {
 	}
 }
 
-// awaitDegraded waits until /readyz reports that the mesh is ready, and degraded because of why.
+// awaitDegraded waits until /readyz reports that the mesh is ready but degraded, with the reason why.
 func awaitDegraded(t *testing.T, a *rawmesh.Distributed, why string) {
 	t.Helper()
 	eventually.Holds(t, "/readyz says "+why, func() bool {
@@ -86,8 +84,8 @@ func awaitDegraded(t *testing.T, a *rawmesh.Distributed, why string) {
 	})
 }
 
-// Checks that `sluice status` names a role that hangs, within statusTimeLimit, if an operator runs it. Agents and
-// callers with an unknown token learn nothing.
+// `sluice status` names a role that hangs within statusTimeLimit if an operator runs it. Agents and callers with an
+// unknown token do not receive this information.
 func TestStatus_NamesARoleThatHangs(t *testing.T) {
 	t.Parallel()
 	a := rawmesh.StartDistributed(t, stack.OpenPolicy, "")
@@ -102,7 +100,7 @@ func TestStatus_NamesARoleThatHangs(t *testing.T) {
 		if err := said.checkUnavailable(name); err != nil {
 			t.Errorf("%s hangs: exit %d: %v\n%s%s", name, ran.Code, err, ran.Stdout, ran.Stderr)
 		}
-		if role == policyRole { // tokens can't be checked now
+		if role == policyRole { // tokens can't be checked while the policy role hangs
 			for who, token := range map[string]string{"an agent": stack.AgentToken, "nobody": "a-token-that-nobody-knows-0123456789"} {
 				if said, ran, _ := runStatus(t, a, token); ran.Code == 0 || len(said.Servers) > 0 || said.Ready {
 					t.Errorf("%s receives %+v", who, said)
@@ -117,7 +115,8 @@ func TestStatus_NamesARoleThatHangs(t *testing.T) {
 	}
 }
 
-// awaitUnavailable waits until the gateway reports that a role does not answer. For the gateway itself it does nothing.
+// awaitUnavailable waits until the gateway reports that a role does not answer. If role is the gateway itself, it
+// returns at once.
 func awaitUnavailable(t *testing.T, a *rawmesh.Distributed, role authv1.Role) {
 	t.Helper()
 	if role == gatewayRole {
@@ -129,7 +128,7 @@ func awaitUnavailable(t *testing.T, a *rawmesh.Distributed, role authv1.Role) {
 	})
 }
 
-// checkUnavailable returns an error unless the status shows that exactly the named role is unavailable.
+// checkUnavailable returns an error unless the status reports exactly the role name as unavailable.
 func (s meshStatus) checkUnavailable(name string) error {
 	for _, r := range s.Roles {
 		if (r.Status == "SERVING") == (r.Role == name) {

@@ -22,7 +22,7 @@ const (
 	wasmagentRole = authv1.Role_ROLE_WASMAGENT
 )
 
-// hasRecord reports whether there is a record of this kind for a decision.
+// hasRecord reports whether a decision has a record of this kind.
 func hasRecord(records []*gatewayv1.Record, id string, kind gatewayv1.RecordKind) bool {
 	for _, r := range records {
 		if r.GetDecisionId() == id && r.GetKind() == kind {
@@ -82,11 +82,11 @@ func TestDistributed_CallsAreDecidedAndRecorded(t *testing.T) {
 	}
 }
 
-// refusalTimeLimit is the longest time in which a call is refused while a role is unavailable: about a second, and 2 s
+// refusalTimeLimit is the maximum time until a call is refused while a role is unavailable: about a second, and 2 s
 // more for a busy machine.
 const refusalTimeLimit = 3 * time.Second
 
-// checkRefusedInTime calls a tool and checks that the call is refused with the code, within refusalTimeLimit.
+// checkRefusedInTime calls a tool and checks that it is refused with this code within refusalTimeLimit.
 func checkRefusedInTime(t *testing.T, c *stack.Client, tool, code string) {
 	t.Helper()
 	begin := time.Now()
@@ -99,7 +99,7 @@ func checkRefusedInTime(t *testing.T, c *stack.Client, tool, code string) {
 	}
 }
 
-// awaitCallPasses repeats a call of a tool until the call succeeds.
+// awaitCallPasses repeats a call to a tool until it succeeds.
 func awaitCallPasses(t *testing.T, c *stack.Client, tool string) {
 	t.Helper()
 	eventually.Holds(t, tool+" passes", func() bool {
@@ -108,7 +108,7 @@ func awaitCallPasses(t *testing.T, c *stack.Client, tool string) {
 	})
 }
 
-// awaitNotReady waits until /readyz responds with status 503 and a text that contains why.
+// awaitNotReady waits until /readyz responds with status 503 and the reason why.
 func awaitNotReady(t *testing.T, a *rawmesh.Distributed, why string) {
 	t.Helper()
 	eventually.Holds(t, "/readyz says "+why, func() bool {
@@ -147,7 +147,7 @@ func TestDistributed_EveryCallIsRefusedWithoutPolicy(t *testing.T) {
 	}
 }
 
-// awaitLeaseExpiry waits until cached decisions of the policy service have expired.
+// awaitLeaseExpiry waits until cached decisions have expired.
 func awaitLeaseExpiry(t *testing.T) {
 	t.Helper()
 	select {
@@ -180,7 +180,7 @@ func TestDistributed_OnlyLimitedCallsAreRefusedWithoutTheLimiter(t *testing.T) {
 	awaitCallPasses(t, c, "limited")
 }
 
-// Checks that a role that hangs is treated as unavailable: a call that needs it is refused.
+// A role that hangs is treated as unavailable: calls that need it are refused.
 func TestDistributed_CallsAreRefusedWhileARoleHangs(t *testing.T) {
 	t.Parallel()
 	a := rawmesh.StartDistributed(t, rawmesh.StoryPolicy, "")

@@ -1,3 +1,3 @@
-// Package mesh tests the roles in processes of their own, and meshes whose processes are stopped, hang or are killed,
-// or lose their database.
+// Package mesh tests roles in separate processes, and meshes whose processes are stopped, hang or are killed, or whose
+// database is unavailable.
 package mesh

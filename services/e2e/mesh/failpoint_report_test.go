@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// report stores the result of each seed at each failpoint as one line of a file, so that an interrupted run can be
-// continued. Each line names its build, and results of other builds are ignored.
+// report stores the result of each seed at each failpoint as one line in a file, so that an interrupted run can be
+// continued. Each line names its build. Results of other builds are ignored.
 type report struct {
 	build string
 
@@ -21,7 +21,7 @@ type report struct {
 	counts map[string]int
 }
 
-// openReport opens the report in a file and creates it if necessary. An empty name stores nothing. The summary is
+// openReport opens the report file and creates it if necessary. If the name is empty, nothing is stored. The summary is
 // written when the test ends.
 func openReport(t *testing.T, name, build string) *report {
 	t.Helper()
@@ -51,7 +51,7 @@ func openReport(t *testing.T, name, build string) *report {
 	return r
 }
 
-// runSeed runs a seed at a failpoint as a subtest, unless it has passed before, and stores the result.
+// runSeed runs a seed at a failpoint as a subtest and stores the result. It skips a seed that has passed before.
 func (r *report) runSeed(t *testing.T, point string, seed int, run func(t *testing.T)) {
 	t.Helper()
 	r.mu.Lock()

@@ -20,13 +20,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
-// failpointCase is a failpoint and the condition that must hold for a call that was interrupted there.
+// failpointCase is a failpoint and the condition for a call that was interrupted there.
 type failpointCase struct {
 	point string
 	// hits is the maximum number of hits, including the hit at which the process is killed.
 	hits int
-	// interrupted reports whether an open call was interrupted at the failpoint, given the final state of its approval. It
-	// is nil if the journal can't show that.
+	// interrupted reports whether an open call was interrupted at the failpoint, given its approval's final state. It is
+	// nil if the journal can't show that.
 	interrupted func(c interruptedCall) bool
 }
 
@@ -39,7 +39,7 @@ type interruptedCall struct {
 	killed  time.Time
 }
 
-// reachedBeforeKill reports whether the approval had reached a state before the mesh was killed.
+// reachedBeforeKill reports whether the approval reached a state before the kill.
 func (c interruptedCall) reachedBeforeKill(state approvalv1.ApprovalState) bool {
 	return slices.ContainsFunc(c.history, func(m *approvalv1.Move) bool { return m.GetTo() == state && m.GetTime().AsTime().Before(c.killed) })
 }
@@ -69,10 +69,10 @@ func failpointCases() []failpointCase {
 	}
 }
 
-// Case A2. Checks the approved calls of a mesh that is killed with SIGKILL while a call is at a failpoint, several
-// times for each failpoint. The seed determines the number of callers, how many of them make the same call, and at
-// which hit the process is killed. A quarter of the seeds run again with approvals in PostgreSQL, and for the
-// failpoints of the approval service a quarter run again with only that service killed.
+// Case A2. The test kills a mesh with SIGKILL while an approved call is at a failpoint, several times for each
+// failpoint. The seed determines the number of callers, how many of them make the same call, and the hit at which the
+// process is killed. A quarter of the seeds run again with approvals in PostgreSQL. For the approval service's
+// failpoints, a quarter run again with only that service killed.
 //
 // To run a single seed:
 //
@@ -115,14 +115,14 @@ func TestFailpoints_ApprovedCallsSurviveAKillAtEachPoint(t *testing.T) {
 			for seed := range (seeds + 3) / 4 { // starting a role in its own process takes longer
 				done.runSeed(t, name, seed+1, func(t *testing.T) { p.killApprovalAt(t, a, build, at, seed+1) })
 				if t.Failed() {
-					return // all seeds share this mesh, so further seeds would prove nothing
+					return // all seeds share this mesh, so more seeds would not test anything new
 				}
 			}
 		})
 	}
 }
 
-// checkAllPointsKnown checks that [failpointCases] returns exactly the failpoints of the code.
+// checkAllPointsKnown checks that [failpointCases] returns exactly the failpoints in the code.
 func checkAllPointsKnown(t *testing.T, points []string) {
 	t.Helper()
 	var known []string
@@ -135,8 +135,8 @@ func checkAllPointsKnown(t *testing.T, points []string) {
 	}
 }
 
-// drawParameters derives the parameters of a run from its seed: the number of callers, how many of them make the same
-// call, which calls the approver denies, and how many hits of the failpoint pass before the kill.
+// drawParameters derives a run's parameters from its seed: the number of callers, how many of them make the same call,
+// the calls that the approver denies, and the number of hits before the kill.
 func (p *paymentRun) drawParameters(t *testing.T, at failpointCase, seed int) (callers int, trap failpoint.Trap) {
 	t.Helper()
 	name := fnv.New64a()
@@ -151,7 +151,7 @@ func (p *paymentRun) drawParameters(t *testing.T, at failpointCase, seed int) (c
 }
 
 // killApprovalAt kills only the approval service at a failpoint. The gateway survives, so the outcome of every approved
-// call is known in the end.
+// call is eventually known.
 func (p *paymentRun) killApprovalAt(t *testing.T, a *rawmesh.Distributed, build failpoint.Build, at failpointCase, seed int) {
 	t.Helper()
 	callers, trap := p.drawParameters(t, at, seed)
@@ -178,7 +178,7 @@ func (p *paymentRun) killApprovalAt(t *testing.T, a *rawmesh.Distributed, build 
 }
 
 // killMeshAt kills a new mesh at a failpoint, starts it again, and checks the result. database is the URL of the
-// database for approvals; empty means the embedded database.
+// approval database. If it is empty, the mesh uses the embedded database.
 func killMeshAt(t *testing.T, build failpoint.Build, at failpointCase, seed int, database string) {
 	t.Helper()
 	p := startTrapped(t, build, at, seed, database)
@@ -202,7 +202,7 @@ func killMeshAt(t *testing.T, build failpoint.Build, at failpointCase, seed int,
 	}
 }
 
-// trappedMesh is a mesh with a trap at a failpoint, and the number of its callers.
+// trappedMesh is a mesh that blocks at a failpoint. callers is the number of its callers.
 type trappedMesh struct {
 	*paymentRun
 	callers int
@@ -210,8 +210,8 @@ type trappedMesh struct {
 	mesh    *stack.Process
 }
 
-// startTrapped starts a mesh with a trap. If another process takes one of the addresses first, it tries again with
-// other addresses.
+// startTrapped starts a mesh that blocks at a failpoint. If another process takes one of the addresses first, it tries
+// again with other addresses.
 func startTrapped(t *testing.T, build failpoint.Build, at failpointCase, seed int, database string) trappedMesh {
 	t.Helper()
 	for {
@@ -228,7 +228,7 @@ func startTrapped(t *testing.T, build failpoint.Build, at failpointCase, seed in
 	}
 }
 
-// interruptedCalls returns the calls that were open when the mesh was killed, with the history of their approvals.
+// interruptedCalls returns the calls that were open when the mesh was killed, with their approvals' histories.
 func (p *paymentRun) interruptedCalls(t *testing.T, left map[string]openCall, killed time.Time) []interruptedCall {
 	t.Helper()
 	numbers := make(map[string]int)

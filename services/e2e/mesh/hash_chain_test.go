@@ -12,8 +12,7 @@ import (
 	"testing"
 )
 
-// hashChain verifies one hash chain of a gateway's journal. It reads the files itself, and uses no code of package
-// journal.
+// hashChain verifies one hash chain in a gateway's journal. It reads the files itself and does not use package journal.
 type hashChain struct {
 	dir, name string
 
@@ -22,20 +21,20 @@ type hashChain struct {
 	incompleteBytes int    // number of bytes after the last complete line
 	head            string // hash of the last line
 
-	// prevs contains, for each record, the hash of the preceding record. It is indexed by seq-1.
+	// prevs contains each record's hash of the preceding record. Its index is the record's sequence number minus 1.
 	prevs []string
-	// intents and outcomes count records by trace. decisions is the set of the decision ids of refusals.
+	// intents and outcomes count records by trace. decisions contains the decision ids of refusals.
 	intents, outcomes map[string]int
 	decisions         map[string]bool
 	recoveries        int
 	// orphans counts intents without an outcome.
 	orphans int
-	// open contains the approved calls that are not settled, by decision id.
+	// open contains the approved calls without a final record, by decision id.
 	open map[string]openCall
 }
 
-// openCall is the state of an approved call: the kind of its newest record (claim, intent or outcome), and the id of
-// its approval.
+// openCall is the state of an approved call: the kind of its newest record (claim, intent or outcome), and its
+// approval's id.
 type openCall struct{ kind, approval string }
 
 func newHashChain(dir, name string) *hashChain {
@@ -47,15 +46,15 @@ func newHashChain(dir, name string) *hashChain {
 
 func (c *hashChain) recordCount() int { return len(c.prevs) }
 
-// readNewRecords reads the records written since its last call. It fails the test at the first line that does not
-// continue the chain. An incomplete last line is left for the next call.
+// readNewRecords reads the records written since its last call. The test fails at the first line that does not continue
+// the chain. An incomplete last line is left for the next call.
 func (c *hashChain) readNewRecords(t *testing.T) {
 	t.Helper()
 	segments, err := filepath.Glob(filepath.Join(c.dir, c.name+"-*.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range segments { // sorted, because their names have the same length
+	for _, path := range segments { // sorted by number, because the names have equal length
 		if path < c.segment {
 			continue
 		}

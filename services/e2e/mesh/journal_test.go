@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Case X5. Checks that a flood of calls of an agent without limits is refused before it prunes the records of another
-// principal. After that, no call of the flood reaches the server.
+// Case X5. An agent without limits makes so many calls that its records would prune those of another principal. The
+// calls are refused before that, and no later one reaches the server.
 func TestJournal_FloodDoesNotPruneRecordsOfOthers(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, `[{"name":"safe","inputSchema":{"type":"object"}}]`)

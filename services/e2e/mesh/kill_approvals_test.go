@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Case A2. Checks approved calls of a mesh that is killed with SIGKILL at random moments. No call runs more often than
-// it was approved, no decision is lost, and no approval is stuck.
+// Case A2. The test kills a mesh with SIGKILL at random times while approved calls run. No call runs more often than it
+// was approved, no decision is lost, and no approval stays claimed.
 func TestKill_NoApprovedCallRunsTwice(t *testing.T) {
 	t.Parallel()
 	kills := repetitions(t, "SLUICE_KILLS", 8)
@@ -37,7 +37,7 @@ func TestKill_NoApprovedCallRunsTwice(t *testing.T) {
 	}
 }
 
-// repetitions returns the value of the environment variable, which is a positive number, or byDefault if it is not set.
+// repetitions returns the positive number in an environment variable, or byDefault if it is not set.
 func repetitions(t *testing.T, variable string, byDefault int) int {
 	t.Helper()
 	text, ok := os.LookupEnv(variable)

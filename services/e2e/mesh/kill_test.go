@@ -25,17 +25,17 @@ import (
 )
 
 const (
-	// killsByDefault is the number of times that the gateway is killed if SLUICE_KILLS is not set.
+	// killsByDefault is the number of kills if SLUICE_KILLS is not set.
 	killsByDefault = 12
 	killCallers    = 32
-	// longestLife is the longest time that a gateway serves before it is killed.
+	// longestLife is the maximum time for which a gateway serves before it is killed.
 	longestLife = 400 * time.Millisecond
-	// restartTimeLimit is the longest median time from a restart to the first answered call. busyRestartTimeLimit is the
-	// longest time for any restart, on a machine that is busy with other tests.
+	// restartTimeLimit is the maximum median time from a restart to the first answered call. busyRestartTimeLimit is the
+	// maximum for any single restart, on a machine that also runs other tests.
 	restartTimeLimit, busyRestartTimeLimit = 3 * time.Second, 15 * time.Second
 )
 
-// waitTimeLimit is the longest time that a test waits for one event.
+// waitTimeLimit is the maximum time that a test waits for one event.
 const waitTimeLimit = 30 * time.Second
 
 const killPolicy = `version: 1
@@ -47,8 +47,8 @@ tools:
   forbidden: {action: deny, reason: never}
 `
 
-// Checks a gateway that is killed with SIGKILL at random moments while 32 callers make calls. Nothing reaches a server
-// without an intent in the journal, every result that a caller received is recorded, and the hash chains are intact.
+// The test kills a gateway with SIGKILL at random times while 32 callers make calls. Every request to a server has an
+// intent in the journal, every result that a caller received is recorded, and the hash chains are intact.
 func TestKill_JournalHasEveryCall(t *testing.T) {
 	t.Parallel()
 	kills := killsByDefault
@@ -58,7 +58,7 @@ func TestKill_JournalHasEveryCall(t *testing.T) {
 			t.Fatalf("SLUICE_KILLS=%q is not a number of kills", text)
 		}
 	}
-	stack.Program(t, "sluice") // so that building is not part of the first start
+	stack.Program(t, "sluice") // builds the program before the first start is measured
 	k := newKillTest(t)
 	var callers sync.WaitGroup
 	ctx, stop := context.WithCancel(t.Context())
@@ -90,7 +90,7 @@ func TestKill_JournalHasEveryCall(t *testing.T) {
 	}
 }
 
-// killTest is a mesh that is killed repeatedly, with the state that callers and the server have observed.
+// killTest is a mesh that is killed repeatedly, and what its callers and its server have observed.
 type killTest struct {
 	*stack.Stack
 
@@ -101,8 +101,8 @@ type killTest struct {
 	starts          []time.Duration // time from each start to the first answer, sorted
 
 	mu sync.Mutex
-	// received contains the traces of calls whose results the callers received. denied contains the decision ids of the
-	// refusals that they received.
+	// received contains the traces of the calls whose results the callers have received. denied contains the decision ids
+	// of the refusals that they have received.
 	received, denied []string
 }
 
@@ -139,7 +139,6 @@ func (k *killTest) makeCalls(ctx context.Context) {
 	}
 }
 
-// storeResult stores the result that a caller received.
 func (k *killTest) storeResult(tool string, body []byte) {
 	var a struct {
 		Result struct {
@@ -169,7 +168,7 @@ func (k *killTest) runRound(t *testing.T) {
 	started := time.Now()
 	p := stack.Launch(t, k.Stack)
 	if rand.IntN(6) == 0 {
-		<-time.After(rand.N(longestLife)) // so that the kill comes while the gateway starts, or shortly after
+		<-time.After(rand.N(longestLife)) // kills the gateway during its start or shortly after
 	} else {
 		k.awaitService(t, p, started)
 		k.compareWithRPC(t)
@@ -182,7 +181,7 @@ func (k *killTest) runRound(t *testing.T) {
 	}
 }
 
-// awaitService waits until a call is answered, and stores how long that took.
+// awaitService waits until a call is answered, and stores the time that this took.
 func (k *killTest) awaitService(t *testing.T, p *stack.Process, started time.Time) {
 	t.Helper()
 	before := k.answered.Load()
@@ -196,7 +195,7 @@ func (k *killTest) awaitService(t *testing.T, p *stack.Process, started time.Tim
 	slices.Sort(k.starts)
 }
 
-// check reads the new records of the journal, and compares the server's log and the received results with the records.
+// check reads the journal's new records, and compares them with the server's log and the received results.
 func (k *killTest) check(t *testing.T) {
 	t.Helper()
 	seen := k.upstream.traces()
@@ -228,7 +227,7 @@ func (k *killTest) check(t *testing.T) {
 	}
 }
 
-// compareWithRPC compares the newest records that the gateway lists with the lines of the journal.
+// compareWithRPC compares the newest records that the gateway lists with the journal's lines.
 func (k *killTest) compareWithRPC(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeLimit)
@@ -236,7 +235,7 @@ func (k *killTest) compareWithRPC(t *testing.T) {
 	resp, err := gatewayv1.NewGatewayServiceClient(k.Operator(t)).ListDecisions(ctx, &gatewayv1.ListDecisionsRequest{
 		PageSize: 200,
 		Filter:   &gatewayv1.DecisionFilter{Kinds: []gatewayv1.RecordKind{gatewayv1.RecordKind_RECORD_KIND_INTENT, gatewayv1.RecordKind_RECORD_KIND_OUTCOME}},
-	}, grpc.WaitForReady(true)) // an answer from before the restart may be counted after the restart
+	}, grpc.WaitForReady(true)) // a response from before the restart may be counted after it
 	if err != nil {
 		t.Fatalf("list the decisions after a restart: %v", err)
 	}
@@ -273,7 +272,7 @@ func (k *killTest) summary(kills int) string {
 		k.starts[len(k.starts)/2].Round(time.Millisecond), k.starts[len(k.starts)-1].Round(time.Millisecond))
 }
 
-// traceLog is an MCP server that runs during all restarts of the gateway and stores the trace of every call.
+// traceLog is an MCP server that keeps running when the gateway restarts, and stores the trace of every call.
 type traceLog struct {
 	url string
 
@@ -293,7 +292,7 @@ func startTraceLog(t *testing.T) *traceLog {
 	return l
 }
 
-// ServeHTTP implements http.Handler. It stores a call before it responds, and the result is the trace of the call.
+// ServeHTTP stores a call before it responds. The result is the call's trace.
 func (l *traceLog) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var m struct {
 		ID     json.RawMessage
@@ -321,7 +320,7 @@ func (l *traceLog) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":%q}]}}`, m.ID, trace)
 }
 
-// traces returns the number of calls for each trace.
+// traces returns the number of calls by trace.
 func (l *traceLog) traces() map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -20,15 +20,14 @@ import (
 )
 
 const (
-	// manyPending is the number of approvals that are pending while the mesh is killed. pendingKills is the number of
-	// kills.
+	// manyPending is the number of pending approvals while the mesh is killed. pendingKills is the number of kills.
 	manyPending   = 1000
 	pendingKills  = 4
 	pendingConfig = "approvals: {hold: 0s, decide: 1h, execute: 1h, max_pending: 1000, max_asked: {max: 100000}}"
 )
 
-// Checks that a mesh that is killed repeatedly, while a thousand approvals are pending and approvers decide, loses no
-// approval and no acknowledged decision.
+// The test kills a mesh repeatedly while a thousand approvals are pending and approvers vote. No approval and no
+// acknowledged decision is lost.
 func TestPendingApprovals_SurviveKills(t *testing.T) {
 	t.Parallel()
 	t.Run("SQLite", func(t *testing.T) {
@@ -62,21 +61,19 @@ func TestPendingApprovals_SurviveKills(t *testing.T) {
 	})
 }
 
-// pendingRun is a mesh with many pending approvals, and the responses that the approvers received.
+// pendingRun is a mesh with many pending approvals, and the responses to its approvers.
 type pendingRun struct {
 	mcp      string
 	upstream *rawmcp.Server
 	dial     func() (*grpc.ClientConn, error)
-	// kill kills the process that stores the approvals with SIGKILL. start starts that process again.
+	// kill kills the process that stores the approvals with SIGKILL. start starts it again.
 	kill, start func()
 
-	// requested contains the ids of the approvals in the order in which callers received them. Every third approval is
-	// denied.
+	// requested contains the approval ids in the order in which callers received them. Every third approval is denied.
 	requested []string
 
 	mu sync.Mutex
-	// sent is the set of approvals whose decision was sent. acknowledged is the set of approvals whose decision was
-	// acknowledged.
+	// sent contains the approvals whose decision was sent. acknowledged contains those whose decision was acknowledged.
 	sent, acknowledged map[string]bool
 }
 
@@ -121,8 +118,8 @@ func (w *pendingRun) requestApprovals(t *testing.T) {
 	calling.Wait()
 }
 
-// requestTicket makes a call until the response is a ticket, and returns the id of the approval. On a busy machine the
-// first response may be approval_unavailable.
+// requestTicket makes a call until the response is a ticket, and returns the approval's id. On a busy machine the first
+// response may be approval_unavailable.
 func requestTicket(c *stack.Client, n int) (string, error) {
 	for range 10 {
 		resp, err := c.TryPost([]byte(stack.CallRequest(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, n))))
@@ -138,8 +135,8 @@ func requestTicket(c *stack.Client, n int) (string, error) {
 	return "", errors.New("no ticket")
 }
 
-// decideUntil starts approvers and kills the process while they work, when the given number of decisions was
-// acknowledged.
+// decideUntil starts approvers. When the given number of decisions was acknowledged, it kills the process while they
+// still work.
 func (w *pendingRun) decideUntil(t *testing.T, acknowledged int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*waitTimeLimit)
@@ -163,7 +160,7 @@ func (w *pendingRun) decideUntil(t *testing.T, acknowledged int) {
 	deciding.Wait()
 }
 
-// decideAll decides on one approval after the other until a request fails.
+// decideAll votes on approvals one by one until a request fails.
 func (w *pendingRun) decideAll(ctx context.Context, client approvalv1.ApprovalServiceClient, acknowledged int, enough chan<- struct{}) {
 	for id := w.takeUndecided(); id != ""; id = w.takeUndecided() {
 		seen, err := client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
@@ -182,7 +179,7 @@ func (w *pendingRun) decideAll(ctx context.Context, client approvalv1.ApprovalSe
 	}
 }
 
-// takeUndecided marks an approval without a decision as tried and returns its id, or "" if all have a decision.
+// takeUndecided marks an approval without a decision as sent and returns its id. It returns "" if all have a decision.
 func (w *pendingRun) takeUndecided() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -202,8 +199,8 @@ func (w *pendingRun) verdictFor(id string) approvalv1.Verdict {
 	return approvalv1.Verdict_VERDICT_APPROVE
 }
 
-// checkApprovals compares all approvals with the responses that approvers received. It returns the number of approvals
-// by state.
+// checkApprovals compares all approvals with the responses to the approvers. It returns the number of approvals by
+// state.
 func (w *pendingRun) checkApprovals(t *testing.T) map[approvalv1.ApprovalState]int {
 	t.Helper()
 	found, err := w.listApprovals(t)
@@ -232,7 +229,7 @@ func (w *pendingRun) checkApprovals(t *testing.T) map[approvalv1.ApprovalState]i
 	return states
 }
 
-// listApprovals returns all approvals, read page by page.
+// listApprovals returns all approvals. It reads them page by page.
 func (w *pendingRun) listApprovals(t *testing.T) (map[string]*approvalv1.Approval, error) {
 	t.Helper()
 	conn, err := w.dial()

@@ -11,8 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Case A2. Checks that exactly one of 200 concurrent retries of an approved call, from several sessions, reaches the
-// server.
+// Case A2. Several sessions make 200 concurrent retries of an approved call. Exactly one reaches the server.
 func TestRetries_ApprovedCallReachesTheServerOnce(t *testing.T) {
 	t.Parallel()
 	const retries, sessions = 200, 8
@@ -37,7 +36,7 @@ func TestRetries_ApprovedCallReachesTheServerOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		codes := make(map[string]int)
-		for tries := 0; codes[""] == 0 && tries < 5; tries++ { // a busy machine may serve no call in time
+		for tries := 0; codes[""] == 0 && tries < 5; tries++ { // on a busy machine, all calls may be refused
 			codes = callConcurrently(retries, func(i int) (stack.Response, error) { return callers[i%sessions].TryPost([]byte(body)) })
 		}
 		others := codes["approval_used"] + codes["approval_pending"] + codes["approval_unavailable"] + codes["policy_unavailable"] // approval_pending: a retry after the call has run makes another approval request
@@ -47,7 +46,7 @@ func TestRetries_ApprovedCallReachesTheServerOnce(t *testing.T) {
 	}
 }
 
-// callConcurrently makes calls at the same time, and counts the responses by the code of the refusal, which is "" for a
+// callConcurrently makes calls at the same time, and counts the responses by their refusal code, which is "" for a
 // result.
 func callConcurrently(calls int, try func(i int) (stack.Response, error)) map[string]int {
 	var mu sync.Mutex

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Checks that the program of a role that receives SIGTERM ends with exit status 0, which an orchestrator reads. A call
-// in flight is finished first. This applies to gateways with and without agents.
+// A role's program that receives SIGTERM finishes the call in flight and exits with status 0, which orchestrators
+// check. The test runs gateways with and without agents.
 func TestStop_RoleProgramExitsWithZeroAfterSIGTERM(t *testing.T) {
 	t.Parallel()
 	for name, more := range map[string]string{

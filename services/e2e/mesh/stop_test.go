@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// heldCall is a mesh with a call that its server has received, and answers only when the test releases it.
+// heldCall is a mesh with a call that its server has received. The server answers only when the test releases the call.
 type heldCall struct {
 	*stack.Process
 	client *stack.Client
@@ -30,7 +30,7 @@ type heldResult struct {
 	err  error
 }
 
-// startHeldCall starts a mesh with servers, calls the tool "safe" of one server, and waits until that server has
+// startHeldCall starts a mesh with servers, calls the tool "safe" of one of them, and waits until that server has
 // received the call.
 func startHeldCall(t *testing.T, servers, server string, arrived func() bool) *heldCall {
 	t.Helper()
@@ -54,7 +54,7 @@ func (h *heldCall) interruptAndAwaitStop(t *testing.T, server string) {
 	})
 }
 
-// checkEnd checks that the process exited with code 0 and that the journal has the call's intent and outcome.
+// checkEnd checks that the process exited with code 0 and that the journal contains the call's intent and outcome.
 func (h *heldCall) checkEnd(t *testing.T) {
 	t.Helper()
 	if err := h.Wait(); err != nil {
@@ -72,7 +72,7 @@ func (h *heldCall) checkEnd(t *testing.T) {
 	}
 }
 
-// Checks that if Ctrl-C arrives during a call, the caller still receives the result, and the journal still records the
+// Ctrl-C arrives while a call is in flight. The caller still receives the result, and the journal still records the
 // outcome.
 func TestStop_CtrlCFinishesACallInFlight(t *testing.T) {
 	t.Parallel()
@@ -119,8 +119,8 @@ func TestStop_CtrlCFinishesACallInFlight(t *testing.T) {
 	})
 }
 
-// holdingServer returns a server that answers calls of "safe" only after release is closed. arrived is closed when
-// the first call has arrived.
+// holdingServer returns a server that answers calls to "safe" only after release is closed. arrived is closed when the
+// first call has arrived.
 func holdingServer(t *testing.T) (up *rawmcp.Server, arrived, release chan struct{}) {
 	t.Helper()
 	up = rawmcp.Start(t, rawmcp.Tools)
@@ -147,8 +147,8 @@ func fileExists(file string) bool {
 	return err == nil
 }
 
-// slowServer names the environment variable that makes this test binary run as a stdio server. Its value is a folder. A
-// call creates the file `arrived` in the folder and is answered when the file `release` exists.
+// slowServer names the environment variable that makes this test binary run as a stdio server. Its value is a
+// directory. A call creates the file `arrived` in the directory, and is answered when the file `release` exists.
 const slowServer = "E2E_SLOW_SERVER"
 
 func runSlowServer() int {
@@ -180,7 +180,7 @@ func runSlowServer() int {
 	return 0
 }
 
-// Checks that a stop does not wait for open streams: they end, and the process ends soon after.
+// A stop ends open streams instead of waiting for them.
 func TestStop_EndsOpenStreams(t *testing.T) {
 	t.Parallel()
 	p := stack.Start(t, stack.WriteConfig(t, stack.Options{Servers: fmt.Sprintf("  program: {stdio: {command: [%q]}}", gosdk.BuildServer(t)), Policy: openAll}))
@@ -202,5 +202,4 @@ func TestStop_EndsOpenStreams(t *testing.T) {
 	}
 }
 
-// openAll allows every method.
 const openAll = "version: 1\ndefault: allow\nrules:\n  - {name: all, match: {method: \"*\"}, action: allow}\n"

@@ -10,14 +10,14 @@ import (
 // kind is the type name under which [direction] is registered with toxiproxy.
 const kind = "sluice"
 
-// The states of [Proxy.DropCommitResponses] are: no fault, wait for a commit, and drop responses.
+// The states of [Proxy.DropCommitResponses].
 const (
 	commitsPass int32 = iota
 	commitAwaited
 	commitSeen
 )
 
-// commit is the end of the message with which a client of PostgreSQL commits.
+// commit is the end of the message with which a PostgreSQL client commits.
 var commit = []byte("commit\x00")
 
 // faultState is the state of the faults that toxiproxy lacks. All connections of a proxy share it.
@@ -45,8 +45,8 @@ type direction struct {
 	up   bool
 }
 
-// link is the state of one direction of one connection. togglesAtOpen is the value of dropToggles when the connection
-// was opened.
+// link is the state of one direction of a connection. togglesAtOpen is the value of dropToggles when the connection was
+// opened.
 type link struct{ togglesAtOpen int64 }
 
 // NewState implements toxics.StatefulToxic.
@@ -57,8 +57,8 @@ func (d *direction) NewState() any {
 	return &link{togglesAtOpen: d.wire.dropToggles.Load()}
 }
 
-// isLost reports whether a connection drops everything: it was opened during [Proxy.DropSilently], or existed at its
-// start.
+// isLost reports whether a connection drops all data: it was opened during [Proxy.DropSilently], or existed when
+// DropSilently was called.
 func (d *direction) isLost(l *link) bool {
 	return l.togglesAtOpen%2 == 1 || d.wire.dropToggles.Load() != l.togglesAtOpen
 }
@@ -73,7 +73,7 @@ func (d *direction) Pipe(stub *toxics.ToxicStub) {
 		case c := <-stub.Input:
 			switch {
 			case d.isLost(l) && c == nil:
-				<-stub.Interrupt // the other end does not receive the end of the connection
+				<-stub.Interrupt // the other end is not told that the connection has ended
 				return
 			case d.isLost(l):
 				continue

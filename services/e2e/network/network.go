@@ -1,6 +1,5 @@
-// Package network provides a proxy for a server, with which a test chooses how the network between clients and the
-// server fails. The faults are those of toxiproxy, and two that toxiproxy lacks: [Proxy.DropSilently] and
-// [Proxy.DropCommitResponses].
+// Package network provides a proxy that simulates network faults between clients and a server. The faults are those of
+// toxiproxy, and two that toxiproxy lacks: [Proxy.DropSilently] and [Proxy.DropCommitResponses].
 package network
 
 import (
@@ -21,7 +20,7 @@ type Proxy struct {
 
 	proxy *toxiproxy.Proxy
 	wire  *faultState
-	added []string // the toxics of the current fault
+	added []string // the toxics that implement the current fault
 }
 
 // Start starts a proxy for the server at the given address. The proxy is stopped when the test ends.
@@ -48,10 +47,10 @@ func Start(t testing.TB, server string) *Proxy {
 // Refuse closes all connections and refuses new ones.
 func (p *Proxy) Refuse(testing.TB) { p.proxy.Stop() }
 
-// Silence accepts connections but delivers nothing on them. The connections end when the fault ends.
+// Silence accepts connections but delivers no data on them. The connections end when the fault ends.
 func (p *Proxy) Silence(t testing.TB) { p.addToxics(t, "timeout", `{"timeout": 0}`) }
 
-// Delay delays everything by the given time, in both directions.
+// Delay delays all data in both directions.
 func (p *Proxy) Delay(t testing.TB, by time.Duration) {
 	p.addToxics(t, "latency", fmt.Sprintf(`{"latency": %d}`, by.Milliseconds()))
 }
@@ -59,15 +58,15 @@ func (p *Proxy) Delay(t testing.TB, by time.Duration) {
 // Reset resets each connection as soon as data is sent on it.
 func (p *Proxy) Reset(t testing.TB) { p.addToxics(t, "reset_peer", `{"timeout": 0}`) }
 
-// DropSilently drops everything on the connections that exist and on those that are opened during the fault, including
-// the closing of a connection. A firewall that forgets connections does the same. These connections never recover.
+// DropSilently drops all data on existing connections and on those that are opened during the fault. The other end is
+// not told when a connection is closed, as with a firewall that has lost its state. These connections never recover.
 func (p *Proxy) DropSilently(testing.TB) { p.wire.toggleDrop() }
 
-// DropCommitResponses lets the next commit to PostgreSQL arrive. After that it closes connections instead of delivering
-// responses of the server.
+// DropCommitResponses forwards the next commit to PostgreSQL. After that it closes connections instead of forwarding
+// the server's responses.
 func (p *Proxy) DropCommitResponses(testing.TB) { p.wire.commits.Store(commitAwaited) }
 
-// OpenedConnections returns the number of connections that clients have opened so far.
+// OpenedConnections returns the number of connections that clients have opened.
 func (p *Proxy) OpenedConnections() int64 { return p.wire.opened.Load() }
 
 // EndFault ends the current fault.

@@ -16,18 +16,18 @@ import (
 )
 
 const (
-	marker         = ".complete"            // file in the folder of a complete install
+	marker         = ".complete"            // file in the directory of a complete install
 	nodeLink       = ".bin/node"            // npm's link to the platform's binary, in node_modules
 	patience       = 5 * time.Minute        // time limit of one install, including the wait for another process
 	lockRetry      = 100 * time.Millisecond // pause between attempts to acquire the lock of another process
 	maxErrorOutput = 2000                   // maximum length of npm's output in an error, in bytes
 )
 
-// Cache is a folder in which sets are installed. Each version of a set has its own subfolder. Several processes may
-// share a cache. The zero value has no folder and installs nothing.
+// Cache is a directory in which sets are installed. Each version of a set has its own subdirectory. Several processes
+// may share a cache. The zero value has no directory and installs nothing.
 type Cache struct{ dir string }
 
-// Open returns the user's cache: sluice/npm in the folder of [os.UserCacheDir]. It creates nothing.
+// Open returns the user's cache: sluice/npm in the directory [os.UserCacheDir]. It does not create it.
 func Open() (Cache, error) {
 	user, err := os.UserCacheDir()
 	if err != nil {
@@ -39,9 +39,9 @@ func Open() (Cache, error) {
 // At returns the cache in dir, an absolute path.
 func At(dir string) Cache { return Cache{dir: dir} }
 
-// Install returns the folder of a set, and installs the set if necessary. An install needs npm 9 or later in PATH and a
-// connection to npm's registry. An installed set needs neither. Concurrent calls wait for each other, even if they are
-// in different processes. A failed install leaves no folder that a later call could use.
+// Install returns the directory of a set, and installs the set if necessary. An install needs npm 9 or later in PATH
+// and a connection to the npm registry. An installed set needs neither. Concurrent calls wait for each other, even in
+// different processes. A failed install leaves no directory that a later call could use.
 func (c Cache) Install(ctx context.Context, s Set) (Dir, error) {
 	if c.dir == "" {
 		return "", fmt.Errorf("install npm set %q: the cache has no folder: use npm.Open or npm.At", s)
@@ -60,8 +60,8 @@ func (c Cache) Install(ctx context.Context, s Set) (Dir, error) {
 	return Dir(dir), nil
 }
 
-// NodeBinary returns the path of Node 22, and installs the set [Node] if necessary. The folder of the binary has no
-// other program, so it may be added to a PATH.
+// NodeBinary returns the path of Node 22, and installs the set [Node] if necessary. The binary's directory contains no
+// other program, so it may be added to PATH.
 func (c Cache) NodeBinary(ctx context.Context) (string, error) {
 	dir, err := c.Install(ctx, Node)
 	if err != nil {
@@ -79,7 +79,7 @@ func complete(dir string) bool {
 	return err == nil
 }
 
-// installLocked installs s into dir under the lock, unless another process has done so.
+// installLocked installs s into dir while it holds the lock, unless another process has installed it.
 func (c Cache) installLocked(ctx context.Context, s Set, files fs.FS, dir string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -97,11 +97,11 @@ func (c Cache) installLocked(ctx context.Context, s Set, files fs.FS, dir string
 	return c.installFresh(ctx, s, files, dir)
 }
 
-// installFresh installs into a temporary folder and renames that folder to dir when it is complete. The caller must
-// hold the lock.
+// installFresh installs into a temporary directory and renames it to dir when it is complete. The caller must hold the
+// lock.
 func (c Cache) installFresh(ctx context.Context, s Set, files fs.FS, dir string) (err error) {
 	unfinished := filepath.Join(c.dir, ".unfinished-"+string(s))
-	// A process that was killed during an install or a removal may have left both folders.
+	// A process that was killed during an install or a removal may have left these directories.
 	if err := errors.Join(os.RemoveAll(unfinished), os.RemoveAll(dir)); err != nil {
 		return fmt.Errorf("remove an unfinished install: %w", err)
 	}
@@ -112,7 +112,7 @@ func (c Cache) installFresh(ctx context.Context, s Set, files fs.FS, dir string)
 	if err := run(ctx, unfinished, s.install()); err != nil {
 		return err
 	}
-	// npm succeeds if an optional package can't be fetched, and the package of Node for each platform is optional.
+	// npm succeeds even if it can't fetch an optional package. Node's package for each platform is optional.
 	if _, err := os.Stat(Dir(unfinished).Module(nodeLink)); s == Node && err != nil {
 		return fmt.Errorf("npm brought no Node for %s/%s: see that `npm ping` answers; if it does, sets/node lacks "+
 			"a package for this platform: add it and run relock.mjs", runtime.GOOS, runtime.GOARCH)

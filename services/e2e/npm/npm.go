@@ -1,5 +1,5 @@
-// Package npm installs the npm programs that end-to-end tests use: Node, and MCP clients and servers that are not part
-// of the project. Each set of packages is pinned by a lock file and installed once into a folder of the user's cache,
+// Package npm installs the npm packages that end-to-end tests use: Node, and MCP clients and servers that are not part
+// of the project. Each set of packages is pinned by a lock file. It is installed once into the user's cache directory,
 // without install scripts. After that, a set needs neither a network nor npm.
 package npm
 
@@ -13,11 +13,10 @@ import (
 	"runtime"
 )
 
-// Set names packages that are installed together, separately from all other sets. Its manifest and lock file are in
-// the folder of that name below sets.
+// Set names packages that are installed together, separately from all other sets. Its manifest and lock file are in a
+// directory of that name below sets.
 type Set string
 
-// The sets of packages.
 const (
 	// Node is Node 22 for the current platform.
 	Node Set = "node"
@@ -31,7 +30,7 @@ const (
 	ServerFilesystem Set = "server-filesystem"
 	// ServerMemory is the official MCP memory server.
 	ServerMemory Set = "server-memory"
-	// ServerEverything is the official MCP server that demonstrates every feature.
+	// ServerEverything is the official MCP server that demonstrates all features.
 	ServerEverything Set = "server-everything"
 	// Clients are MCP client libraries and programs: Vercel's AI SDK, LangChain's adapters, mcp-remote and
 	// mcporter.
@@ -42,8 +41,8 @@ const (
 	ClaudeFlow Set = "claude-flow"
 	// AssemblyScript is the AssemblyScript compiler.
 	AssemblyScript Set = "assemblyscript"
-	// Conformance is the official conformance suite. Conformance2 is version 0.2 of it, which tests the
-	// requirements of each protocol revision.
+	// Conformance is the official conformance suite. Conformance2 is its version 0.2, which tests the requirements of each
+	// protocol revision.
 	Conformance  Set = "conformance"
 	Conformance2 Set = "conformance-2"
 )
@@ -59,9 +58,10 @@ var manifests embed.FS
 //go:embed client.mjs typescript-sdk.mjs typescript-sdk-2.mjs clients.mjs
 var scripts embed.FS
 
-// ClientScripts returns a program for Node that drives the MCP client of a set, [TypeScriptSDK] or [TypeScriptSDK2],
-// with JSON lines. client is client.mjs, which describes the lines. The caller must save sdk as sdk.mjs, which
-// client.mjs imports. It contains the code that differs between the versions. Package npmtest sends the lines.
+// ClientScripts returns a Node program that controls the MCP client of a set, [TypeScriptSDK] or [TypeScriptSDK2]. It
+// reads its commands as JSON lines, which client.mjs describes. client is the content of client.mjs. sdk contains the
+// code that differs between the versions; the caller must save it as sdk.mjs, which client.mjs imports. Package npmtest
+// sends the commands.
 func ClientScripts(s Set) (client, sdk []byte, err error) {
 	if client, err = scripts.ReadFile("client.mjs"); err != nil {
 		return nil, nil, err
@@ -72,12 +72,12 @@ func ClientScripts(s Set) (client, sdk []byte, err error) {
 	return client, sdk, nil
 }
 
-// ClientsScript returns a program for Node that drives a client of the sets [Clients], [TypeScriptSDK] or
-// [TypeScriptSDK2] through its features. The program describes its arguments.
+// ClientsScript returns a Node program that uses the features of a client in the sets [Clients], [TypeScriptSDK] or
+// [TypeScriptSDK2]. The program itself describes its arguments.
 func ClientsScript() ([]byte, error) { return scripts.ReadFile("clients.mjs") }
 
-// Dir is the folder of an installed set. All tests on the machine share the folder: they may read and run its files,
-// but not write to it.
+// Dir is the directory of an installed set. All tests on the machine share it: they may read and run its files, but not
+// write to it.
 type Dir string
 
 // Module returns the path of a file in node_modules, such as "claude-flow/bin/cli.js".
@@ -85,8 +85,7 @@ func (d Dir) Module(path string) string {
 	return filepath.Join(string(d), "node_modules", filepath.FromSlash(path))
 }
 
-// files returns the set's manifest and lock file, and a digest of everything that determines the result of an
-// install.
+// files returns the set's manifest and lock file, and a digest of all inputs of an install.
 func (s Set) files() (files fs.FS, digest string, err error) {
 	files, err = fs.Sub(manifests, "sets/"+string(s))
 	if err != nil {
@@ -105,7 +104,7 @@ func (s Set) files() (files fs.FS, digest string, err error) {
 }
 
 // install returns npm's arguments. Optional packages are installed only for the sets that consist of one optional
-// package for each platform.
+// package per platform.
 func (s Set) install() []string {
 	optional := "--omit=optional"
 	if s == Node || s == ClaudeCode {
@@ -113,7 +112,7 @@ func (s Set) install() []string {
 	}
 	return []string{
 		"ci", "--ignore-scripts", optional, "--no-audit", "--no-fund", "--loglevel=error",
-		// With npm's defaults, the wait for a registry that does not respond exceeds a minute.
+		// With npm's defaults, npm waits longer than a minute for a registry that does not respond.
 		"--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000",
 	}
 }

@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	replyTimeout = 2 * time.Minute // longest wait for one response; the SDK's default time-out is 60 s
-	exitTimeout  = 5 * time.Second // longest time in which the process ends after its input was closed
+	replyTimeout = 2 * time.Minute // maximum wait for one response; the SDK's default timeout is 60 s
+	exitTimeout  = 5 * time.Second // maximum time in which the process must exit after its input was closed
 	longestLine  = 64 << 20        // size limit of one response, in bytes
 )
 
-// Client runs the official TypeScript SDK in its own process. Its methods are safe for concurrent use. Errors of
-// the SDK are in the [Reply]. If the process itself fails, the test fails and the error of the reply is named
+// Client runs the official TypeScript SDK in a separate process. Its methods are safe for concurrent use. [Reply]
+// contains the SDK's errors. If the process itself fails, the test fails, and the reply contains an error named
 // HarnessError.
 type Client struct {
 	t testing.TB
@@ -35,17 +35,17 @@ type Client struct {
 	in      io.WriteCloser
 	last    int64
 	waiting map[int64]chan Reply
-	ended   error // the reason why no more responses arrive, or nil while the process runs
+	ended   error // the reason for which no more responses arrive, or nil while the process runs
 }
 
-// ToolCall is a `tools/call` as users of the SDK write it.
+// ToolCall contains the parameters of a `tools/call` request as the SDK's users write them.
 type ToolCall struct {
 	// Name is the name of the tool.
 	Name string
-	// Arguments is any value that marshals to a JSON object. If it is nil, none are sent. Integers of any size are
-	// sent digit for digit.
+	// Arguments is any value that marshals to a JSON object. If it is nil, the request has no arguments. All digits of an
+	// integer are sent.
 	Arguments any
-	// Meta is sent as `_meta`. If it is nil, it is not sent.
+	// Meta is sent as `_meta` unless it is nil.
 	Meta map[string]any
 	// Progress requests progress notifications. Each notification restarts the timeout.
 	Progress bool
@@ -53,7 +53,7 @@ type ToolCall struct {
 	Timeout time.Duration
 }
 
-// command is one line sent to the program; client.mjs describes it.
+// command is one line of the program's input, which client.mjs describes.
 type command struct {
 	ID        int64          `json:"id"`
 	Op        string         `json:"op"`
@@ -70,14 +70,15 @@ type command struct {
 }
 
 // StartClient starts a client with version 1 of the SDK and connects it to the Streamable HTTP endpoint at url. If
-// token is empty, no bearer token is sent. The test fails if the client can't connect. The process is stopped when the
-// test ends.
+// token is empty, the client sends no bearer token. The test fails if the client can't connect. The process is stopped
+// when the test ends.
 func StartClient(t testing.TB, url, token string) *Client {
 	t.Helper()
 	return StartClientVersion(t, npm.TypeScriptSDK, url, token)
 }
 
-// StartClientVersion is like StartClient with a version of the SDK: [npm.TypeScriptSDK] or [npm.TypeScriptSDK2].
+// StartClientVersion is like StartClient but also selects the SDK's version: [npm.TypeScriptSDK] or
+// [npm.TypeScriptSDK2].
 func StartClientVersion(t testing.TB, version npm.Set, url, token string) *Client {
 	t.Helper()
 	c := NewClient(t, version)
@@ -87,7 +88,8 @@ func StartClientVersion(t testing.TB, version npm.Set, url, token string) *Clien
 	return c
 }
 
-// NewClient starts a client of a version without connecting it. The process is stopped when the test ends.
+// NewClient starts a client with this version of the SDK and does not connect it. The process is stopped when the test
+// ends.
 func NewClient(t testing.TB, version npm.Set) *Client {
 	t.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), Node(t), script(t, version))
@@ -116,8 +118,7 @@ func NewClient(t testing.TB, version npm.Set) *Client {
 	return c
 }
 
-// stop closes the input of the process, which ends the process. It kills the process if it still runs after
-// exitTimeout.
+// stop closes the process's input, so that it exits. It kills the process if it still runs after exitTimeout.
 func stop(t testing.TB, cmd *exec.Cmd, in io.Closer, read <-chan struct{}) {
 	t.Helper()
 	_ = in.Close() // the process may have ended already
@@ -129,8 +130,8 @@ func stop(t testing.TB, cmd *exec.Cmd, in io.Closer, read <-chan struct{}) {
 	}
 }
 
-// script writes the client program and a link to the SDK into a new folder, because Node resolves imports next to the
-// program. It returns the path of the program.
+// script writes the client program and a link to the SDK to a new directory, because Node resolves imports relative to
+// the program. It returns the program's path.
 func script(t testing.TB, version npm.Set) string {
 	t.Helper()
 	client, sdk, err := npm.ClientScripts(version)
@@ -154,14 +155,13 @@ func (c *Client) Connect(url, token string) Reply {
 	return c.roundTrip(command{Op: "connect", URL: url, Token: token})
 }
 
-// Negotiate is like Connect, but requests the server's revisions with `server/discover` first. Only version 2 of the
-// SDK can do that.
+// Negotiate is like Connect, but first requests the server's revisions with `server/discover`. Only version 2 of the
+// SDK supports it.
 func (c *Client) Negotiate(url, token string) Reply {
 	return c.roundTrip(command{Op: "connect", URL: url, Token: token, Negotiate: true})
 }
 
-// ListTools sends `tools/list`. After that, the SDK validates the results of calls against the output schemas in the
-// list.
+// ListTools sends `tools/list`. After that, the SDK validates the results of calls against the listed output schemas.
 func (c *Client) ListTools() Reply { return c.roundTrip(command{Op: "listTools"}) }
 
 // CallTool sends `tools/call` and waits for the result.
@@ -202,7 +202,7 @@ func (c *Client) roundTrip(cmd command) Reply {
 	}
 }
 
-// failHarness fails the test, because the process failed, not the SDK. It returns a reply with the error HarnessError.
+// failHarness fails the test because the process failed, not the SDK. It returns a reply with the error HarnessError.
 func (c *Client) failHarness(op string, err error) Reply {
 	c.t.Errorf("ask the TypeScript SDK's process to %s: %v", op, err)
 	return Reply{Error: &Error{Name: "HarnessError", Message: err.Error()}}
@@ -252,7 +252,7 @@ func (c *Client) deliver(reply Reply) {
 	}
 }
 
-// failAll makes all waiting callers and all later commands fail with the error why.
+// failAll returns the error why to all waiting callers and for all later commands.
 func (c *Client) failAll(why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

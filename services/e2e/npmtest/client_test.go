@@ -21,12 +21,12 @@ import (
 
 const (
 	token = "only-for-this-test"
-	// A client that parses numbers as doubles changes the numbers, and drops the fields that begin with x.
+	// A client that parses numbers as doubles changes these numbers, and drops the fields that begin with x.
 	oddTools  = `{"tools":[{"name":"odd","inputSchema":{"type":"object"},"xUnknown":{"n":9007199254740993},"_meta":{"x":1.50}}]}`
 	oddResult = `{"content":[{"type":"text","text":"hé"}],"structuredContent":{"n":18446744073709551615},"xUnknown":[1e400,-0.0]}`
 )
 
-// cannedServer is a server that responds with fixed bytes, some of which an SDK would change.
+// cannedServer responds with fixed bytes, some of which an SDK would change.
 type cannedServer struct {
 	mu   sync.Mutex
 	seen []string // HTTP method and JSON-RPC method of each request
@@ -214,7 +214,7 @@ func TestClient_WrongTokenIsReported(t *testing.T) {
 	}
 }
 
-// recordingTB is a testing.TB that records failures instead of failing.
+// recordingTB is a testing.TB that records failures and does not fail.
 type recordingTB struct {
 	testing.TB
 	failures []string

@@ -14,20 +14,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npm"
 )
 
-// ServerEverything returns the command that starts the official everything server over a transport:
-// `stdio`, or `sse` or `streamableHttp` on the port in the environment variable PORT.
+// ServerEverything returns the command that starts the official everything server over a transport: `stdio`, `sse` or
+// `streamableHttp`. With the last two it listens on the port in the environment variable PORT.
 func ServerEverything(t testing.TB, transport string) []string {
 	t.Helper()
 	return []string{Node(t), Install(t, npm.ServerEverything).Module("@modelcontextprotocol/server-everything/dist/index.js"), transport}
 }
 
-// MCPRemote returns the command of mcp-remote, which serves the HTTP endpoint at url over stdio.
+// MCPRemote returns the command that starts mcp-remote, which serves the HTTP endpoint at url over stdio.
 func MCPRemote(t testing.TB, url, token string) []string {
 	t.Helper()
 	return []string{Node(t), Install(t, npm.Clients).Module("mcp-remote/dist/proxy.js"), url, "--header", "Authorization: Bearer " + token, "--allow-http", "--transport", "http-only"}
 }
 
-// FeatureUse is the tool, prompt or resource that a client uses when it tries a feature of MCP.
+// FeatureUse is the tool, prompt or resource that a client uses when it tries an MCP feature.
 type FeatureUse struct {
 	Name      string         `json:"name,omitzero"`
 	URI       string         `json:"uri,omitzero"`
@@ -36,14 +36,14 @@ type FeatureUse struct {
 
 // FeatureResult is the result of a [FeatureUse].
 type FeatureResult struct {
-	// Listed contains the names, or the URIs, that the client has listed.
+	// Listed contains the names or URIs that the client has listed.
 	Listed []string `json:"listed"`
 	// Text is the text of the result. If there is no result, Error is the reason.
 	Text  string `json:"text"`
 	Error string `json:"error"`
 }
 
-// Libraries returns the clients that [Library] drives, with the sets that contain them.
+// Libraries returns the clients that [Library] supports and the sets that contain them.
 func Libraries() map[string]npm.Set {
 	return map[string]npm.Set{
 		"typescript-sdk": npm.TypeScriptSDK, "typescript-sdk-2": npm.TypeScriptSDK2, "typescript-sdk-2, without sessions": npm.TypeScriptSDK2,
@@ -51,8 +51,8 @@ func Libraries() map[string]npm.Set {
 	}
 }
 
-// Library makes the client with this name, which must be in [Libraries], use features at an endpoint in one session.
-// The client must support all features in tries.
+// Library makes a client use features at an endpoint in one session. name is a key of [Libraries]. The client must
+// support all features in tries.
 func Library(t testing.TB, name, url, token string, tries map[string]FeatureUse) map[string]FeatureResult {
 	t.Helper()
 	script, err := npm.ClientsScript()
@@ -75,7 +75,7 @@ func Library(t testing.TB, name, url, token string, tries map[string]FeatureUse)
 	return out
 }
 
-// Mcporter runs the command line of mcporter for one endpoint. Each use starts a process.
+// Mcporter runs the mcporter command for one endpoint. Each use starts a process.
 type Mcporter struct {
 	t             testing.TB
 	program, file string
@@ -122,8 +122,8 @@ func (m *Mcporter) output(args ...string) jsontext.Value {
 	return output(m.t, append([]string{m.program, "--config", m.file}, args...)...)
 }
 
-// ClaudeCode makes Claude Code add an endpoint to its servers. It returns the output of `claude mcp list`, which says
-// whether the endpoint is connected. Claude Code needs no login for this, and connects to no other endpoint.
+// ClaudeCode adds an endpoint to Claude Code's servers. It returns the output of `claude mcp list`, which reports
+// whether the endpoint is connected. This command needs no login and connects to no other endpoint.
 func ClaudeCode(t testing.TB, url, token string) string {
 	t.Helper()
 	found, err := filepath.Glob(Install(t, npm.ClaudeCode).Module("@anthropic-ai/*/claude"))
@@ -147,7 +147,7 @@ func ClaudeCode(t testing.TB, url, token string) string {
 	return run("mcp", "list")
 }
 
-// members returns a string member of each object in a list. raw is an object, and the list is one of its members.
+// members returns the string member of each object in the array raw[list].
 func members(t testing.TB, raw jsontext.Value, list, member string) (all []string) {
 	t.Helper()
 	var whole map[string]jsontext.Value

@@ -14,12 +14,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npm"
 )
 
-// toolFailed is the exit code of the inspector for a result with isError.
+// toolFailed is the inspector's exit code for a result with isError.
 const toolFailed = 5
 
-// Inspector runs the command line of the official MCP inspector. Each call starts a process with a session of its own.
-// The command line has no option for progress or for a timeout, so calls use neither. The methods are safe for
-// concurrent use.
+// Inspector runs the official MCP inspector's command line. Each call starts a process with its own session. The
+// command line has no option for progress or for a timeout, so calls ignore both. The methods are safe for concurrent
+// use.
 type Inspector struct {
 	t                testing.TB
 	node, cli        string
@@ -35,8 +35,8 @@ func NewInspector(t testing.TB, url, token string) *Inspector {
 	}
 }
 
-// CallTool sends `tools/call` and waits for the result. It uses only the name and the arguments of the call. If the
-// inspector fails, the error has the name InspectorError and the exit code of the inspector.
+// CallTool sends `tools/call` and waits for the result. It uses only the call's name and arguments. If the inspector
+// fails, the error is named InspectorError and contains the inspector's exit code.
 func (i *Inspector) CallTool(call ToolCall) Reply {
 	args, err := json.Marshal(call.Arguments)
 	if err != nil {

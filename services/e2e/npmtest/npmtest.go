@@ -1,5 +1,5 @@
 // Package npmtest provides the programs of package npm to tests: Node, MCP servers and MCP clients. It installs missing
-// programs. If an install fails, the test fails with an error that says what to do; the test is not skipped.
+// programs. If an install fails, the test fails with an error that describes what to do; it is not skipped.
 package npmtest
 
 import (
@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npm"
 )
 
-// Install returns the folder of a set, and installs the set if necessary.
+// Install returns the directory of a set, and installs the set if necessary.
 func Install(t testing.TB, set npm.Set) npm.Dir {
 	t.Helper()
 	dir, err := cache(t).Install(t.Context(), set)
@@ -28,23 +28,23 @@ func Node(t testing.TB) string {
 	return node
 }
 
-// ClaudeFlow returns the command that starts Claude Flow's MCP server over stdio. The server must run in a writable
-// folder of its own, and its environment must have only PATH and HOME, because with a provider's key it refuses to
-// create agents.
+// ClaudeFlow returns the command that starts Claude Flow's MCP server over stdio. The server must run in its own
+// writable directory. Its environment must contain only PATH and HOME, because it refuses to create agents if it finds
+// a provider's key.
 func ClaudeFlow(t testing.TB) []string {
 	t.Helper()
 	return []string{Node(t), Install(t, npm.ClaudeFlow).Module("claude-flow/bin/cli.js"), "mcp", "start"}
 }
 
-// Conformance returns the command of the official conformance suite for servers. set selects its version. The
-// caller appends `--url` and the URL of the server.
+// Conformance returns the command that runs the official conformance suite for servers, in the version set. The caller
+// appends `--url` and the server's URL.
 func Conformance(t testing.TB, set npm.Set) []string {
 	t.Helper()
 	return []string{Node(t), Install(t, set).Module("@modelcontextprotocol/conformance/dist/index.js"), "server"}
 }
 
-// ConformanceOfClients returns the command of the official conformance suite for clients. The caller appends
-// `--scenario` with a scenario, and `--command` with the command of the client.
+// ConformanceOfClients returns the command that runs the official conformance suite for clients. The caller appends
+// `--scenario` with a scenario, and `--command` with the client's command.
 func ConformanceOfClients(t testing.TB, set npm.Set) []string {
 	t.Helper()
 	return append(Conformance(t, set)[:2], "client")
@@ -56,12 +56,12 @@ func ServerMemory(t testing.TB) []string {
 	return []string{Node(t), Install(t, npm.ServerMemory).Module("@modelcontextprotocol/server-memory/dist/index.js")}
 }
 
-// ServerFilesystem returns the command that starts the official file system server over stdio. It serves only the
-// given folders, at least one.
-func ServerFilesystem(t testing.TB, folders ...string) []string {
+// ServerFilesystem returns the command that starts the official file system server over stdio. It serves only the given
+// directories, at least one.
+func ServerFilesystem(t testing.TB, dirs ...string) []string {
 	t.Helper()
 	script := Install(t, npm.ServerFilesystem).Module("@modelcontextprotocol/server-filesystem/dist/index.js")
-	return append([]string{Node(t), script}, folders...)
+	return append([]string{Node(t), script}, dirs...)
 }
 
 func cache(t testing.TB) npm.Cache {

@@ -9,30 +9,30 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Reply is the response to one command. It has either Result or Error.
+// Reply is the response to one command. It contains either Result or Error.
 type Reply struct {
 	// ID is the id of the command.
 	ID int64 `json:"id"`
-	// Result is the value that the SDK returned. The program marshals it again: numbers are doubles, and unknown fields
-	// are present only where the SDK's schema allows them. [Reply.Message] returns the bytes that were received.
+	// Result is the value that the SDK returned. The program marshals it again, so numbers are doubles, and unknown fields
+	// are present only if the SDK's schema allows them. [Reply.Message] returns the bytes that were received.
 	Result jsontext.Value `json:"result"`
 	// Error is the error that the SDK threw, or nil.
 	Error *Error `json:"error"`
-	// Progress contains the params of the progress notifications, in order and without the token.
+	// Progress contains the params of the progress notifications without the token, in order.
 	Progress []jsontext.Value `json:"progress"`
-	// HTTP contains the POST requests of this command that have a response, in the order of the responses.
+	// HTTP contains this command's POST requests that have a response, in the order of the responses.
 	HTTP []Exchange `json:"http"`
 }
 
-// Error is an error of the SDK.
+// Error is an error that the SDK threw.
 type Error struct {
 	// Name is the class of the error: McpError for a JSON-RPC error, StreamableHTTPError for an HTTP status.
 	Name string `json:"name"`
 	// Code is the JSON-RPC code or the HTTP status, or 0 if there is none.
 	Code int64 `json:"code"`
-	// Message is the text of the error. The SDK puts its text before the server's text.
+	// Message is the error message. It begins with the SDK's own message, which the server's message follows.
 	Message string `json:"message"`
-	// Data is the data of the JSON-RPC error, with numbers as doubles, or nil.
+	// Data is the data of the JSON-RPC error, with numbers as doubles. It is nil if there is none.
 	Data jsontext.Value `json:"data"`
 }
 
@@ -49,15 +49,15 @@ type Exchange struct {
 	Status int `json:"status"`
 	// Headers contains the headers of the response, with names in lower case.
 	Headers map[string]string `json:"headers"`
-	// Body is the body of the response, which may be an event stream. If the body is incomplete, Body is the part that was
+	// Body is the response body, which may be an event stream. If it is incomplete, it contains the bytes that were
 	// received within two seconds after the SDK returned.
 	Body string `json:"body"`
-	// Broken is the reason why the body is incomplete. It is empty if the body is complete.
+	// Broken is the reason for which the body is incomplete. It is empty if the body is complete.
 	Broken string `json:"broken"`
 }
 
-// Messages returns the JSON-RPC messages of the response, byte for byte, from a JSON body or from an event stream.
-// For any other media type it returns nil.
+// Messages returns the JSON-RPC messages in the response byte for byte, from a JSON body or an event stream. For other
+// media types it returns nil.
 func (e Exchange) Messages() []string {
 	mediaType, _, _ := strings.Cut(e.Headers["content-type"], ";")
 	switch mediaType {
@@ -70,7 +70,7 @@ func (e Exchange) Messages() []string {
 	}
 }
 
-// events returns the data of all events of a stream that have data (WHATWG HTML, section 9.2).
+// events returns the data of each event in a stream (WHATWG HTML, section 9.2). Events without data are left out.
 func events(stream string) []string {
 	var all []string
 	var data []string
@@ -104,20 +104,20 @@ func (r Reply) Message(t testing.TB) string {
 
 // ToolResult is a result of `tools/call`.
 type ToolResult struct {
-	// IsError reports whether the tool failed or the call was refused.
+	// IsError is true if the tool failed or the call was refused.
 	IsError bool `json:"isError"`
-	// Content contains the content for the model. Only text is parsed.
+	// Content contains the content for the model. Only text content is parsed.
 	Content []struct {
 		Type string `json:"type"`
 		Text string `json:"text"`
 	} `json:"content"`
-	// StructuredContent is the structured content, with numbers as doubles, or nil.
+	// StructuredContent is the structured content with numbers as doubles, or nil.
 	StructuredContent jsontext.Value `json:"structuredContent"`
 	// Meta is the result's `_meta`.
 	Meta map[string]jsontext.Value `json:"_meta"`
 }
 
-// Text returns the text of all content, one line each.
+// Text returns all text content, one line for each part.
 func (r ToolResult) Text() string {
 	var b strings.Builder
 	for i, piece := range r.Content {

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
 )
 
-// start starts a stdio server in a new folder, with only PATH and HOME in its environment, and connects to the server.
+// start starts a stdio server in a new directory, with only PATH and HOME in its environment, and connects to it.
 func start(t *testing.T, command []string) *mcp.ClientSession {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
@@ -23,7 +23,7 @@ func start(t *testing.T, command []string) *mcp.ClientSession {
 	if err != nil {
 		t.Fatalf("start %v: %v", command, err)
 	}
-	t.Cleanup(func() { _ = session.Close() }) // the test has no more assertions
+	t.Cleanup(func() { _ = session.Close() }) // no assertion follows
 	return session
 }
 

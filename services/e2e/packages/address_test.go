@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// noLook denies the tool of the server to everybody but the agent `agent`.
+// noLook denies the server's tool to everyone except the agent `agent`.
 const noLook = `version: 1
 name: addresses
 default: deny
@@ -21,8 +21,8 @@ rules:
   - {name: look, match: {tool: look, principal: agent}, action: allow}
 `
 
-// gitRepository creates a git repository with a package, and returns its folder and the id of its first commit. A second
-// commit changes the version of the package to 1.1.0.
+// gitRepository creates a git repository with a package, and returns its directory and the id of its first commit. A
+// second commit changes the version of the package to 1.1.0.
 func gitRepository(t *testing.T) (dir, first string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "repository")
@@ -106,7 +106,7 @@ func TestNpx_PackagesAreInstalledFromAddresses(t *testing.T) {
 	}
 }
 
-// programsWithoutGit returns a folder with the programs that npm needs, except for git.
+// programsWithoutGit returns a directory with the programs that npm needs, except for git.
 func programsWithoutGit(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()

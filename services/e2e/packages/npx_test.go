@@ -25,7 +25,7 @@ const (
 // acme is the manifest of a package with an install script.
 var acme = map[string]any{"bin": map[string]string{"server": "cli.js"}, "scripts": map[string]string{"postinstall": "node install.js"}}
 
-// lookResult is the result of the server's tool.
+// lookResult is the result of a call to the server's tool.
 type lookResult struct {
 	Program, Version, Cwd, Key string
 	Args, Wrote                []string
@@ -37,7 +37,7 @@ type lookResult struct {
 	}
 }
 
-// mesh is a configuration with npx servers, and the process that runs with it.
+// mesh is a mesh with npx servers.
 type mesh struct {
 	*stack.Stack
 	registry *registry
@@ -102,7 +102,7 @@ func (m *mesh) runAsOperator(t *testing.T, args ...string) stack.CommandResult {
 	})
 }
 
-// installed returns the package folders of a server.
+// installed returns the package directories of a server.
 func (m *mesh) installed(server string) []string {
 	names, _ := filepath.Glob(filepath.Join(m.Dir, "data/gateway/programs", server, "*"))
 	return names
@@ -114,8 +114,8 @@ const servers = `  one: {stdio: {command: [npx, -y, "@acme/server@1.0.0", --flag
   open: {stdio: {command: [npx, -y, "@acme/server@1.0.0"], env: {npm_config_registry: "REGISTRY"}, sandbox: {mode: off}}}
 `
 
-// Case X21. Checks that the package of a server is installed once, and without the server's secrets. Only the
-// installation can write to the package's folder, and only the server's processes can read it.
+// Case X21. A server's package is installed once, and without the server's secrets. Only the installation can write to
+// the package's directory, and only the server's processes can read it.
 func TestNpx_PackageIsInstalledOnceAndReadOnly(t *testing.T) {
 	t.Parallel()
 	held := os.Getenv("SLUICE_TEST_NO_SANDBOX") == ""
@@ -178,7 +178,7 @@ func TestNpx_PackageIsInstalledOnceAndReadOnly(t *testing.T) {
 	if !held {
 		return
 	}
-	byLandlock := strings.Contains(m.runAsOperator(t, "status").Stdout, "held by Landlock") // Landlock does not restrict chmod, and status says so
+	byLandlock := strings.Contains(m.runAsOperator(t, "status").Stdout, "held by Landlock") // Landlock can't restrict chmod; status reports whether Landlock is used
 	for _, one := range []lookResult{first, got[1], two} {
 		one.Wrote = slices.DeleteFunc(one.Wrote, func(what string) bool { return byLandlock && what == "chmod" })
 		if !slices.Equal(one.Wrote, []string{"own"}) {
@@ -193,7 +193,7 @@ func TestNpx_PackageIsInstalledOnceAndReadOnly(t *testing.T) {
 	}
 }
 
-// Checks that a failed installation is reported to agents and operators, and that only operators receive npm's reason.
+// A failed installation is reported to agents and operators. Only operators receive npm's error.
 func TestNpx_FailedInstallationIsNamed(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -233,7 +233,7 @@ func TestNpx_FailedInstallationIsNamed(t *testing.T) {
 	}
 }
 
-// Case X21. Checks that an interrupted installation is never used, and that the package is installed again.
+// Case X21. An interrupted installation is never used, and the package is installed again.
 func TestNpx_InterruptedInstallationIsRepeated(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -262,8 +262,7 @@ func TestNpx_InterruptedInstallationIsRepeated(t *testing.T) {
 	}
 }
 
-// Checks that a package that no server uses is removed after a grace period, unless a server uses the package again
-// within that period.
+// A package that no server uses is removed after a grace period, unless a server uses it again within that period.
 func TestNpx_UnusedFolderIsRemoved(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -286,7 +285,7 @@ func TestNpx_UnusedFolderIsRemoved(t *testing.T) {
 	}
 	m.restart(t, none)
 	age()
-	m.restart(t, one) // the first configuration
+	m.restart(t, one) // restarts with the first configuration
 	if after := m.callLook(t, stack.AgentToken, "one").Program; after != before {
 		t.Errorf("the package was installed again: %s, before %s", after, before)
 	}
@@ -304,8 +303,8 @@ func TestNpx_UnusedFolderIsRemoved(t *testing.T) {
 	}
 }
 
-// Checks that a package without an exact version is updated when its installation is a day old. If the registry is
-// unavailable, the older version stays in use.
+// A package without an exact version is updated when its installation is a day old. If the registry is unavailable, the
+// older version stays in use.
 func TestNpx_FloatingVersionIsUpdated(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -355,8 +354,8 @@ func TestNpx_FloatingVersionIsUpdated(t *testing.T) {
 	eventually.Holds(t, "the older version is removed when no process runs it", func() bool { return len(m.installed("one")) == 1 })
 }
 
-// Checks that npx commands that the gateway does not install run unchanged, and that `config check` reports the
-// commands that install their package at each start.
+// npx commands that the gateway does not install run unchanged. `config check` reports those that install their package
+// at each start.
 func TestNpx_OtherFormsRunUnchanged(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -393,7 +392,7 @@ func TestNpx_OtherFormsRunUnchanged(t *testing.T) {
 	}
 }
 
-// Case X21. Checks that the server's limits apply to an installation, and that the error names the key of the limit.
+// Case X21. The server's limits apply to its installation, and the error names the limit's configuration key.
 func TestNpx_LimitsApplyToTheInstallation(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)

@@ -23,14 +23,14 @@ type registry struct {
 	url string
 
 	mu sync.Mutex
-	// packages contains the manifests by package and version. tarballs contains the archives by path.
+	// packages contains the manifests by package name and version. tarballs contains the archives by path.
 	packages map[string]map[string]map[string]any
 	latest   map[string]string
 	tarballs map[string][]byte
 	// fetched counts the requests for each tarball, by path.
 	fetched map[string]int
-	// requested receives the path of each requested archive, which is sent only after released is closed. If requested is
-	// nil, archives are sent at once.
+	// requested receives the path of each requested archive. The archive is sent only after released is closed. If
+	// requested is nil, archives are sent at once.
 	requested chan string
 	released  chan struct{}
 	// unavailable makes the registry respond to every request with an error.
@@ -124,7 +124,7 @@ func (r *registry) serve(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// downloadCount returns the number of times that a version of a package was fetched.
+// downloadCount returns the number of times that a package version was fetched.
 func (r *registry) downloadCount(name, version string) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,7 +136,7 @@ func (r *registry) downloadCount(name, version string) (n int) {
 	return n
 }
 
-// holdDownloads delays all archives until release is called. asked receives the path of each delayed archive.
+// holdDownloads delays all archives until release is called. asked receives each delayed archive's path.
 func (r *registry) holdDownloads() (asked <-chan string, release func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -156,7 +156,7 @@ func (r *registry) setUnavailable(away bool) {
 	r.unavailable = away
 }
 
-// tarball returns the archive of a version of a package.
+// tarball returns the archive of a package version.
 func (r *registry) tarball(t *testing.T, name, version string) []byte {
 	t.Helper()
 	r.mu.Lock()

@@ -1,7 +1,7 @@
 package packages_test
 
-// server is an MCP server in JavaScript. The result of its one tool says where the server runs, which files of its
-// program and which other places it can write to, and what the install script of its package has recorded.
+// server is an MCP server in JavaScript. Its only tool reports the server's directory, the program files and other
+// paths that it can write to, and what its package's install script has recorded.
 const server = `#!/usr/bin/env node
 const fs = require('fs'), path = require('path'), readline = require('readline');
 const here = path.dirname(__filename);

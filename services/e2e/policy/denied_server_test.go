@@ -20,14 +20,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// closedPolicy denies everything on every server, and one tool with a reason.
+// closedPolicy denies all requests to all servers, and gives a reason for one tool.
 const closedPolicy = "version: 1\nname: closed\ndefault: deny\ntools:\n  danger: {action: deny, reason: never here}\n"
 
-// mark is the text that an agent tries to send to a server.
+// mark is a string that an agent tries to send to a server.
 const mark = "MARK-7f3a"
 
 // recordingServer names the environment variable that makes this test binary run as a stdio server that records every
-// byte it receives. The value is the path of the record.
+// byte it receives. Its value is the path of the recording.
 const recordingServer = "SLUICE_TEST_RECORDING_SERVER"
 
 // runRecordingServer serves MCP over stdio and records every byte that it receives.
@@ -58,13 +58,13 @@ func runRecordingServer() int {
 	return 0
 }
 
-// tap is a proxy that records every byte that clients send to a server.
+// tap is a proxy that records every byte sent by clients to a server.
 type tap struct {
 	mu       sync.Mutex
 	recorded []byte
 }
 
-// startTap starts a tap for the server at url. It returns the tap and the URL of the tap.
+// startTap starts a tap for the server at url, and returns the tap and its URL.
 func startTap(t *testing.T, url string) (*tap, string) {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -121,15 +121,15 @@ func (k *tap) bytes() string {
 	return string(k.recorded)
 }
 
-// markedInitializes contains initialize requests with the mark in every place where a client may write text.
+// markedInitializes contains initialize requests with the mark in every string that a client may choose.
 var markedInitializes = []string{
 	`{"jsonrpc":"2.0","id":"` + mark + `","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"` + mark + `":{},"experimental":{"x":"` + mark + `"}},` +
 		`"clientInfo":{"name":"` + mark + `","version":"` + mark + `","title":"` + mark + `","` + mark + `":1},"instructions":"` + mark + `","_meta":{"x":"` + mark + `","progressToken":"` + mark + `"}}}`,
 	`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"` + mark + `","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`,
 }
 
-// messagesWithoutRule returns messages of every method that needs no rule, with the mark in every place where a client
-// may write text.
+// messagesWithoutRule returns messages of every method that needs no rule. They contain the mark in every string that a
+// client may choose.
 func messagesWithoutRule() []string {
 	long := strings.Repeat(mark, 100)
 	var out []string
@@ -161,7 +161,8 @@ func messagesWithoutRule() []string {
 }
 
 // sendMarkedMessages sends every request of [markedInitializes] and, in each session, every message of
-// [messagesWithoutRule], with the mark also in headers. It returns how many messages of messagesWithoutRule it sent.
+// [messagesWithoutRule]. The headers also contain the mark. It returns the number of messages of messagesWithoutRule
+// that it sent.
 func sendMarkedMessages(t *testing.T, url string) (sent int) {
 	t.Helper()
 	for _, initialize := range markedInitializes {
@@ -198,8 +199,8 @@ func sendMarkedMessages(t *testing.T, url string) (sent int) {
 	return sent
 }
 
-// Case X4. Checks that no text of an agent reaches a server on which policy denies everything, in any part of any
-// message, over HTTP and over stdio.
+// Case X4. Policy denies all requests to a server. No string chosen by the agent reaches the server in any part of any
+// message, over HTTP or stdio.
 func TestDeniedServer_ReceivesNoTextOfAnAgent(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)
@@ -238,8 +239,8 @@ func TestDeniedServer_ReceivesNoTextOfAnAgent(t *testing.T) {
 	}
 }
 
-// Case X4. Checks that a session that was opened while policy denied everything works once policy allows something.
-// Messages that were not sent before are not sent later.
+// Case X4. A session that was opened while policy denied everything can be used after policy allows a request. Messages
+// that were withheld before are not sent later.
 func TestDeniedServer_SessionWorksOncePolicyAllowsSomething(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, closedPolicy, "")
@@ -273,7 +274,8 @@ func TestDeniedServer_SessionWorksOncePolicyAllowsSomething(t *testing.T) {
 	}
 }
 
-// Case X4. Checks that a message that needs no rule is built from its known fields if policy allows something.
+// Case X4. If policy allows something, messages that need no rule are sent to the server, but the gateway builds them
+// from their known fields.
 func TestDeniedServer_PassingMessagesAreBuiltFromKnownFields(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)

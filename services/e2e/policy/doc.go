@@ -1,2 +1,2 @@
-// Package policy tests what policy denies and hides, from the point of view of clients and servers.
+// Package policy tests how denied and hidden requests appear to clients and servers.
 package policy

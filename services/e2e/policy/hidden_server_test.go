@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// hiddenServer and absentServer are names of equal length, so that responses can be compared byte by byte.
+// hiddenServer and absentServer have names of equal length, so that responses can be compared byte by byte.
 const (
 	hiddenServer = "raw"
 	absentServer = "zzz"
@@ -34,7 +34,7 @@ var hidingServerPolicies = map[string]string{
 	"a class is hidden, and all is denied": "version: 1\nname: p\ndefault: deny\nrules:\n  - {name: unseen, match: {category: destructive}, action: hide}\n",
 }
 
-// shownPolicies show the agent a part of the server, or deny calls openly.
+// shownPolicies allow the agent to see part of the server, or deny calls without hiding the tool.
 var shownPolicies = map[string]string{
 	"a tool is denied with a reason": "version: 1\nname: p\ndefault: deny\nrules:\n  - {name: unseen, match: {tool: hidden-*}, action: hide}\n" +
 		"  - {name: told, match: {tool: safe}, action: deny, reason: ask the owners}\n",
@@ -47,7 +47,7 @@ var shownPolicies = map[string]string{
 
 const bareInitialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`
 
-// requestsTo returns functions that build HTTP requests to one server, by the description of the request.
+// requestsTo returns functions that build HTTP requests to one server. The key describes the request.
 func requestsTo(server string) map[string]func(base string) *http.Request {
 	out := make(map[string]func(string) *http.Request)
 	modern := func(method, params string) string {
@@ -95,8 +95,8 @@ func requestsTo(server string) map[string]func(base string) *http.Request {
 	return out
 }
 
-// responseText returns everything that a client receives, without the server's name and without the parts that differ
-// between the responses to two equal requests.
+// responseText returns the whole response without the server's name and without the values that differ between the
+// responses to two equal requests.
 func responseText(t *testing.T, base, server string, r *http.Request) string {
 	t.Helper()
 	r.Header.Set("Authorization", "Bearer "+stack.AgentToken)
@@ -119,9 +119,9 @@ func maskVariableText(server, text string) string {
 	return strings.ReplaceAll(text, server, "NAME")
 }
 
-// Case X9. Checks that requests to a server that policy hides from the caller are answered like requests to a server
-// that is not configured. A server is hidden if policy hides at least one of its tools or methods and allows none. The
-// status, headers, body and records are the same, and the server receives no request.
+// Case X9. A server is hidden if policy hides at least one of its tools or methods and allows none. A request to a
+// hidden server gets the same response as a request to a server that is not configured. The status, headers, body and
+// records are equal, and the server receives no request.
 func TestHiddenServer_AnswersLikeAnAbsentOne(t *testing.T) {
 	t.Parallel()
 	for name, policy := range hidingServerPolicies {
@@ -130,7 +130,7 @@ func TestHiddenServer_AnswersLikeAnAbsentOne(t *testing.T) {
 			f := rawmesh.StartUnpinned(t, policy, "", hidingTools)
 			hidden, absent := requestsTo(hiddenServer), requestsTo(absentServer)
 			before := len(f.Upstream.Requests())
-			for range 2 { // before the gateway has any state of the caller, and after
+			for range 2 { // before and after the gateway has stored any state about the caller
 				for what, request := range hidden {
 					got, want := responseText(t, f.URL, hiddenServer, request(f.URL)), responseText(t, f.URL, absentServer, absent[what](f.URL))
 					if diff := cmp.Diff(want, got); diff != "" {
@@ -138,7 +138,7 @@ func TestHiddenServer_AnswersLikeAnAbsentOne(t *testing.T) {
 					}
 				}
 			}
-			_ = responseText(t, f.URL, absentServer, absent["initialize"](f.URL)) // for the comparison of the records
+			_ = responseText(t, f.URL, absentServer, absent["initialize"](f.URL)) // adds a record of the absent server for the comparison
 			if got := responseText(t, f.URL, hiddenServer, hidden["initialize"](f.URL)); !strings.HasPrefix(got, "404 ") || !strings.Contains(got, `\"NAME\" is configured here`) {
 				t.Errorf("the response to initialize is %s", got)
 			}
@@ -179,8 +179,7 @@ func checkEqualRecords(t *testing.T, f *rawmesh.Mesh) {
 
 func last[T any](all []T) T { return all[len(all)-1] }
 
-// Case X9. Checks that the responses for a hidden server and an absent server are equal at the URL for all servers,
-// too.
+// Case X9. The responses for a hidden server and an absent server are also equal at the URL for all servers.
 func TestHiddenServer_AnswersLikeAnAbsentOneAtTheSharedURL(t *testing.T) {
 	t.Parallel()
 	for name, policy := range hidingServerPolicies {
@@ -211,7 +210,7 @@ func TestHiddenServer_AnswersLikeAnAbsentOneAtTheSharedURL(t *testing.T) {
 	}
 }
 
-// Case X9. Checks that a server is visible if its calls are denied openly or if a part of the server is shown.
+// Case X9. A server is visible if its calls are denied without hiding it, or if part of it is shown.
 func TestHiddenServer_PartlyShownServerIsVisible(t *testing.T) {
 	t.Parallel()
 	for name, policy := range shownPolicies {
@@ -230,8 +229,8 @@ func TestHiddenServer_PartlyShownServerIsVisible(t *testing.T) {
 	}
 }
 
-// Case X9. Checks that a policy change applies to the next request: a server that the new policy allows is visible, and
-// a server that the new policy hides is gone from existing sessions, too.
+// Case X9. A policy change applies to the next request. A server that the new policy allows is visible, and a server
+// that it hides is also hidden from existing sessions.
 func TestHiddenServer_PolicyChangeAppliesToTheNextRequest(t *testing.T) {
 	t.Parallel()
 	const opened = "version: 1\nname: p\ndefault: deny\nrules:\n  - {name: unseen, match: {tool: hidden-*}, action: hide}\n  - {name: safe, match: {tool: safe}, action: allow}\n"
@@ -250,7 +249,7 @@ func TestHiddenServer_PolicyChangeAppliesToTheNextRequest(t *testing.T) {
 		t.Fatalf("%s", resp.Body)
 	}
 	stack.WriteFile(t, f.Policy, hides)
-	// c opens no other session, so only the new policy can cause the 404.
+	// c does not open another session, so only the new policy can cause the 404.
 	eventually.Holds(t, "the server is hidden from an existing session", func() bool { return c.Call("safe", "{}").Status == http.StatusNotFound })
 	if got := initialize(); !strings.HasPrefix(got, "404 ") {
 		t.Errorf("after the server was hidden again: %s", got)
@@ -262,8 +261,8 @@ func TestHiddenServer_PolicyChangeAppliesToTheNextRequest(t *testing.T) {
 	}
 }
 
-// Case X9. Checks that the command line prints the same for the hidden and the absent server. Listing the tools of all
-// servers does not fail because of a hidden server.
+// Case X9. The command line prints the same output for the hidden and the absent server. A hidden server does not make
+// listing the tools of all servers fail.
 func TestHiddenServer_CommandLinePrintsTheSame(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, hidingTools)

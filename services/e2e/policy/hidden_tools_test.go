@@ -20,12 +20,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// pairsVariable names the environment variable with the number of pairs of calls to time. If it is not set, the timing
+// pairsVariable names the environment variable that sets the number of call pairs to time. If it is not set, the timing
 // test is skipped.
 const pairsVariable = "SLUICE_PAIRS"
 
-// hidingPolicies are policies that hide tools of the server, and names of tools that do not exist. The other tools are
-// allowed, need approval, or are denied.
+// hidingPolicies hide some of the server's tools and some tool names that do not exist. The other tools are allowed,
+// need approval, or are denied.
 var hidingPolicies = map[string]string{
 	"allowed by default": "version: 1\nname: p\ndefault: allow\ntools:\n  secret-a: {action: hide}\n" +
 		"rules:\n  - {name: paced, match: {tool: \"*\"}, rate_limit: {max: 1000000, window: 60, per: [session]}}\n  - {name: unseen, match: {tool: hidden-*}, action: hide, reason: not for you}\n",
@@ -35,8 +35,8 @@ var hidingPolicies = map[string]string{
 
 const hidingTools = `[{"name":"safe","inputSchema":{}},{"name":"secret-a","inputSchema":{}},{"name":"hidden-b","inputSchema":{}},{"name":"plain-c","inputSchema":{}}]`
 
-// The patterns match the parts in which the responses to two calls always differ. The policy revision can differ
-// because the first list of the server makes a new revision, which may come between the calls.
+// These patterns match the values that always differ between the responses to two calls. The policy revision can
+// differ, because the server's first list creates a new revision, possibly between the calls.
 var (
 	decisionID     = regexp.MustCompile(`"id":"[0-9a-f]{8}-[^"]*"`)
 	policyRevision = regexp.MustCompile(`"policyRevision":"[0-9a-f]{64}"`)
@@ -46,13 +46,13 @@ var (
 func startHidingMesh(t *testing.T, policy string) (*rawmesh.Mesh, *stack.Client) {
 	t.Helper()
 	f := rawmesh.StartUnpinned(t, policy, "", hidingTools)
-	f.Connect(t).Call("safe", "{}") // so that the server is in the catalog and the revision stays the same
+	f.Connect(t).Call("safe", "{}") // adds the server to the catalog, so that the revision does not change later
 	return f, f.Connect(t)
 }
 
-// Case X9. Checks that a call of a hidden tool has the same response as a call of an absent tool, except for the id of
-// the decision. Nothing is sent to the server, and the records have the same content and length. This applies before
-// and after the client has listed the tools.
+// Case X9. A call to a hidden tool has the same response as a call to an absent tool, except for the decision id. The
+// server receives no request, and the records have the same fields and length. This holds before and after the client
+// has listed the tools.
 func TestHiddenTool_AnswersLikeAnAbsentOne(t *testing.T) {
 	t.Parallel()
 	for name, policy := range hidingPolicies {
@@ -88,7 +88,7 @@ func TestHiddenTool_AnswersLikeAnAbsentOne(t *testing.T) {
 	}
 }
 
-// checkRecordShapes compares the record of a hidden tool with that of an absent one.
+// checkRecordShapes compares the record for a hidden tool with the record for an absent one.
 func checkRecordShapes(t *testing.T, f *rawmesh.Mesh) {
 	t.Helper()
 	var of [2]*gatewayv1.Record
@@ -109,7 +109,7 @@ func checkRecordShapes(t *testing.T, f *rawmesh.Mesh) {
 	}
 }
 
-// Case X9. Checks that a listed tool can be called: before the client has listed it, and immediately after.
+// Case X9. A listed tool can be called before the client has listed it, and immediately after.
 func TestHiddenTool_ListedToolsCanBeCalled(t *testing.T) {
 	t.Parallel()
 	f, c := startHidingMesh(t, hidingPolicies["allowed by default"])
@@ -126,9 +126,8 @@ func TestHiddenTool_ListedToolsCanBeCalled(t *testing.T) {
 	}
 }
 
-// Case X9. Checks that the response time does not distinguish a hidden tool from an absent one. The test counts how
-// often the call of the hidden tool takes longer than the call of the absent tool in the same pair, which must be true
-// for about half of the pairs.
+// Case X9. The response time does not reveal whether a tool is hidden or absent. The test makes pairs of calls, one to
+// a hidden and one to an absent tool. In about half of the pairs, the call to the hidden tool must take longer.
 func TestHiddenTool_ResponseTimeDoesNotRevealIt(t *testing.T) {
 	pairs, _ := strconv.Atoi(os.Getenv(pairsVariable))
 	if pairs == 0 {
@@ -153,17 +152,17 @@ func TestHiddenTool_ResponseTimeDoesNotRevealIt(t *testing.T) {
 		slices.Sort(took[0])
 		slices.Sort(took[1])
 		t.Logf("%s: over %d pairs the hidden one is slower in %.2f %% (z %.2f); medians %v and %v", name, pairs, 100*share, z, took[0][pairs/2], took[1][pairs/2])
-		if math.Abs(z) > 4.5 { // by chance in one of 150,000 runs
+		if math.Abs(z) > 4.5 { // happens by chance in one of 150,000 runs
 			t.Errorf("%s: hidden and absent tools can be distinguished", name)
 		}
 	}
 }
 
-// pairsPerCaller is the number of pairs that one caller calls. It is small because a caller with a thousand refusals in
+// pairsPerCaller is the number of pairs per caller. It is small, because a caller with more than a thousand refusals in
 // a minute is slowed down.
 const pairsPerCaller = 400
 
-// connectManyAgents starts a mesh with a policy that hides tools, and connects n agents, each with a session.
+// connectManyAgents starts a mesh with a policy that hides tools, and connects n agents. Each has its own session.
 func connectManyAgents(t *testing.T, policy string, n int) []*stack.Client {
 	t.Helper()
 	up := rawmcp.Start(t, hidingTools)
@@ -181,8 +180,8 @@ func connectManyAgents(t *testing.T, policy string, n int) []*stack.Client {
 	return callers
 }
 
-// mannWhitney computes the Mann-Whitney U test. share is the share of all pairs in which the value of a is greater than
-// the value of b. z is the number of standard deviations by which share differs from one half.
+// mannWhitney computes the Mann-Whitney U test. share is the fraction of all pairs in which the value from a is greater
+// than the value from b. z is the number of standard deviations between share and one half.
 func mannWhitney(a, b []time.Duration) (share, z float64) {
 	sorted := slices.Sorted(slices.Values(b))
 	u := 0.0

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// TestMain runs the tests. If recordingServer is set, the process runs instead as a stdio server of a test.
+// TestMain runs the tests. If recordingServer is set, the process runs as a test's stdio server instead.
 func TestMain(m *testing.M) {
 	if os.Getenv(recordingServer) != "" {
 		os.Exit(runRecordingServer())

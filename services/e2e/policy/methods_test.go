@@ -41,8 +41,8 @@ func startLibraryServer(t *testing.T) string {
 	return web.URL
 }
 
-// Case T4. Checks that a method passes if a rule names it, and that the initialize result declares a capability only to
-// callers that may use the capability. Each request is recorded like a call.
+// Case T4. A method is allowed if a rule names it. The initialize result declares a capability only to callers that may
+// use it. Each request is recorded as calls are.
 func TestMethods_PassIfARuleNamesThem(t *testing.T) {
 	t.Parallel()
 	s := stack.StartInProcess(t, stack.Options{Servers: fmt.Sprintf("  library: {http: {url: %q}}", startLibraryServer(t)), Policy: `version: 1

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// startArchiveServer starts a server with prompts, resources and resource templates, some of which policy hides.
+// startArchiveServer starts a server with prompts, resources and resource templates. Policy hides some of them.
 func startArchiveServer(t *testing.T) string {
 	t.Helper()
 	s := mcp.NewServer(&mcp.Implementation{Name: "archive", Version: "1"}, nil)
@@ -48,8 +48,8 @@ rules:
   - {name: not-the-drafts, match: {uri: "note://team/drafts/*"}, action: deny, reason: drafts are not finished}
 `
 
-// Case T4. Checks that an official client lists only the prompts and resources that it may use, and can't get others
-// under any name. This applies to the URL of the server and to the URL of all servers.
+// Case T4. An official client lists only the prompts and resources that it may use, and can't get others under any
+// name. The test uses the server's URL and the URL for all servers.
 func TestPromptsAndResources_OnlyAllowedNamesAreVisible(t *testing.T) {
 	t.Parallel()
 	s := stack.StartInProcess(t, stack.Options{Servers: fmt.Sprintf("  archive: {http: {url: %q}}", startArchiveServer(t)), Policy: archivePolicy})

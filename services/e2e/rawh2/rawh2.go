@@ -1,4 +1,4 @@
-// Package rawh2 sends single HTTP/2 frames, so that tests can do what no correct gRPC client does.
+// Package rawh2 sends single HTTP/2 frames, so that tests can violate the protocol, which gRPC clients do not do.
 package rawh2
 
 import (
@@ -18,13 +18,13 @@ import (
 const (
 	// dialTimeout is the time limit of [Dial].
 	dialTimeout = 10 * time.Second
-	// newName is the first byte of a field with a new name that is added to the dynamic table. first is the indexed
-	// field of the newest entry (RFC 7541, sections 6.1, 6.2.1).
+	// newName is the first byte of a field with a new name that is added to the dynamic table. first is the index field
+	// for the table's newest entry (RFC 7541, sections 6.1, 6.2.1).
 	newName, first = 0x40, 0x80 | 62
 )
 
-// A Conn is an HTTP/2 connection on which the client may send anything. It is not safe for concurrent use. Unless it
-// was dialed with deaf, it reads and discards everything that the server sends.
+// A Conn is an HTTP/2 connection on which the client may send any bytes. It is not safe for concurrent use. Unless it
+// was dialed with deaf, it reads and discards the server's data.
 type Conn struct {
 	net.Conn
 	// Framer writes frames.
@@ -36,7 +36,7 @@ type Conn struct {
 }
 
 // Dial opens a connection, with TLS if cfg is not nil, and sends the HTTP/2 preface with the given settings. If deaf is
-// set, the connection never reads.
+// true, the connection never reads.
 func Dial(addr string, cfg *tls.Config, deaf bool, settings ...http2.Setting) (*Conn, error) {
 	conn, err := net.DialTimeout("tcp", addr, dialTimeout)
 	if err != nil {
@@ -60,14 +60,14 @@ func Dial(addr string, cfg *tls.Config, deaf bool, settings ...http2.Setting) (*
 
 func (c *Conn) discardInput() {
 	defer close(c.ended)
-	_, _ = io.Copy(io.Discard, c.Conn) // the content does not matter, only the end of the connection
+	_, _ = io.Copy(io.Discard, c.Conn) // only the end of the connection matters
 }
 
 // Ended returns a channel that is closed when the server has closed the connection. On a deaf connection it is
 // never closed.
 func (c *Conn) Ended() <-chan struct{} { return c.ended }
 
-// HeaderBlock returns the header block of a gRPC call with the additional fields. It does not use the dynamic table.
+// HeaderBlock returns the header block for a gRPC call with additional fields. It does not use the dynamic table.
 func HeaderBlock(method string, fields ...hpack.HeaderField) []byte {
 	var block bytes.Buffer
 	enc := hpack.NewEncoder(&block)
@@ -82,7 +82,8 @@ func HeaderBlock(method string, fields ...hpack.HeaderField) []byte {
 }
 
 // IndexedHeaderBlock returns a header block in which a field occurs n times. The first occurrence adds the field to the
-// dynamic table. Every other occurrence is a byte that refers to that entry. value is the length of the field's value.
+// dynamic table. Each further occurrence is one byte that refers to that entry. value is the length of the field's
+// value.
 func IndexedHeaderBlock(name string, value, n int) []byte {
 	block := hpackString([]byte{newName}, name)
 	block = hpackString(block, strings.Repeat("v", value))
@@ -90,15 +91,15 @@ func IndexedHeaderBlock(name string, value, n int) []byte {
 }
 
 func hpackString(to []byte, text string) []byte {
-	const most = 127 // the largest value of the 7-bit prefix of a length (RFC 7541, section 5.1)
+	const most = 127 // maximum of a length's 7-bit prefix (RFC 7541, section 5.1)
 	if len(text) < most {
 		return append(append(to, byte(len(text))), text...)
 	}
 	return append(binary.AppendUvarint(append(to, most), uint64(len(text)-most)), text...)
 }
 
-// Open opens a stream with a header block, which may need several frames, and returns the stream id. If end is set, the
-// request has no body.
+// Open opens a stream with a header block, which may need several frames, and returns the stream id. If end is true,
+// the request has no body.
 func (c *Conn) Open(block []byte, end bool) (uint32, error) {
 	const frame = 16 << 10
 	id := c.next
@@ -118,7 +119,7 @@ func (c *Conn) Open(block []byte, end bool) (uint32, error) {
 	return id, nil
 }
 
-// SendPartialMessage sends the first have bytes of a gRPC message whose prefix declares claimed bytes.
+// SendPartialMessage sends have bytes of a gRPC message whose prefix declares claimed bytes.
 func (c *Conn) SendPartialMessage(id uint32, claimed, have int) error {
 	head := binary.BigEndian.AppendUint32([]byte{0}, uint32(claimed))
 	if err := c.WriteData(id, false, head); err != nil {

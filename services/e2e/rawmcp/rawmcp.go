@@ -1,5 +1,5 @@
-// Package rawmcp is an MCP server for tests that records the exact bytes that it receives, and responds with the exact
-// bytes that a test sets. The server parses as little as possible, so that tests compare the bytes on the wire.
+// Package rawmcp provides an MCP server that records the exact bytes it receives and responds with the exact bytes that
+// a test sets. It parses as little as possible, so that tests can compare the bytes on the wire.
 package rawmcp
 
 import (
@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// Request is one POST as it was received.
+// Request is one received POST request.
 type Request struct {
 	// Body is the body, unchanged.
 	Body []byte
@@ -24,7 +24,7 @@ type Request struct {
 	Name string
 }
 
-// Server is an MCP server whose responses the test controls. It is safe for concurrent use.
+// Server is an MCP server with responses that the test sets. It is safe for concurrent use.
 type Server struct {
 	// URL is the URL of the MCP endpoint.
 	URL string
@@ -56,8 +56,8 @@ func Result(raw string) Answer {
 	}
 }
 
-// Start starts a server that lists the tools in tools, a JSON array. The server responds to every call with the text
-// "ran". It is stopped when the test ends.
+// Start starts a server that lists the tools in tools, a JSON array. It responds to every call with the text "ran", and
+// is stopped when the test ends.
 func Start(t testing.TB, tools string) *Server {
 	t.Helper()
 	s := &Server{answers: make(map[string]Answer), tools: tools}
@@ -67,7 +67,7 @@ func Start(t testing.TB, tools string) *Server {
 	return s
 }
 
-// SetAnswer sets the response to calls of a tool. An empty name means all methods except initialize, tools/list and
+// SetAnswer sets the response to calls to a tool. An empty name selects all methods except initialize, tools/list and
 // tools/call.
 func (s *Server) SetAnswer(tool string, answer Answer) {
 	s.mu.Lock()
@@ -82,15 +82,15 @@ func (s *Server) SetTools(tools string) {
 	s.tools = tools
 }
 
-// SetSecondPage sets the tools on the second page of the list, which has the cursor "2". If tools is empty, the list
-// has one page.
+// SetSecondPage sets the tools on the list's second page, which has the cursor "2". If tools is empty, the list has one
+// page.
 func (s *Server) SetSecondPage(tools string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.second = tools
 }
 
-// Calls returns the received tools/call requests, or only those of one tool.
+// Calls returns the received tools/call requests, or only those for one tool.
 func (s *Server) Calls(tool ...string) []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,10 +103,10 @@ func (s *Server) Calls(tool ...string) []Request {
 	return out
 }
 
-// ownSession is the session id of the sessions that the gateway opens to list the tools for itself.
+// ownSession is the id of the sessions in which the gateway lists the tools for itself.
 const ownSession = "own-session"
 
-// OwnRequests returns the messages that were received in the gateway's own sessions, in which it lists the tools.
+// OwnRequests returns the messages received in sessions in which the gateway lists the tools for itself.
 func (s *Server) OwnRequests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +120,7 @@ func (s *Server) Requests() []Request {
 	return append([]Request(nil), s.requests...)
 }
 
-// DropRequests drops the messages received so far, to free memory.
+// DropRequests discards the messages received so far, to free memory.
 func (s *Server) DropRequests() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +134,7 @@ func (s *Server) EndedSessions() []string {
 	return append([]string(nil), s.ended...)
 }
 
-// envelope contains the parts of a message that the server reads.
+// envelope contains the message members that the server reads.
 type envelope struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method"`

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Tools is the tool list of most servers in tests. Policies of tests have rules for these names.
+// Tools is the tool list that most servers in tests serve. Test policies have rules for these names.
 var Tools = ToolList("safe", "danger", "limited", "pay", "sync", "send", "note", "post", "refund", "secret", "large")
 
-// ToolList returns a tool list with tools of these names, as a JSON array.
+// ToolList returns a JSON array of tools with these names.
 func ToolList(names ...string) string {
 	list := make([]string, len(names))
 	for i, name := range names {

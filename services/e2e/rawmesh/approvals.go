@@ -8,10 +8,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Approval contains the fields of an approval in `sluice approvals list` that most tests read.
+// Approval contains the fields that most tests read from `sluice approvals list`.
 type Approval struct{ ID, State, Server, Tool string }
 
-// RunApprovals runs `sluice approvals` with a token. The output is for people, unlike that of [Mesh.RunApprovalsJSON].
+// RunApprovals runs `sluice approvals` with a token. The output is human-readable, unlike that of
+// [Mesh.RunApprovalsJSON].
 func (m *Mesh) RunApprovals(t *testing.T, token string, args ...string) stack.CommandResult {
 	t.Helper()
 	return stack.Run(t, stack.Command{Args: append([]string{"approvals", "--addr", m.GRPC}, args...), Env: []string{"SLUICE_TOKEN=" + token}})
@@ -53,7 +54,7 @@ func (m *Mesh) AwaitOnePending(t *testing.T) string {
 	return ""
 }
 
-// AwaitOnlyState waits until the mesh has exactly one approval and the approval is in a state.
+// AwaitOnlyState waits until the mesh has exactly one approval and it is in this state.
 func (m *Mesh) AwaitOnlyState(t *testing.T, state string) {
 	t.Helper()
 	var found []Approval

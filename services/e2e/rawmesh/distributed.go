@@ -10,16 +10,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Distributed is a mesh with one server whose roles run in processes of their own.
+// Distributed is a mesh with one server and a separate process for each role.
 type Distributed struct {
 	*stack.Distributed
-	// Upstream is the server.
+	// Upstream is the mesh's server.
 	Upstream *rawmcp.Server
 }
 
-// StartDistributed starts a mesh of five processes and a server with [rawmcp.Tools]. extra contains additional YAML for
-// the top level of the configuration, and env additional environment variables of the processes. The processes are
-// killed when the test ends.
+// StartDistributed starts a mesh with five processes and a server with [rawmcp.Tools]. extra is YAML that is added at
+// the top level of the configuration, and env contains additional environment variables. The processes are killed when
+// the test ends.
 func StartDistributed(t *testing.T, policy, extra string, env ...string) *Distributed {
 	t.Helper()
 	up := rawmcp.Start(t, rawmcp.Tools)
@@ -34,7 +34,7 @@ func (d *Distributed) Connect(t *testing.T) *stack.Client {
 	return stack.Connect(t, d.MCP("raw"), stack.AgentToken)
 }
 
-// Records returns the records of the journal, read over gRPC with the operator's token.
+// Records returns the journal's records. It reads them over gRPC with the operator's token.
 func (d *Distributed) Records(t *testing.T) []*gatewayv1.Record {
 	t.Helper()
 	conn := d.DialWithToken(t, authv1.Role_ROLE_GATEWAY, stack.OperatorToken)

@@ -1,5 +1,5 @@
-// Package rawmesh starts a mesh in front of one server of package rawmcp. The name of the server in the configuration
-// is "raw", and it records every message that it receives.
+// Package rawmesh starts a mesh with one server of package rawmcp. The server's name in the configuration is "raw", and
+// it records every message that it receives.
 package rawmesh
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// StoryPolicy is a policy for [rawmcp.Tools] with a tool for each kind of decision.
+// StoryPolicy has a tool from [rawmcp.Tools] for each kind of decision.
 const StoryPolicy = `version: 1
 name: story
 server: raw

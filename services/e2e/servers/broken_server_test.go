@@ -17,8 +17,8 @@ const brokenServers = `  raw: {http: {url: %q}}
   ended: {stdio: {command: [sh, -c, "exit 3"]}}
   mute: {http: {url: %q}}`
 
-// Checks that the tools of a server are listed although other servers are unavailable, end at once or answer without a
-// list.
+// One server works, and other servers are unavailable, end at once or answer without a list. The working server's tools
+// are listed.
 func TestTools_OtherServersAreListedWhenServersAreBroken(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)
@@ -51,8 +51,7 @@ func TestTools_OtherServersAreListedWhenServersAreBroken(t *testing.T) {
 	}
 }
 
-// Checks that `status` and `doctor` report a server as starting until its program answers, and that `doctor` does not
-// exit with 1 because of it.
+// `status` and `doctor` report a server as starting until it answers. `doctor` does not exit with 1 because of it.
 func TestDoctor_StartingServerIsNotAProblem(t *testing.T) {
 	t.Parallel()
 	s := stack.WriteConfig(t, stack.Options{Servers: `  slow: {stdio: {command: [sleep, "600"]}}`, Policy: stack.OpenPolicy})

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// claudeFlow is a mesh in front of the real Claude Flow server, with one real agent.
+// claudeFlow is a mesh with the real Claude Flow server and one real agent.
 type claudeFlow struct {
 	*rawmesh.Mesh
 
@@ -26,7 +26,7 @@ type claudeFlow struct {
 	agent   string
 }
 
-// startClaudeFlow starts the server as the example does, with one of the example's policies.
+// startClaudeFlow starts the server as in the example, with one of the example's policies.
 func startClaudeFlow(t *testing.T, policy string) *claudeFlow {
 	t.Helper()
 	return runClaudeFlow(t, stack.WriteConfig(t, stack.Options{
@@ -47,13 +47,13 @@ func runClaudeFlow(t *testing.T, s *stack.Stack) *claudeFlow {
 	return c
 }
 
-// callWithAgent calls a tool with the id of an agent.
+// callWithAgent calls a tool with an agent's id.
 func (c *claudeFlow) callWithAgent(t *testing.T, tool, agent string) npmtest.ToolResult {
 	t.Helper()
 	return c.client.CallTool(npmtest.ToolCall{Name: tool, Arguments: map[string]any{"agentId": agent}}).ToolResult(t)
 }
 
-// stateFolder returns the folder that contains the server's ledger and its lock.
+// stateFolder returns the directory with the server's ledger and its lock.
 func (c *claudeFlow) stateFolder(t *testing.T) string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(c.Dir, "data/gateway/servers/claude-flow/*/.claude-flow/policy"))
@@ -63,7 +63,7 @@ func (c *claudeFlow) stateFolder(t *testing.T) string {
 	return found[0]
 }
 
-// countReceived returns how many calls of a tool reached the server, according to the server's own ledger.
+// countReceived returns the number of calls to a tool that are in the server's own ledger.
 func (c *claudeFlow) countReceived(t *testing.T, tool string) int {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(c.stateFolder(t), "state.json"))
@@ -89,7 +89,7 @@ func (c *claudeFlow) countReceived(t *testing.T, tool string) int {
 	return n
 }
 
-// journalResults returns the results in the journal of all calls of a tool.
+// journalResults returns the recorded result class of each call to a tool.
 func (c *claudeFlow) journalResults(t *testing.T, tool string) []gatewayv1.ResultClass {
 	t.Helper()
 	var out []gatewayv1.ResultClass
@@ -108,8 +108,8 @@ func (c *claudeFlow) journalResults(t *testing.T, tool string) []gatewayv1.Resul
 	return out
 }
 
-// Checks a mesh with the real Claude Flow server, which has 353 tools, and with real agents. An agent can use only the
-// tools that the example's policy names.
+// The mesh has the real Claude Flow server with 353 tools, and real agents. An agent can use only the tools that the
+// example's policy names.
 func TestClaudeFlow_PolicyLimitsItsTools(t *testing.T) {
 	t.Parallel()
 	c := startClaudeFlow(t, "limited")
@@ -131,7 +131,7 @@ func TestClaudeFlow_PolicyLimitsItsTools(t *testing.T) {
 		d.Code != "denied_by_rule" || d.Rule != "claude-flow/tools.wasm_agent_terminate" || d.ID == "" {
 		t.Errorf("the denied call gave %s, decision %+v", refused.Text(), d)
 	}
-	// The server's own option `--tools` only hides tools: a tool that is not listed would still run.
+	// The server's own option `--tools` only hides tools: a tool that is not listed could still be called.
 	if d := stack.DecisionOf(t, c.callWithAgent(t, "wasm_agent_prompt", c.agent)); d.Code != "denied_by_default" {
 		t.Errorf("a tool that is not listed: %+v", d)
 	}
@@ -143,7 +143,7 @@ func TestClaudeFlow_PolicyLimitsItsTools(t *testing.T) {
 	if after := c.callWithAgent(t, "wasm_agent_is_stopped", c.agent); after.Text() != there.Text() {
 		t.Errorf("after the denied call the agent answers %s, before %s", after.Text(), there.Text())
 	}
-	// The server speaks an older protocol revision than the command line.
+	// The server uses an older protocol revision than the command line.
 	ran := stack.Run(t, stack.Command{
 		Args: []string{"call", "claude-flow", "wasm_agent_list", "--config", c.Config},
 		Env:  []string{"SLUICE_TOKEN=" + stack.AgentToken, "SLUICE_URL=" + c.URL},
@@ -154,8 +154,8 @@ func TestClaudeFlow_PolicyLimitsItsTools(t *testing.T) {
 	}
 }
 
-// Checks that a failed tool is reported as failed to the client and in the journal, although Claude Flow reports
-// success. A call that succeeded is reported as a success.
+// Claude Flow reports some failures as successes. The client and the journal still receive a failure. A call that
+// succeeded is reported as a success.
 func TestClaudeFlow_HiddenErrorsAreReported(t *testing.T) {
 	t.Parallel()
 	c := startClaudeFlow(t, "limited")
@@ -174,7 +174,7 @@ func TestClaudeFlow_HiddenErrorsAreReported(t *testing.T) {
 	}
 }
 
-// Checks that at most ten exports in a minute reach Claude Flow, according to its ledger.
+// At most ten exports in a minute reach Claude Flow, according to its ledger.
 func TestClaudeFlow_EleventhExportIsRefused(t *testing.T) {
 	t.Parallel()
 	c := startClaudeFlow(t, "limited")
@@ -192,7 +192,7 @@ func TestClaudeFlow_EleventhExportIsRefused(t *testing.T) {
 	}
 }
 
-// Checks that an export that is approved from another terminal runs exactly once.
+// An export is approved from another terminal and runs exactly once.
 func TestClaudeFlow_ApprovedExportRunsOnce(t *testing.T) {
 	t.Parallel()
 	c := startClaudeFlow(t, "approved")
@@ -216,7 +216,8 @@ func TestClaudeFlow_ApprovedExportRunsOnce(t *testing.T) {
 	}
 }
 
-// Checks that Claude Flow starts although an earlier process left its lock, which would delay the start by itself.
+// An earlier process has left its lock, which by itself would delay the start of Claude Flow. The mesh starts Claude
+// Flow without this delay.
 func TestClaudeFlow_StartsDespiteAStaleLock(t *testing.T) {
 	t.Parallel()
 	c := startClaudeFlow(t, "limited")
@@ -232,8 +233,8 @@ func TestClaudeFlow_StartsDespiteAStaleLock(t *testing.T) {
 	}
 }
 
-// Checks that the process of a server is replaced after two calls if recycle is 2. The client's session continues, and
-// the new process runs in the same folder without the state in memory.
+// recycle is 2, so the server's process is replaced after two calls. The client's session continues. The new process
+// uses the same directory, but does not have the state that was in memory.
 func TestClaudeFlow_ProcessIsReplacedAfterRecycleCalls(t *testing.T) {
 	t.Parallel()
 	const remove = "remove: ["

@@ -25,11 +25,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// unresolvableHost is a host name that does not resolve, so that it can be reached only through the proxy.
+// unresolvableHost is a host name that does not resolve. It can be reached only through the proxy.
 const unresolvableHost = "mcp.behind-the-proxy.invalid"
 
-// serveWithPrivateCA serves target over TLS with a certificate for unresolvableHost whose CA no system trusts. It
-// returns the server's address and the file of the CA certificate.
+// serveWithPrivateCA serves target over TLS with a certificate for unresolvableHost. No system trusts its CA.
+// serveWithPrivateCA returns the server's address and the path of the CA certificate.
 func serveWithPrivateCA(t *testing.T, target string) (addr, file string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -60,8 +60,7 @@ func serveWithPrivateCA(t *testing.T, target string) (addr, file string) {
 	return server.Listener.Addr().String(), file
 }
 
-// connectProxy is a proxy that accepts only CONNECT requests with its credentials, and forwards every connection to the
-// address in the field to.
+// connectProxy accepts only CONNECT requests with its credentials, and forwards every connection to the address to.
 type connectProxy struct {
 	to string
 
@@ -106,8 +105,8 @@ func (p *connectProxy) requests() []string {
 	return append([]string(nil), p.asked...)
 }
 
-// Case S1. Checks connections to a server through a CONNECT proxy and with a private CA, and the reported error if the
-// proxy or the CA can't be used.
+// Case S1. The gateway connects to a server through a CONNECT proxy and with a private CA. The test also checks the
+// error if the proxy or the CA can't be used.
 func TestConnectProxy_ReachesAServerWithAPrivateCA(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)

@@ -1,3 +1,2 @@
-// Package servers tests MCP servers of all kinds behind the mesh, above all those that are slow, broken or must be
-// confined.
+// Package servers tests the mesh with MCP servers of all kinds, in particular slow, broken and sandboxed ones.
 package servers

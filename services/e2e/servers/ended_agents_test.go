@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// useOddServer creates an agent that calls the server odd once, so that it has a private folder there, and returns its
-// id.
+// useOddServer creates an agent that calls the server odd once, so that the agent has a private directory for it.
+// useOddServer returns the agent's id.
 func useOddServer(t *testing.T, p *stack.Process) (id string) {
 	t.Helper()
 	made := runAsOperator(t, p, "agents", "create", "--tool", "odd/raw")
@@ -26,20 +26,21 @@ func useOddServer(t *testing.T, p *stack.Process) (id string) {
 	return id
 }
 
-// fillFolder writes 15 MiB into an agent's private folder, and makes the folder look unused for a time.
-func fillFolder(t *testing.T, folder string, unused time.Duration) {
+// fillFolder writes 15 MiB to an agent's private directory, and changes the time of the directory's marker file, so
+// that the directory looks unused for this time.
+func fillFolder(t *testing.T, dir string, unused time.Duration) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(folder, "state"), bytes.Repeat([]byte{1}, 15<<20), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "state"), bytes.Repeat([]byte{1}, 15<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	used := time.Now().Add(-unused)
-	if err := os.Chtimes(folder+".agent", used, used); err != nil {
+	if err := os.Chtimes(dir+".agent", used, used); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// Checks that the private folders of one person's ended agents have a common limit, and that the gateway learns from
-// the wasmagent service which agents have ended.
+// The private directories of one person's ended agents share a limit. The gateway asks the wasmagent service which
+// agents have ended.
 func TestEndedAgents_FoldersOfOnePersonAreLimited(t *testing.T) {
 	t.Parallel()
 	s := stack.WriteConfig(t, stack.Options{Policy: allowAll, Servers: fmt.Sprintf(
@@ -60,21 +61,21 @@ func TestEndedAgents_FoldersOfOnePersonAreLimited(t *testing.T) {
 		t.Fatal(err)
 	}
 	mark = []byte(strings.NewReplacer(idle, "gone", restorable, "gone").Replace(string(mark))) // an agent that the wasmagent service does not know
-	folder := func(i int) string { return filepath.Join(root, fmt.Sprint("gone-", i)) }
+	dir := func(i int) string { return filepath.Join(root, fmt.Sprint("gone-", i)) }
 	for i := range 4 {
-		if err := os.Mkdir(folder(i), 0o700); err != nil {
+		if err := os.Mkdir(dir(i), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		stack.WriteFile(t, folder(i)+".agent", string(mark))
-		fillFolder(t, folder(i), time.Duration(i+1)*time.Hour)
+		stack.WriteFile(t, dir(i)+".agent", string(mark))
+		fillFolder(t, dir(i), time.Duration(i+1)*time.Hour)
 	}
 	for _, m := range marks {
 		fillFolder(t, strings.TrimSuffix(m, ".agent"), 100*time.Hour)
 	}
 	stack.Start(t, s)
-	isGone := func(folder string) bool { _, err := os.Stat(folder); return os.IsNotExist(err) }
-	eventually.Holds(t, "the oldest folders are removed", func() bool { return isGone(folder(2)) && isGone(folder(3)) })
-	if isGone(folder(0)) || isGone(folder(1)) || isGone(strings.TrimSuffix(marks[0], ".agent")) || isGone(strings.TrimSuffix(marks[1], ".agent")) {
+	isGone := func(dir string) bool { _, err := os.Stat(dir); return os.IsNotExist(err) }
+	eventually.Holds(t, "the oldest folders are removed", func() bool { return isGone(dir(2)) && isGone(dir(3)) })
+	if isGone(dir(0)) || isGone(dir(1)) || isGone(strings.TrimSuffix(marks[0], ".agent")) || isGone(strings.TrimSuffix(marks[1], ".agent")) {
 		t.Error("folders within the limit were removed, or those of agents that have not ended or can be restored")
 	}
 }

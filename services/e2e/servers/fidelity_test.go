@@ -18,8 +18,8 @@ import (
 // echoServer names the environment variable that makes the test binary run as an echo server over stdio.
 const echoServer = "SLUICE_TEST_ECHO_SERVER"
 
-// The output of the echo server contains what a JSON library would change: unknown keys, numbers beyond the range of
-// common types, different spellings of a text, and keys reserved for the gateway.
+// The echo server's output contains what a JSON library would change: unknown keys, numbers beyond the range of common
+// types, different spellings of a string, and keys reserved for the gateway.
 const (
 	oddResult = `"xUnknown":[1e400, -0.0,18446744073709551617],"content":[{"type":"holo","n":9007199254740993,"\u0061":"\/h\u00e9"}],"structuredContent":{"deep":[{"m":-9007199254740993}]},"resultType":"complete"`
 	oddError  = `{"code":-31999.50e0,"message":"h\u00e9","data":{"n":1e999,"xUnknown":{"\u0061":[ ]}},"xUnknown":0.10}`
@@ -72,8 +72,8 @@ func runEchoServer() int {
 	return 0
 }
 
-// startEchoServer starts an echo server over HTTP, with protocol 2026-07-28 if modern is set, and otherwise with
-// sessions. The server responds with event streams if streams is set, and otherwise with JSON.
+// startEchoServer starts an echo server over HTTP. It uses revision 2026-07-28 if modern is true, and sessions
+// otherwise. It responds with event streams if streams is true, and with JSON otherwise.
 func startEchoServer(t *testing.T, modern, streams bool) string {
 	t.Helper()
 	return startHTTPServer(t, func(w http.ResponseWriter, r *http.Request) {
@@ -146,9 +146,9 @@ func startHTTPServer(t *testing.T, handle http.HandlerFunc) string {
 	return server.URL
 }
 
-// Checks that messages of clients and servers arrive byte for byte, over every transport and with every kind of
-// revision: unknown fields, numbers, spellings, unknown content types, the data of an error, and methods of extensions.
-// The only differences are the ids over stdio and HTTP+SSE, and the keys reserved for the gateway.
+// Messages from clients and servers arrive byte for byte over every transport and with every kind of revision: unknown
+// fields, numbers, spellings, unknown content types, error data, and extension methods. Only the ids over stdio and
+// HTTP+SSE and the keys reserved for the gateway differ.
 func TestFidelity_MessagesArriveByteForByte(t *testing.T) {
 	t.Parallel()
 	s := stack.StartInProcess(t, stack.Options{Servers: fmt.Sprintf(`  json: {http: {url: %q}}

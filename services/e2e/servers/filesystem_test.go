@@ -24,27 +24,27 @@ tools:
   write_file: {action: deny, reason: this agent only reads}
 `
 
-// Checks with the official file system server that a denied call changes nothing on disk.
+// A denied call to the official file system server changes nothing on disk.
 func TestServerFilesystem_DeniedCallChangesNothingOnDisk(t *testing.T) {
 	t.Parallel()
-	folder := t.TempDir()
-	note := filepath.Join(folder, "note.txt")
+	dir := t.TempDir()
+	note := filepath.Join(dir, "note.txt")
 	stack.WriteFile(t, note, "Earl Grey")
 	p := stack.Start(t, stack.WriteConfig(t, stack.Options{
-		Servers: stack.StdioEntry(t, "files", npmtest.ServerFilesystem(t, folder)), Policy: filesPolicy,
+		Servers: stack.StdioEntry(t, "files", npmtest.ServerFilesystem(t, dir)), Policy: filesPolicy,
 	}))
 	client := npmtest.StartClient(t, p.MCP("files"), stack.AgentToken)
 
 	if got := client.CallTool(npmtest.ToolCall{Name: "read_text_file", Arguments: map[string]any{"path": note}}).ToolResult(t); got.IsError || got.Text() != "Earl Grey" {
 		t.Errorf("an allowed read gave %+v", got)
 	}
-	for _, path := range []string{note, filepath.Join(folder, "new.txt")} {
+	for _, path := range []string{note, filepath.Join(dir, "new.txt")} {
 		got := client.CallTool(npmtest.ToolCall{Name: "write_file", Arguments: map[string]any{"path": path, "content": "Oolong"}}).ToolResult(t)
 		if d := stack.DecisionOf(t, got); !got.IsError || d.Code != "denied_by_rule" || got.Text() != "Denied by policy: this agent only reads" {
 			t.Errorf("a denied write gave %s, decision %+v", got.Text(), d)
 		}
 	}
-	left, err := os.ReadDir(folder)
+	left, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,17 +53,17 @@ func TestServerFilesystem_DeniedCallChangesNothingOnDisk(t *testing.T) {
 	}
 }
 
-// Checks that two principals never share the process of a stdio server or its folder.
+// Two principals never share a stdio server's process or its directory.
 func TestStdio_PrincipalsDoNotShareProcesses(t *testing.T) {
 	t.Parallel()
 	p := stack.Start(t, stack.WriteConfig(t, stack.Options{
-		// The argument "." makes the server serve the folder in which its process runs.
+		// The argument "." makes the server serve its process's working directory.
 		Servers: stack.StdioEntry(t, "files", npmtest.ServerFilesystem(t, ".")), Policy: filesPolicy,
 	}))
 	mine := npmtest.StartClient(t, p.MCP("files"), stack.AgentToken)
 	again := npmtest.StartClient(t, p.MCP("files"), stack.AgentToken)
 	theirs := npmtest.StartClient(t, p.MCP("files"), stack.OtherToken)
-	folder := func(c *npmtest.Client) string {
+	dir := func(c *npmtest.Client) string {
 		t.Helper()
 		text := c.CallTool(npmtest.ToolCall{Name: "list_allowed_directories"}).ToolResult(t).Text()
 		_, path, ok := strings.Cut(text, "\n")
@@ -72,9 +72,9 @@ func TestStdio_PrincipalsDoNotShareProcesses(t *testing.T) {
 		}
 		return path
 	}
-	my, their := folder(mine), folder(theirs)
-	if my == their || folder(again) != my {
-		t.Errorf("two sessions of one principal have %s and %s, another principal %s", my, folder(again), their)
+	my, their := dir(mine), dir(theirs)
+	if my == their || dir(again) != my {
+		t.Errorf("two sessions of one principal have %s and %s, another principal %s", my, dir(again), their)
 	}
 	for _, path := range []string{my, their} {
 		info, err := os.Stat(path)
@@ -99,7 +99,7 @@ func TestStdio_PrincipalsDoNotShareProcesses(t *testing.T) {
 		}
 		pids[pid] = true
 	}
-	if len(pids) != 3 { // one of them is the process with which the gateway lists the server's tools
+	if len(pids) != 3 { // the gateway lists the tools with a third process
 		t.Errorf("%d processes for three sessions of two principals and the gateway, want 3", len(pids))
 	}
 	if err := p.Stop(t); err != nil {

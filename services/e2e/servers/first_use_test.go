@@ -12,9 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Checks that a call is refused with the actual cause while the gateway itself can't list a server whose tools a
-// session can list, and that the call runs soon after the gateway can list the server. No operator has to accept a
-// definition.
+// A session can list the server's tools, but the gateway can't list them for itself. A call is refused with the actual
+// cause, and runs after the gateway can list the server. No operator has to accept a definition.
 func TestFirstUse_CallNamesTheFailedListing(t *testing.T) {
 	t.Parallel()
 	var repaired atomic.Bool
@@ -27,7 +26,7 @@ func TestFirstUse_CallNamesTheFailedListing(t *testing.T) {
 			writeResult(w, id, `{"content":[{"type":"text","text":"ran"}]}`)
 		case repaired.Load():
 			writeResult(w, id, tools+"}")
-		default: // a session finds the tool on the first page, but the whole list has no end
+		default: // a session finds the tool on the first page, but the list never ends
 			writeResult(w, id, tools+`,"nextCursor":"again"}`)
 		}
 	})

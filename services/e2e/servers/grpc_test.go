@@ -40,8 +40,8 @@ func startNotesServer(t *testing.T) string {
 	return strings.TrimSpace(strings.TrimPrefix(line, "serves gRPC at "))
 }
 
-// Case T5. Checks that the methods of a gRPC server are tools under the policy, that unknown arguments are refused, and
-// that a streaming method is one call.
+// Case T5. A gRPC server's methods are tools to which policy applies. Unknown arguments are refused, and a streaming
+// method is one call.
 func TestGRPCServer_MethodsAreTools(t *testing.T) {
 	t.Parallel()
 	opts := stack.Options{Policy: `version: 1

@@ -20,7 +20,7 @@ import (
 )
 
 // oddProgram names the environment variable that makes this test binary run as a stdio server. The server responds to a
-// call of its tool "raw" with the line in the call's arguments.
+// call to its tool "raw" with the line in the arguments.
 const oddProgram = "SLUICE_E2E_ODD_PROGRAM"
 
 func runOddProgram() int {
@@ -49,7 +49,7 @@ func runOddProgram() int {
 	return 0
 }
 
-// oddServer is a Streamable HTTP server whose responses the test provides. It counts tool calls.
+// oddServer is a Streamable HTTP server with responses that the test sets. It counts tool calls.
 type oddServer struct {
 	*httptest.Server
 
@@ -103,11 +103,11 @@ func runAsOperator(t *testing.T, p *stack.Process, args ...string) stack.Command
 	}})
 }
 
-// invalidTools lists tool definitions that MCP does not allow. Some of them have a null member and would be valid
-// without it. A client that validates lists rejects the whole list because of one such tool.
+// invalidTools lists tool definitions that MCP does not allow. Some have a null member and would be valid without it. A
+// client that validates lists rejects the whole list because of one such tool.
 var invalidTools = []struct {
 	name, tool string
-	shown      bool // the tool is listed, without the members that are null
+	shown      bool // whether the tool is listed without its null members
 }{
 	{"no type", `"inputSchema":{}`, false},
 	{"properties alone", `"inputSchema":{"properties":{}}`, false},
@@ -127,8 +127,8 @@ var invalidTools = []struct {
 	{"a title as number", `"title":7,"inputSchema":{"type":"object"}`, false},
 }
 
-// Case U4. Checks that an invalid definition removes no other tool from the list of a client that validates lists. The
-// list, `catalog servers` and `doctor` name the invalid tool with the reason.
+// Case U4. A client that validates lists still receives the valid tools if another definition is invalid. The list,
+// `catalog servers` and `doctor` name the invalid tool with the reason.
 func TestDefinitions_InvalidToolRemovesNoOther(t *testing.T) {
 	t.Parallel()
 	good := rawmcp.Start(t, `[{"name":"good","inputSchema":{"type":"object"}}]`)
@@ -174,12 +174,12 @@ func TestDefinitions_InvalidToolRemovesNoOther(t *testing.T) {
 }
 
 // unlistedInvalidTool names the tool that the catalog can't store. The list does not name it, because policy can't
-// decide whether the caller may know of a tool that is not in the catalog.
+// check whether the caller may see a tool that is not in the catalog.
 const unlistedInvalidTool = "a description as list"
 
 func oddToken(i int) string { return fmt.Sprintf("test-odd-agent-token-%02d-A1b2C3d4E5f6", i) }
 
-// linesWith returns all lines of a text that contain with.
+// linesWith returns the lines that contain with.
 func linesWith(text, with string) (out string) {
 	for line := range strings.Lines(text) {
 		if strings.Contains(line, with) {
@@ -189,7 +189,7 @@ func linesWith(text, with string) (out string) {
 	return out
 }
 
-// Case U4. Checks that an invalid prompt, resource or resource template removes no other entry from its list.
+// Case U4. An invalid prompt, resource or resource template does not remove the other entries from its list.
 func TestDefinitions_InvalidPromptOrResourceRemovesNoOther(t *testing.T) {
 	t.Parallel()
 	lists := map[string]string{
@@ -230,8 +230,8 @@ func TestDefinitions_InvalidPromptOrResourceRemovesNoOther(t *testing.T) {
 	}
 }
 
-// Checks that `status`, `doctor` and `catalog servers` report a list that can't be read completely, and tool names that
-// can't be listed.
+// `status`, `doctor` and `catalog servers` report a list that can't be read completely, and tool names that can't be
+// listed.
 func TestStatus_UnreadableListsAreReported(t *testing.T) {
 	t.Parallel()
 	list := func(page string) string {
@@ -267,8 +267,8 @@ func TestStatus_UnreadableListsAreReported(t *testing.T) {
 	}
 }
 
-// Case U2. Checks that an unusable response over stdio ends its call at once. The result and `status` have the reason,
-// but no text of the response. Invalid forms that existing servers send are accepted.
+// Case U2. An unusable response over stdio ends its call at once. The result and `status` contain the reason, but
+// nothing from the response. Invalid forms that existing servers send are accepted.
 func TestStdio_UnusableResponseEndsItsCallAtOnce(t *testing.T) {
 	t.Parallel()
 	p := stack.Start(t, stack.WriteConfig(t, stack.Options{
@@ -300,8 +300,8 @@ func TestStdio_UnusableResponseEndsItsCallAtOnce(t *testing.T) {
 	}
 }
 
-// Case U3. Checks that a call is sent once if the server has lost its session and responds with status 400. The
-// client's session ends with 404, and a client that opens another session continues.
+// Case U3. The server has lost its session and responds with status 400. The call is sent only once. The client's
+// session ends with 404, and the client continues after it opens another session.
 func TestSession_LostUpstreamSessionEndsWith404(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{400, 401, 403, 410} {
@@ -336,7 +336,7 @@ func TestSession_LostUpstreamSessionEndsWith404(t *testing.T) {
 				}
 			}
 			mu.Lock()
-			era++ // the server was restarted
+			era++ // simulates a restart of the server
 			mu.Unlock()
 			before := odd.calls
 			for _, got := range []stack.Response{c.Post(call), hub.Post(joint)} {
@@ -363,8 +363,7 @@ func TestSession_LostUpstreamSessionEndsWith404(t *testing.T) {
 	}
 }
 
-// Checks that a slash after a server's name changes nothing, and that the response for an unknown path names the valid
-// paths.
+// A slash after a server's name is ignored. The response for an unknown path names the valid paths.
 func TestPaths_TrailingSlashIsIgnored(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)
@@ -387,7 +386,7 @@ func TestPaths_TrailingSlashIsIgnored(t *testing.T) {
 	}
 }
 
-// Checks that the refusal, `status` and `doctor` report that a server accepts only one session in total.
+// The refusal, `status` and `doctor` report that a server accepts only one session in total.
 func TestSession_ServerWithASingleSessionIsReported(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -422,7 +421,7 @@ func TestSession_ServerWithASingleSessionIsReported(t *testing.T) {
 		t.Errorf("the refusal is %s", got)
 	}
 	for _, command := range []string{"status", "doctor"} {
-		// The gateway's own list may be answered after the refusal, and then the refusal is not the last error any more.
+		// The gateway's own list may be answered after the refusal, and the refusal is then no longer the last error.
 		eventually.Holds(t, command+" reports why", func() bool {
 			initialize()
 			return strings.Contains(runAsOperator(t, p, command).Stdout, want)

@@ -10,8 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Case S1. Checks that the log at level debug has the standard error of programs, and that it has neither headers nor
-// arguments nor results.
+// Case S1. At level debug, the log contains the standard error of stdio servers, but no headers, arguments or results.
 func TestLogLevel_DebugHasStandardErrorAndNoContent(t *testing.T) {
 	t.Parallel()
 	const header, argument, answer = "header-w8Xk3", "argument-p5Vn9", "answer-t2Qz7"

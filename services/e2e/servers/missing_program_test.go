@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Checks that `config check` and `up` warn about a stdio server whose program is missing, before the first call. Both
-// continue after the warning, because the program may be installed later.
+// `config check` and `up` warn about a stdio server whose program is missing, before the first call. Both continue,
+// because the program may be installed later.
 func TestStdio_MissingProgramIsWarnedAbout(t *testing.T) {
 	t.Parallel()
 	s := stack.WriteConfig(t, stack.Options{Policy: stack.OpenPolicy, Servers: `  gone: {stdio: {command: [a-program-that-nobody-has]}}

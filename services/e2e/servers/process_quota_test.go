@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// allowAllPolicy allows everything, so that every refusal comes from a quota on processes.
+// allowAllPolicy allows all requests, so that every refusal comes from a process quota.
 const allowAllPolicy = `version: 1
 name: shares
 default: allow

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// restartWith kills a mesh and starts it with other servers, which are the last entry of its configuration.
+// restartWith kills a mesh and starts it with other servers. They must be the last entry in its configuration.
 func restartWith(t *testing.T, p *stack.Process, servers string) *stack.Process {
 	t.Helper()
 	p.Kill()
@@ -24,8 +24,8 @@ func restartWith(t *testing.T, p *stack.Process, servers string) *stack.Process 
 	return stack.Start(t, p.Stack)
 }
 
-// Checks that a start of the gateway removes the private folders of a server that has not been configured for 30 days.
-// The folders of configured servers are kept, and so is everything that a link leads to.
+// The gateway removes a server's private directories at its start if the server has not been configured for 30 days. It
+// keeps the directories of configured servers, and does not follow links.
 func TestRemovedServer_FoldersAreRemovedAfter30Days(t *testing.T) {
 	t.Parallel()
 	const gone, kept = "  gone: {stdio: {command: [sleep, \"600\"]}}\n", "  kept: {stdio: {command: [sleep, \"600\"]}}\n"
@@ -49,7 +49,7 @@ func TestRemovedServer_FoldersAreRemovedAfter30Days(t *testing.T) {
 	}
 	restart(kept)
 	age(31)
-	restart(gone + kept) // the server is configured again in time
+	restart(gone + kept) // the server is configured again within 30 days
 	restart(kept)
 	age(29)
 	restart(kept)

@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// tamperer is a stdio server in shell whose one tool tries to change programs: its own in $APP, another server's in
-// $OTHER and the link to it in $LINK, and files of the system. The result lists the attempts that succeeded. Each
-// attempt is undone.
+// tamperer is a stdio server in shell. Its only tool tries to change programs: its own in $APP, another server's in
+// $OTHER and the link to it in $LINK, and system files. The result lists the attempts that succeeded. Each attempt is
+// undone.
 const tamperer = `#!/bin/sh
 try() { name=$1; shift; ("$@") >/dev/null 2>&1 && got="$got $name"; }
 append() { : >> "$1"; }

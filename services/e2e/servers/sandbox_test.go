@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// nosy is a stdio server in shell whose one tool tries to read and write the files of the mesh in the folder $MESH. The
+// nosy is a stdio server in shell. Its only tool tries to read and write the mesh's files in the directory $MESH. The
 // result lists the attempts that succeeded.
 const nosy = `
 while read -r line; do

@@ -17,7 +17,7 @@ import (
 // serverSecret is a secret that the servers in these tests receive. No output may contain it.
 const serverSecret = "q7Rk2vX9pLm4Tz8WcB1n"
 
-// unusableServers starts unusable HTTP servers, one for each path, and returns their base URL.
+// unusableServers starts HTTP servers that can't be used, one for each path, and returns their base URL.
 func unusableServers(t *testing.T) string {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -50,16 +50,16 @@ func unusableServers(t *testing.T) string {
 	return strings.TrimSuffix(server, "/mcp")
 }
 
-// Case S1. Checks that the agent, `sluice status` and `sluice doctor` report why a server can't be used.
+// Case S1. The agent, `sluice status` and `sluice doctor` receive the reason for which a server can't be used.
 func TestServerErrors_CauseIsReportedWithoutSecrets(t *testing.T) {
 	t.Parallel()
 	url := unusableServers(t)
 	cases := map[string]struct {
 		entry     string
-		agent     []string // text that the agent receives
-		operator  []string // additional text for the operator
+		agent     []string // strings that the agent must receive
+		operator  []string // further strings that the operator must receive
 		retryable bool
-		notTold   []string // text that neither the agent nor a viewer may receive
+		notTold   []string // strings that neither the agent nor a viewer may receive
 	}{
 		"unauthorized": {agent: []string{"the server refuses the gateway: HTTP 401", "look at its headers"}},
 		"forbidden":    {agent: []string{"the server refuses the gateway: HTTP 403", "look at its headers"}},
@@ -89,7 +89,7 @@ func TestServerErrors_CauseIsReportedWithoutSecrets(t *testing.T) {
 		},
 		"killed": {
 			entry: `{stdio: {command: [sh, -c, "printf 'a\\033[2Jb\\n' >&2; kill -9 $$"]}}`,
-			agent: []string{"it ended, "}, operator: []string{`: a\x1b[2Jb`}, // by a signal, or, in namespaces, with the exit status for that signal
+			agent: []string{"it ended, "}, operator: []string{`: a\x1b[2Jb`}, // a signal ended it; in namespaces, the exit status contains the signal
 			retryable: true, notTold: []string{"2Jb"},
 		},
 		"refusing": {
@@ -169,7 +169,7 @@ func TestServerErrors_CauseIsReportedWithoutSecrets(t *testing.T) {
 	}
 }
 
-// listFiles returns the paths of all files below a folder.
+// listFiles returns the paths of all files below a directory.
 func listFiles(t *testing.T, dir string) (out []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -184,7 +184,7 @@ func listFiles(t *testing.T, dir string) (out []string) {
 	return out
 }
 
-// errorMessageOf returns the message of a JSON-RPC error, or text itself if text is not a JSON-RPC error.
+// errorMessageOf returns the message of a JSON-RPC error, or text itself if it is not a JSON-RPC error.
 func errorMessageOf(text string) string {
 	var answer struct {
 		Error struct{ Message string }

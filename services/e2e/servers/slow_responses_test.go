@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// tricklePrincipals is the number of principals that make trickleCalls calls each at the same time.
+	// tricklePrincipals is the number of principals that call at the same time. Each makes trickleCalls calls.
 	tricklePrincipals = 6
 	trickleCalls      = 4
 	// otherSize is the size of the other server's responses, in bytes.
@@ -23,7 +23,7 @@ const (
 )
 
 // trickleResult returns a handler that sends first bytes of a result at once, and then single bytes until the
-// connection is closed. If said is set, the response has a Content-Length.
+// connection is closed. If said is true, the response has a Content-Length.
 func trickleResult(first int, said bool) rawmcp.Answer {
 	return func(w http.ResponseWriter, r *http.Request, id string) {
 		w.Header().Set("Content-Type", "application/json")
@@ -39,8 +39,8 @@ func trickleResult(first int, said bool) rawmcp.Answer {
 	}
 }
 
-// Case X3. Checks that a server that begins large responses and sends them byte by byte uses memory only for the bytes
-// that it has sent, and is cut off. At the same time, large responses of another server pass.
+// Case X3. A server begins large responses and sends them byte by byte. It uses memory only for the bytes that it has
+// sent, and is disconnected. Meanwhile another server's large responses arrive.
 func TestSlowResponses_LeaveMemoryToOtherServers(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]rawmcp.Answer{
@@ -81,7 +81,7 @@ func TestSlowResponses_LeaveMemoryToOtherServers(t *testing.T) {
 				case strings.Contains(text, "too slowly"):
 					slow++
 				case strings.Contains(text, "no memory is left"), strings.Contains(text, "did not answer within"):
-					full++ // other calls of this server used up its quota
+					full++ // this server's other calls have used its quota
 				default:
 					t.Errorf("the response to a call of the slow server is %.300s", text)
 				}
@@ -95,7 +95,7 @@ func TestSlowResponses_LeaveMemoryToOtherServers(t *testing.T) {
 	}
 }
 
-// agentTokens returns the configuration of n agent tokens.
+// agentTokens returns configuration lines for n agent tokens.
 func agentTokens(n int) string {
 	var lines strings.Builder
 	for i := range n {

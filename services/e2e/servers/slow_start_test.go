@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Checks that a program that starts slowly is reported as starting, not as unusable, and that it is not killed.
+// A stdio server that starts slowly is reported as starting, not as unusable, and is not killed.
 func TestSlowStart_ServerIsReportedAsStarting(t *testing.T) {
 	t.Parallel()
 	go1 := filepath.Join(t.TempDir(), "go")
@@ -40,7 +40,7 @@ done
 	eventually.Holds(t, "the server can be used once its program has started", func() bool {
 		return strings.Contains(string(postMessage(t, p.MCP("slow"), stack.InitializeRequest, http.Header{})), `"serverInfo"`)
 	})
-	if n := strings.Count(p.Stderr(), "server process started"); n > 2 { // one with which the gateway lists the tools, and one for the agent
+	if n := strings.Count(p.Stderr(), "server process started"); n > 2 { // the gateway starts one process to list the tools, and one for the agent
 		t.Errorf("%d processes were started", n)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// soakParameters returns how long the soak test runs and its number of sessions, from SLUICE_SOAK and SLUICE_SESSIONS.
+// soakParameters returns the soak test's duration and its number of sessions, from SLUICE_SOAK and SLUICE_SESSIONS.
 // Without these variables the values are small.
 func soakParameters(t *testing.T) (long time.Duration, sessions int) {
 	t.Helper()
@@ -41,13 +41,13 @@ const (
 	// phases is the number of phases with calls to the failing servers. Each of them alternates with a phase without calls
 	// to these servers.
 	phases = 4
-	// callPause is the average pause of a session between two calls.
+	// callPause is a session's average pause between two calls.
 	callPause = 4 * time.Second
 )
 
-// Checks that a server that hangs and a server that dies every second do not affect the sessions of the same callers
-// with working servers. The test logs response times with and without calls to the failing servers, and the resources
-// that the mesh uses (`make stress RUN=soak`).
+// A server that hangs and a server that dies every second must not affect the same callers' sessions with working
+// servers. The test logs response times with and without calls to the failing servers, and the resources that the mesh
+// uses (`make stress RUN=soak`).
 func TestSoak_FailingServersDoNotAffectOthers(t *testing.T) {
 	t.Parallel()
 	long, sessions := soakParameters(t)
@@ -107,7 +107,7 @@ func TestSoak_FailingServersDoNotAffectOthers(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(2 * callPause) // until all sessions are open
+	time.Sleep(2 * callPause) // long enough for all sessions to open
 	mu.Lock()
 	clear(took)
 	mu.Unlock()
@@ -129,8 +129,8 @@ func TestSoak_FailingServersDoNotAffectOthers(t *testing.T) {
 	}
 }
 
-// workingAndFailingServers returns the configuration of eight working servers, one server that hangs in calls, and one
-// that dies and starts again every second.
+// workingAndFailingServers returns the configuration of eight working servers, one that hangs in calls, and one that
+// dies and restarts every second.
 func workingAndFailingServers(t *testing.T) string {
 	t.Helper()
 	var out strings.Builder
@@ -191,7 +191,7 @@ func startDyingServer(t *testing.T) string {
 	return "http://" + addr
 }
 
-// processResources returns a text with the resident memory and the number of descriptors of a process.
+// processResources returns a description of a process's resident memory and number of descriptors.
 func processResources(t *testing.T, pid int) string {
 	t.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))

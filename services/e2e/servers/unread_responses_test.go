@@ -20,13 +20,13 @@ const (
 	// unreadCalls is the number of concurrent calls. Each has a response of unreadSize bytes.
 	unreadCalls = 100
 	unreadSize  = 15 << 20
-	// maxResident is the highest permitted resident memory of the mesh, in MiB. A principal's responses may use 64 MiB,
-	// which the garbage collector doubles, and the rest is for the mesh.
+	// maxResident is the maximum resident memory of the mesh, in MiB. A principal's responses may use 64 MiB, which the
+	// garbage collector doubles. The rest is for the mesh.
 	maxResident = 350
 )
 
-// Case X3. Checks that a hundred calls with responses of 15 MiB that the client does not read use only the principal's
-// quota of memory and do not affect other callers.
+// Case X3. A hundred calls have responses of 15 MiB that the client does not read. They use only the principal's memory
+// quota and do not affect other callers.
 func TestUnreadResponses_UseOnlyTheQuotaOfThePrincipal(t *testing.T) {
 	t.Parallel()
 	text := bytes.Repeat([]byte("x"), unreadSize)

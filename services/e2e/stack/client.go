@@ -17,13 +17,13 @@ type Client struct {
 	token   string
 	session string
 	http    *http.Client
-	// Version is the value of the header MCP-Protocol-Version. If it is empty, the header is not sent.
+	// Version is the value of the MCP-Protocol-Version header. If it is empty, the header is not sent.
 	Version string
 	// Header is sent in addition to the client's own headers, and replaces headers with the same name.
 	Header http.Header
 }
 
-// Response is an HTTP response as it was received.
+// Response is a received HTTP response.
 type Response struct {
 	// Status is the HTTP status.
 	Status int
@@ -35,7 +35,7 @@ type Response struct {
 	Events [][]byte
 }
 
-// Decision is `_meta["dev.sluice/decision"]` of a result, or the data of an error.
+// Decision is `_meta["dev.sluice/decision"]` in a result, or an error's data.
 type Decision struct {
 	ID           string `json:"id"`
 	Code         string `json:"code"`
@@ -62,7 +62,7 @@ func Connect(t testing.TB, url, token string) *Client {
 	return c
 }
 
-// Open opens a session of protocol revision 2025-11-25 and replaces the client's previous session, if any.
+// Open opens a session of protocol revision 2025-11-25. It replaces the client's previous session, if there is one.
 func (c *Client) Open() error {
 	c.session, c.Version = "", ""
 	resp, err := c.TryPost([]byte(InitializeRequest))
@@ -155,7 +155,7 @@ func (c *Client) do(req *http.Request) (Response, error) {
 	return out, nil
 }
 
-// Call calls a tool. The arguments are JSON text.
+// Call calls a tool. The arguments are JSON.
 func (c *Client) Call(tool, arguments string) Response {
 	c.t.Helper()
 	return c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":` + quote(tool) + `,"arguments":` + arguments + `}}`)
@@ -166,7 +166,7 @@ func quote(s string) string {
 	return string(raw)
 }
 
-// jsonrpcResponse contains the parts of a JSON-RPC response that tests read.
+// jsonrpcResponse contains the members of a JSON-RPC response that tests read.
 type jsonrpcResponse struct {
 	Result struct {
 		IsError bool                       `json:"isError"`
@@ -206,7 +206,7 @@ func (r Response) Decision(t testing.TB) Decision {
 	return d
 }
 
-// Text returns the message of an error, or otherwise the first text of a tool's result.
+// Text returns an error's message, or the first text in a tool's result.
 func (r Response) Text(t testing.TB) string {
 	t.Helper()
 	a := r.parse(t)

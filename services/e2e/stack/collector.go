@@ -19,8 +19,8 @@ import (
 // FastMetricExport is an environment variable that makes a process export its metrics ten times a second.
 const FastMetricExport = "OTEL_METRIC_EXPORT_INTERVAL=100"
 
-// Collector is an OTLP/gRPC receiver that stores every span and the latest value of every metric. It is safe for
-// concurrent use.
+// Collector is an OTLP/gRPC receiver that stores every span and each metric's latest value. It is safe for concurrent
+// use.
 type Collector struct {
 	collectorv1.UnimplementedTraceServiceServer
 	// URL is the value for the configuration key `telemetry.otlp`.
@@ -36,16 +36,15 @@ type Collector struct {
 type Span struct {
 	// Service is the `service.name` of the process that made the span.
 	Service string
-	// Name and Kind are the name and the kind of the span.
-	Name string
-	Kind tracev1.Span_SpanKind
+	Name    string
+	Kind    tracev1.Span_SpanKind
 	// Trace, ID and Parent are identifiers in lower-case hexadecimal. Parent is empty for the root span of a trace.
 	Trace, ID, Parent string
 	// Links contains the trace ids of the linked spans.
 	Links []string
-	// Attributes contains the attributes of the span, as text.
+	// Attributes contains the span's attributes as strings.
 	Attributes map[string]string
-	// Failed reports whether the status of the span is an error.
+	// Failed reports whether the span's status is an error.
 	Failed bool
 }
 
@@ -134,7 +133,7 @@ func (c *Collector) Spans(trace string) []Span {
 	return out
 }
 
-// Raw returns all exported requests as bytes, one after the other.
+// Raw returns the concatenated bytes of all exported requests.
 func (c *Collector) Raw() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -25,7 +25,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// Distributed is a mesh in which each role runs in its own process and has only the key of that role.
+// Distributed is a mesh in which each role runs in its own process and has only its own key.
 type Distributed struct {
 	*Stack
 	// Authority is the CA that every role trusts.
@@ -36,14 +36,14 @@ type Distributed struct {
 	env   []string
 }
 
-// roleProcess is the process of a role. Its log covers all starts of that role.
+// roleProcess is a role's process. Its log covers all starts of the role.
 type roleProcess struct {
 	cmd *exec.Cmd
 	// ended is closed when the process has ended. After that, err contains the result of cmd.Wait.
 	ended chan struct{}
 	err   error
 	log   *output
-	// program replaces the role's program unless it is empty. env contains more variables for the process.
+	// program replaces the role's program unless it is empty. env contains more environment variables for the process.
 	// [Distributed.ReplaceProgram] sets both.
 	program string
 	env     []string
@@ -75,7 +75,7 @@ func StartDistributed(t *testing.T, opts Options, env ...string) *Distributed {
 	return a
 }
 
-// certify creates one certificate folder for each role, which contains only that role's key.
+// certify creates a certificate directory for each role. The directory contains only that role's key.
 func (a *Distributed) certify(t *testing.T) {
 	t.Helper()
 	var err error
@@ -96,7 +96,7 @@ func (a *Distributed) certFolder(role authv1.Role) string {
 // Addr returns the address at which a role serves gRPC.
 func (a *Distributed) Addr(role authv1.Role) string { return a.addrs[role] }
 
-// Start starts the process of a role without waiting until it serves. The role must not be running.
+// Start starts a role's process and does not wait until it serves. The role must not be running.
 func (a *Distributed) Start(t *testing.T, role authv1.Role) {
 	t.Helper()
 	p := a.roles[role]
@@ -119,14 +119,14 @@ func (a *Distributed) Start(t *testing.T, role authv1.Role) {
 	})
 }
 
-// ReplaceProgram makes the next starts of the role run another program, with more environment variables. An empty
-// program selects the role's own program.
+// ReplaceProgram makes later starts of the role run another program, with more environment variables. An empty program
+// selects the role's own program.
 func (a *Distributed) ReplaceProgram(role authv1.Role, program string, env ...string) {
 	a.roles[role].program, a.roles[role].env = program, env
 }
 
-// command returns the command that runs a role's program with the configuration. The environment names its
-// certificate folder, so that all roles share one configuration file.
+// command returns the command that runs a role's program with the configuration. The certificate directory comes from
+// the environment, so that all roles share one configuration file.
 func (a *Distributed) command(t *testing.T, role authv1.Role, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(Program(t, authn.RoleName(role)), append([]string{"--config", a.Config}, args...)...)
@@ -146,7 +146,7 @@ func (a *Distributed) AwaitServing(t *testing.T, role authv1.Role) {
 	}, func() string { return string(last) + a.Log(role) })
 }
 
-// AwaitReady waits until the gateway reports that it is ready and that no role is unavailable.
+// AwaitReady waits until the gateway reports that it is ready and that all roles are available.
 func (a *Distributed) AwaitReady(t *testing.T) {
 	t.Helper()
 	var text string
@@ -157,8 +157,8 @@ func (a *Distributed) AwaitReady(t *testing.T) {
 	}, func() string { return text + a.Log(authv1.Role_ROLE_GATEWAY) })
 }
 
-// Ready requests /readyz and returns the status and the text of the response. On a transport error the status is 0
-// and the text is the error.
+// Ready requests /readyz and returns the response's status and body. On a transport error the status is 0 and the body
+// is the error message.
 func (a *Distributed) Ready(t *testing.T) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, a.URL+"/readyz", http.NoBody)
@@ -177,8 +177,7 @@ func (a *Distributed) Ready(t *testing.T) (int, string) {
 	return resp.StatusCode, string(text)
 }
 
-// await polls until holds returns true. If that takes longer than readyTimeout, the test fails with the text that known
-// returns.
+// await polls until holds returns true. After readyTimeout, the test fails with the string that known returns.
 func (a *Distributed) await(t *testing.T, what string, holds func() bool, known func() string) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -190,7 +189,7 @@ func (a *Distributed) await(t *testing.T, what string, holds func() bool, known 
 	}
 }
 
-// Kill kills the process of a role as kill -9 does, and waits until it has ended.
+// Kill kills a role's process with SIGKILL, and waits until it has ended.
 func (a *Distributed) Kill(t *testing.T, role authv1.Role) {
 	t.Helper()
 	p := a.roles[role]
@@ -198,14 +197,14 @@ func (a *Distributed) Kill(t *testing.T, role authv1.Role) {
 	<-p.ended
 }
 
-// Stop stops the process of a role with SIGTERM, as an orchestrator does, and returns its exit error, or nil.
+// Stop stops a role's process with SIGTERM, as an orchestrator does, and returns its exit error, or nil.
 func (a *Distributed) Stop(t *testing.T, role authv1.Role) error {
 	t.Helper()
 	a.Signal(t, role, syscall.SIGTERM)
 	return a.Wait(role)
 }
 
-// Wait waits until the process of a role, which was signalled to stop, has ended. It returns the exit error, or nil.
+// Wait waits until a role's process has ended after a signal. It returns the exit error, or nil.
 func (a *Distributed) Wait(role authv1.Role) error {
 	p := a.roles[role]
 	select {
@@ -216,8 +215,8 @@ func (a *Distributed) Wait(role authv1.Role) error {
 	}
 }
 
-// Signal sends a signal to the process of a role. After SIGSTOP it waits until the process has stopped, which takes
-// a moment on a busy machine.
+// Signal sends a signal to a role's process. After SIGSTOP it waits until the process has stopped, which takes a moment
+// on a busy machine.
 func (a *Distributed) Signal(t *testing.T, role authv1.Role, sig syscall.Signal) {
 	t.Helper()
 	process := a.roles[role].cmd.Process
@@ -235,10 +234,10 @@ func (a *Distributed) Signal(t *testing.T, role authv1.Role, sig syscall.Signal)
 	}, func() string { return "its state is " + state })
 }
 
-// Log returns everything that a role has logged, over all its starts.
+// Log returns everything that a role has logged since its first start.
 func (a *Distributed) Log(role authv1.Role) string { return a.roles[role].log.String() }
 
-// DialWithToken returns a connection to a role that is authenticated with token. If token is empty, none is sent.
+// DialWithToken returns a connection to a role that sends token. If token is empty, it sends none.
 func (a *Distributed) DialWithToken(t *testing.T, role authv1.Role, token string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := rpc.DialPerson(a.addrs[role], token, rpc.ClientTLS(nil, a.Authority.Pool(), role))
@@ -263,8 +262,8 @@ func (a *Distributed) IssueIdentity(t *testing.T, role authv1.Role) *pki.Identit
 	return id
 }
 
-// DialWithCertificate returns a connection to a role that presents cert, or no certificate if cert is nil. Calls fail
-// at once while the role is unavailable.
+// DialWithCertificate returns a connection to a role that presents cert. If cert is nil, it presents no certificate.
+// Calls fail at once while the role is unavailable.
 func (a *Distributed) DialWithCertificate(t *testing.T, role authv1.Role, cert *tls.Certificate) *grpc.ClientConn {
 	t.Helper()
 	return a.DialWithCredentials(t, role, credentials.NewTLS(rpc.ClientTLS(cert, a.Authority.Pool(), role)))
@@ -281,7 +280,7 @@ func (a *Distributed) DialWithCredentials(t *testing.T, role authv1.Role, creds 
 	return conn
 }
 
-// TimeoutContext returns a context that ends after readyTimeout, which is the longest time that a start may take.
+// TimeoutContext returns a context that ends after readyTimeout, the maximum time for a start.
 func TimeoutContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), readyTimeout)
@@ -289,7 +288,7 @@ func TimeoutContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// ReplaceCertificate replaces the key and the certificate of a role while the role runs.
+// ReplaceCertificate replaces a role's key and certificate while the role runs.
 func (a *Distributed) ReplaceCertificate(t *testing.T, role authv1.Role) {
 	t.Helper()
 	if err := a.Authority.WriteRole(a.certFolder(role), role); err != nil {
@@ -297,12 +296,12 @@ func (a *Distributed) ReplaceCertificate(t *testing.T, role authv1.Role) {
 	}
 }
 
-// CertFolder returns the folder that contains the key of a role.
+// CertFolder returns the directory that contains a role's key.
 func (a *Distributed) CertFolder(role authv1.Role) string { return a.certFolder(role) }
 
-// StartReplica starts another process of a role and waits until the process serves. The process has a data folder and
-// addresses of its own. It uses the addresses in reach for the roles that reach contains. The returned mesh controls
-// only the new process, and has the addresses of *a for all other roles.
+// StartReplica starts another process for a role and waits until it serves. The process has its own data directory and
+// addresses. It reaches the roles in reach at the addresses there. The returned mesh controls only the new process, and
+// has the addresses of *a for all other roles.
 func (a *Distributed) StartReplica(t *testing.T, role authv1.Role, reach map[authv1.Role]string) *Distributed {
 	t.Helper()
 	text, err := os.ReadFile(a.Config)

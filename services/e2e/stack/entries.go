@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
 )
 
-// StdioEntry returns the entry of a stdio server in the configuration, for [Options.Servers].
+// StdioEntry returns a stdio server's configuration entry, for [Options.Servers].
 func StdioEntry(t *testing.T, name string, command []string) string {
 	t.Helper()
 	raw, err := json.Marshal(command) // JSON is also YAML
@@ -20,8 +20,8 @@ func StdioEntry(t *testing.T, name string, command []string) string {
 	return fmt.Sprintf("  %s: {stdio: {command: %s}}", name, raw)
 }
 
-// ClaudeFlowEntry returns the entry of Claude Flow in the configuration of the example, for [Options.Servers]. The
-// command is replaced with the one that starts the server in this environment.
+// ClaudeFlowEntry returns Claude Flow's entry from the example's configuration, for [Options.Servers]. It replaces the
+// command with the one that starts the server in this environment.
 func ClaudeFlowEntry(t *testing.T) string {
 	t.Helper()
 	command, err := json.Marshal(npmtest.ClaudeFlow(t)) // JSON is also YAML
@@ -38,7 +38,7 @@ func ClaudeFlowEntry(t *testing.T) string {
 	return strings.Replace(text, theirs, string(command), 1)
 }
 
-// ClaudeFlowExample returns the content of a file of the example for Claude Flow. The test must be in a folder of
+// ClaudeFlowExample returns the content of a file from the Claude Flow example. The test must be in a directory of
 // services/e2e.
 func ClaudeFlowExample(t *testing.T, name string) string {
 	t.Helper()

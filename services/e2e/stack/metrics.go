@@ -12,30 +12,28 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Metric is the latest exported state of one metric of one process.
+// Metric is the latest exported state of a process's metric.
 type Metric struct {
 	// Service is the `service.name` of the process that exports the metric.
-	Service string
-	// Name, Unit and Description are the name, the unit and the description of the exported metric.
+	Service                 string
 	Name, Unit, Description string
 	// Kind is `counter`, `up-down counter`, `gauge` or `histogram`. For any other metric it is the name of the Go
 	// type.
-	Kind string
-	// Points contains the values of the metric.
+	Kind   string
 	Points []Point
 }
 
 // Point is one value of a metric.
 type Point struct {
-	// Attributes contains the attributes of the value, as text.
+	// Attributes contains the value's attributes as strings.
 	Attributes map[string]string
-	// Value is the integer value. For a histogram it is the number of values.
+	// Value is the integer value. For a histogram it is the number of recorded values.
 	Value int64
-	// Sum is the sum of the values of a histogram.
+	// Sum is the sum of a histogram's recorded values.
 	Sum float64
 }
 
-// metricKey identifies a metric by the service.instance.id of its process and by its name.
+// metricKey identifies a metric by its process's service.instance.id and by its name.
 type metricKey struct{ instance, name string }
 
 // metricsReceiver receives metrics for a collector. It is a separate type because both services have a method Export.
@@ -94,15 +92,15 @@ func newMetric(service string, made *metricv1.Metric) Metric {
 	return out
 }
 
-// Metrics returns the latest exported state of every metric of every process.
+// Metrics returns each process's latest exported metrics.
 func (c *Collector) Metrics() []Metric {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Collect(maps.Values(c.metrics))
 }
 
-// Counts returns the values of the metrics whose names begin with prefix, summed over all processes. The keys have
-// the form NAME{KEY=VALUE,...}. Zero values are left out.
+// Counts returns the values of the metrics whose names begin with prefix, summed over all processes. The keys have the
+// form NAME{KEY=VALUE,...}. Values of zero are left out.
 func (c *Collector) Counts(prefix string) map[string]int64 {
 	out := make(map[string]int64)
 	for _, m := range c.Metrics() {

@@ -20,15 +20,16 @@ import (
 	"time"
 )
 
-// stopTimeout is the longest time that an orderly stop may take.
+// stopTimeout is the maximum time for an orderly stop.
 const stopTimeout = time.Minute
 
-// Process is a mesh that runs in the `sluice` program, started by a test.
+// Process is a mesh that runs in a `sluice` process.
 type Process struct {
 	*Stack
 
 	cmd *exec.Cmd
-	// line receives the first line of standard output, or the part of it that was written before the process ended.
+	// line receives the first line of standard output. If the process ends before the line is complete, line receives the
+	// incomplete line.
 	line chan []byte
 	// ended is closed when the process has ended. After that, err contains the result of cmd.Wait.
 	ended chan struct{}
@@ -65,8 +66,8 @@ func Start(t *testing.T, s *Stack) *Process {
 	return p
 }
 
-// StartWithoutConfig starts `sluice up` without a configuration, in an empty folder. It uses its demo server, starter
-// policy and generated tokens, and addresses that the system chooses.
+// StartWithoutConfig starts `sluice up` without a configuration, in an empty directory. The mesh uses its demo server,
+// starter policy and generated tokens, and addresses that the system chooses.
 func StartWithoutConfig(t *testing.T) *Process {
 	t.Helper()
 	return StartWithoutConfigIn(t, t.TempDir())
@@ -80,7 +81,7 @@ func StartWithoutConfigIn(t *testing.T, dir string) *Process {
 	return p
 }
 
-// Launch starts `sluice up` in the stack's folder with the additional arguments, and with the stack's configuration
+// Launch starts `sluice up` in the stack's directory with the additional arguments, and with the stack's configuration
 // if there is one. It does not wait until the mesh serves.
 func Launch(t *testing.T, s *Stack, args ...string) *Process {
 	t.Helper()
@@ -149,7 +150,7 @@ func (p *Process) parseAddresses(t *testing.T, line []byte) {
 	}
 }
 
-// AwaitServing waits until the mesh serves or has ended, and reports whether the mesh serves.
+// AwaitServing waits until the mesh serves or has ended, and reports which.
 func (p *Process) AwaitServing() bool {
 	select {
 	case line := <-p.line:
@@ -169,7 +170,7 @@ func (p *Process) Stderr() string { return p.stderr.String() }
 // PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// GeneratedToken returns a token that `sluice up` generated, and checks the mode of the token's file.
+// GeneratedToken returns a token that `sluice up` generated, and checks the file mode of the token's file.
 func (p *Process) GeneratedToken(t *testing.T, name string) string {
 	t.Helper()
 	file := filepath.Join(p.Tokens, name)
@@ -186,8 +187,7 @@ func (p *Process) GeneratedToken(t *testing.T, name string) string {
 // highWater matches the highest resident memory in /proc/PID/status.
 var highWater = regexp.MustCompile(`VmHWM:\s+(\d+) kB`)
 
-// PeakMemory returns the highest resident memory that the process has had, in MiB. It skips the test on a system
-// without /proc.
+// PeakMemory returns the process's highest resident memory so far, in MiB. It skips the test on a system without /proc.
 func (p *Process) PeakMemory(t *testing.T) int {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
@@ -205,7 +205,7 @@ func (p *Process) PeakMemory(t *testing.T) int {
 	return kib >> 10
 }
 
-// Kill kills the process as kill -9 does, and waits until it has ended.
+// Kill kills the process with SIGKILL, and waits until it has ended.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill() // the process may have ended already
 	<-p.ended
@@ -226,7 +226,7 @@ func (p *Process) Stop(t *testing.T) error {
 	return p.Wait()
 }
 
-// Wait waits until a process that was signalled to stop has ended. It returns the exit error, or nil.
+// Wait waits until the process has ended after a signal. It returns the exit error, or nil.
 func (p *Process) Wait() error {
 	select {
 	case <-p.ended:

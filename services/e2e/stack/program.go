@@ -19,10 +19,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// runTimeout is the longest time that [Run] lets a command run.
+// runTimeout is the maximum time for which [Run] lets a command run.
 const runTimeout = time.Minute
 
-// builds contains the programs that tests run. Each program is built once for each run of a test package.
+// builds contains the programs that tests run. Each is built once per run of a test package.
 type builds struct {
 	mu    sync.Mutex
 	dir   string
@@ -33,12 +33,12 @@ type builds struct {
 
 var programs = builds{built: make(map[string]error)}
 
-// programsDir names the environment variable with the folder that programs are built into. If it is not set, each
-// run of a package uses a temporary folder. `make test` sets it to the folder of `make build`, so that each program
+// programsDir names the environment variable that contains the directory for built programs. If it is not set, each run
+// of a package uses a temporary directory. `make test` sets it to the directory of `make build`, so that each program
 // is linked once.
 const programsDir = "SLUICE_TEST_PROGRAMS"
 
-// build builds a program with the flags of `make build`, so that the build cache of that command is reused.
+// build builds a program with the flags of `make build`, so that it reuses that command's build cache.
 func (b *builds) build(name string) (err error) {
 	if b.dir == "" {
 		if b.dir = os.Getenv(programsDir); b.dir == "" {
@@ -55,8 +55,8 @@ func (b *builds) build(name string) (err error) {
 	return nil
 }
 
-// Program returns the path of the program `sluice` or of a role's program, and builds the program if necessary. [Main]
-// removes the program, unless SLUICE_TEST_PROGRAMS names the folder.
+// Program returns the path of `sluice` or of a role's program, and builds the program if necessary. [Main] removes the
+// program, unless SLUICE_TEST_PROGRAMS is set.
 func Program(t *testing.T, name string) string {
 	t.Helper()
 	programs.mu.Lock()
@@ -84,8 +84,8 @@ func Main(m *testing.M) int {
 }
 
 // environ returns the environment of this process without the variables that configure a mesh (SLUICE_* and OTEL_*). A
-// variable E2E_NAME is forwarded as NAME: E2E_SLUICE_DECISIONS_KEEP=false makes all programs call the policy service
-// for every call.
+// variable E2E_NAME is passed on as NAME. For example, E2E_SLUICE_DECISIONS_KEEP=false makes all programs call the
+// policy service for every call.
 func environ(more ...string) []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -102,15 +102,15 @@ func environ(more ...string) []string {
 
 // Command describes a command to run. The zero value runs `sluice` without arguments.
 type Command struct {
-	// Program is the name of the program, see [Program]. Empty means sluice.
+	// Program is the program's name for [Program]. If it is empty, sluice runs.
 	Program string
 	// Args contains the arguments.
 	Args []string
-	// Dir is the working directory. Empty means the directory of the test.
+	// Dir is the working directory. If it is empty, the command runs in the test's directory.
 	Dir string
 	// Env contains more environment variables, as NAME=VALUE.
 	Env []string
-	// Stdin is the text of standard input.
+	// Stdin is the content of standard input.
 	Stdin string
 }
 
@@ -122,11 +122,11 @@ type CommandResult struct {
 	Stdout, Stderr string
 }
 
-// Run runs a command until it ends. The test fails if the command could not be run at all.
+// Run runs a command until it ends. The test fails if the command can't be started.
 func Run(t *testing.T, c Command) CommandResult {
 	t.Helper()
 	name := cmp.Or(c.Program, "sluice")
-	program := Program(t, name) // outside the time limit, because building may take longer than running
+	program := Program(t, name) // outside the timeout, because building may take longer than running
 	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, c.Args...)
@@ -139,11 +139,11 @@ func Run(t *testing.T, c Command) CommandResult {
 	return CommandResult{Code: cmd.ProcessState.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String()}
 }
 
-// assignedAddrs contains the addresses that FreeAddr has returned in this process. An address is returned only once,
-// because a test may stop listening on it for a while.
+// assignedAddrs contains the addresses that FreeAddr has returned in this process. FreeAddr returns an address only
+// once, because a test may temporarily stop listening on it.
 var assignedAddrs sync.Map
 
-// FreeAddr returns a free loopback address that no other test of this process was given. Its port is below the
+// FreeAddr returns a free loopback address that no other test in this process has received. Its port is below the
 // ephemeral ports, so that the system never assigns it.
 func FreeAddr(t *testing.T) string {
 	t.Helper()

@@ -4,7 +4,7 @@ package stack
 
 import "syscall"
 
-// SIGSTOP and SIGCONT are not signals on this system, which cannot stop a process. Sending one returns an error.
+// SIGSTOP and SIGCONT do not exist on this system, which cannot suspend a process. Sending them returns an error.
 const (
 	SIGSTOP = syscall.Signal(-1)
 	SIGCONT = syscall.Signal(-2)

@@ -1,5 +1,5 @@
-// Package stack starts a real mesh for tests, either in the process of the test or as the program that users run. A
-// test uses it as a user would.
+// Package stack starts a real mesh for tests, either in the test's process or as a separate process. Tests use it as
+// users would.
 package stack
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice"
 )
 
-// Tokens that every stack accepts. They meet the minimum length, and no document contains them.
+// Tokens that every stack accepts. They have the minimum length, and no document contains them.
 const (
 	AgentToken    = "test-agent-token-A1b2C3d4E5f6G7h8"
 	OtherToken    = "test-other-agent-Z9y8X7w6V5u4T3s2"
@@ -30,11 +30,11 @@ const (
 	ViewerToken   = "test-viewer-token-M1n2B3v4C5x6Z7l8"
 )
 
-// OpenPolicy allows every call, so that every refusal comes from the checks that run before policy. The tool limited
-// has a rate limit of three calls per minute.
+// OpenPolicy allows every call, so that every refusal comes from a check before policy. The tool limited has a rate
+// limit of three calls per minute.
 const OpenPolicy = "version: 1\nname: open\ndefault: allow\ntools:\n  limited: {rate_limit: {max: 3, window: 60}}\n"
 
-// readyTimeout is the longest time that a start may take.
+// readyTimeout is the maximum time for a start.
 const readyTimeout = 20 * time.Second
 
 // Options describes what a stack serves.
@@ -42,7 +42,7 @@ type Options struct {
 	// Servers is the YAML below the key `servers`, indented, for example "  demo: {http: {url:
 	// \"http://127.0.0.1:1/mcp\"}}".
 	Servers string
-	// Policy is the text of one policy document.
+	// Policy is one policy document.
 	Policy string
 	// Tokens contains additional tokens: indented YAML below `auth.tokens`, with one line for each token.
 	Tokens string
@@ -60,37 +60,37 @@ type Stack struct {
 	URL string
 	// GRPC is the address of all services.
 	GRPC string
-	// Dir is the folder that contains the configuration, the policy and the data.
+	// Dir is the directory with the configuration, the policy and the data.
 	Dir string
 	// Config and Policy are the files that the mesh reads.
 	Config, Policy string
-	// Tokens is the path of the generated tokens. Only a [Process] sets it.
+	// Tokens is the path of the generated tokens. It is set only for a [Process].
 	Tokens string
-	// Program is the path of the `sluice` program that [Launch] starts. If it is empty, Launch starts the program that
-	// [Program] builds. Env contains more environment variables for the program.
+	// Program is the path of the `sluice` program that [Launch] starts. If it is empty, Launch builds the program with
+	// [Program]. Env contains more environment variables for it.
 	Program string
 	Env     []string
 	// Args contains more arguments for [Start].
 	Args []string
-	// OwnGroup starts the program in its own process group, which does not receive Ctrl-C of a terminal.
+	// OwnGroup starts the program in its own process group, which does not receive a terminal's Ctrl-C.
 	OwnGroup bool
-	// Wrapper is the command that runs the program, for example nice or chrt. Empty means none.
+	// Wrapper is a command that runs the program, for example nice or chrt. If it is empty, the program runs directly.
 	Wrapper []string
 }
 
-// MCP returns the URL of a server at the MCP edge.
+// MCP returns the MCP edge's URL for a server.
 func (s *Stack) MCP(server string) string { return s.URL + "/mcp/" + server }
 
 // AllServers returns the URL for all servers.
 func (s *Stack) AllServers() string { return s.URL + "/mcp" }
 
-// Journal returns the folder of the gateway's journal.
+// Journal returns the directory of the gateway's journal.
 func (s *Stack) Journal() string { return filepath.Join(s.Dir, "data", "gateway", "journal") }
 
-// Operator returns a gRPC connection with the operator's token, which is closed when the test ends.
+// Operator returns a gRPC connection with the operator's token. It is closed when the test ends.
 func (s *Stack) Operator(t *testing.T) *grpc.ClientConn { return s.DialWithToken(t, OperatorToken) }
 
-// DialWithToken returns a gRPC connection that is authenticated with token. If token is empty, none is sent.
+// DialWithToken returns a gRPC connection that sends token. If token is empty, it sends none.
 func (s *Stack) DialWithToken(t *testing.T, token string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := rpc.DialPerson(s.GRPC, token, nil)
@@ -142,7 +142,7 @@ func StartInProcess(t *testing.T, opts Options) *Stack {
 	return s
 }
 
-// WriteConfig writes a configuration and its policy into a temporary folder of the test. Unless opts has addresses, the
+// WriteConfig writes a configuration and its policy to a temporary directory. Unless opts contains addresses, the
 // system chooses them.
 func WriteConfig(t *testing.T, opts Options) *Stack {
 	t.Helper()

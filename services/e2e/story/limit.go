@@ -1,5 +1,4 @@
-// Package story contains test scenarios that several test packages run, against programs on this machine and against
-// containers.
+// Package story contains test scenarios that several test packages run, with local processes and with containers.
 package story
 
 import (
@@ -16,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// The scenario verifies this limit: `rate_limit: {max: 4, window: 6}` on [LimitedTool], for each session.
+// The scenario checks this limit: `rate_limit: {max: 4, window: 6}` per session on [LimitedTool].
 const (
 	// LimitedTool is a tool of the demo server.
 	LimitedTool = "create_note"
@@ -26,17 +25,16 @@ const (
 	sessions    = 3
 )
 
-// Limit describes a mesh whose policy has this limit on [LimitedTool].
+// Limit describes a mesh with this limit on [LimitedTool].
 type Limit struct {
-	// MCP is the URL of the demo server behind the gateway, and Token is an agent's token.
+	// MCP is the gateway's URL for the demo server, and Token is an agent's token.
 	MCP, Token string
-	// Decisions returns the journal's records of calls of the tool, as `sluice decisions tail --output json` prints
-	// them.
+	// Decisions returns the journal's records for calls to the tool, as `sluice decisions tail --output json` prints them.
 	Decisions func(t *testing.T) string
 }
 
 // CallAtRandom makes calls at random times in several sessions until length has passed. After that it checks, with the
-// limiter's clock, that each closed interval of 6 s has at most 4 calls of a session.
+// limiter's clock, that a session has at most 4 calls in each closed interval of 6 s.
 func (l Limit) CallAtRandom(t *testing.T, length time.Duration) {
 	t.Helper()
 	end := time.Now().Add(length)
@@ -78,8 +76,8 @@ func (l Limit) CallAtRandom(t *testing.T, length time.Duration) {
 	t.Logf("in %v: %d passed, %d refused; the shortest interval with 5 calls of a session is %v", length, passed.Load(), refused.Load(), closest)
 }
 
-// callAtRandom makes one call and returns the pause before the next call. The pause is random, or, if heedful is set,
-// the time that a refusal names.
+// callAtRandom makes one call and returns the pause before the next call. The pause is random. If heedful is true and
+// the call was refused, it is the time that the refusal names.
 func callAtRandom(t *testing.T, client *npmtest.Client, heedful bool, passed, refused *atomic.Int64) time.Duration {
 	t.Helper()
 	reply := client.CallTool(npmtest.ToolCall{Name: LimitedTool, Arguments: map[string]any{"title": "at random"}})
@@ -98,7 +96,7 @@ func callAtRandom(t *testing.T, client *npmtest.Client, heedful bool, passed, re
 	err := json.Unmarshal(result.Meta["dev.sluice/decision"], &d)
 	switch {
 	case err == nil && strings.HasSuffix(d.Code, "_unavailable") && d.Retryable:
-		return time.Second // a busy machine may refuse, which does not violate the limit
+		return time.Second // a busy machine may refuse a call, which does not violate the limit
 	case err != nil || d.Code != "rate_limited" || d.RetryAfterMs <= 0 || d.RetryAfterMs > limitWindow.Milliseconds():
 		t.Errorf("refused with %s: %v", reply.Result, err)
 		return time.Second
@@ -109,7 +107,7 @@ func callAtRandom(t *testing.T, client *npmtest.Client, heedful bool, passed, re
 	return pause
 }
 
-// reservationTimes returns the times at which the limiter reserved calls, by session and with the limiter's clock.
+// reservationTimes returns the times at which the limiter reserved calls in each session, according to its clock.
 func reservationTimes(t *testing.T, decisions string) map[string][]time.Time {
 	t.Helper()
 	var records []struct {

@@ -52,8 +52,7 @@ func awaitSpan(t *testing.T, c *stack.Collector, name string, kind tracev1.Span_
 	return c.Spans("")[slices.IndexFunc(c.Spans(""), is)]
 }
 
-// Checks that the traces of the vote and of the retry have the approval id of the ticket's trace, and a link to that
-// trace.
+// The traces of the vote and of the retry have the same approval id as the ticket's trace, and link to it.
 func TestTrace_ApprovedCallLinksToItsTicket(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)

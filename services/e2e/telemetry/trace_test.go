@@ -29,7 +29,7 @@ const (
 	clientSpan = tracev1.Span_SPAN_KIND_CLIENT
 	innerSpan  = tracev1.Span_SPAN_KIND_INTERNAL
 
-	// callSpans is the number of spans of an allowed call with a limit.
+	// callSpans is the number of spans for an allowed call with a limit.
 	callSpans = 8
 
 	decideRPC  = "sluice.policy.v1.PolicyService/DecideCall"
@@ -39,13 +39,13 @@ const (
 // fastSpanExport is an environment variable that makes a process export its spans after 50 ms.
 const fastSpanExport = "OTEL_BSP_SCHEDULE_DELAY=50"
 
-// clientTraceID is the id of a trace that a client has started.
+// clientTraceID is the id of a client's trace.
 const clientTraceID = "0af7651916cd43dd8448eb211c80319c"
 
 var traceParent = regexp.MustCompile(`^00-([0-9a-f]{32})-([0-9a-f]{16})-(0[01])$`)
 
-// sentTraceContext returns the trace context of the last call of a tool that the server received. It checks that the
-// traceparent in the body, if any, equals the header.
+// sentTraceContext returns the trace context that the server received with the last call to a tool. If the body
+// contains a traceparent, sentTraceContext checks that it equals the header.
 func sentTraceContext(t *testing.T, up *rawmcp.Server, tool string) (trace, span, flags string) {
 	t.Helper()
 	calls := up.Calls(tool)
@@ -88,8 +88,8 @@ func findSpan(t *testing.T, spans []stack.Span, service, name string, kind trace
 	return found[0]
 }
 
-// checkCallTrace checks the spans of an allowed call with a rate limit, and that the parent of each span is the span
-// that caused it. service returns the service name of the process of a role.
+// checkCallTrace checks the spans of an allowed call with a rate limit. The parent of each span must be the span that
+// caused it. service returns the service name of the process that runs a role.
 func checkCallTrace(t *testing.T, spans []stack.Span, tool string, service func(role string) string) (root, forward stack.Span) {
 	t.Helper()
 	if len(spans) != callSpans {
@@ -136,7 +136,7 @@ func TestTrace_OneTraceThroughDistributedRoles(t *testing.T) {
 	checkRecordsHaveTrace(t, a.Records(t), trace)
 }
 
-// checkRecordsHaveTrace checks that the intent and the outcome of a call have its trace id.
+// checkRecordsHaveTrace checks that a call's intent and outcome contain its trace id.
 func checkRecordsHaveTrace(t *testing.T, records []*gatewayv1.Record, trace string) {
 	t.Helper()
 	kinds := make(map[gatewayv1.RecordKind]int)
@@ -165,8 +165,8 @@ func TestTrace_OneTraceThroughOneProcess(t *testing.T) {
 	checkRecordsHaveTrace(t, f.Records(t), trace)
 }
 
-// callsWithClientTrace returns functions that make a call with a trace context of the client, by the place of the
-// context.
+// callsWithClientTrace returns functions that make a call with a client's trace context. The key is the part of the
+// request that contains it.
 func callsWithClientTrace(c *stack.Client) map[string]func() stack.Response {
 	parent := "00-" + clientTraceID + "-b7ad6b7169203331-01"
 	withHeader := *c
@@ -178,13 +178,12 @@ func callsWithClientTrace(c *stack.Client) map[string]func() stack.Response {
 	}
 }
 
-// Checks that by default the gateway does not continue a client's trace: it starts a trace with a link to the client's
-// trace.
+// By default the gateway does not continue a client's trace. It starts a new trace with a link to the client's trace.
 func TestTrace_ClientTraceIsLinkedAndReplaced(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
 	f := rawmesh.Start(t, rawmesh.StoryPolicy, telemetryConfig(c, "sample: 1"))
-	f.Connect(t).Call("safe", "{}") // so that the server is in the catalog and the policy revision stays the same
+	f.Connect(t).Call("safe", "{}") // adds the server to the catalog, so that the policy revision does not change later
 	for name, send := range callsWithClientTrace(f.Connect(t)) {
 		if resp := send(); resp.IsError(t) {
 			t.Fatalf("%s: %s", name, resp.Body)
@@ -200,7 +199,7 @@ func TestTrace_ClientTraceIsLinkedAndReplaced(t *testing.T) {
 	}
 }
 
-// Checks that the gateway continues the client's trace if trust_parent is set, with the client's span as the parent.
+// With trust_parent, the gateway continues the client's trace. The client's span is the parent.
 func TestTrace_TrustedClientTraceIsContinued(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
@@ -218,7 +217,7 @@ func TestTrace_TrustedClientTraceIsContinued(t *testing.T) {
 	}
 }
 
-// Checks that a trace that is not sampled is not exported, but that its id is sent to the server and recorded.
+// A trace that is not sampled is not exported. Its id is still sent to the server and recorded.
 func TestTrace_UnsampledTraceHasAnID(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
@@ -244,7 +243,7 @@ func TestTrace_UnsampledTraceHasAnID(t *testing.T) {
 	}
 }
 
-// Checks that spans have exactly the attributes that docs/telemetry.md lists.
+// Spans have exactly the attributes that docs/telemetry.md lists.
 func TestTrace_SpansHaveTheDocumentedAttributes(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
@@ -314,7 +313,7 @@ func onlySessionDigest(t *testing.T, f *rawmesh.Mesh) string {
 	return resp.GetSessions()[0].GetDigest()
 }
 
-// Case S1. Checks that no span, metric, log line or record contains arguments, results, errors, tokens or session ids.
+// Case S1. No span, metric, log line or record contains arguments, results, errors, tokens or session ids.
 func TestTelemetry_HasNoSecrets(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-51d0c3"
@@ -365,7 +364,7 @@ func TestTelemetry_HasNoSecrets(t *testing.T) {
 		}
 		for _, secret := range secrets {
 			if secret == canary && strings.Contains(place, "approvals.db") {
-				continue // the approval store has the call that approvers decide on, but no token
+				continue // the approval store contains the call, because approvers decide on it, but no token
 			}
 			for form, found := range map[string]string{"as it is": secret, "in hexadecimal": hex.EncodeToString([]byte(secret))} {
 				if at := bytes.Index(text, []byte(found)); at >= 0 {

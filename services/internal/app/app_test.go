@@ -25,7 +25,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// programEnv is an environment variable that makes the test binary run as the program of a role. Its value selects the
+// programEnv is an environment variable. If it is set, the test binary runs as a role's program. Its value selects the
 // behavior of the role's service.
 const programEnv = "APP_TEST_AS_PROGRAM"
 

@@ -27,7 +27,7 @@ func TestStress_RunsNameExistingTests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tests := make(map[string][]string) // the names of all tests, by the folder of their package
+	tests := make(map[string][]string) // the names of all tests, by the directory of their package
 	eachFile(t, parser.SkipObjectResolution, func(file string, parsed *ast.File) {
 		for _, decl := range parsed.Decls {
 			if f, ok := decl.(*ast.FuncDecl); ok && isTest(file) && f.Recv == nil {

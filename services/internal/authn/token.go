@@ -29,7 +29,7 @@ var (
 const minSecret = 32
 
 const (
-	// maxTokenAge is the maximum age of the last confirmation of a watched set of tokens.
+	// maxTokenAge is the maximum time since a watched set of tokens was last confirmed.
 	maxTokenAge = time.Second
 	// sourceTimeout is the time without a confirmation after which the source of the tokens counts as unavailable. Until
 	// then the source counts as busy, and callers wait for it.

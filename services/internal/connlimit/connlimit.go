@@ -148,9 +148,9 @@ func (l *Listener) countClosed(now time.Time) (say int) {
 	return say
 }
 
-// oldestOf returns the connection of an address that is closed first. It is the oldest connection without data from the
-// client, or otherwise the oldest one. Therefore a client that has begun its handshake keeps its connection, regardless
-// of the number of silent connections.
+// oldestOf returns the connection that is closed first for an address. It is the oldest connection without data from
+// the client, or otherwise the oldest one. Therefore a client that has begun its handshake keeps its connection,
+// regardless of the number of silent connections.
 func (l *Listener) oldestOf(from netip.Prefix) (oldest *Conn) {
 	for e := l.unauthenticated.Front(); e != nil; e = e.Next() {
 		switch c := e.Value.(*Conn); { //nolint:forcetypeassert // the list contains only *Conn

@@ -82,8 +82,9 @@ func smallLimits() connlimit.Limits {
 	return connlimit.Limits{MaxUnauthenticated: 4, MaxPerAddress: 2, MaxPerCaller: 2, IdentifyTimeout: time.Hour}
 }
 
-// Case X2. There are too many unauthenticated connections. If their address has too many, its oldest one is closed.
-// Otherwise the oldest one of the address with the most connections is closed. Identified connections stay open.
+// Case X2. There are too many unauthenticated connections. If too many come from one address, the oldest connection
+// from this address is closed. Otherwise the oldest connection from the address with the most connections is closed.
+// Identified connections stay open.
 func TestListener_ClosesOldestUnauthenticatedConnection(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// unspecified is the suffix of the name of every enum's first value. The rest of that name is the prefix of all names
-// of the enum (buf's rules ENUM_ZERO_VALUE_SUFFIX and ENUM_VALUE_PREFIX).
+// unspecified is the suffix of the first value's name in every enum. The rest of that name is the prefix of all names
+// in the enum (buf's rules ENUM_ZERO_VALUE_SUFFIX and ENUM_VALUE_PREFIX).
 const unspecified = "UNSPECIFIED"
 
 // NameOrEmpty is like [Name], but returns the empty string for the unspecified value.
@@ -20,7 +20,7 @@ func NameOrEmpty(v protoreflect.Enum) string {
 	return Name(v)
 }
 
-// Name returns the name of a value in the form that is used outside of protobuf. For CODE_DENIED_BY_RULE, it is
+// Name returns the name of a value in the form that is used outside protobuf. For CODE_DENIED_BY_RULE, it is
 // "denied_by_rule". For a number without a name, Name returns the number.
 func Name(v protoreflect.Enum) string {
 	named := v.Descriptor().Values().ByNumber(v.Number())

@@ -62,9 +62,9 @@ func New[K comparable](all, each int) (*Queue[K], error) {
 // machine's processors and GOMAXPROCS.
 func Processors() int { return min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) }
 
-// NewForProcessor returns a fair queue for work that keeps a processor busy. The work may use half of the processors.
-// One owner may use half of these processors, but at least one. An owner may use only half of the time: after a slice
-// of more than a millisecond, it rests for as long as the slice took, at most 1 s.
+// NewForProcessor returns a fair queue for work that keeps a processor busy. All work together may use half of the
+// processors. One owner may use half of these processors, but at least one. An owner may use only half of the time: if
+// its slice takes more than a millisecond, the owner then waits for the same time, at most 1 s.
 func NewForProcessor[K comparable]() *Queue[K] {
 	all := max(1, Processors()/2)
 	return &Queue[K]{total: all, perOwner: max(1, all/2), rests: true, owners: make(map[K]*owner)}

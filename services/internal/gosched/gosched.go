@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// yieldAfter is the time for which work keeps a processor before it lets other goroutines run.
+	// yieldAfter is the time after which work lets other goroutines run.
 	yieldAfter = 250 * time.Microsecond
-	// maxYieldAfter is the maximum time for which work keeps a processor. After a call to [Yield], work may continue for
-	// as long as that call took. Otherwise an endless stream of short work could delay long work forever.
+	// maxYieldAfter is the maximum time after which work yields. After a call to [Yield], work may continue for as long as
+	// that call took. Otherwise many short pieces of work could delay long work without limit.
 	maxYieldAfter = 10 * time.Millisecond
 	stepsPerCheck = 64
 )

@@ -36,8 +36,8 @@ type Config struct {
 	// Dir is the journal's directory. It is created if it does not exist. The caller must hold a lock on the directory,
 	// because two journals in one directory destroy each other's chains.
 	Dir string
-	// Keys is the directory of the journal's keys. It is created if it does not exist. It must be outside of Dir, so that
-	// a copy of the journal does not contain the keys.
+	// Keys is the directory of the journal's keys. It is created if it does not exist. It must be outside Dir, so that a
+	// copy of the journal does not contain the keys.
 	Keys string
 	// Sync specifies when records are synced to the device.
 	Sync Sync

@@ -9,7 +9,7 @@ import (
 // File is a segment that is open for writing.
 type File = file
 
-// OnDisk returns cfg with open as the function that opens segments.
+// OnDisk returns cfg with open set to the function that opens segments.
 func OnDisk(cfg Config, open func(name string, flag int, perm fs.FileMode) (File, error)) Config {
 	cfg.open = open
 	return cfg

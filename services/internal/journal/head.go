@@ -19,9 +19,9 @@ import (
 // headName is the name of the file in the journal's directory that contains the newest head.
 const headName = "head.json"
 
-// Head contains the ends of both chains at one time, signed with the journal's key. A copy of a head that is stored
-// elsewhere later shows whether records were removed from the end, and whether the journal was replaced with an older
-// copy. The zero value is not a valid head: [Head.Check] refuses it.
+// Head contains the last records of both chains at one time, signed with the journal's key. If a copy of a head is
+// stored elsewhere, it can later show that records were removed from the end, or that the journal was replaced with an
+// older copy. The zero value is not a valid head: [Head.Check] refuses it.
 type Head struct {
 	// Time is the time of the signature, in UTC.
 	Time time.Time `json:"time"`

@@ -95,9 +95,9 @@ func (j *Journal) load(ctx context.Context) error {
 	return nil
 }
 
-// headProblem returns the reason why the head in the directory does not show the ends of the chains, or nil if it shows
-// them. An attacker who can write to the directory, but does not have the key, can remove the head or replace it with
-// the head of another journal. The next head that this journal signs would hide that.
+// headProblem returns the reason why the head in the directory does not match the ends of the chains, or nil if it
+// matches. An attacker who can write to the directory, but does not have the key, can remove the head or replace it
+// with another journal's head. The next head that this journal signs would hide that.
 func (j *Journal) headProblem(sealed *Head, err error) error {
 	switch {
 	case err != nil:

@@ -22,8 +22,8 @@ const (
 	keySize  = 32
 )
 
-// keys contains the journal's keys. They are stored outside of the journal's directory. Without them, a copy of that
-// directory can be used neither to sign heads nor to test guesses of arguments.
+// keys contains the journal's keys. They are stored outside the journal's directory. With a copy of that directory but
+// without the keys, an attacker can't sign heads or test guesses of arguments.
 type keys struct {
 	hmac []byte
 	seal ed25519.PrivateKey
@@ -148,9 +148,8 @@ func newHasher(key []byte) *hasher {
 }
 
 // HMAC returns the HMAC-SHA256 of b with the journal's key, in hex. Equal arguments have equal digests. Without the
-// key, arguments can be neither read nor guessed from their digests. The key is in the file `hmac.key` in the directory
-// of keys. If that file is missing, the journal creates a new key, and earlier digests can't be compared with later
-// ones.
+// key, the arguments can't be guessed from their digests. The key is in the file `hmac.key` in the directory of keys.
+// If that file is missing, the journal creates a new key, and earlier digests can't be compared with later ones.
 func (j *Journal) HMAC(b []byte) string {
 	s := j.hasher.pool.Get().(*state)
 	defer j.hasher.pool.Put(s)

@@ -23,7 +23,7 @@ var unsentFields = map[string]string{
 	"CRC": "it is over the bytes of the line, and is checked where the files are",
 }
 
-// unsetFields contains the fields of the message that this version of the gateway never sets. They are for budgets.
+// unsetFields contains the message's fields for budgets, which this version of the gateway never sets.
 var unsetFields = []protoreflect.Name{"settled", "replay_from"}
 
 // storedRecord returns a stored record with every field.

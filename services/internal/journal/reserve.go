@@ -19,7 +19,7 @@ const (
 var errUnreserved = errors.New("the file system can't reserve space")
 
 type reserver interface {
-	// reserve makes sure that the file can grow to size bytes without allocating more disk space.
+	// reserve allocates disk space for the file up to a length of size bytes.
 	reserve(size int64) error
 }
 

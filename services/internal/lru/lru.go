@@ -1,4 +1,4 @@
-// Package lru provides a least recently used cache whose number of values and total weight are limited.
+// Package lru provides a least recently used cache that limits the number of values and their total weight.
 package lru
 
 import (
@@ -18,8 +18,8 @@ type Cache[K comparable, V any] struct {
 	weight int
 }
 
-// New returns a cache for up to number values, whose total weight may not exceed most. weigh returns the weight of a
-// value. number must be positive.
+// New returns a cache for at most number values with a total weight of at most most. weigh returns a value's weight.
+// number must be positive.
 func New[K comparable, V any](number, most int, weigh func(V) int) *Cache[K, V] {
 	r := &Cache[K, V]{maxWeight: most, weigh: weigh}
 	r.values, _ = simplelru.NewLRU(number, func(_ K, v V) { r.weight -= weigh(v) }) // fails only if number is not positive
@@ -33,8 +33,8 @@ func (r *Cache[K, V]) Get(key K) (V, bool) {
 	return r.values.Get(key)
 }
 
-// Put sets the value for a key. If the weight of the value exceeds the limit, the value is not cached, and the previous
-// value of the key is removed.
+// Put sets the value for a key. If the value's weight exceeds the limit, the value is not cached, and the key's
+// previous value is removed.
 func (r *Cache[K, V]) Put(key K, value V) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

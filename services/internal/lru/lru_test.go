@@ -10,7 +10,8 @@ import (
 
 func length(s string) int { return len(s) }
 
-// Values that were read recently are evicted after unread values. The number and the total weight both cause evictions.
+// The cache evicts values that were not read recently first, both when there are too many values and when their total
+// weight is too high.
 func TestPut_EvictsTheLeastRecentlyUsedValues(t *testing.T) {
 	t.Parallel()
 	c := lru.New[string](2, 10, length)
@@ -30,7 +31,7 @@ func TestPut_EvictsTheLeastRecentlyUsedValues(t *testing.T) {
 	}
 }
 
-// A value that is too heavy is not cached. Checks that the key does not keep its previous value.
+// A value that is too heavy is not cached. The key must not keep its previous value.
 func TestPut_TooHeavyValueRemovesThePrevious(t *testing.T) {
 	t.Parallel()
 	c := lru.New[string](2, 3, length)
@@ -44,7 +45,7 @@ func TestPut_TooHeavyValueRemovesThePrevious(t *testing.T) {
 	}
 }
 
-// After random operations, the test checks the number of values, their total weight and the last value of each key.
+// The test performs random operations and checks the number of values, their total weight and each key's last value.
 func TestPut_LimitsHoldAfterAnySequence(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -50,8 +50,8 @@ func TestWithoutRule_ContainsOnlyMethodsOfTheProtocol(t *testing.T) {
 	}
 }
 
-// Each notification is in one of three groups: forwarded unless a rule denies it, forwarded without a rule, or a
-// notification about tasks, which is not forwarded.
+// Each notification is in exactly one of three groups: forwarded unless a rule denies it, forwarded without a rule, or
+// a notification about tasks, which is not forwarded.
 func TestNotifications_AreHandledInOneWay(t *testing.T) {
 	t.Parallel()
 	var tasks []string

@@ -181,9 +181,9 @@ func (c *controller) removeLeftovers() {
 	}
 }
 
-// delegate enables this controller for the cgroups below the cgroup of this process (version 2). In version 2, a cgroup
-// may not contain processes if a controller is enabled for its children. Therefore this process and its children move
-// to mainGroup. If the cgroup contains processes of other programs, delegate changes nothing and returns an error.
+// delegate enables this controller for the cgroups below this process's cgroup (version 2). In version 2, a cgroup may
+// not contain processes if a controller is enabled for its children. Therefore this process and its children are moved
+// to mainGroup. If the cgroup contains other programs' processes, delegate changes nothing and returns an error.
 func (c *controller) delegate() error {
 	if slices.Contains(strings.Fields(readFile(c.own, "cgroup.subtree_control")), c.name) {
 		return nil

@@ -244,7 +244,7 @@ func (g *Group) PIDs() []int {
 	return out
 }
 
-// folder returns the directory of one of the group's cgroups. It is empty if there is none.
+// directory returns the directory of one of the group's cgroups. It is empty if there is none.
 func (g *Group) folder() string {
 	if g.pids != "" {
 		return g.pids

@@ -63,7 +63,7 @@ func cgroupsOfThisProcess(t *testing.T) (found []string) {
 	return found
 }
 
-// The cgroup of a program is removed. The program still runs, and the limiter counts its processes itself.
+// A program's cgroup is removed. The program continues to run, and the limiter counts its processes itself.
 func TestGroup_CountsProcessesWithoutCgroup(t *testing.T) {
 	limiter := proclimit.New()
 	if len(limiter.Report().NotEnforced) > 0 {

@@ -12,9 +12,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Forms returns a secret and the forms in which programs repeat it: encoded for URLs, for JSON, in base64 at any
-// offset, and in hexadecimal digits. It returns nil for a secret of less than 6 bytes, because such a string occurs in
-// ordinary text.
+// Forms returns a secret in the forms that programs may print: unchanged, encoded for URLs, encoded for JSON, in base64
+// at any offset, and in hexadecimal digits. It returns nil if the secret is shorter than 6 bytes, because such a string
+// occurs in ordinary text.
 func Forms(secret string) []string {
 	secret = strings.TrimSpace(secret)
 	if len(secret) < minLoggedLen {
@@ -62,7 +62,8 @@ type Stream struct {
 // Stream returns a stream that calls tell with the text without secrets.
 func (s *Redactor) Stream(tell func(string)) *Stream { return &Stream{redactor: s, tell: tell} }
 
-// Write adds a piece of text. If the end of the text may be the beginning of a secret, Write holds the end back.
+// Write adds a piece of text. If the end of the text may be the beginning of a secret, Write keeps the end until the
+// next piece.
 func (s *Stream) Write(piece string) {
 	text := s.redactor.Log(s.held + piece)
 	at := len(text) - s.redactor.begun(text)
@@ -82,7 +83,7 @@ func (s *Stream) pass(text string) {
 	}
 }
 
-// begun returns the length of the longest end of text that is the beginning of a secret, in bytes.
+// begun returns the length of the longest suffix of text that is a prefix of a secret, in bytes.
 func (s *Redactor) begun(text string) (most int) {
 	for _, secret := range s.logged {
 		for n := min(len(secret)-1, len(text)); n > most; n-- {

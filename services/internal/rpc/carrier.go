@@ -195,8 +195,9 @@ func (on *serverStream) accept(call *meshv1.CarriedCall) error {
 	return nil
 }
 
-// work executes a call, and then further calls. It reuses a goroutine whose stack has grown. The stack of a new
-// goroutine would be copied several times until it is large enough, which would take a quarter of the limiter's time.
+// work executes a call, and then further calls in the same goroutine, because its stack has already grown. A new
+// goroutine's stack would be copied several times until it is large enough, which would take a quarter of the limiter's
+// time.
 func (on *serverStream) work(call func()) {
 	defer on.idleWorkers.Add(-1)
 	for {

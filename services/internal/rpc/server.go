@@ -47,9 +47,8 @@ const (
 	// maxStreams is the maximum number of calls of a connection at a time. The client delays further calls.
 	// Unauthenticated connections have a lower maximum.
 	maxStreams = 1024
-	// maxHeaders is the maximum size of the header of a call, in bytes. As in HTTP/2, the size is that of the decoded
-	// header, with 32 additional bytes for each field. The largest header contains a principal with 256 groups whose names
-	// have the maximum length.
+	// maxHeaders is the maximum size of a call's header, in bytes. As in HTTP/2, it is the decoded header's size, plus 32
+	// bytes for each field. The largest header contains a principal with 256 groups whose names have the maximum length.
 	maxHeaders = 96 << 10
 	// window is the number of bytes of a message that may arrive before the server reads it.
 	window = 64 << 10

@@ -39,7 +39,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 // not.
 func controlsTerminal(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
 
-// unfinished returns the number of bytes at the end of text that are the beginning of an incomplete character.
+// unfinished returns the number of bytes of an incomplete character at the end of text.
 func unfinished(text []byte) int {
 	for n := 1; n < utf8.UTFMax && n <= len(text); n++ {
 		if begin := text[len(text)-n:]; utf8.RuneStart(begin[0]) {

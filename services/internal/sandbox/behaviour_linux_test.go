@@ -65,7 +65,7 @@ func TestSandbox_OtherFilesAreUnchanged(t *testing.T) {
 	})
 }
 
-// The sandbox returns the program's exit status. Processes that the program leaves end when the program ends.
+// The sandbox returns the program's exit status. Processes that the program started end when the program ends.
 func TestSandbox_ReturnsExitStatus(t *testing.T) {
 	eachMechanism(t, nil, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)

@@ -190,7 +190,7 @@ func inherits(at targets, got map[string]string) {
 }
 
 // asRoot makes attempts that only root could make: it reads the disk itself, and changes settings of the kernel that
-// start programs outside of the sandbox.
+// start programs outside the sandbox.
 func asRoot(at targets, got map[string]string) {
 	if !at.Root {
 		return

@@ -112,7 +112,7 @@ type ruleSet struct {
 	files []int
 }
 
-// folder allows access to all content of a directory except for the hidden path in it. Files that are created in the
+// directory allows access to all content of a directory except for the hidden path in it. Files that are created in the
 // directory later are not allowed. The directory itself can't be listed if that would also allow listing a hidden
 // directory.
 func (w *ruleSet) folder(path string) error {
@@ -147,15 +147,15 @@ func (w *ruleSet) folder(path string) error {
 }
 
 // isAbove reports whether a directory must not be allowed as a whole, because some of its content is not allowed.
-func (w *ruleSet) isAbove(folder string) bool {
-	inside := func(path string) bool { return isBelow(path, folder) && path != folder }
-	return folder != "/proc" && folder != "/sys" && (w.holdsHidden(folder) || slices.ContainsFunc(w.plan.programs, inside) ||
+func (w *ruleSet) isAbove(dir string) bool {
+	inside := func(path string) bool { return isBelow(path, dir) && path != dir }
+	return dir != "/proc" && dir != "/sys" && (w.holdsHidden(dir) || slices.ContainsFunc(w.plan.programs, inside) ||
 		slices.ContainsFunc(w.plan.access, func(a access) bool { return inside(a.path) }))
 }
 
 // holdsHidden reports whether a directory contains a hidden path, or would contain a hidden path that may appear later.
-func (w *ruleSet) holdsHidden(folder string) bool {
-	in := func(path string) bool { return isBelow(path, folder) }
+func (w *ruleSet) holdsHidden(dir string) bool {
+	in := func(path string) bool { return isBelow(path, dir) }
 	return slices.ContainsFunc(w.plan.hidden, in) || slices.ContainsFunc(w.plan.expected, in)
 }
 

@@ -16,8 +16,8 @@ import (
 // errorPrefix is the prefix of the launcher's error messages.
 const errorPrefix = "sluice could not start the program: "
 
-// launch is the main function of the launcher. It drops privileges and access. After that it is replaced by the program
-// or, in namespaces, starts the program and waits for its end. It returns the exit code.
+// launch is the main function of the launcher. It drops privileges and access. Then it executes the program in its own
+// process or, in namespaces, starts the program and waits until it ends. It returns the exit code.
 func launch() int {
 	// Privileges belong to threads. This thread drops its privileges and starts the program.
 	runtime.LockOSThread()
@@ -78,9 +78,9 @@ func execProgram(c *Command) error {
 	return fmt.Errorf("run %s: %w", c.Path, err)
 }
 
-// startAndWait starts the program and waits for its end. The launcher is the first process of the namespace. Therefore
-// it must also wait for orphaned processes, and all remaining processes end with it. startAndWait does not keep the
-// program's descriptors open.
+// startAndWait starts the program and waits until it ends. The launcher is the first process of the namespace.
+// Therefore it must also wait for orphaned processes, and all remaining processes end with it. startAndWait does not
+// keep the program's descriptors open.
 func startAndWait(c *Command, rehide func()) (int, error) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP) // ignored here, because the program receives these signals too

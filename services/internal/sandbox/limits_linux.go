@@ -20,8 +20,8 @@ var limitCalls = map[string][]limitCall{
 }
 
 // protectLimits prevents this thread, and the programs that it starts, from changing the limits of other processes.
-// Otherwise a program could stop the mesh by reducing its processor time or its number of files. Landlock does not
-// prevent that. A program can still change its own limits.
+// Otherwise a program could stop the mesh by reducing its processor time or its maximum number of files. Landlock does
+// not prevent that. A program can still change its own limits.
 func protectLimits() error {
 	// Offsets in struct seccomp_data (seccomp(2)), which contains the number, the architecture, the instruction and six
 	// arguments. The first argument of prlimit64 is a process id. The kernel ignores its upper half.

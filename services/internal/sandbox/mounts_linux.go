@@ -36,7 +36,7 @@ func unescape(text string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(text)
 }
 
-// aliases returns the other paths of a file or directory. A file system can be mounted in several places, as a whole or
+// aliases returns the other paths of a file or directory. A file system can be mounted at several paths, as a whole or
 // in part, and a mounted part may be inside the directory.
 func aliases(path string, all []mount) []string {
 	var home mount

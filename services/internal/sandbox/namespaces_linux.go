@@ -40,8 +40,8 @@ func enterNamespaces(o *order) (Report, func(), error) {
 		return Report{}, nil, err
 	}
 	report, err := applyOtherRules(o, p)
-	for _, folder := range unseen {
-		report.NotEnforced = append(report.NotEnforced, fmt.Sprintf("what is replaced in %s, which this user may not list", folder))
+	for _, dir := range unseen {
+		report.NotEnforced = append(report.NotEnforced, fmt.Sprintf("what is replaced in %s, which this user may not list", dir))
 	}
 	report.NotEnforced = append(report.NotEnforced, unbound...)
 	return report, p.rehide, err
@@ -148,8 +148,8 @@ func (p *plan) reopen(hidden string, opened map[string]int) error {
 	return nil
 }
 
-func makePoint(path string, folder bool) error {
-	if folder {
+func makePoint(path string, dir bool) error {
+	if dir {
 		return os.MkdirAll(path, 0o755)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -170,7 +170,7 @@ func ownTerminals() error {
 }
 
 // protectSystem makes the settings of the system read-only. They include the cgroups, which can end processes outside
-// of the sandbox. For root they also include the settings of the kernel.
+// the sandbox. For root they also include the settings of the kernel.
 func protectSystem(asRoot bool) error {
 	fixed := []string{"/sys"}
 	if asRoot {

@@ -94,8 +94,8 @@ func newPlan(o *order) (*plan, error) {
 	slices.Sort(p.above)
 	p.above = slices.DeleteFunc(slices.Compact(p.above), p.hides)
 	for _, w := range p.watched {
-		if folder := nearest(w.path); folder != w.path && !p.hides(folder) {
-			p.expected = append(p.expected, folder)
+		if dir := nearest(w.path); dir != w.path && !p.hides(dir) {
+			p.expected = append(p.expected, dir)
 		}
 	}
 	return p, nil
@@ -106,8 +106,8 @@ func nearest(path string) string {
 	if _, err := os.Stat(path); err == nil {
 		return path
 	}
-	for folder := filepath.Dir(path); folder != "/"; folder = filepath.Dir(folder) {
-		if real, err := filepath.EvalSymlinks(folder); err == nil {
+	for dir := filepath.Dir(path); dir != "/"; dir = filepath.Dir(dir) {
+		if real, err := filepath.EvalSymlinks(dir); err == nil {
 			return real
 		}
 	}
@@ -118,14 +118,14 @@ func nearest(path string) string {
 // hidden too. It adds hidden files in directories with other content to inSharedFolders.
 func (p *plan) hideOwnFolders(hidden map[string]bool) {
 	for _, path := range slices.Sorted(maps.Keys(hidden)) {
-		folder := filepath.Dir(path)
-		if info, err := os.Lstat(path); err != nil || info.IsDir() || hidden[folder] || !canWrite(folder) {
+		dir := filepath.Dir(path)
+		if info, err := os.Lstat(path); err != nil || info.IsDir() || hidden[dir] || !canWrite(dir) {
 			continue
 		}
-		entries, err := os.ReadDir(folder)
-		others := func(e fs.DirEntry) bool { return !hidden[filepath.Join(folder, e.Name())] }
-		if err == nil && folder != "/" && !slices.ContainsFunc(entries, others) {
-			hidden[folder] = true
+		entries, err := os.ReadDir(dir)
+		others := func(e fs.DirEntry) bool { return !hidden[filepath.Join(dir, e.Name())] }
+		if err == nil && dir != "/" && !slices.ContainsFunc(entries, others) {
+			hidden[dir] = true
 		} else {
 			p.inSharedFolders = append(p.inSharedFolders, path)
 		}
@@ -136,16 +136,16 @@ func (p *plan) hideOwnFolders(hidden map[string]bool) {
 // Then a file that replaces the program in the directory is protected too.
 func (p *plan) protectFolders(programs, hidden map[string]bool, o *order) {
 	for _, path := range slices.Sorted(maps.Keys(programs)) {
-		folder := filepath.Dir(path)
-		inside := func(other string) bool { return isBelow(other, folder) }
+		dir := filepath.Dir(path)
+		inside := func(other string) bool { return isBelow(other, dir) }
 		switch busy := slices.ContainsFunc(slices.Collect(maps.Keys(hidden)), inside); {
-		case folder == "/" || busy || inside(o.Command.Dir) || o.Rules.Home != "" && inside(o.Rules.Home):
-			if canWrite(folder) {
+		case dir == "/" || busy || inside(o.Command.Dir) || o.Rules.Home != "" && inside(o.Rules.Home):
+			if canWrite(dir) {
 				p.inSharedFolders = append(p.inSharedFolders, path)
 			}
 		default:
 			delete(programs, path)
-			programs[folder] = true
+			programs[dir] = true
 		}
 	}
 }
@@ -160,10 +160,10 @@ func (p *plan) unopened(paths []string) []string {
 func addPath(to, loose map[string]bool, path string, all []mount) {
 	real, links, err := follow(path)
 	for _, link := range links {
-		switch folder := filepath.Dir(link); {
+		switch dir := filepath.Dir(link); {
 		case filepath.Base(link) == "..data": // Kubernetes replaces this link and its target
-			to[folder] = true
-		case canWrite(folder):
+			to[dir] = true
+		case canWrite(dir):
 			loose[link] = true
 		}
 	}
@@ -273,8 +273,8 @@ func follow(path string) (real string, links []string, err error) {
 }
 
 // canWrite reports whether this user can replace files in a directory.
-func canWrite(folder string) bool {
+func canWrite(dir string) bool {
 	var st unix.Stat_t
-	return unix.Access(folder, unix.W_OK) == nil ||
-		unix.Stat(folder, &st) == nil && int(st.Uid) == os.Geteuid() && !errors.Is(unix.Access(folder, unix.W_OK), unix.EROFS)
+	return unix.Access(dir, unix.W_OK) == nil ||
+		unix.Stat(dir, &st) == nil && int(st.Uid) == os.Geteuid() && !errors.Is(unix.Access(dir, unix.W_OK), unix.EROFS)
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // sockets returns the sockets on which programs of this user and of root listen, and this user's directory of sockets.
-// Services such as D-Bus, Docker and tmux may start programs outside of the sandbox.
+// Services such as D-Bus, Docker and tmux may start programs outside the sandbox.
 func sockets(o *order) []string {
 	found := make(map[string]bool)
 	if raw, err := os.ReadFile("/proc/self/net/unix"); err == nil {
@@ -56,8 +56,8 @@ func sockets(o *order) []string {
 }
 
 // containsProgram reports whether a directory contains the program or its working directory.
-func containsProgram(folder string, c *Command) bool {
-	return isBelow(c.Dir, folder) || isBelow(c.Path, folder)
+func containsProgram(dir string, c *Command) bool {
+	return isBelow(c.Dir, dir) || isBelow(c.Path, dir)
 }
 
 // devices returns the devices from which hidden data on disk or in memory could be read. They are all disks and, for

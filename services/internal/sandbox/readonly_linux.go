@@ -24,8 +24,8 @@ func (p *plan) readOnly(o *order, all []mount) {
 		addPath(fixed, replaceable, path, all)
 	}
 	opened := realPaths(o.Rules.Write)
-	in := func(path string, folders []string) bool {
-		return slices.ContainsFunc(folders, func(folder string) bool { return isBelow(path, folder) })
+	in := func(path string, dirs []string) bool {
+		return slices.ContainsFunc(dirs, func(dir string) bool { return isBelow(path, dir) })
 	}
 	maps.DeleteFunc(fixed, func(path string, _ bool) bool { return in(path, opened) })
 	read := slices.Collect(maps.Keys(fixed))
@@ -110,14 +110,14 @@ func (p *plan) copies() (map[string]int, error) {
 	return out, nil
 }
 
-// notHeld returns descriptions of the parts that are not enforced for read-only files and directories. One part is
-// links to them that could be replaced. The other is files in a directory in which the program may create other files,
-// for example a module that an interpreter finds first.
+// notHeld returns descriptions of the protections that are not enforced for read-only files and directories. The
+// program may be able to replace links to them. It may also create files next to them, for example a module that an
+// interpreter finds first.
 func (p *plan) notHeld() []string {
 	var out []string
 	for _, a := range p.access {
-		folder := filepath.Dir(a.path)
-		if info, err := os.Stat(a.path); err == nil && !info.IsDir() && !a.write && p.writable(folder) && canWrite(folder) {
+		dir := filepath.Dir(a.path)
+		if info, err := os.Stat(a.path); err == nil && !info.IsDir() && !a.write && p.writable(dir) && canWrite(dir) {
 			out = append(out, fmt.Sprintf("files created next to the program %s, because its folder contains other files", a.path))
 		}
 	}

@@ -16,17 +16,17 @@ func (p *plan) watchFolders(fd int) (unseen []string, err error) {
 	seen := make(map[string]bool)
 	for _, w := range p.watched {
 		// The loop finds directories that were created before their parent directory was watched.
-		for folder, at := "", nearest(filepath.Dir(w.path)); at != folder; at = nearest(filepath.Dir(w.path)) {
-			if folder = at; seen[folder] || p.hides(folder) {
+		for dir, at := "", nearest(filepath.Dir(w.path)); at != dir; at = nearest(filepath.Dir(w.path)) {
+			if dir = at; seen[dir] || p.hides(dir) {
 				continue
 			}
-			seen[folder] = true
-			_, err := unix.InotifyAddWatch(fd, folder, unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_ONLYDIR)
+			seen[dir] = true
+			_, err := unix.InotifyAddWatch(fd, dir, unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_ONLYDIR)
 			switch {
 			case errors.Is(err, unix.EACCES):
-				unseen = append(unseen, folder)
+				unseen = append(unseen, dir)
 			case err != nil && !errors.Is(err, unix.ENOENT):
-				return nil, fmt.Errorf("watch %s: %w", folder, withInotifyLimit(err))
+				return nil, fmt.Errorf("watch %s: %w", dir, withInotifyLimit(err))
 			}
 		}
 	}

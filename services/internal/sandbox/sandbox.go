@@ -228,12 +228,12 @@ func (r *Rules) CheckAccess(path string) error {
 }
 
 // deepest returns the longest of the directories that contain a path. It is empty if there is none.
-func deepest(path string, folders []string) string {
+func deepest(path string, dirs []string) string {
 	found := ""
-	for _, folder := range folders {
-		for _, folder := range withReal(folder) {
-			if isBelow(path, folder) && len(folder) > len(found) {
-				found = folder
+	for _, dir := range dirs {
+		for _, dir := range withReal(dir) {
+			if isBelow(path, dir) && len(dir) > len(found) {
+				found = dir
 			}
 		}
 	}
@@ -249,7 +249,7 @@ func withReal(path string) []string {
 }
 
 // isBelow reports whether a clean path is equal to the directory or inside it.
-func isBelow(path, folder string) bool {
-	rest, ok := strings.CutPrefix(path, folder)
-	return ok && (rest == "" || rest[0] == filepath.Separator || folder == string(filepath.Separator))
+func isBelow(path, dir string) bool {
+	rest, ok := strings.CutPrefix(path, dir)
+	return ok && (rest == "" || rest[0] == filepath.Separator || dir == string(filepath.Separator))
 }

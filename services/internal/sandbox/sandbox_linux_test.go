@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// roleEnv is the environment variable that makes the test binary run as another program than a test.
+// roleEnv is an environment variable. If it is set, the test binary does not run tests, but runs as another program.
 const roleEnv = "SANDBOX_TEST_ROLE"
 
 var launcher sandbox.Launcher
@@ -111,7 +111,7 @@ func put(t *testing.T, file, text string) {
 	}
 }
 
-// listen opens sockets outside of hidden directories.
+// listen opens sockets outside hidden directories.
 func (h *fixture) listen(t *testing.T) {
 	t.Helper()
 	short, err := os.MkdirTemp("", "s") //nolint:usetesting // the path of a socket must be short

@@ -28,9 +28,9 @@ func versionTable(cfg Config) string { return sharedTable + "_" + cfg.Name }
 const ownsTables = `SELECT NOT bool_or(name = $1) AND bool_or(name = $2) AND $3::text[] <@ array_agg(name)
 	FROM (SELECT tablename::text AS name FROM pg_tables WHERE schemaname = current_schema() UNION SELECT '') AS tables`
 
-// adoptVersionTable renames an earlier release's version table if it belongs to the role's tables. A copy of the table
-// would not be enough: a program of the earlier release would still read the old table, and would not notice that the
-// role's tables are newer.
+// adoptVersionTable renames an earlier release's version table if it belongs to the role's tables. It does not copy the
+// table: a process of the earlier release would still read the old table, and would not notice that the role's tables
+// are newer.
 func adoptVersionTable(ctx context.Context, db *sql.DB, cfg Config) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {

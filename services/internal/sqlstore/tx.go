@@ -55,7 +55,7 @@ const (
 )
 
 // Do runs fn in a serializable transaction, after earlier transactions, and commits it if fn returns nil. If the
-// transaction conflicts with another one, Do runs fn again, so fn must have no effects outside of the transaction. Do
+// transaction conflicts with another one, Do runs fn again, so fn must have no effects outside the transaction. Do
 // returns the error from fn, or [ErrUnavailable] if the store is unavailable or ctx has ended. A transaction takes at
 // most a minute, even if ctx allows more time.
 func (d *DB) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
@@ -181,7 +181,7 @@ func queueFor(table string) string {
 
 // wrapUnavailable wraps an error in [ErrUnavailable] if it means that the store is unavailable. In that case the store
 // could not be reached, did not respond, is shutting down (class 57), has too many connections (class 53), or has ended
-// the transaction of a silent process (25P03).
+// the transaction because this process was silent (25P03).
 func wrapUnavailable(err error) error {
 	if err == nil || errors.Is(err, ErrUnavailable) {
 		return err

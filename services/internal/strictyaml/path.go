@@ -12,8 +12,8 @@ import (
 // maxShown is the maximum number of bytes of a key that are shown.
 const maxShown = 64
 
-// Key returns the path of the value of a key in the mapping at path. The empty path is the whole document. If a key
-// would make the path ambiguous, it is quoted: `tools["a.b"].action`.
+// Key returns the path to a key's value in the mapping at path. The empty path is the whole document. If a key would
+// make the path ambiguous, it is quoted: `tools["a.b"].action`.
 func Key(path, key string) string {
 	switch {
 	case !isPlainKey(key):

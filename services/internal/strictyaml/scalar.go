@@ -118,7 +118,7 @@ func numberHint(n *yaml.Node, form *regexp.Regexp) string {
 	}
 }
 
-// wholeRange returns a description of the range of whole numbers of type t. It panics for other types.
+// wholeRange returns a description of the range of integers of type t. It panics for other types.
 func wholeRange(t reflect.Type) string {
 	switch t.Kind() { //nolint:exhaustive // other kinds are refused
 	case reflect.Int, reflect.Int64, reflect.Float32, reflect.Float64:

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 )
 
-// recordModel is the model of one approval. Besides the record it has the facts with which check compares the record.
-// sent contains the id of the successful claim of each attempt.
+// recordModel is the model of one approval. Besides the record, it contains the values that check expects. sent
+// contains the id of the successful claim of each attempt.
 type recordModel struct {
 	r       *lifecycle.Record
 	now     time.Time

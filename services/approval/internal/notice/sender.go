@@ -30,7 +30,7 @@ const (
 	firstPause = time.Second
 	lastPause  = 10 * time.Minute
 	// giveUpAfter is the time for which a channel retries a notice. retention is the time for which the store keeps a
-	// notice after its end.
+	// notice after it was sent or dropped.
 	giveUpAfter = 24 * time.Hour
 	retention   = 30 * 24 * time.Hour
 	// deleteInterval is the interval at which old notices are deleted.
@@ -61,8 +61,9 @@ type listener interface{ listen(ctx context.Context) }
 type Deps struct {
 	// Store must have been opened with the channels of the configuration.
 	Store *store.Store
-	// Draw returns the view of an approval, or the first part of a view that has several. It returns nil if the approval
-	// no longer needs the decision for which the notice asks. Draw may be slow, so it is called outside of transactions.
+	// Draw returns the view of an approval, or the first part of the view if it has several parts. It returns nil if the
+	// approval no longer needs the decision that the notice requests. Draw may be slow, so it is called outside
+	// transactions.
 	Draw func(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error)
 	// Vote casts the vote of a person who pressed a button.
 	Vote Voter

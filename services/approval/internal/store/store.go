@@ -69,7 +69,7 @@ func (s *Store) Close() error { return s.db.Close() }
 
 // Do makes the moves that are due, and then runs fn in the same transaction. If many moves are due, Do makes the first
 // of them in separate transactions. Concurrent calls to Do wait for each other. Do may run fn several times, so fn must
-// have no effect outside of its transaction. Do returns the error of fn, or [sqlstore.ErrUnavailable].
+// have no effect outside its transaction. Do returns the error of fn, or [sqlstore.ErrUnavailable].
 func (s *Store) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return s.do(ctx, s.db.Do, fn)
 }

@@ -31,10 +31,10 @@ const maxPartBytes = 1 << 20
 
 // Facts are the facts that a view shows and that are not in the record.
 type Facts struct {
-	// Previous is the newest earlier approval of the same caller and tool whose call ran or may have run. It is nil if
+	// Previous is the newest earlier approval for the same caller and tool whose call ran or may have run. It is nil if
 	// there is no such approval.
 	Previous *lifecycle.Record
-	// Unsettled is the id of an approval of an equal call whose outcome is unknown. It is empty if there is none.
+	// Unsettled is the id of an approval for an equal call, if that call's outcome is unknown. Otherwise it is empty.
 	Unsettled string
 }
 

@@ -29,7 +29,7 @@ func read(t *testing.T, raw string) *jsonrpc.Answer {
 	return answer
 }
 
-// greeting returns a Greeting whose response to initialize has the given members in its result.
+// greeting returns a Greeting for a response to initialize. The result of the response contains the given members.
 func greeting(t *testing.T, server, members string, allowed func(string) bool) aggregate.Greeting {
 	t.Helper()
 	return aggregate.Greeting{Server: server, Answer: read(t, `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25",`+members+`}}`), Allowed: allowed}
@@ -61,7 +61,7 @@ func TestCapabilities_AreUnionOfAllowedServers(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that no server can imitate another server in its instructions.
+// Case U1. A server cannot imitate another server in its instructions.
 func TestInstructions_MarkEachLineOfAServer(t *testing.T) {
 	t.Parallel()
 	got := aggregate.Instructions([]aggregate.Greeting{
@@ -163,8 +163,7 @@ func values(raw ...string) (out []jsontext.Value) {
 	return out
 }
 
-// Checks that a client is notified of a changed list only if the change is in a part of the list that the client may
-// see.
+// A client is notified of a changed list only if the client may see the changed part.
 func TestChanged_ReturnsNotificationsForChangedLists(t *testing.T) {
 	t.Parallel()
 	methods := []string{"notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed"}

@@ -8,17 +8,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// ServerLists describes everything that determines which lists of one server a caller sees.
+// ServerLists describes the state that determines which of one server's lists a caller sees.
 type ServerLists struct {
 	Server string
-	// Changes is the number of times that the server's list of tools has changed, or 0 if the server is not known yet.
+	// Changes is the number of times that the server's tool list has changed, or 0 if the server is not known yet.
 	Changes int
-	// Methods are the methods of the server's lists that policy does not deny to the caller.
+	// Methods are the list methods that policy does not deny to the caller on the server.
 	Methods []string
 	// PromptNamesIgnored reports whether policy does not distinguish prompts by name. ResourceNamesIgnored reports the
 	// same for resources.
 	PromptNamesIgnored, ResourceNamesIgnored bool
-	// Revision is the revision of the policy.
+	// Revision is the policy revision.
 	Revision string
 }
 
@@ -26,10 +26,9 @@ type ServerLists struct {
 // string has a line for tools, a line for prompts and a line for resources. Each line begins with the number of known
 // servers.
 //
-// The line for tools also contains the number of changes to each server's list, and the policy's revision. The gateway
+// The line for tools also contains the number of changes to each server's list, and the policy revision. The gateway
 // does not list prompts and resources itself, so their lines contain the revision only if policy distinguishes them by
-// name. If the caller must not be notified of changes to a server's list, the line for that list does not contain the
-// server.
+// name. If the caller must not be notified of changes to a server's list, that list's line does not contain the server.
 func State(servers []ServerLists) string {
 	var tools, prompts, resources []byte
 	var known [3]int // in the order of the lines
@@ -66,8 +65,8 @@ func ChangedLists(before, now string) (notifications []string) {
 	return notifications
 }
 
-// MarkToolsRead returns the state that a client knows after it has read the list of tools. The line for tools is taken
-// from now, and the other lines from before.
+// MarkToolsRead returns the state that a client knows after it has read the tools list. The line for tools comes from
+// now, and the other lines come from before.
 func MarkToolsRead(before, now string) string {
 	tools, _, _ := strings.Cut(now, "\n")
 	if _, others, known := strings.Cut(before, "\n"); known && now != "" {

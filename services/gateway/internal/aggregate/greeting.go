@@ -11,13 +11,13 @@ import (
 )
 
 // maxInstructions is the maximum size of one server's instructions, and maxAllInstructions is the maximum size of all
-// instructions together, in bytes.
+// servers' instructions together, in bytes.
 const (
 	maxInstructions    = 4 << 10
 	maxAllInstructions = 32 << 10
 )
 
-// Greeting describes a server as it answers at the opening of a session.
+// Greeting describes a server by its answer when a session is opened.
 type Greeting struct {
 	Server string
 	// Answer is the server's answer to initialize or server/discover, or nil if the server has not answered yet.
@@ -26,9 +26,9 @@ type Greeting struct {
 	Allowed func(method string) bool
 }
 
-// Capabilities returns the union of the capabilities of all servers, without the capabilities that the caller may not
-// use. Because clients read the capabilities only once, a server that has not answered yet counts as having all
-// capabilities of MCP. Logging is omitted, because the level cannot be set for one server alone.
+// Capabilities returns the union of all servers' capabilities that the caller may use. Clients read the capabilities
+// only once, so a server that has not answered yet counts as having all MCP capabilities. Logging is omitted, because
+// the level cannot be set for one server alone.
 func Capabilities(servers []Greeting) (map[string]map[string]bool, error) {
 	all := map[string]map[string]bool{"tools": {"listChanged": true}}
 	for _, s := range servers {
@@ -67,8 +67,8 @@ func (s Greeting) capabilities() (has map[string]map[string]bool, err error) {
 	return has, nil
 }
 
-// Instructions returns a sentence that explains combined names, followed by the instructions of all servers. Each line
-// of a server's instructions is marked as a quotation, so that no server can imitate another server or the gateway.
+// Instructions returns a sentence that explains combined names, followed by all servers' instructions. Each line of a
+// server's instructions is marked as a quotation, so that a server cannot imitate another server or the gateway.
 func Instructions(servers []Greeting) string {
 	all := "Tools and prompts are called <server>__<name> here, and URIs begin with mcp.<server>+."
 	for _, s := range servers {
@@ -96,7 +96,7 @@ func (s Greeting) instructions() string {
 	if len(text) > maxInstructions {
 		text = strings.ToValidUTF8(text[:maxInstructions], "") + "…"
 	}
-	// Some programs break lines at these characters, and the new line would have no mark.
+	// Some programs break lines at these characters, and the next line would then have no mark.
 	return strings.Map(func(r rune) rune {
 		if r == '\r' || r == '\u2028' || r == '\u2029' || r == '\v' || r == '\f' || r == '\u0085' {
 			return '\n'

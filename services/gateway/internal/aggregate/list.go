@@ -1,7 +1,7 @@
 // Package aggregate combines many MCP servers into one. It joins their lists, capabilities and instructions, and
-// reports which lists have changed. It also maps the names of all servers to one namespace. The combined name of a
-// tool, prompt, resource or request contains the name of the server and the name that the server uses. The package
-// sends no messages itself and has no state, because a combined name contains everything that is needed.
+// reports which lists have changed. It also maps all servers' names to one namespace: the combined name of a tool,
+// prompt, resource or request contains the server's name and the name that the server uses. The package sends no
+// messages and needs no state, because a combined name contains all the information.
 package aggregate
 
 import (
@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	// MaxList is the maximum size of the joined list, in bytes. If the elements of a server do not fit, the joined list
-	// names the server instead.
+	// MaxList is the maximum size of the joined list, in bytes. If a server's elements do not fit, the joined list names
+	// the server instead.
 	MaxList = 16 << 20
 	// maxLeftOut is the maximum number of omitted elements that a list names.
 	maxLeftOut = 200
-	// maxName is the maximum length of the name of an omitted element, in bytes.
+	// maxName is the maximum length of an omitted element's name, in bytes.
 	maxName = 128
 )
 
@@ -39,9 +39,9 @@ type Part struct {
 	// Elements are JSON values with commas between them. Size is their total size in bytes.
 	Elements [][]byte
 	Size     int
-	// Missing is the reason for which the server is missing from the list, or nil if the server is not missing.
+	// Missing is the reason for which the server is missing from the list, or nil if it is not missing.
 	Missing *refusal.Refusal
-	// LeftOut describes the elements of the server's list that are missing from the joined list.
+	// LeftOut describes elements that the server has listed and that are missing from the joined list.
 	LeftOut []LeftOut
 }
 
@@ -58,8 +58,8 @@ type unavailable struct {
 	Why    string `json:"why,omitzero"`
 }
 
-// FieldOf returns the name of the member that contains the list in the result of a method. It returns "" if the result
-// is not a list, or if the list is not joined.
+// FieldOf returns the name of the member that contains the list in a method's result. It returns "" if the result is
+// not a list, or if the gateway does not join such lists.
 func FieldOf(method string) string {
 	switch method {
 	case "prompts/list":
@@ -81,8 +81,8 @@ func CapabilityOf(field string) string {
 	return field
 }
 
-// Elements returns the elements of the list in a response, and the cursor of the next page as raw JSON. The cursor is
-// empty if there is no next page. A server that does not know the method has no elements. If the response contains no
+// Elements returns the elements of the list in a response, and the next page's cursor as raw JSON. The cursor is empty
+// if there is no next page. If the server does not know the method, there are no elements. If the response contains no
 // list, the error wraps [ErrNoList].
 func Elements(answer []byte, field string) (items []jsontext.Value, next string, err error) {
 	var read struct {
@@ -109,8 +109,8 @@ func Elements(answer []byte, field string) (items []jsontext.Value, next string,
 	return items, next, nil
 }
 
-// NextPage returns the request for the page of a list at a raw cursor. The _meta is copied from before, which is the
-// request for the previous page.
+// NextPage returns the request for a list's page at a raw cursor. It copies _meta from before, the request for the
+// previous page.
 func NextPage(before *jsonrpc.Message, cursor string, limits jsonrpc.Limits) (*jsonrpc.Message, error) {
 	params := `"cursor":` + cursor
 	if meta := before.Meta.Object; meta.Present() {
@@ -120,8 +120,8 @@ func NextPage(before *jsonrpc.Message, cursor string, limits jsonrpc.Limits) (*j
 }
 
 // Conform returns the elements of a server's list that are valid in MCP, and adds all other elements to LeftOut.
-// Otherwise a client that validates elements would refuse the whole list because of one element, and lose the elements
-// of all servers.
+// Otherwise a client that validates elements would reject the whole list because of one element, and lose all servers'
+// elements.
 func (p *Part) Conform(field string, items []jsontext.Value) []jsontext.Value {
 	var out []jsontext.Value
 	for _, item := range items {
@@ -157,9 +157,9 @@ func (p *Part) Add(element []byte) {
 // Clear removes all elements and sets the reason for which the server is missing from the list.
 func (p *Part) Clear(why *refusal.Refusal) { p.Elements, p.Size, p.Missing = nil, 0, why }
 
-// Join returns the response to the request with this raw id, in parts. The response contains one list with the elements
-// of all servers. It names the servers that are missing or whose lists may be out of date, and the elements that were
-// omitted. members are the members of the result before the list, with a comma after each.
+// Join returns, in parts, the response to the request with this raw id. The response contains one list with all
+// servers' elements. It names the servers that are missing or whose lists may be outdated, and the omitted elements.
+// members are the result's members before the list, with a comma after each.
 func Join(id []byte, members, field string, servers []*Part) [][]byte {
 	body := [][]byte{fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{%s"%s":[`, id, members, field)}
 	var missing []unavailable
@@ -190,7 +190,7 @@ func Join(id []byte, members, field string, servers []*Part) [][]byte {
 	return append(body, end)
 }
 
-// listMeta returns the `_meta` of a list, or nil if the `_meta` would be empty.
+// listMeta returns the `_meta` of a list, or nil if it would be empty.
 func listMeta(missing []unavailable, without []LeftOut) ([]byte, error) {
 	meta := make(map[string]any)
 	if len(missing) > 0 {

@@ -13,15 +13,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// namePlace describes where a message contains names. Its path lists the keys that lead to the names. In a path, "*"
-// stands for each element of an array, and "{}" for each member of an object.
+// namePlace describes where a message contains names. path lists the keys that lead to the names. In it, "*" stands for
+// each element of an array, and "{}" for each member of an object.
 type namePlace struct {
 	path []string
 	// combine returns the combined name for a server's name, and split returns the server and the server's name for a
 	// combined name.
 	combine func(server, name string) string
 	split   func(name string) (server, rest string, ok bool)
-	// form means that the value is a form, in which each string that people see is marked with the server's name.
+	// form means that the value is a form. The server's name is added to each string that the form's user sees.
 	form bool
 }
 
@@ -37,14 +37,14 @@ func uriAt(path string) namePlace {
 	return namePlace{path: strings.Split(path, "/"), combine: CombinedURI, split: SplitURI}
 }
 
-// contentPlaces returns the places of the URIs and display names in the content at path (MCP 2025-11-25, Tools, Tool
+// contentPlaces returns the paths of the URIs and display names in the content at path (MCP 2025-11-25, Tools, Tool
 // Result).
 func contentPlaces(path string) []namePlace {
 	return []namePlace{uriAt(path + "/uri"), uriAt(path + "/resource/uri"), placeAt(path+"/title", CombinedTitle), placeAt(path+"/name", CombinedTitle)}
 }
 
-// listPlaces returns the places of the display names in a list. A client shows the title of an element or, if there is
-// no title, its name. The name of a prompt is its identifier.
+// listPlaces returns the paths of the display names in a list. A client shows an element's title or, if there is none,
+// its name. The name of a prompt is its identifier.
 func listPlaces(path string) []namePlace {
 	out := []namePlace{placeAt(path+"/title", CombinedTitle)}
 	if path != "result/prompts/*" {
@@ -53,14 +53,14 @@ func listPlaces(path string) []namePlace {
 	return out
 }
 
-// inputRequestPlaces returns the places of names in the requests that an answer contains (MCP 2026-07-28, Multi
+// inputRequestPlaces returns the paths of the names in the requests that an answer contains (MCP 2026-07-28, Multi
 // Round-Trip Requests; 2025-11-25, Elicitation, URL Mode).
 func inputRequestPlaces() []namePlace {
 	return append(questionPlaces("result/inputRequests/{}/params"), questionPlaces("error/data/elicitations/*")...)
 }
 
-// responsePlaces returns the places in the response to a method, or in a notification, where a server sends names that
-// a client may use later. Names of tools are not included, because [jsonrpc.Answer] has their spans.
+// responsePlaces returns the paths at which a server sends names that a client may use later, in a method's response or
+// in a notification. Names of tools are not included, because [jsonrpc.Answer] has their spans.
 func responsePlaces(method string) []namePlace {
 	switch method {
 	case "tools/call":
@@ -101,8 +101,8 @@ func requestPlaces(method string) []namePlace {
 	}
 }
 
-// CombineNames returns the edits that replace a server's names by combined names. raw is the response to a request with
-// this method, or a notification with this method. No edit overlaps what [jsonrpc.Answer.Clean] removes.
+// CombineNames returns the edits that replace a server's names with combined names. raw is a response to a request with
+// this method, or a notification with this method. No edit overlaps the spans that [jsonrpc.Answer.Clean] removes.
 func CombineNames(server, method string, raw []byte) ([]jsonrpc.Edit, error) {
 	if method == logMessage {
 		return setLogger(server, raw)
@@ -120,7 +120,7 @@ func CombineNames(server, method string, raw []byte) ([]jsonrpc.Edit, error) {
 	}}
 	err := w.walk(raw, responsePlaces(method))
 	if err == nil && method == elicitationComplete && len(out) == 0 {
-		err = ErrNoServer // without a server's name the message could be mistaken for a message from another server
+		err = ErrNoServer // without a server's name, the message could be mistaken for another server's
 	}
 	return out, err
 }
@@ -139,8 +139,8 @@ var (
 	ErrManyServers = errors.New("it names more than one server")
 )
 
-// ResolveTarget returns the server that a request names, and the edits that replace the combined names by the server's
-// own names. It returns [ErrNoServer], [ErrManyServers], or an error if raw cannot be parsed.
+// ResolveTarget returns the server that a request names, and the edits that replace the combined names with the
+// server's own names. It returns [ErrNoServer], [ErrManyServers], or an error if raw cannot be parsed.
 func ResolveTarget(method string, raw []byte) (server string, out []jsonrpc.Edit, err error) {
 	failed := error(nil)
 	w := nameWalker{found: func(at jsonrpc.Span, text string, p namePlace) error {
@@ -166,7 +166,7 @@ func ResolveTarget(method string, raw []byte) (server string, out []jsonrpc.Edit
 	return server, out, nil
 }
 
-// ReplaceText returns the edit that replaces a JSON value by a string.
+// ReplaceText returns the edit that replaces a JSON value with a string.
 func ReplaceText(at jsonrpc.Span, text string) jsonrpc.Edit {
 	return jsonrpc.Edit{Span: at, With: quoteJSON(text)}
 }
@@ -179,7 +179,7 @@ func quoteJSON(text string) []byte {
 	return out
 }
 
-// walk reads a message and reports the strings at the given places.
+// walk parses a message and reports the strings at the paths in at.
 func (w *nameWalker) walk(raw []byte, at []namePlace) error {
 	if len(at) == 0 {
 		return nil
@@ -195,7 +195,7 @@ func (w *nameWalker) walk(raw []byte, at []namePlace) error {
 type nameWalker struct {
 	dec   *jsontext.Decoder
 	found func(jsonrpc.Span, string, namePlace) error
-	// server and add are used for the marks in forms.
+	// server and add are used to mark the strings in forms.
 	server string
 	add    func(jsonrpc.Edit) error
 }
@@ -230,7 +230,7 @@ func (w *nameWalker) value(on []namePlace) error {
 	return err
 }
 
-// text reads a string, and reports the string if it is at one of the given places.
+// text parses a string and reports it if it is at one of the paths in on.
 func (w *nameWalker) text(on []namePlace) error {
 	raw, err := w.dec.ReadValue()
 	if err != nil {
@@ -250,8 +250,8 @@ func (w *nameWalker) text(on []namePlace) error {
 	return nil
 }
 
-// nextPlaces returns the places whose paths begin with step, without that step. "{}" matches each key of an object. A
-// key "*" of an object does not match the "*" of an array.
+// nextPlaces returns the places whose paths begin with step, without that first step. "{}" matches each key of an
+// object. An object's key "*" does not match the "*" of an array.
 func nextPlaces(on []namePlace, step string, array bool) (out []namePlace) {
 	for _, p := range on {
 		if len(p.path) > 0 && array == (p.path[0] == "*") && (p.path[0] == step || p.path[0] == "{}") {

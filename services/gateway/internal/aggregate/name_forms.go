@@ -5,7 +5,7 @@ import (
 )
 
 // isPlainKey reports whether the strings under a key of a form's schema stay unchanged, because programs interpret them
-// or clients send them back to the server. All other strings are shown to people.
+// or clients send them back to the server. All other strings are shown to users.
 func isPlainKey(key string) bool {
 	switch key {
 	case "type", "format", "const", "enum", "default", "pattern", "required", "$schema", "$id", "$ref":
@@ -15,9 +15,9 @@ func isPlainKey(key string) bool {
 	}
 }
 
-// form marks each string that people see in a form or a part of a form with the server's name. A field without a title
-// gets a title with its key, because clients show the key in that case. field is the key of the field, or "" if the
-// object is not a field.
+// form adds the server's name to each string that users see in a form or part of a form. A field without a title gets
+// its key as the title, because clients show the key in that case. field is the field's key, or "" if the object is not
+// a field.
 func (w *nameWalker) form(field string) error {
 	titled, members := field == "", 0
 	err := eachMember(w.dec, func(key string) error {
@@ -53,7 +53,7 @@ func (w *nameWalker) field(key string) error {
 	return w.formValue()
 }
 
-// replaceTitle replaces a title that is not a string by the field's key.
+// replaceTitle replaces a title that is not a string with the field's key.
 func (w *nameWalker) replaceTitle(field string) error {
 	raw, err := w.dec.ReadValue()
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// Notifications in which an id or a logger must contain the server's name.
+// These notifications contain an id or a logger to which the server's name must be added.
 const (
 	elicitationComplete = "notifications/elicitation/complete"
 	logMessage          = "notifications/message"
@@ -19,36 +19,36 @@ const (
 // lineBreaks matches every character that a program may treat as a line break (Unicode Standard, section 5.8).
 var lineBreaks = regexp.MustCompile(`\r\n|[\n\v\f\r\x{85}\x{2028}\x{2029}]`)
 
-// prefixLines adds the prefix begin to each line of a text. Without the prefix, a line could look like the beginning of
-// another server's text.
+// prefixLines adds the prefix begin to each line of text. Without the prefix, a line could look like another server's.
 func prefixLines(begin, text string) string {
 	return begin + lineBreaks.ReplaceAllString(text, "\n"+begin)
 }
 
-// CombinedTitle returns a server's display name with the server's name before it: `notes: Search`.
+// CombinedTitle returns a server's display name after the server's name: `notes: Search`.
 func CombinedTitle(server, text string) string { return prefixLines(server+": ", text) }
 
-// questionText returns a text of a server's request with the server's name before it: `notes asks: Your name?`.
-// Otherwise the user could not know which server asks.
+// questionText adds the server's name to a message in the server's request: `notes asks: Your name?`. Without it, the
+// user could not know which server asks.
 func questionText(server, text string) string { return prefixLines(server+" asks: ", text) }
 
-// elicitationID returns the combined id of a URL to open. Without the server's name, two servers could use the same id.
+// elicitationID returns the combined id for a URL to open. Without the server's name, two servers could use the same
+// id.
 func elicitationID(server, id string) string { return server + ":" + id }
 
-// questionPlaces returns the places of names in the params of a server's request (MCP 2025-11-25, Elicitation and
+// questionPlaces returns the paths of the names in the params of a server's request (MCP 2025-11-25, Elicitation and
 // Sampling).
 func questionPlaces(path string) []namePlace {
 	return []namePlace{
 		placeAt(path+"/message", questionText),
 		{path: strings.Split(path+"/requestedSchema", "/"), form: true},
 		placeAt(path+"/elicitationId", elicitationID),
-		// The context of one server would be the context of all servers at the URL of all servers.
+		// At the URL for all servers, the client would include all servers' context instead of one server's.
 		placeAt(path+"/includeContext", func(_, _ string) string { return "none" }),
 	}
 }
 
-// CombineTitles returns the edits that add the server's name to the titles in a tool's definition. The argument
-// definition is the span of the definition in raw.
+// CombineTitles returns the edits that add the server's name to the titles in a tool's definition. definition is the
+// span of the definition in raw.
 func CombineTitles(server string, raw []byte, definition jsonrpc.Span) (out []jsonrpc.Edit, err error) {
 	w := nameWalker{found: func(at jsonrpc.Span, text string, p namePlace) error {
 		at.Start, at.End = at.Start+definition.Start, at.End+definition.Start
@@ -59,8 +59,8 @@ func CombineTitles(server string, raw []byte, definition jsonrpc.Span) (out []js
 	return out, err
 }
 
-// setLogger returns the edits that set the logger of a log message to the server's name, or to the server's name and
-// its logger (MCP 2025-11-25, Logging).
+// setLogger returns the edits that set a log message's logger to the server's name, followed by the server's logger if
+// there is one (MCP 2025-11-25, Logging).
 func setLogger(server string, raw []byte) (out []jsonrpc.Edit, err error) {
 	// Package jsonrpc has refused duplicate names.
 	dec := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true))

@@ -12,15 +12,16 @@ const (
 	// separator separates the server's name from the name that the server uses. A server's name contains no underscore, so
 	// a combined name is always split at the first separator.
 	separator = "__"
-	// uriPrefix is the beginning of a combined URI: `mcp.<server>+<uri>`. It begins with a letter and contains only
-	// characters that RFC 3986, section 3.1, allows, so a combined URI is a URI with another scheme.
+	// uriPrefix is the beginning of a combined URI: `mcp.<server>+<uri>`. The part before the URI begins with a letter and
+	// contains only characters that RFC 3986, section 3.1, allows in a scheme, so a combined URI is a URI with another
+	// scheme.
 	uriPrefix = "mcp."
-	// maxToolName is the maximum length of a tool's name in bytes. Model APIs accept 64 characters, and hosts put their
+	// maxToolName is the maximum length of a tool's name in bytes. Model APIs accept 64 characters, and hosts add their
 	// name for the connection before the tool's name (`mcp__sluice__…`). nameRunes contains the allowed characters in
 	// addition to letters and digits.
 	maxToolName = 48
 	nameRunes   = "_-"
-	// aliasDigits is the number of hexadecimal digits that distinguish the aliases of a server.
+	// aliasDigits is the number of hexadecimal digits that distinguish a server's aliases.
 	aliasDigits = 8
 )
 
@@ -34,8 +35,8 @@ func SplitName(name string) (server, rest string, ok bool) {
 	return server, rest, ok && server != "" && rest != ""
 }
 
-// CombinedTool returns the combined name of a server's tool. If model APIs would not accept that name, CombinedTool
-// returns an alias, which depends only on the two names.
+// CombinedTool returns the combined name of a server's tool. If model APIs would not accept it, CombinedTool returns an
+// alias, which depends only on the two names.
 func CombinedTool(server, name string) string {
 	if joined := CombinedName(server, name); isPlainName(joined) {
 		return joined
@@ -52,8 +53,8 @@ func CombinedTool(server, name string) string {
 	return head[:min(len(head), maxToolName-len(tail))] + tail
 }
 
-// ToolAliases maps the aliases of a server's tools to the names that the server uses. An alias that would be ambiguous,
-// because two tools have it, maps to the empty name.
+// ToolAliases maps aliases of a server's tools to the names that the server uses. If two tools have the same alias, the
+// alias maps to the empty name.
 type ToolAliases map[string]string
 
 // NewToolAliases returns the aliases for a server that lists tools with these names.
@@ -75,16 +76,16 @@ func NewToolAliases(server string, tools []string) ToolAliases {
 	return out
 }
 
-// DisplayName returns the combined name or alias of a server's tool. It returns false if that name would be ambiguous
-// or the tool cannot be called.
+// DisplayName returns the combined name or alias of a server's tool. It returns false if the name would be ambiguous or
+// the tool cannot be called.
 func (a ToolAliases) DisplayName(server, name string) (string, bool) {
 	joined := CombinedTool(server, name)
 	of, is := a[joined]
 	return joined, isCallable(name) && (!is || of == name)
 }
 
-// Resolve returns the name that the server uses for a tool, given the rest of a combined name from [SplitName]. It
-// returns false if that name would be ambiguous.
+// Resolve returns the name that the server uses for a tool. rest is the result of [SplitName]. Resolve returns false if
+// the name would be ambiguous.
 func (a ToolAliases) Resolve(server, rest string) (string, bool) {
 	if of, is := a[CombinedName(server, rest)]; is {
 		return of, of != ""
@@ -117,7 +118,7 @@ func SplitURI(uri string) (server, rest string, ok bool) {
 	return server, rest, is && ok && server != "" && rest != ""
 }
 
-// CombinedID returns the combined id of a server's request, or of its progress token, as raw JSON. It contains the
+// CombinedID returns the combined id for a server's request or its progress token, as raw JSON. It contains the
 // server's raw id, so that a string and a number stay different.
 func CombinedID(server string, raw []byte) []byte { return quoteJSON(server + ":" + string(raw)) }
 

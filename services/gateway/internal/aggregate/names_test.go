@@ -88,8 +88,8 @@ func TestCombineNames_ReplacesNamesInResponses(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that each string of a form that people see, and each display name, contains its server's name. Values
-// that the client sends back to the server are unchanged.
+// Case U1. In a form, each string that the user sees and each display name contains the server's name. Values that the
+// client returns to the server are unchanged.
 func TestCombineNames_MarksTextsForPeople(t *testing.T) {
 	t.Parallel()
 	const schema, mark = `{"type":"object","properties":{"a":`, `"docs asks: `
@@ -194,7 +194,7 @@ func TestCombinedID_IsSplitIntoItsParts(t *testing.T) {
 	}
 }
 
-// FuzzCombinedNames checks that each combined name can be split into its parts again.
+// FuzzCombinedNames checks that each combined name can be split into its original parts.
 func FuzzCombinedNames(f *testing.F) {
 	f.Add("search", "file:///a")
 	f.Add("a__b", "mcp.x+y:z")

@@ -1,6 +1,6 @@
 // Package approvals handles calls that need an approval. It requests the approval, waits for it, claims it, and reports
-// the outcome of the call to the approval service. A claim allows the gateway to send the call once. Package pipeline
-// uses this package; calls that need no approval do not pass through it.
+// the call's outcome to the approval service. A claim allows the gateway to send the call once. Package pipeline uses
+// this package only for calls that need an approval.
 package approvals
 
 import (
@@ -39,22 +39,22 @@ func New(client *Client, desk *attempt.Client, log *slog.Logger) (*Manager, erro
 	return k, nil
 }
 
-// Drain stops the holding of calls. Held calls receive their tickets.
+// Drain stops holding calls. Held calls receive their tickets.
 func (k *Manager) Drain() { k.drain() }
 
-// Stop stops the holding of calls and cancels the reports that run in the background.
+// Stop stops holding calls and cancels the reports that run in the background.
 func (k *Manager) Stop() {
 	k.drain()
 	k.stop()
 }
 
 // Wait waits until all outcomes are reported to the approval service. If ctx is cancelled, Wait cancels the remaining
-// reports; a replay sends them after the next start. No call may be in flight.
+// reports. A replay sends them after the next start. No call may be in flight.
 func (k *Manager) Wait(ctx context.Context) {
 	defer context.AfterFunc(ctx, k.stop)()
 	k.reports.Wait()
 }
 
-// HasTicket reports whether this gateway remembers an approval for a call to this tool by this agent on this server. If
-// HasTicket returns false, no earlier approval of the call is known.
+// HasTicket reports whether this gateway has stored an approval for a call to this tool by this agent on this server.
+// If it returns false, the gateway knows no earlier approval for the call.
 func (k *Manager) HasTicket(a attempt.Attempt) bool { return k.client.tickets.hasAny(callFor(a).key()) }

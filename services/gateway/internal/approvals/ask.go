@@ -22,7 +22,7 @@ const maxClaims = 8
 // RequestAndClaim requests an approval for a call and waits for the decision. If the call is approved, RequestAndClaim
 // claims the approval. Only one of several equal calls can claim it.
 func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
-	// Only for these methods, clients of every revision can wait for the answer.
+	// Clients of every revision can wait only for the answers to these methods.
 	if a.Tools == nil || !mcp.IsMultiRound(a.Sent.Method) {
 		return a, Unavailable()
 	}
@@ -45,7 +45,7 @@ func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.A
 			Call: &approvalv1.BoundCall{ServerIdentity: a.Identity, Call: a.PolicyCall(definition)},
 		})
 		a.HeldFor += result.Held
-		// Without a decision and without a refusal, policy's response counts as an empty decision.
+		// If policy returned neither a decision nor a refusal, the response counts as an empty decision.
 		if result.Decision != nil || refused == nil {
 			a.Decision = result.Decision
 		}
@@ -57,7 +57,7 @@ func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.A
 				a = a.WithNewID()
 			}
 			return a, k.cancelSuperseded(ctx, a)
-		case disconnected.Err() != nil: // the approval stays pending, and the call is made only if the caller repeats it
+		case disconnected.Err() != nil: // the approval stays pending, and the call runs only if the caller repeats it
 			return a, refusalFor(result.Approval)
 		}
 		if a, refused, lostClaim = k.tryClaim(ctx, a, result.Approval); !lostClaim {
@@ -86,8 +86,8 @@ func (k *Manager) attestFunc(a attempt.Attempt, definition []byte) Attest {
 	}
 }
 
-// definitionRefusal returns the refusal of a call whose tool definition cannot be read. Without the definition,
-// approvers would not know what they approve.
+// definitionRefusal returns the refusal for a call if the tool's definition cannot be read. Without it, approvers would
+// not know what they approve.
 func (k *Manager) definitionRefusal(ctx context.Context, a attempt.Attempt, err error) *refusal.Refusal {
 	k.log.WarnContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "server", a.Server)
 	k.log.DebugContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "error", upstream.ForLog(err))

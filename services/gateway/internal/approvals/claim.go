@@ -21,7 +21,7 @@ import (
 // claimResult is the approval service's response to a claim. The zero value means that the service has refused the
 // claim.
 type claimResult struct {
-	// claimed is the call as it was approved, or nil if the claim was not made.
+	// claimed is the approved call, or nil if the claim was not made.
 	claimed *approvalv1.Claimed
 	// refusal is the reason for which the claim was not made.
 	refusal *approvalv1.Refusal
@@ -83,8 +83,8 @@ func (k *Manager) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.A
 	return a, claimResult{claimed: resp.GetClaimed()}, nil
 }
 
-// restoreStored replaces the received call by the stored call, because the call that was approved must run. If the
-// stored call cannot be restored, restoreStored releases the claim.
+// restoreStored replaces the received call with the stored call, because the approved call must run. If the stored call
+// cannot be restored, restoreStored releases the claim.
 func (k *Manager) restoreStored(ctx context.Context, a attempt.Attempt, c *approvalv1.Claimed) (attempt.Attempt, *refusal.Refusal) {
 	stored, err := restore(a.Message, c.GetBound().GetCall())
 	if err != nil {

@@ -24,9 +24,9 @@ import (
 const (
 	// askTimeout is the timeout of one request to the approval service.
 	askTimeout = 2 * time.Second
-	// progressEvery is the interval at which a held caller is notified that it is still held.
+	// progressEvery is the interval between progress notifications to a held caller.
 	progressEvery = 10 * time.Second
-	// firstPause and lastPause are the shortest and the longest pause before a failed watch is restarted.
+	// firstPause and lastPause are the minimum and the maximum pause before a failed watch is restarted.
 	firstPause = 200 * time.Millisecond
 	lastPause  = 5 * time.Second
 	// maxAttestations is the maximum number of times that policy evaluates a call if the approval service rejects policy's
@@ -37,7 +37,6 @@ const (
 	clockTolerance = time.Second
 )
 
-// Short names for some states of an approval.
 const (
 	pending  = approvalv1.ApprovalState_APPROVAL_STATE_PENDING
 	approved = approvalv1.ApprovalState_APPROVAL_STATE_APPROVED
@@ -46,12 +45,12 @@ const (
 
 // Config configures a [Client].
 type Config struct {
-	// Hold is the time for which a call is held open. If Hold is 0, the caller receives the ticket immediately.
+	// Hold is the time for which the gateway holds a call. If it is 0, the caller receives the ticket immediately.
 	Hold time.Duration
 	// ClientHolds configures other hold times for clients with certain names. The first matching pattern applies.
 	ClientHolds []ClientHold
-	// MaxPending is the maximum number of calls of one principal that wait, as configured in the approval service. It must
-	// be positive. Messages of refusals contain it.
+	// MaxPending is the maximum number of one principal's calls that wait, as configured in the approval service. It must
+	// be positive. Refusals contain it.
 	MaxPending int
 	// Execute is the time after an approval during which the call can be made if its rule sets no time, as configured in
 	// the approval service. It must be positive.
@@ -110,9 +109,9 @@ type Request struct {
 	Confirm attempt.Confirm
 }
 
-// Attest asks policy to evaluate a call. The decision is signed for the approval service. The signature covers the
-// approval's id and attempt number, or no approval if the id is empty. If there is no decision, or if the decision
-// cannot be used, Attest returns a refusal with the reason.
+// Attest asks policy to evaluate a call. Policy signs the decision for the approval service. The signature covers the
+// approval's id and attempt number, or no approval if the id is empty. If there is no usable decision, Attest returns a
+// refusal with the reason.
 type Attest func(ctx context.Context, approval string, attempt int32) (*policyv1.DecideCallResponse, *refusal.Refusal)
 
 // Result is the result of an approval request.
@@ -143,7 +142,7 @@ func (w *Client) RequestAndHold(ctx context.Context, q Request) (Result, *refusa
 	}
 	w.remember(q, result.Approval)
 	if !resp.GetAsked().GetConfirm() {
-		q.Confirm = nil // the user is not asked, because the approval service would count the question as a request
+		q.Confirm = nil // the user is not asked, because the approval service would count the form as a request
 	}
 	if result.Approval.GetState() == pending {
 		if result, refused = w.hold(ctx, q, result); refused != nil {
@@ -184,7 +183,7 @@ func (w *Client) request(ctx context.Context, q Request, req *approvalv1.Request
 }
 
 // RefuseIfEnded returns a refusal if the approval with this id has ended or cannot be read. It returns nil if the
-// approval is pending or approved, because the call itself finds such an approval.
+// approval is pending or approved, because the call itself then finds it.
 func (w *Client) RefuseIfEnded(ctx context.Context, p *identityv1.Principal, id string) *refusal.Refusal {
 	a, refused := w.get(authn.OnBehalfOf(ctx, p), id)
 	if refused != nil {
@@ -272,7 +271,7 @@ func (w *Client) watchUntilDecided(ctx context.Context, a *approvalv1.Approval) 
 	}
 }
 
-// notifyHeld notifies the caller at intervals that the call is held, until the returned function is called.
+// notifyHeld notifies the caller periodically that the call is held, until the returned function is called.
 func (*Client) notifyHeld(ctx context.Context, q Request) (stop func()) {
 	if q.Reply == nil {
 		return func() {}

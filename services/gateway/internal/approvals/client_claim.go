@@ -18,7 +18,7 @@ const (
 	// the call runs.
 	lease      = time.Minute
 	renewEvery = lease / 3
-	// firstRetry and lastRetry are the shortest and the longest pause between attempts to reach the approval service.
+	// firstRetry and lastRetry are the minimum and the maximum pause between requests to the approval service.
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = time.Second
 )
@@ -27,12 +27,12 @@ const (
 type ClaimRequest struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Approval is the state of the approval when it was last read.
+	// Approval is the approval's state at the last read.
 	Approval *approvalv1.Approval
 	// ID identifies the claim: the decision's identifier in the journal.
 	ID string
-	// Decided is policy's current decision, signed for this claim. Attest asks policy for a newer decision. Lease
-	// identifies the reserved limits; it is empty if no limits were reserved.
+	// Decided is policy's current decision, signed for this claim. Attest requests a newer decision from policy. Lease
+	// identifies the reserved limits. It is empty if no limits were reserved.
 	Decided *policyv1.DecideCallResponse
 	Attest  Attest
 	Lease   string
@@ -41,9 +41,9 @@ type ClaimRequest struct {
 	ServerIdentity string
 }
 
-// Claim claims an approval, which gives the right to send the call. If a response is lost or the decision is too old,
-// Claim asks policy for a new decision and retries. Retries have the same id, so the approval service treats them as
-// one claim. It also returns policy's last decision.
+// Claim claims an approval, which permits the gateway to send the call. If a response is lost or the decision is too
+// old, Claim requests a new decision from policy and retries. Retries have the same id, so the approval service treats
+// them as one claim. Claim also returns policy's last decision.
 func (w *Client) Claim(ctx context.Context, c ClaimRequest) (*approvalv1.ClaimApprovalResponse, *policyv1.Decision, error) {
 	ctx = authn.OnBehalfOf(ctx, c.Principal)
 	last := c.Decided.GetDecision()

@@ -17,9 +17,9 @@ import (
 
 const (
 	// maxShown is the maximum size of a call that is shown to an agent's user, in bytes. Some clients truncate longer
-	// texts, and users cannot confirm what they do not see.
+	// messages, and users cannot confirm what they do not see.
 	maxShown = 8 << 10
-	// answerTimeout is the timeout for the submission of an answer to the approval service.
+	// answerTimeout is the timeout for submitting an answer to the approval service.
 	answerTimeout = 5 * askTimeout
 )
 
@@ -31,9 +31,9 @@ type userAnswer struct {
 	decision *policyv1.Decision
 }
 
-// startConfirm asks the agent's user while the call is held, if the terms of the approval let that user decide. The
-// returned function ends the question and returns the user's answer. The watch reports the resulting change of the
-// approval, as for every other vote.
+// startConfirm asks the agent's user while the call is held, if the approval's terms let that user decide. The returned
+// function stops asking and returns the user's answer. The watch reports the resulting change of the approval, as it
+// does for other votes.
 func (w *Client) startConfirm(ctx context.Context, q Request, a *approvalv1.Approval) (end func() userAnswer) {
 	if terms := a.GetTerms(); q.Confirm == nil || !terms.GetSelfConfirm() || terms.GetQuorum() != 1 {
 		return func() userAnswer { return userAnswer{} }
@@ -56,7 +56,7 @@ func (w *Client) confirmWithUser(ctx context.Context, q Request, a *approvalv1.A
 	if answer.answer == attempt.Unanswered {
 		return answer
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout) // a given answer is always submitted
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout) // an answer is submitted even if ctx has ended
 	defer cancel()
 	answer.approval, answer.decision = w.submitAnswer(ctx, q, a.GetId(), answer.answer)
 	return answer
@@ -96,7 +96,7 @@ func (w *Client) submitAnswer(ctx context.Context, q Request, id string, answer 
 
 var errNoPolicy = status.Error(codes.Unavailable, "policy does not decide")
 
-// callText returns the text that shows a call to the user. It is empty if the call cannot be shown completely.
+// callText returns a description of a call for the user. It is empty if the call cannot be shown completely.
 func (w *Client) callText(ctx context.Context, a *approvalv1.Approval) string {
 	inTime, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -116,7 +116,7 @@ func (w *Client) callText(ctx context.Context, a *approvalv1.Approval) string {
 	return text
 }
 
-// refusalAtAgent returns the refusal of a call that the agent's user has declined. The user's answer applies even if
+// refusalAtAgent returns the refusal for a call that the agent's user has declined. The user's answer applies even if
 // approvers approve the call.
 func refusalAtAgent(a *approvalv1.Approval) *refusal.Refusal {
 	return &refusal.Refusal{

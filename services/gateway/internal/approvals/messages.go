@@ -12,13 +12,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// Unavailable returns the refusal of a call for which no approval can be requested or used.
+// Unavailable returns the refusal for a call for which no approval can be requested or used.
 func Unavailable() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_APPROVAL_UNAVAILABLE}
 }
 
-// translateRefusal returns the refusal for a caller that corresponds to a refusal by the approval service. An empty
-// refusal by the service also refuses the call.
+// translateRefusal translates the approval service's refusal into a refusal for the caller. An empty refusal by the
+// service also refuses the call.
 func (w *Client) translateRefusal(r *approvalv1.Refusal) *refusal.Refusal {
 	if r.GetCode() == commonv1.Code_CODE_UNSPECIFIED {
 		return Unavailable()
@@ -74,8 +74,8 @@ func pendingText(a *approvalv1.Approval) string {
 	if why := a.GetMessage(); why != "" {
 		text += " (" + why + ")"
 	}
-	// The text does not claim that a person was notified: the gateway does not know whether a notification was sent
-	// or read.
+	// The message does not say that a person was notified, because the gateway does not know whether a notification was
+	// sent or read.
 	text += ". It waits in the list of approvals (`sluice approvals list`): tell your user, so that a person looks there. "
 	// The client of another method may have no tools.
 	if method := a.GetMethod(); method != "" && method != mcp.MethodToolsCall {
@@ -90,7 +90,7 @@ func (w *Client) tooManyText() string {
 		"Wait for one of them with %s, or until people have decided, and then make this call again.", w.cfg.MaxPending, mcp.ToolApprovalWait)
 }
 
-// deniedText returns the message of a denial, with the remaining time for which an equal call stays denied.
+// deniedText returns the message of a denial, with the time for which an equal call stays denied.
 func deniedText(a *approvalv1.Approval) string {
 	text, remaining := refusal.Sentence(Denial(a)), time.Until(a.GetDeniedUntil().AsTime())
 	if remaining <= 0 {
@@ -99,7 +99,7 @@ func deniedText(a *approvalv1.Approval) string {
 	return text + " The same call stays denied for another " + waitText(remaining) + ": do not make it again."
 }
 
-// Denial returns a description of a denial: who denied the call, and the person's reason if there is one.
+// Denial describes a denial: who denied the call, and the person's reason if there is one.
 func Denial(a *approvalv1.Approval) string {
 	votes := a.GetVotes()
 	at := slices.IndexFunc(votes, func(v *approvalv1.Vote) bool { return v.GetVerdict() == approvalv1.Verdict_VERDICT_DENY })

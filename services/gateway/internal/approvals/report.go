@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// reportTimeout is the maximum delay of the answer to an approved call while the gateway reports the outcome to the
-// approval service. Because of the delay, an equal call that follows immediately requests a new approval instead of
-// finding the old claim.
+// reportTimeout is the maximum time for which the answer to an approved call waits until the gateway has reported the
+// outcome. Because of this wait, an equal call that follows immediately requests a new approval instead of finding the
+// old claim.
 const reportTimeout = 200 * time.Millisecond
 
 // Reported is a channel that is closed after the outcome of a call was reported to the approval service. It is nil if
@@ -92,7 +92,7 @@ type outcomeReport struct {
 	lease string
 }
 
-// anyLease is the lease in a report if the reporting function does not know which limits the call has reserved.
+// anyLease is used as the lease in a report if the reporting function does not know which limits the call has reserved.
 const anyLease = "*"
 
 // sendReport reports the outcome of a call to the approval service. It retries until the service answers or ctx is

@@ -12,8 +12,8 @@ import (
 )
 
 // CheckNotRequired checks a call for which policy requires no approval, and returns nil if the call may run. If the
-// call names an approval that has ended, it is refused: its caller may have lost the answer, and the call must not run
-// twice.
+// call names an approval that has ended, it is refused, because the caller may have lost the answer and the call must
+// not run twice.
 func (k *Manager) CheckNotRequired(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
 	refused := a.Refusal()
 	switch {
@@ -30,9 +30,9 @@ func (k *Manager) CheckNotRequired(ctx context.Context, a attempt.Attempt) *refu
 	return refused
 }
 
-// cancelSuperseded checks a call for which policy requires no approval, although the gateway has earlier requested an
-// approval for an equal call. It first cancels that approval if the approval is pending or approved and unclaimed.
-// Without the cancellation, the votes could let a later call run.
+// cancelSuperseded checks a call for which policy no longer requires an approval, although the gateway has requested
+// one for an equal call. It first cancels that approval if it is pending, or approved and unclaimed. Without the
+// cancellation, the votes could allow a later call.
 //
 // The result is nil if policy allows the call. If the approval cannot be cancelled, an allowed call is refused. If
 // policy denies the call, the call is denied in both cases.

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// maxTickets is the maximum number of remembered approvals. The oldest approvals are forgotten first.
+// maxTickets is the maximum number of stored approvals. The oldest approvals are removed first.
 const maxTickets = 4096
 
 // Call contains the values to which an approval binds a call, except for the digest of the tool's definition.
@@ -28,18 +28,18 @@ type Call struct {
 	Params                         []byte
 }
 
-// tickets records the calls for which this gateway has requested approvals, in case policy later requires no approval
-// for such a call. The zero value cannot be used; use newTickets.
+// tickets stores the calls for which this gateway has requested approvals, in case policy later requires no approval
+// for such a call. The zero value cannot be used. Use newTickets.
 type tickets struct {
 	mu sync.Mutex
-	// by maps a key to the tickets of calls with that key. ids maps the id of an approval to its element in order.
+	// by contains the tickets of calls by their key. ids contains, for each approval id, its element in order.
 	by  map[callKey][]*ticketEntry
 	ids map[string]*list.Element
 	// order contains all tickets, the oldest first.
 	order *list.List
 }
 
-// callKey contains the values of a call that are cheap to compare. The digest of a call is computed only if there are
+// callKey contains the values of a call that are cheap to compare. A call's digest is computed only if there are
 // tickets with its key.
 type callKey struct{ tenant, subject, agent, server, name string }
 
@@ -58,8 +58,8 @@ func (c *Call) key() callKey {
 	return callKey{c.Principal.GetTenant(), c.Principal.GetSubject(), c.Principal.GetAgent(), c.Server, c.Name}
 }
 
-// digest returns a digest that is equal only for equal calls. It is computed like the digest of an approval, but
-// without the tool's definition.
+// digest returns a digest that is equal only for equal calls. It is computed like an approval's digest, but without the
+// tool's definition.
 func (c *Call) digest() ([32]byte, error) {
 	digest, _, err := binding.Bind(c.Principal, &approvalv1.BoundCall{
 		ServerIdentity: c.Identity,
@@ -154,8 +154,8 @@ func (w *Client) remember(q Request, a *approvalv1.Approval) {
 }
 
 // unclaimedApproval returns the id of the approval that this gateway has requested for a call, if the approval is
-// pending or approved and no call has claimed it. Otherwise the id is empty. If the approval has ended,
-// unclaimedApproval forgets it.
+// pending or approved and no call has claimed it. Otherwise it returns "". If the approval has ended, unclaimedApproval
+// removes it.
 func (w *Client) unclaimedApproval(ctx context.Context, c Call) (id string, err error) {
 	id = w.tickets.find(c, time.Now())
 	if id == "" {

@@ -30,7 +30,7 @@ func (k *Manager) Approval(ctx context.Context, p *identityv1.Principal, approva
 	return k.client.get(authn.OnBehalfOf(ctx, p), approval)
 }
 
-// Withdraw cancels one of the principal's approvals that is pending, or approved but not yet used.
+// Withdraw cancels one of the principal's approvals that is pending, or approved and not yet used.
 func (k *Manager) Withdraw(ctx context.Context, p *identityv1.Principal, approval, reason string) error {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, p), askTimeout)
 	defer cancel()

@@ -19,7 +19,7 @@ import (
 )
 
 // breakingService is an approval service in which every approval stays pending. Its first watch fails after the given
-// delay. Later watches do not fail.
+// delay, and later watches succeed.
 type breakingService struct {
 	approvalv1.ApprovalServiceClient
 
@@ -53,8 +53,8 @@ func (s *brokenStream) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	return nil, s.of.err
 }
 
-// Checks that a watch that ends because the hold is over is not logged as a failure of the approval service, and that a
-// watch that fails earlier is logged.
+// A watch that ends because the hold time is over is not logged as a failure of the approval service. A watch that
+// fails earlier is logged.
 func TestWatch_HoldThatIsOverIsNotLogged(t *testing.T) {
 	t.Parallel()
 	const hold = 45 * time.Second

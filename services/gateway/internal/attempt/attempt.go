@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// Attempt is one attempt at a call. It is a value type: methods that change an Attempt return a changed copy.
+// Attempt is one attempt at a call. It is a value type: methods that change it return a changed copy.
 type Attempt struct {
 	*Call
 
@@ -72,7 +72,7 @@ func (a Attempt) WithNewID() Attempt {
 	return a
 }
 
-// PolicyCall returns the call as policy evaluates it and approvers see it, with the digest of the tool's definition.
+// PolicyCall returns the call as policy evaluates it and approvers see it, with the given definition digest.
 func (a Attempt) PolicyCall(definition []byte) *policyv1.Call {
 	return &policyv1.Call{
 		Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Ref: a.Sent.Ref,
@@ -80,8 +80,8 @@ func (a Attempt) PolicyCall(definition []byte) *policyv1.Call {
 	}
 }
 
-// Events returns the function that receives the messages that the server sends before the answer, or nil if the caller
-// accepts no messages.
+// Events returns the function that receives the server's messages before the answer. It returns nil if the caller
+// accepts no such messages.
 func (a Attempt) Events() func(message []byte) {
 	if a.Reply == nil {
 		return nil
@@ -97,7 +97,7 @@ func (a Attempt) Name() string {
 	return a.Sent.Name
 }
 
-// Place returns the server and session to which the call is sent, for the call's span.
+// Place returns the server and session of the call, for the call's span.
 func (a Attempt) Place() spans.Place {
 	return spans.Place{Server: a.Server, Transport: spans.Transport(a.Transport), Version: a.Version, Session: a.Principal.GetSession()}
 }

@@ -31,7 +31,8 @@ func TestNewClient_RefusesMissingDependencies(t *testing.T) {
 	}
 }
 
-// The id of a decision is also the key of a claim, so that each attempt needs an id of its own.
+// The test copies an attempt and changes the copy. Each attempt must have its own id, because the decision id is also
+// the key of a claim.
 func TestAttempt_CopiesChangeNothingInTheOriginal(t *testing.T) {
 	t.Parallel()
 	first := newAttempt(t, callText)
@@ -86,7 +87,7 @@ func TestEvents_NeedsAClientThatAcceptsMessages(t *testing.T) {
 	}
 }
 
-// reply is a client that reads messages.
+// reply is the reply to a client that reads messages.
 type reply struct{ got string }
 
 func (r *reply) Event(message []byte) { r.got += string(message) }
@@ -131,7 +132,7 @@ func TestJudge_RefusesWithoutPolicy(t *testing.T) {
 	})
 }
 
-// A cached decision is used for an equal call only. Whatever policy can distinguish must be part of what is compared.
+// A cached decision is used only for an equal call. The comparison must include every value on which policy can depend.
 func TestJudge_UsesACachedDecisionOnAnEqualCallOnly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -140,7 +141,7 @@ func TestJudge_UsesACachedDecisionOnAnEqualCallOnly(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- f.deps.Decisions.Run(ctx) }()
 		defer func() { cancel(); <-ended }()
-		synctest.Wait() // until the lease is granted
+		synctest.Wait() // waits until the lease is granted
 		client := f.client(t)
 		judge := func(change func(*attempt.Attempt)) int {
 			a := newAttempt(t, callText)
@@ -154,7 +155,7 @@ func TestJudge_UsesACachedDecisionOnAnEqualCallOnly(t *testing.T) {
 		}
 		judge(func(*attempt.Attempt) {})
 		asked := 0
-		for range 5 { // one lookup in 1000 asks policy for comparison
+		for range 5 { // one lookup in 1000 asks policy, to compare the cached decision
 			asked += judge(func(a *attempt.Attempt) {
 				a.Sent = parse(t, `{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"pay","arguments":{"to":"ben"}}}`)
 			})
@@ -196,7 +197,7 @@ func TestAttest_BindsTheDecisionToAnApproval(t *testing.T) {
 		defer func() { cancel(); <-ended }()
 		synctest.Wait()
 		a := newAttempt(t, callText)
-		for range 2 { // a cached decision is not signed for an approval
+		for range 2 { // a cached decision is not signed, so it can't be used for an approval request
 			if _, refused := f.client(t).Attest(ctx, a, []byte("new"), "a-1", 2); refused != nil {
 				t.Fatalf("refused as %+v", refused)
 			}

@@ -25,7 +25,7 @@ var ErrClient = errors.New("the client gave no answer to the server's request")
 type Call struct {
 	// Principal is the authenticated caller; never nil. Its session and run are set.
 	Principal *identityv1.Principal
-	// Stale reports that the gateway currently does not know whether the principal may call, because the source of token
+	// Stale is true if the gateway currently does not know whether the principal may call, because the source of token
 	// revocations or the policy service is unavailable. A stale call is refused.
 	Stale bool
 	// Revoked reports whether the caller's token is currently revoked or its state is unknown. It is called after the call
@@ -41,25 +41,24 @@ type Call struct {
 	// Received is the time at which the last byte of the request arrived.
 	Received time.Time
 	// Timeout is the maximum time for the server's answer, unless policy sets another timeout. Deadline measures the
-	// timeout and can be paused; it is nil if the timeout is never paused.
+	// timeout and can be paused. It is nil if the timeout is never paused.
 	Timeout  time.Duration
 	Deadline *upstream.PausableDeadline
 	// MaxTimeout is the maximum total time for the server's answer if the server reports progress, unless policy sets a
 	// timeout. If MaxTimeout is not above Timeout, progress does not extend the timeout.
 	MaxTimeout time.Duration
-	// FromServer reports that a server has sent the request to the client.
+	// FromServer is true if a server has sent the request to the client.
 	FromServer bool
 	// DeclaredCapabilities is a raw JSON object that replaces the client capabilities in the message to the server. If it
-	// is nil, the capabilities are unchanged. ParamHeaders are the HTTP headers that repeat arguments (MCP 2026-07-28,
-	// Transports).
+	// is nil, they are unchanged. ParamHeaders are the HTTP headers that repeat arguments (MCP 2026-07-28, Transports).
 	DeclaredCapabilities []byte
 	ParamHeaders         []upstream.Header
-	// Upstream sends the request. Memory is charged for its answer.
+	// Upstream sends the request. Its answer is charged to Memory.
 	Upstream Forwarder
 	Memory   *limits.Memory
 	// Reply sends messages to the client before the answer. It is nil if the client accepts no messages before the answer.
 	Reply Reply
-	// Hold limits the time for which the call is held open for approvers. If Hold is nil, the configured time applies.
+	// Hold is the maximum time for which the call is held for approvers. If it is nil, the configured time applies.
 	Hold *time.Duration
 	// ApprovalID is the id of the approval for which the call has waited in an earlier request, or "" if the call has not
 	// waited.
@@ -68,9 +67,9 @@ type Call struct {
 	Confirm Confirm
 	// Identity identifies the actual server, for example by its URL. Approvals are bound to it.
 	Identity string
-	// Tools looks up the called tool in the server's list. If Tools is nil, no approval can be requested for the call.
+	// Tools looks up the called tool in the server's list. If it is nil, no approval can be requested for the call.
 	Tools Tools
-	// HidesTools is true if policy hides tools of the server from the caller. In that case the called tool must be in the
+	// HidesTools is true if policy hides some of the server's tools from the caller. The called tool must then be in the
 	// list that the caller may see.
 	HidesTools bool
 }
@@ -90,16 +89,17 @@ type Tools interface {
 	// Listed reports whether the caller's list contains the called tool. It returns [ErrUnlisted], or an error if policy
 	// is unavailable.
 	Listed(ctx context.Context) (Listing, error)
-	// Known returns the digest of the definition of the called tool that was last listed in the session. If the session
-	// has not listed the tool, Known returns the digest from the gateway's own list, or nil if that list does not contain
-	// the tool either. Known sends no request to the server.
+	// Known returns the definition digest of the called tool from the session's last list. If the session has not listed
+	// the tool, Known returns the digest from the gateway's own list. If that list does not contain the tool either, Known
+	// returns nil. Known sends no request to the server.
 	Known(ctx context.Context) []byte
 	// Definition returns the digest that Known returns. If that digest is nil, or if now is true, Definition requests the
-	// server's list in the session and returns the digest from it, or nil if the server does not list the tool.
+	// server's list in the session and returns the digest from it. It returns nil if the server does not list the tool.
 	Definition(ctx context.Context, now bool) ([]byte, error)
-	// EnsureListed lists the server for the gateway itself if the gateway has no list of its own in the revision of the
-	// session. A definition is accepted at its first use only if such a list contains it. EnsureListed reports whether it
-	// has read the list now. The refusal says why the list can't be read or reported; nil if the gateway has the list.
+	// EnsureListed lists the server for the gateway itself if the gateway has no list of its own in the session's
+	// revision. A definition is accepted at its first use only if such a list contains it. listed reports whether
+	// EnsureListed has just read the list. refused contains the reason if the list can't be read or reported. It is nil if
+	// the gateway has the list.
 	EnsureListed(ctx context.Context) (listed bool, refused *refusal.Refusal)
 }
 
@@ -115,15 +115,15 @@ const (
 	Declined
 )
 
-// Confirm shows a text to the agent's user and returns the answer. If ctx is cancelled, it returns Unanswered.
+// Confirm shows a message to the agent's user and returns the answer. If ctx is cancelled, it returns Unanswered.
 type Confirm func(ctx context.Context, text string) Confirmation
 
-// Listing is the result of a search for a tool in the list that a caller may see. The zero value means that the list
-// does not contain the tool.
+// Listing is the result of looking up a tool in the list that a caller may see. The zero value means that the list does
+// not contain it.
 type Listing struct {
 	// Listed reports whether the list contains the tool.
 	Listed bool
-	// Revision is the policy revision that determines which tools of the list the caller may see.
+	// Revision is the policy revision that determines which listed tools the caller may see.
 	Revision string
 }
 

@@ -17,15 +17,14 @@ import (
 )
 
 const (
-	// peerTimeout is the timeout of each request to another service. It is long enough for a service on a busy machine.
-	// Requests to a stopped service fail immediately, so the timeout matters only for a service that hangs.
+	// peerTimeout is the timeout for each request to another service. It is long enough for a service on a busy machine.
+	// Requests to a stopped service fail immediately, so the timeout matters only if a service hangs.
 	peerTimeout = 2 * time.Second
 	// settleTimeout is the timeout of a request that releases a reservation.
 	settleTimeout = time.Second
 )
 
-// A Journal records decisions and outcomes. Its methods do not retain the record, so the caller may reuse it
-// afterwards.
+// A Journal records decisions and outcomes. Its methods do not retain the record, so the caller may reuse it.
 type Journal interface {
 	// Intent records that a call is about to be sent. If Intent returns an error, the call must not be sent.
 	Intent(ctx context.Context, r *journal.Record) error
@@ -53,11 +52,11 @@ type Deps struct {
 	Log       *slog.Logger
 }
 
-// Client asks the policy service about attempts, reserves limits for attempts, and writes records of attempts.
-// [NewClient] creates it. It is safe for concurrent use.
+// Client requests decisions from the policy service, reserves limits, and writes records, all for attempts. [NewClient]
+// creates it. It is safe for concurrent use.
 type Client struct {
 	deps Deps
-	// blanks contains unused records, which are reused to avoid allocations.
+	// blanks contains unused records. They are reused to avoid allocations.
 	blanks sync.Pool
 	// instances are the instances of the ratelimit role that have answered.
 	instances instances

@@ -10,13 +10,13 @@ const (
 	// splitDuration is the time for which calls with rate limits are refused after two instances of the ratelimit role
 	// have answered alternately.
 	splitDuration = time.Minute
-	// maxInstances is the maximum number of earlier instances that are remembered. Each restart of the role adds one.
+	// maxInstances is the maximum number of earlier instances that are stored. Each restart of the role adds one.
 	maxInstances = 16
 )
 
-// instances detects that more than one ratelimit role answers. Each role counts separately, so two roles would double
-// every limit. If a new instance answers, the role was restarted. If an earlier instance answers again, there are two
-// roles. The zero value has recorded no instance. It is safe for concurrent use.
+// instances detects whether more than one ratelimit role answers. Each role counts separately, so two roles would
+// double every limit. If a new instance answers, the role was restarted. If an earlier instance answers again, there
+// are two roles. The zero value has observed no instance. It is safe for concurrent use.
 type instances struct {
 	mu      sync.Mutex
 	current string
@@ -27,8 +27,8 @@ type instances struct {
 }
 
 // observe records that an instance has answered a request that was sent at the time asked. It reports whether two
-// instances have answered alternately within splitDuration. Late answers of a replaced instance are ignored. An empty
-// instance means a role of an earlier version, which does not identify itself.
+// instances have answered alternately within splitDuration. Late answers from a replaced instance are ignored. If
+// instance is empty, the role has an earlier version, which does not identify itself.
 func (i *instances) observe(instance string, asked time.Time) bool {
 	if instance == "" {
 		return false

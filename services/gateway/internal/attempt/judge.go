@@ -28,8 +28,8 @@ func (d *Client) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusa
 	return a, refused
 }
 
-// Attest asks the policy service to evaluate a call to a tool with this definition, and bypasses the cache. The
-// decision is signed for the approval service. The signature covers the approval's id and its attempt number n, or no
+// Attest asks the policy service to evaluate a call to a tool with this definition, without using the cache. Policy
+// signs the decision for the approval service. The signature covers the approval's id and its attempt number n, or no
 // approval if approval is empty.
 func (d *Client) Attest(ctx context.Context, a Attempt, definition []byte, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
 	return d.decide(ctx, a, &policyv1.DecideCallRequest{
@@ -49,7 +49,7 @@ func (d *Client) decide(ctx context.Context, a Attempt, req *policyv1.DecideCall
 }
 
 // Refusal returns the refusal that follows from the decision. It returns nil if policy allows the call or requires an
-// approval for it. If the decision has conditions that this gateway does not support, the call is refused.
+// approval for it. If the decision contains conditions that this gateway does not support, the call is refused.
 func (a Attempt) Refusal() *refusal.Refusal {
 	switch a.Decision.GetEffect() {
 	case policyv1.Effect_EFFECT_ALLOW, policyv1.Effect_EFFECT_REQUIRE_APPROVAL:
@@ -83,7 +83,7 @@ func (a Attempt) Denied(code commonv1.Code) *refusal.Refusal {
 		Rule:           a.Decision.GetRule(),
 		PolicyRevision: a.Decision.GetPolicyRevision(),
 	}
-	// A hidden tool is answered like a missing one.
+	// A call to a hidden tool gets the same answer as a call to a missing one.
 	if a.Decision.GetHidden() || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
 		refused.Code, refused.Message, refused.Rule = commonv1.Code_CODE_TOOL_UNKNOWN, "", nil
 	}

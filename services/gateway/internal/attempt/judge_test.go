@@ -16,9 +16,9 @@ const (
 	away    = commonv1.Code_CODE_POLICY_UNAVAILABLE
 )
 
-// outcome is what follows from a decision.
+// outcome is the expected effect of a decision.
 type outcome struct {
-	// code is the code of the refusal; 0 if the call is not refused.
+	// code is the refusal code, or 0 if the call is not refused.
 	code                          commonv1.Code
 	denies, allows, needsApproval bool
 }
@@ -60,7 +60,7 @@ func TestRefusal_FollowsFromTheDecision(t *testing.T) {
 	}
 }
 
-// Case X9. The refusal of a hidden tool says no more than that of a missing tool.
+// Case X9. The refusal of a hidden tool contains the same information as the refusal of a missing tool.
 func TestDenied_RevealsNothingOfAHiddenTool(t *testing.T) {
 	t.Parallel()
 	d := &policyv1.Decision{Effect: denies, Message: "because", Rule: &policyv1.RuleRef{Document: "doc", Rule: "r"}, PolicyRevision: "rev"}

@@ -26,7 +26,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// fixture contains fakes of the services that a client uses.
+// fixture contains fakes of the services on which an attempt depends.
 type fixture struct {
 	deps    attempt.Deps
 	policy  *policy
@@ -88,7 +88,7 @@ func (p *policy) DecideCall(ctx context.Context, r *policyv1.DecideCallRequest, 
 	return p.decide(ctx, r)
 }
 
-// asked returns how many decisions were requested.
+// asked returns the number of requested decisions.
 func (p *policy) asked() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,14 +123,13 @@ func (s *leaseStream) Recv() (*policyv1.LeaseRevisionResponse, error) {
 	}
 }
 
-// limiter is a fake rate limit service.
 type limiter struct {
 	ratelimitv1.RateLimitServiceClient
 
 	reserve func() (*ratelimitv1.ReserveLimitsResponse, error)
 	settle  error
 
-	mu      sync.Mutex // for asks, and for reserve in tests with several requests at a time
+	mu      sync.Mutex // guards asks, and reserve in tests with concurrent requests
 	asks    []*ratelimitv1.ReserveLimitsRequest
 	settled []*ratelimitv1.SettleLeaseRequest
 }
@@ -152,7 +151,6 @@ func allow() *policyv1.Decision {
 	return &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW, PolicyRevision: "rev", Rule: &policyv1.RuleRef{Document: "doc", Rule: "allows"}}
 }
 
-// limitOf returns a limit of 10 calls in a minute.
 func limitOf(key policyv1.SessionKey) *policyv1.RuleLimit {
 	return &policyv1.RuleLimit{
 		Rule: &policyv1.RuleRef{Document: "doc", Rule: "limits"}, SessionKey: key,
@@ -178,7 +176,7 @@ func parse(t *testing.T, text string) *jsonrpc.Message {
 	return m
 }
 
-// newAttempt returns the first attempt at a call with this text, which policy has allowed.
+// newAttempt returns the first attempt at a call. text is the message. Policy has allowed the call.
 func newAttempt(t *testing.T, text string) attempt.Attempt {
 	t.Helper()
 	a := attempt.New(&attempt.Call{
@@ -188,7 +186,7 @@ func newAttempt(t *testing.T, text string) attempt.Attempt {
 	return a
 }
 
-// decided returns a with this decision.
+// decided returns a copy of a with this decision.
 func decided(a attempt.Attempt, d *policyv1.Decision) attempt.Attempt {
 	a.Decision = d
 	return a

@@ -15,18 +15,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// leaseTime is the time after a reservation during which the gateway can release it. It is long enough, because the
-// gateway knows that a call was never sent as soon as the connection attempt has failed. After leaseTime the
-// reservation counts as used, without another request.
+// leaseTime is the time after a reservation in which the gateway can release it. It is long enough, because the gateway
+// knows that a call was never sent as soon as the connection attempt has failed. After leaseTime the reservation counts
+// as used, without another request.
 const leaseTime = 15 * time.Second
 
-// Miscounted is the message of refusals while two instances of the ratelimit role answer.
+// Miscounted is the message in refusals while two instances of the ratelimit role answer.
 const Miscounted = "two ratelimit roles answer in turn and each counts for itself, which would multiply every limit: run one alone; limited calls pass a minute after the last answer of the other"
 
 // IsLimited reports whether limits must be reserved for the call.
 func (a Attempt) IsLimited() bool { return len(a.Decision.GetLimits()) > 0 }
 
-// Reserve reserves all limits of a call with an idempotency key. If one limit is exceeded, Reserve reserves none and
+// Reserve reserves all of a call's limits with an idempotency key. If one limit is exceeded, it reserves none and
 // returns a refusal.
 func (d *Client) Reserve(ctx context.Context, a Attempt, key string) (Attempt, *refusal.Refusal) {
 	var refused *refusal.Refusal
@@ -64,8 +64,8 @@ func LimitsOf(limits []*policyv1.RuleLimit) []*ratelimitv1.Limit {
 	return out
 }
 
-// isUnknown reports whether a limit needs more than a reservation. This gateway supports neither the renewal of
-// concurrency limits nor the settlement of actual amounts.
+// isUnknown reports whether a limit needs more than a reservation. This gateway can neither renew concurrency limits
+// nor settle actual amounts.
 func isUnknown(l *policyv1.RuleLimit) bool {
 	return l.GetLimit().GetKind() == ratelimitv1.LimitKind_LIMIT_KIND_CONCURRENCY || l.GetSettle() != ""
 }
@@ -139,7 +139,7 @@ func describe(l *policyv1.RuleLimit) string {
 	return "at most " + l.GetLimit().GetMax() + " calls in " + l.GetLimit().GetWindow().AsDuration().String() + " " + of + "."
 }
 
-// ReleaseLease releases the reservation of a call that was provably never sent. An empty lease is ignored.
+// ReleaseLease releases the reservation of a call that was certainly never sent. If lease is empty, it does nothing.
 func (d *Client) ReleaseLease(ctx context.Context, lease, decisionID string) {
 	if lease == "" {
 		return

@@ -22,7 +22,7 @@ import (
 
 const noLimiter = commonv1.Code_CODE_LIMITER_UNAVAILABLE
 
-// grants makes the fake rate limit service grant reservations. Its answers name these instances one after another.
+// grants makes the fake rate limit service grant reservations. Its responses name these instances in turn.
 func (l *limiter) grants(instances ...string) {
 	next := 0
 	l.reserve = func() (*ratelimitv1.ReserveLimitsResponse, error) {
@@ -115,7 +115,8 @@ func TestReserve_SaysForWhomALimitCounts(t *testing.T) {
 	}
 }
 
-// A rule may allow its calls while the rate limit service is away. It allows nothing that the service has refused.
+// While the rate limit service is unavailable, a rule may allow its calls. If the service refuses a call, the rule
+// cannot allow it.
 func TestReserve_WithoutTheServiceTheRulesDecide(t *testing.T) {
 	t.Parallel()
 	open, closed := limitOf(policyv1.SessionKey_SESSION_KEY_RUN), limitOf(policyv1.SessionKey_SESSION_KEY_RUN)
@@ -123,7 +124,7 @@ func TestReserve_WithoutTheServiceTheRulesDecide(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err    error
 		limits []*policyv1.RuleLimit
-		rule   string // of the refusal; empty if the call is not refused
+		rule   string // the rule that the refusal names, or empty if the call is not refused
 	}{
 		"away, all rules allow":     {status.Error(codes.Unavailable, "x"), []*policyv1.RuleLimit{open, open}, ""},
 		"too slow, all rules allow": {status.Error(codes.DeadlineExceeded, "x"), []*policyv1.RuleLimit{open}, ""},
@@ -144,16 +145,17 @@ func TestReserve_WithoutTheServiceTheRulesDecide(t *testing.T) {
 	}
 }
 
-// Two instances that answer in turn count separately, which would double every limit.
+// Two instances of the rate limit service respond in turn. Calls are refused, because each instance counts separately,
+// which would double every limit.
 func TestReserve_RefusesWhileTwoInstancesAnswer(t *testing.T) {
 	t.Parallel()
 	many := []string{"a"}
-	for i := range 17 { // more restarts than are remembered
+	for i := range 17 { // one more restart than the gateway remembers
 		many = append(many, fmt.Sprint(i))
 	}
 	for name, tt := range map[string]struct {
 		instances []string
-		passed    string // + for each call that passed, - for each that was refused
+		passed    string // + for each allowed call, - for each refused one
 	}{
 		"one":                            {[]string{"a", "a", "a"}, "+++"},
 		"one that is restarted":          {[]string{"a", "b", "b"}, "+++"},
@@ -171,7 +173,7 @@ func TestReserve_RefusesWhileTwoInstancesAnswer(t *testing.T) {
 				f := newFixture(t)
 				f.limiter.grants(tt.instances...)
 				open := limitOf(policyv1.SessionKey_SESSION_KEY_RUN)
-				open.OnError = policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW // does not count, because the service is there
+				open.OnError = policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW // not used, because the service is available
 				client, passed := f.client(t), ""
 				for i := range tt.instances {
 					time.Sleep(time.Millisecond)
@@ -198,8 +200,8 @@ func TestReserve_RefusesWhileTwoInstancesAnswer(t *testing.T) {
 	}
 }
 
-// A late answer of an instance that was replaced is not an answer of a second instance, because its request was sent
-// before the replacement.
+// A request was sent to an instance before the instance was replaced, and the response arrives late. The response does
+// not count as a response from a second instance.
 func TestReserve_IgnoresLateAnswersOfAReplacedInstance(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -25,7 +25,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// writeRecord calls write for a record. If the span of the call is sampled, writeRecord starts a child span for it.
+// writeRecord calls write for a record. If the call's span is sampled, writeRecord starts a child span for it.
 func (d *Client) writeRecord(ctx context.Context, name string, rec *journal.Record, write func(context.Context, *journal.Record) error) error {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return write(ctx, rec)
@@ -77,7 +77,7 @@ func (a Attempt) baseRecord(ctx context.Context, rec *journal.Record) *journal.R
 	return rec
 }
 
-// addDefinition adds the tool's definition and class. Only the first record of a call contains them.
+// addDefinition adds the tool's definition and class. Only a call's first record contains them.
 func (a Attempt) addDefinition(rec *journal.Record) {
 	rec.DefinitionDigest = hex.EncodeToString(a.Definition)
 	if class := a.Decision.GetToolClass(); class != nil {
@@ -85,8 +85,8 @@ func (a Attempt) addDefinition(rec *journal.Record) {
 	}
 }
 
-// arguments returns the keyed digest of a tool call's arguments, or of the params of another method, or "" if there are
-// none. Only the first record of a call contains the digest.
+// arguments returns the keyed digest of a tool call's arguments, or of another method's params. It returns "" if the
+// call has neither. Only a call's first record contains the digest.
 func (d *Client) arguments(a Attempt) string {
 	args := a.Sent.Arguments
 	if a.Sent.Method != mcp.MethodToolsCall {
@@ -247,7 +247,7 @@ func (d *Client) WritePassed(ctx context.Context, rec *journal.Record) error {
 	return d.deps.Journal.Passed(ctx, rec)
 }
 
-// NotSent returns the refusal of a call that is not sent because its intent or claim could not be recorded.
+// NotSent returns the refusal for a call that is not sent because its intent or claim could not be recorded.
 func (d *Client) NotSent(ctx context.Context, a Attempt, err error) *refusal.Refusal {
 	if errors.Is(err, journal.ErrQuota) {
 		d.deps.Log.WarnContext(ctx, "a principal has used up its quota of the journal; its call is not sent", "decision_id", a.ID, "error", err)
@@ -264,7 +264,7 @@ func (d *Client) NotSent(ctx context.Context, a Attempt, err error) *refusal.Ref
 	return &refusal.Refusal{Code: commonv1.Code_CODE_AUDIT_UNAVAILABLE}
 }
 
-// Denied is the effect of denied and refused calls in records.
+// Denied is the effect in records of denied and refused calls.
 const Denied = "deny"
 
 var effects = map[policyv1.Effect]string{
@@ -358,13 +358,13 @@ func AnswerProblem(status int, err error) string {
 	return fmt.Sprintf("the server answered with HTTP status %d; whether the call ran is not known.", status)
 }
 
-// A TimeoutError means that a call has exceeded a time limit.
+// A TimeoutError means that a call has exceeded a timeout.
 type TimeoutError struct {
-	// After is the exceeded limit. Key is the configuration key or the name of the rule that sets the limit. If Key is
-	// empty, the error message does not name it.
+	// After is the exceeded timeout. Key is the configuration key or the name of the rule that sets it. If Key is empty,
+	// the error message does not name it.
 	After time.Duration
 	Key   string
-	// Progress reports whether progress notifications would have extended the time limit.
+	// Progress reports whether progress notifications would have extended the timeout.
 	Progress bool
 }
 
@@ -377,7 +377,7 @@ func (e TimeoutError) Error() string {
 	return text
 }
 
-// lostSession returns the error message for a client whose session the server no longer knows.
+// lostSession returns the error message for a client if the server no longer knows its session.
 func lostSession(status int, err error) string {
 	ran := fmt.Sprintf("It answered with HTTP status %d; whether the call ran is not known", status)
 	if errors.Is(err, upstream.ErrNeverSent) {

@@ -31,7 +31,7 @@ import (
 
 var errBroken = errors.New("broken")
 
-// base is the part of the record of an attempt at callText that all its records have.
+// base returns the fields that all records about an attempt at callText contain.
 func base(a attempt.Attempt) journal.Record {
 	return journal.Record{
 		DecisionID: a.ID, Principal: journal.Principal{Tenant: "acme", Subject: "bot", Agent: "dev", Owner: "ana", TokenID: "laptop"},
@@ -40,7 +40,7 @@ func base(a attempt.Attempt) journal.Record {
 	}
 }
 
-// only returns the only record of the fixture.
+// only returns the fixture's only record of this kind.
 func (f *fixture) only(t *testing.T, kind journal.Kind) journal.Record {
 	t.Helper()
 	all := f.journal.Records(kind)
@@ -50,7 +50,7 @@ func (f *fixture) only(t *testing.T, kind journal.Kind) journal.Record {
 	return all[0]
 }
 
-// ignoreTime ignores how long a call took.
+// ignoreTime ignores the duration of calls.
 var ignoreTime = cmpopts.IgnoreFields(journal.Record{}, "LatencyMS")
 
 func TestRecordIntent_SaysWhatIsSentAndWhy(t *testing.T) {
@@ -79,7 +79,7 @@ func TestRecordIntent_SaysWhatIsSentAndWhy(t *testing.T) {
 	}
 }
 
-// Records are reused, so that nothing of one call may remain in the record of another.
+// Records are reused. A record must not contain values from an earlier call.
 func TestRecordIntent_HasNothingOfAnEarlierCall(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -227,7 +227,7 @@ func TestWriteRefusal_OutlivesItsCaller(t *testing.T) {
 	}
 }
 
-// aliveJournal remembers whether the context of a refusal was cancelled.
+// aliveJournal stores whether the context of a refusal was cancelled.
 type aliveJournal struct {
 	gatewaytest.Journal
 
@@ -261,7 +261,7 @@ func TestRefusalRecord_HasTheActualReason(t *testing.T) {
 	}
 }
 
-// Case X9. Records of hidden and of missing tools look alike, except for the rule that hides the tool.
+// Case X9. The records for hidden and missing tools are equal, except for the rule that hides the tool.
 func TestRefusalRecord_OfAHiddenToolLooksLikeThatOfAMissingOne(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -351,7 +351,7 @@ func TestCode_SaysWhatIsKnownOfTheCall(t *testing.T) {
 	}
 }
 
-// A client must learn whether its call may have run, and nothing that a server wrote.
+// The answer must tell the client whether its call may have run. It must not contain anything that the server has sent.
 func TestAnswerProblem_SaysWhyAnAnswerCannotBeUsed(t *testing.T) {
 	t.Parallel()
 	limit := &upstream.LimitError{Key: "servers.files.stdio.limits.tasks", What: "it reached its limit"}

@@ -15,11 +15,11 @@ import (
 const (
 	// leastMemory is the size of the first allocation for a message, in bytes.
 	leastMemory = 512
-	// sureMemory is the number of bytes of a message that must arrive before memory for the announced length is allocated.
-	// With the announced length, memory is allocated only once. But a server must first send a part of a large message, so
-	// that an announcement alone causes no large allocation.
+	// sureMemory is the number of bytes that must arrive before memory for a message's announced length is allocated. With
+	// the announced length, memory is allocated only once. But a server must first send part of a large message, so that
+	// an announcement alone causes no large allocation.
 	sureMemory = 1 << 20
-	// maxRead is the maximum number of bytes that are read or copied without yielding the processor.
+	// maxRead is the maximum number of bytes that are read or copied before the goroutine yields the processor.
 	maxRead = 256 << 10
 )
 
@@ -35,7 +35,7 @@ type Memory struct {
 	stint    gosched.Work
 }
 
-// New returns an empty buffer for a message of at most maxBytes bytes; the caller must not add more. The bytes are
+// New returns an empty buffer for a message of at most maxBytes bytes. The caller must not add more. The bytes are
 // charged to memory. If memory is nil, only small messages are accepted. When ctx ends, the buffer stops waiting for
 // memory.
 func New(ctx context.Context, memory *limits.Memory, maxBytes int) *Memory {

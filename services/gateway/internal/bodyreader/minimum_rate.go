@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// maxStall is the maximum total time for which reads may wait for a server during a message that is charged to the
-	// memory budget. Each minBytesPerSecond bytes that arrive extend the limit by a second.
+	// maxStall is the maximum total time for which reads of one message may wait for the server, if the message is charged
+	// to the memory budget. Each minBytesPerSecond bytes that arrive extend the limit by a second.
 	maxStall          = 10 * time.Second
 	minBytesPerSecond = 64 << 10
 )
@@ -30,7 +30,7 @@ type pacedReader struct {
 
 // Pace returns a reader that enforces a minimum rate. If the message arrives more slowly than 64 KiB per second for
 // more than 10 s, the reader disconnects the server. The rate is enforced only while held returns true, which means
-// that the message is charged to the memory budget. Only the time during which a read waits for the server counts.
+// that the message is charged to the memory budget. Only the time for which a read waits for the server counts.
 //
 // To disconnect the server, the reader calls cut from another goroutine. The function cut must end the blocked read,
 // which then returns [ErrSlow].

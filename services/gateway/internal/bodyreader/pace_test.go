@@ -14,7 +14,7 @@ import (
 
 type bodySender struct{ *io.PipeWriter }
 
-// send writes the given number of bytes, one piece per second, and reports whether all of them were accepted.
+// send writes the given number of bytes, one piece per second, and reports whether all were accepted.
 func (s bodySender) send(bytes, piece int) bool {
 	for ; bytes > 0; bytes -= piece {
 		if _, err := io.WriteString(s, strings.Repeat("x", min(bytes, piece))); err != nil {
@@ -26,7 +26,7 @@ func (s bodySender) send(bytes, piece int) bool {
 }
 
 // Case X3. If a message is charged to the memory budget, a server that sends it below the minimum rate is disconnected.
-// A server that keeps the minimum rate is not disconnected, nor is a server whose message is not charged.
+// A server that keeps the minimum rate, or whose message is not charged, stays connected.
 func TestPace_ClosesSlowServers(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -66,7 +66,7 @@ func TestPace_ClosesSlowServers(t *testing.T) {
 	}
 }
 
-// Case X3. The time between two reads does not count against the minimum rate.
+// Case X3. The time between two reads does not count toward the server's rate.
 func TestPace_IgnoresTheTimeOfTheReader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -19,8 +19,8 @@ const pieceSize = 64 << 10
 type Pieces struct{ free sync.Pool }
 
 // ReadAll reads a body. It stops one byte after the limit, so that the parser refuses a body that is too large. claimed
-// is the announced length, or -1 if none is announced. The announced length alone causes at most the allocation of one
-// piece.
+// is the announced length, or -1 if none is announced. Because of the announced length alone, ReadAll allocates at most
+// one piece.
 func (p *Pieces) ReadAll(r io.Reader, claimed int64, limit int) ([]byte, error) {
 	r = io.LimitReader(r, int64(limit)+1)
 	if 0 <= claimed && claimed <= pieceSize {

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/broadcast"
 )
 
-// One notification wakes every goroutine that waits, and no goroutine that starts to wait later.
+// A notification wakes all goroutines that are waiting. A goroutine that starts to wait later is not woken.
 func TestNotify_WakesAllThatWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

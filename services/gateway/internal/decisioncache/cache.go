@@ -1,6 +1,6 @@
-// Package decisioncache caches decisions of the policy service. A policy epoch is a period in which the data on which
-// decisions depend does not change. A cached decision is used only while the gateway has a lease on the epoch of the
-// decision.
+// Package decisioncache caches decisions of the policy service. A policy epoch is a period in which the data that
+// determines decisions does not change. A cached decision is used only while the gateway has a lease on the decision's
+// epoch.
 package decisioncache
 
 import (
@@ -25,15 +25,15 @@ import (
 )
 
 const (
-	// verifyOneIn controls verification: on average, one in verifyOneIn lookups queries policy although a decision may be
-	// cached, so that the cached decision can be compared with policy's response.
+	// verifyOneIn controls verification. On average, one in verifyOneIn lookups queries policy even if a decision is
+	// cached, so that the two can be compared.
 	verifyOneIn = 1000
 	// maxPerPrincipal is the maximum number of cached decisions of one principal and the agents that act for it. maxAll is
 	// the maximum total number of cached decisions. maxKey is the maximum length of a cache key, in bytes.
 	maxPerPrincipal = 1024
 	maxAll          = 100_000
 	maxKey          = 2048
-	// idleAfter is the time after the last lookup for a principal at which the principal's decisions are removed.
+	// idleAfter is the time after the last lookup for a principal after which the principal's decisions are removed.
 	idleAfter = time.Minute
 )
 
@@ -84,15 +84,15 @@ func New(deps Deps, off bool) (*Cache, error) {
 type Query struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Method, Server and Name identify the target. Ref is the reference type of a completion: it specifies whether Name is
-	// a prompt or a resource.
+	// Method, Server and Name identify the target. Ref is the reference type of a completion: it determines whether Name
+	// is a prompt or a resource.
 	Method, Server, Name, Ref string
 	// Definition is the digest of the tool's definition. It is nil if the definition is not known.
 	Definition []byte
 }
 
-// owner returns the principal that owns the cache entries of the decision: the last principal of the chain, for which
-// all others in the chain act.
+// owner returns the principal that owns the decision's cache entries: the last principal of the chain, for which all
+// others in the chain act.
 func (q *Query) owner() principal.Key {
 	if chain := q.Principal.GetChain(); len(chain) > 0 {
 		return principal.Of(chain[len(chain)-1])
@@ -122,7 +122,7 @@ func (q *Query) appendSessions(dst []byte) []byte {
 	return dst
 }
 
-// Get returns the cached decision on a call, or nil if policy must be queried. Policy must be queried if no usable
+// Get returns the cached decision for a call, or nil if policy must be queried. Policy must be queried if no usable
 // decision is cached, or if the call's trace is sampled and should show the policy service. Policy is also queried for
 // one in 1000 lookups, for comparison. Callers must not modify the decision.
 func (d *Cache) Get(ctx context.Context, q Query) *policyv1.Decision {

@@ -57,7 +57,8 @@ func (d *decisions) keep(q Query, of *policyv1.Decision, epoch string) *policyv1
 	return d.Put(context.Background(), q, &policyv1.DecideCallResponse{Decision: of, Keeping: &policyv1.Keeping{Epoch: epoch}})
 }
 
-// find looks up a decision. It repeats the lookup, because Get sometimes returns nil for verification.
+// find looks up a decision. It repeats the lookup, because Get sometimes returns nil so that policy verifies the
+// decision.
 func (d *decisions) find(q Query) *policyv1.Decision {
 	for range 5 {
 		if found := d.Get(context.Background(), q); found != nil {
@@ -151,8 +152,8 @@ func TestCache_LeaseEndsWhileTheMachineSleeps(t *testing.T) {
 	}
 }
 
-// TestCache_DistinguishesQueriesThatPolicyDistinguishes generates pairs of queries. It checks that a decision that is
-// cached for the first query is found for the second query if and only if policy cannot distinguish the queries.
+// TestCache_DistinguishesQueriesThatPolicyDistinguishes generates pairs of queries and caches a decision for the first.
+// The cache must return this decision for the second query if and only if policy cannot distinguish the two.
 func TestCache_DistinguishesQueriesThatPolicyDistinguishes(t *testing.T) {
 	t.Parallel()
 	outer := t
@@ -187,7 +188,7 @@ func TestCache_DistinguishesQueriesThatPolicyDistinguishes(t *testing.T) {
 		d := newDecisions(outer)
 		d.lease("e")
 		a, b := draw(t), draw(t)
-		if rapid.Bool().Draw(t, "alike") { // because two generated queries are rarely equal
+		if rapid.Bool().Draw(t, "alike") { // generates equal queries, which are otherwise rare
 			b = Query{Principal: a.Principal, Method: a.Method, Server: a.Server, Name: a.Name, Ref: a.Ref, Definition: a.Definition}
 			if rapid.Bool().Draw(t, "elsewhere") {
 				p := person(t)

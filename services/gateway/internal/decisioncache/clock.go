@@ -2,9 +2,9 @@ package decisioncache
 
 import "time"
 
-// An instant is a time on two clocks. The first clock is monotonic, but stops while the machine sleeps. The second
-// clock is the wall clock, which people can change. A lease ends as soon as one of the clocks reaches the end of the
-// lease. Unlike CLOCK_BOOTTIME, which is monotonic and does not stop, both clocks can be read without a system call.
+// An instant is a time on two clocks. The first is monotonic, but stops while the machine sleeps. The second is the
+// wall clock, which people can change. A lease ends as soon as one of the clocks reaches its end. CLOCK_BOOTTIME is
+// monotonic and does not stop, but these two clocks can be read without a system call.
 type instant struct{ monotonic, wall time.Duration }
 
 // start is the origin of the monotonic clock.

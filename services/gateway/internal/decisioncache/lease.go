@@ -18,11 +18,11 @@ const (
 	// even if policy grants a longer lease.
 	renewEvery = 250 * time.Millisecond
 	longest    = time.Second
-	// drift is the divisor for the part of a lease that is not used: 1/100. This margin is necessary because clocks run at
-	// different rates.
+	// drift is the divisor for the fraction of a lease that is not used: 1/100. This margin is necessary because clocks
+	// run at different rates.
 	drift = 100
-	// silence is the time after the last message from the policy service at which the service counts as unavailable. The
-	// policy service responds to every lease request.
+	// silence is the time after the policy service's last message at which the service counts as unavailable. The service
+	// responds to every lease request.
 	silence = 2 * time.Second
 )
 

@@ -30,15 +30,14 @@ import (
 const (
 	// Fresh is the maximum age of a result that is used.
 	Fresh = 5 * time.Minute
-	// minPause is the pause after a failed query of a server. The pause doubles with each further failure in a row, up to
-	// maxPause.
+	// minPause is the pause after a failed query. The pause doubles with each further consecutive failure, up to maxPause.
 	minPause = 250 * time.Millisecond
 	maxPause = 5 * time.Second
-	// maxRetries is the maximum number of failures in a row after which [Server.GetWithRetry] stops waiting.
+	// maxRetries is the maximum number of consecutive failures after which [Server.GetWithRetry] stops waiting.
 	maxRetries = 2
 	// closeTimeout is the timeout for closing the session.
 	closeTimeout = 5 * time.Second
-	// maxPages and maxTools limit how much of a list is read. All pages together may be as large as a single page may be:
+	// maxPages and maxTools limit the pages and tools that are read. All pages together may be as large as a single page:
 	// [upstream.MaxMessage].
 	maxPages = 100
 	maxTools = 10_000
@@ -72,7 +71,7 @@ type Result struct {
 	// AggregateList is List in the form for an aggregate list of many servers. Malformed tools are left out, because a
 	// strict client would refuse the whole list. Optional members that are null are left out, too.
 	AggregateList *jsonrpc.Answer
-	// Faults says why clients do not get some tools of List, in the order of the list.
+	// Faults contains the reasons for which clients do not receive some tools of List, in the order of the list.
 	Faults []Fault
 	// paramHeaders contains the arguments that clients without sessions must repeat in headers, by tool name.
 	paramHeaders map[string][]paramheaders.Binding
@@ -93,8 +92,8 @@ func (f *Result) client() *upstream.Client {
 type Config struct {
 	// Name is the name of the server.
 	Name string
-	// Version is the MCP revision in which the server is queried. Empty means the newest revision with sessions or, for a
-	// server without sessions, the revision without sessions.
+	// Version is the MCP revision in which the server is queried. If it is empty, the server is queried in the newest
+	// revision with sessions or, if it has none, in the revision without sessions.
 	Version string
 	// Timeout is the timeout of one query.
 	Timeout time.Duration
@@ -122,13 +121,13 @@ type Server struct {
 	found *Result
 	// greeted means that the server has answered initialize or server/discover, even if its list could not be read.
 	greeted bool
-	// changes is how many times the server's list has changed.
+	// changes is the number of times that the server's list has changed.
 	changes int
 	// recheckScheduled means that RecheckList has scheduled another query.
 	recheckScheduled bool
-	// failures is the number of failures in a row.
+	// failures is the number of consecutive failures.
 	failures int
-	err      error // the last error; failed is when it occurred
+	err      error // the last error, which occurred at the time failed
 	failed   time.Time
 	asking   chan struct{} // closed when the running query ends; nil if no query is running
 }
@@ -144,21 +143,21 @@ func New(cfg Config, deps Deps) (*Server, error) {
 // Last returns the last result regardless of its age, or nil if there is none.
 func (s *Server) Last() *Result { return s.last.Load() }
 
-// Changes returns how many times the server's tool list has changed.
+// Changes returns the number of times that the server's tool list has changed.
 func (s *Server) Changes() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.changes
 }
 
-// SpeaksRevision reports whether the server is known to speak the revision.
+// SpeaksRevision reports whether the server is known to support the revision.
 func (s *Server) SpeaksRevision() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.greeted
 }
 
-// RefusedRevision reports whether the server has answered within the last five minutes that it does not speak the
+// RefusedRevision reports whether the server has answered within the last five minutes that it does not support the
 // revision.
 func (s *Server) RefusedRevision() bool {
 	s.mu.Lock()
@@ -175,7 +174,7 @@ func (s *Server) TimedOut() bool {
 
 // ReportError returns an error that wraps [toolreport.ErrNotReported] if there is no result because the catalog did not
 // accept the server's list. In that case, a list that the server sends in a session does not count as accepted either,
-// although no operator has to accept it.
+// but no operator has to accept it.
 func (s *Server) ReportError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,8 +184,8 @@ func (s *Server) ReportError() error {
 	return nil
 }
 
-// GetWithRetry is [Server.Get] for a session that the server has just answered. If the last query failed recently,
-// GetWithRetry waits until the server is queried again. It gives up after two failures in a row, and then returns nil.
+// GetWithRetry is like [Server.Get], for a session that the server has just answered. If the last query failed
+// recently, GetWithRetry waits until the server is queried again. After two consecutive failures it returns nil.
 func (s *Server) GetWithRetry(ctx context.Context) *Result {
 	for {
 		found, err := s.Get(ctx, Fresh)
@@ -227,8 +226,8 @@ func (s *Server) RefreshInBackground(age time.Duration) {
 	go func() { _, _ = s.refresh(context.Background()) }() // the result is stored
 }
 
-// RecheckList queries the server again because the server has listed different definitions in a session. If the last
-// result is older than age, RecheckList queries the server immediately and waits for the result. Otherwise it returns
+// RecheckList queries the server again, because the server has listed different definitions in a session. If the last
+// result is older than age, it queries the server immediately and waits for the result. Otherwise it returns
 // immediately, and the server is queried when the result has reached that age.
 func (s *Server) RecheckList(ctx context.Context, age time.Duration) {
 	s.mu.Lock()
@@ -277,8 +276,8 @@ func (s *Server) Get(ctx context.Context, age time.Duration) (*Result, error) {
 	}
 }
 
-// pause returns how long the server is not queried after the last failure. It returns 0 if the last query succeeded.
-// The caller holds the lock.
+// pause returns the remaining time for which the server is not queried after the last failure. It returns 0 if the last
+// query succeeded. The caller holds the lock.
 func (s *Server) pause() time.Duration {
 	switch {
 	case s.err == nil:
@@ -290,8 +289,8 @@ func (s *Server) pause() time.Duration {
 	}
 }
 
-// isPointless reports whether it would be expensive or pointless to query the server again soon, because the last query
-// timed out or the server does not speak the revision. The caller holds the lock.
+// isPointless reports whether another query shortly after the last one would be expensive or pointless, because the
+// last one timed out or the server does not support the revision. The caller holds the lock.
 func (s *Server) isPointless() bool {
 	return errors.Is(s.err, upstream.ErrTimeout) || errors.Is(s.err, upstream.ErrRevision)
 }
@@ -303,7 +302,7 @@ func (s *Server) refresh(ctx context.Context) (*Result, error) {
 	defer cancel()
 	at := time.Now()
 	found, err := (*Result)(nil), fmt.Errorf("%w: it could not be asked", upstream.ErrNoAnswer)
-	defer func() { s.storeResult(found, err) }() // also if query panics
+	defer func() { s.storeResult(found, err) }() // stores the result even if query panics
 	found, err = s.query(ctx, at)
 	return found, err
 }
@@ -364,7 +363,7 @@ func toolNames(list *jsonrpc.Answer) (out []string) {
 	return out
 }
 
-// paramHeaders returns the bindings of the tools in a list, by the name of the tool.
+// paramHeaders returns the bindings of the tools in a list, by tool name.
 func paramHeaders(list *jsonrpc.Answer) map[string][]paramheaders.Binding {
 	out := make(map[string][]paramheaders.Binding)
 	for _, t := range list.Tools {
@@ -375,8 +374,8 @@ func paramHeaders(list *jsonrpc.Answer) map[string][]paramheaders.Binding {
 	return out
 }
 
-// openSession opens a session, or finds out that the server has no sessions. If no revision is configured, it first
-// uses the newest revision with sessions, and then the revision without sessions if the server has no sessions.
+// openSession opens a session, or detects that the server has no sessions. If no revision is configured, it first tries
+// the newest revision with sessions, and then the revision without sessions if the server has none.
 func (s *Server) openSession(ctx context.Context, memory *limits.Memory) (*Result, *upstream.Session, error) {
 	if s.cfg.Version == mcp.Modern {
 		return s.openWithDiscover(ctx, memory)

@@ -25,7 +25,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// web is a transport to a server that speaks only the listed revisions.
+// web is a transport to a server that supports only the listed revisions.
 type web struct {
 	upstream.ListChanged
 
@@ -79,7 +79,7 @@ func viewOf(t *testing.T, s upstream.Transport, version string) *discovery.Serve
 	return viewWith(t, s, version, new(toolreporttest.Catalog))
 }
 
-// viewWith is [viewOf] with a catalog that the test controls.
+// viewWith is like [viewOf], with a catalog that the test controls.
 func viewWith(t *testing.T, s upstream.Transport, version string, catalog *toolreporttest.Catalog) *discovery.Server {
 	t.Helper()
 	counts, err := meters.New(noop.Meter{})
@@ -105,8 +105,8 @@ func viewWith(t *testing.T, s upstream.Transport, version string, catalog *toolr
 	return view
 }
 
-// Checks that a server is queried in the newest revision with sessions, or in the revision without sessions if it has
-// no sessions.
+// The gateway queries a server in the newest revision with sessions. If the server has no sessions, the gateway uses
+// the revision without sessions.
 func TestGet_AsksInARevisionThatTheServerSpeaks(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -135,7 +135,7 @@ func TestGet_AsksInARevisionThatTheServerSpeaks(t *testing.T) {
 				t.Errorf("it was asked (-want +got):\n%s", diff)
 			}
 			var mirrors []paramheaders.Binding
-			if tt.want != "" { // clients without sessions may use the server, regardless of its revision
+			if tt.want != "" { // clients without sessions may use any server, regardless of its revision
 				mirrors = []paramheaders.Binding{{Path: []string{"a"}, Header: "Mcp-Param-A"}}
 			}
 			if diff := cmp.Diff(mirrors, view.ParamHeaders("t")); diff != "" || view.ParamHeaders("x") != nil {
@@ -145,8 +145,8 @@ func TestGet_AsksInARevisionThatTheServerSpeaks(t *testing.T) {
 	}
 }
 
-// Checks that a server counts as speaking a revision even if its list is malformed, until the server answers that it no
-// longer speaks the revision.
+// A server counts as supporting a revision even if its list is malformed, until it answers that it no longer supports
+// the revision.
 func TestSpeaksRevision_UntilServerRefusesTheRevision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -163,8 +163,8 @@ func TestSpeaksRevision_UntilServerRefusesTheRevision(t *testing.T) {
 	})
 }
 
-// Checks that if the catalog did not accept a server's list, the server is queried again soon, because that failure
-// says nothing about the server.
+// If the catalog did not accept a server's list, the server is queried again after a short time, because the failure
+// was not the server's.
 func TestGet_AsksAgainSoonWhenCatalogRefusesTheList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestGet_AsksAgainSoonWhenCatalogRefusesTheList(t *testing.T) {
 	})
 }
 
-// Checks that RecheckList queries the server again, but at most every two seconds.
+// RecheckList queries the server again, but at most every two seconds.
 func TestRecheckList_AsksAtMostEveryTwoSeconds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -213,15 +213,15 @@ func TestRecheckList_AsksAtMostEveryTwoSeconds(t *testing.T) {
 			t.Errorf("it was asked %q", s.asked)
 		}
 		time.Sleep(10 * time.Second)
-		view.RecheckList(t.Context(), 2*time.Second) // the server is queried before RecheckList returns
+		view.RecheckList(t.Context(), 2*time.Second) // RecheckList must query the server before it returns
 		if got := len(s.asked); got != 6 {
 			t.Errorf("it was asked %q", s.asked)
 		}
 	})
 }
 
-// Checks that after a failed query, the server is queried again once it answers in a session. All waiting callers share
-// one query, and the number of queries is limited.
+// After a failed query, the server is queried again when it answers in a session. All waiting callers share one query,
+// and the number of queries is limited.
 func TestGetWithRetry_AsksAgainAfterFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -256,8 +256,7 @@ func TestGetWithRetry_AsksAgainAfterFailure(t *testing.T) {
 	})
 }
 
-// Checks that after a timeout, the server is not queried again soon, because the callers have already waited for the
-// answer.
+// After a timeout, the server is not queried again at once, because the callers have already waited for the answer.
 func TestGetWithRetry_DoesNotWaitForServerThatTimedOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,18 +15,18 @@ import (
 // maxFaults is the maximum number of stored faults of one list.
 const maxFaults = 100
 
-// A Fault is the reason why clients do not get a tool of a server's list.
+// A Fault is the reason for which clients do not receive a tool in a server's list.
 type Fault struct {
-	// Tool is the tool's name as the server wrote it, cut to 128 bytes. It is empty if the tool has no readable name,
-	// or if the fault concerns the whole list.
+	// Tool is the tool's name as the server wrote it, truncated to 128 bytes. It is empty if the tool has no readable
+	// name, or if the fault affects the whole list.
 	Tool string
-	// Why describes the fault. It contains no text of the server.
+	// Why describes the fault. It contains nothing that the server has sent.
 	Why string
 	// AggregateOnly means that the tool is missing only from aggregate lists of many servers.
 	AggregateOnly bool
 }
 
-// listError says why a list cannot be read. It contains no text of the server.
+// listError is the reason for which a list cannot be read. It contains nothing that the server has sent.
 type listError struct{ why string }
 
 // Error implements error.
@@ -35,7 +35,8 @@ func (e *listError) Error() string { return ErrList.Error() + ": " + e.why }
 // Unwrap returns the errors that a listError wraps.
 func (e *listError) Unwrap() []error { return []error{upstream.ErrNoAnswer, ErrList} }
 
-// ListFault returns why a list cannot be read, without text of the server. It returns "" for any other error.
+// ListFault returns the reason for which a list cannot be read, without anything that the server has sent. It returns
+// "" for any other error.
 func ListFault(err error) string {
 	if bad, ok := errors.AsType[*listError](err); ok {
 		return "the list of tools can't be read: " + bad.why
@@ -43,8 +44,8 @@ func ListFault(err error) string {
 	return ""
 }
 
-// Faults returns the known faults of the server's tools: why the server's list cannot be read, or otherwise the faults
-// in the newest list.
+// Faults returns the known faults of the server's tools: the reason for which the server's list cannot be read, or
+// otherwise the faults in the newest list.
 func (s *Server) Faults() []Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 
 const timeout = 30 * time.Second
 
-// behaviour is how a server behaves when it is queried.
+// behaviour is the behaviour of a server when it is queried.
 type behaviour int
 
 const (
@@ -34,8 +34,8 @@ type server struct {
 	mu    sync.Mutex
 	mood  behaviour
 	began time.Time
-	asked []time.Duration // the times at which its sessions were opened, since the start of the test
-	tool  string          // the name of its tool; empty means safe
+	asked []time.Duration // the times since the start of the test at which its sessions were opened
+	tool  string          // the name of its tool, safe by default
 }
 
 func (*server) Kind() string { return "test" }
@@ -113,8 +113,8 @@ func keeping(t *testing.T) (keep func(v *discovery.Server, places chan struct{},
 
 func busy() bool { return false }
 
-// Checks that a server is queried before its last result becomes too old, and that a failing server is queried at
-// longer and longer intervals until it answers.
+// The gateway queries a server before its last result becomes too old. It queries a failing server at increasing
+// intervals until the server answers.
 func TestKeepFresh_AsksOnASchedule(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -148,8 +148,8 @@ func TestKeepFresh_AsksOnASchedule(t *testing.T) {
 	})
 }
 
-// Checks that a server is queried soon after it reports a change. If a server keeps reporting changes although its list
-// stays the same, it is queried at longer and longer intervals.
+// The gateway queries a server shortly after it reports a change. If a server keeps reporting changes although its list
+// stays the same, the intervals increase.
 func TestKeepFresh_AsksSoonAfterAChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -182,8 +182,7 @@ func TestKeepFresh_AsksSoonAfterAChange(t *testing.T) {
 	})
 }
 
-// Case X1. Checks that a failing server is not queried earlier because it reports changes or because its list keeps
-// changing.
+// Case X1. A failing server is not queried earlier if it reports changes or if its list keeps changing.
 func TestKeepFresh_ChangesDoNotHurryAFailingServer(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ first, then behaviour }{
@@ -215,8 +214,8 @@ func TestKeepFresh_ChangesDoNotHurryAFailingServer(t *testing.T) {
 	}
 }
 
-// Case X1. Checks that hanging servers occupy slots only until their queries time out, and that a waiting server gets a
-// slot when its turn comes.
+// Case X1. Servers that hang occupy slots only until their queries time out. Servers that wait for a slot get it in
+// order.
 func TestKeepFresh_HangingServersReleaseTheirSlots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -242,8 +241,8 @@ func TestKeepFresh_HangingServersReleaseTheirSlots(t *testing.T) {
 	})
 }
 
-// Checks that no server is queried while idle returns true, and that KeepFresh queries those Servers in others that
-// have been queried earlier.
+// No server is queried while idle returns true. After that, KeepFresh queries only those Servers in others that have
+// been queried before.
 func TestKeepFresh_AsksNothingWhileIdle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// AbilitiesFor returns the capabilities of the client that the gateway declares to the server.
+// AbilitiesFor returns the client capabilities that the gateway declares to the server.
 func (x *Exchange) AbilitiesFor(access visibility.Access) []mcp.Ability {
 	return x.FilterAbilities(x.Abilities(), access)
 }
@@ -39,9 +39,8 @@ func AcceptsTasks(capabilities map[string]jsontext.Value) bool {
 	return capabilities["extensions"].Kind() == '{' && json.Unmarshal(capabilities["extensions"], &extensions) == nil && extensions[mcp.ExtensionTasks].Kind() == '{'
 }
 
-// FilterAbilities returns the capabilities that the gateway declares to the server. It removes capabilities whose
-// methods policy denies to the caller on that server. It returns nil for a gRPC server, because a gRPC server cannot
-// send requests.
+// FilterAbilities returns the capabilities that the gateway declares to the server. It removes those with methods that
+// policy denies to the caller on that server. It returns nil for a gRPC server, which cannot send requests.
 func (x *Exchange) FilterAbilities(abilities []mcp.Ability, access visibility.Access) []mcp.Ability {
 	if x.Server.Upstream.Transport() == "grpc" {
 		return nil

@@ -26,7 +26,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// useUp uses up the quota of messages that need no rule.
+// useUp uses the whole quota of messages that need no rule.
 func useUp(g *gatewaytest.Gateway) {
 	for g.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: gatewaytest.Caller("ana").Principal, Method: "ping"}) == nil {
 		continue
@@ -55,8 +55,8 @@ func TestNew_RefusesMissingDependencies(t *testing.T) {
 	})
 }
 
-// Case X9. Prompts, resources and templates are listed if the caller may use them. Policy is asked only if it
-// distinguishes them by name.
+// Case X9. A list contains the prompts, resources or templates that the caller may use. The gateway asks policy only if
+// policy distinguishes them by name.
 func TestFilterResult_ListsWhatTheCallerMayUse(t *testing.T) {
 	t.Parallel()
 	for method, tt := range map[string]struct{ list, want string }{
@@ -122,7 +122,8 @@ func TestFilterResult_AsksPolicyOnlyAboutWhatItDistinguishes(t *testing.T) {
 	}
 }
 
-// A refusal is recorded with what is known of the message, and the client gets the id of the record.
+// The record of a refusal contains the parts of the message that could be read. The client receives the id of the
+// record.
 func TestRefuse_RecordsTheMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -150,7 +151,8 @@ func TestRefuse_RecordsTheMessage(t *testing.T) {
 	})
 }
 
-// Policy's decisions hold for one caller, so that no cache may share an answer. A list that was filtered is not cached.
+// Policy decisions apply to a single caller, so shared caches must not store an answer. A filtered list must not be
+// cached at all.
 func TestMarkPrivate_ForbidsSharedCaches(t *testing.T) {
 	t.Parallel()
 	for result, want := range map[string][2]string{
@@ -170,7 +172,8 @@ func TestMarkPrivate_ForbidsSharedCaches(t *testing.T) {
 	}
 }
 
-// A session has its requests on streams. An answer with requests must not reach the client, whatever policy allows.
+// In a session, a server sends its requests on streams. An answer that contains requests must not reach the client,
+// even if policy allows them.
 func TestCheckInputRequests_HaveNoPlaceInSessions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -184,7 +187,8 @@ func TestCheckInputRequests_HaveNoPlaceInSessions(t *testing.T) {
 	})
 }
 
-// Case U1. A server of 2025-11-25 may answer that URLs must be opened first. Each is decided as a request of the server.
+// Case U1. A server of 2025-11-25 may answer that the user must open URLs first. Policy checks each URL as a request
+// from the server.
 func TestCheckInputRequests_URLsToOpenAreDecided(t *testing.T) {
 	t.Parallel()
 	const url = `{"mode":"url","elicitationId":"e","message":"m","url":"https://a.example"}`
@@ -233,7 +237,7 @@ func TestCheckInputRequests_URLsToOpenAreDecided(t *testing.T) {
 	}
 }
 
-// Codes are numbers, which can be written in several ways.
+// An error code is a number, which JSON can represent in several ways. All of them are recognized.
 func TestCheckInputRequests_FindsTheCodeInEveryNotation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -315,7 +319,8 @@ func TestWaitForApproval_IsRefusedForOthers(t *testing.T) {
 	})
 }
 
-// A client that waits receives progress, and gets the state as soon as it changes.
+// A client that waits for an approval receives progress notifications. When the approval's state changes, it receives
+// the new state at once.
 func TestWaitForApproval_EndsWhenTheApprovalIsDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -336,7 +341,7 @@ func TestWaitForApproval_EndsWhenTheApprovalIsDecided(t *testing.T) {
 	})
 }
 
-// What the caller learns about a server that gives no usable answer.
+// If a server gives no usable answer, the caller receives the reason.
 func TestServerFailed_SaysWhatIsKnown(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

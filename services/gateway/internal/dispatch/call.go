@@ -92,8 +92,8 @@ func (x *Exchange) newResponse(ctx context.Context, result pipeline.Result) Resp
 	return x.RefusedResponse(ctx, refused)
 }
 
-// Access returns the caller's permissions on the server. They suffice to admit messages that need no rule. Access
-// returns an error if the policy service is unavailable.
+// Access returns the caller's permissions on the server. They are sufficient to check messages that need no rule.
+// Access returns an error if the policy service is unavailable.
 func (x *Exchange) Access(ctx context.Context) (visibility.Access, error) {
 	if x.Stale {
 		return visibility.Access{}, ErrStale
@@ -104,7 +104,7 @@ func (x *Exchange) Access(ctx context.Context) (visibility.Access, error) {
 // ErrStale means that the gateway does not know whether the caller's token is still valid.
 var ErrStale = errors.New("whether the token still counts is not known")
 
-// NotAdmitted returns the refusal of a request from a caller that has too many requests in flight or too many unread
+// NotAdmitted returns the refusal for a request from a caller that has too many requests in flight or too many unread
 // answers.
 func NotAdmitted(err error) *refusal.Refusal {
 	if errors.Is(err, limits.ErrServer) {
@@ -147,7 +147,7 @@ func (x *Exchange) ServerFailed(ctx context.Context, answer upstream.Answer, err
 	return refused
 }
 
-// refusalOf returns the refusal of a request that did not go through the pipeline and received no usable answer.
+// refusalOf returns the refusal for a request that was not sent through the pipeline and received no usable answer.
 func refusalOf(answer upstream.Answer, err error) *refusal.Refusal {
 	refused := &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 	if cause := upstream.CauseOf(err); cause != nil {
@@ -213,8 +213,8 @@ func (x *Exchange) HandleNotification(ctx context.Context) {
 	}
 }
 
-// MayNotify reports whether the notification may be sent to the server without a rule. A server is notified of changed
-// roots only if the server may request the client's roots.
+// MayNotify reports whether the notification may be sent to the server without a rule. The notification that roots have
+// changed is sent only if the server may request the client's roots.
 func (x *Exchange) MayNotify() bool {
 	return mcp.NeedsNoRule(x.Message.Method) || x.Message.Method == mcp.MethodRootsChanged && x.Session.Client.Offer.Has(mcp.MethodRoots)
 }
@@ -226,7 +226,7 @@ func (x *Exchange) sendNotification(ctx context.Context, own upstream.GatewayMes
 	x.logUnsent(ctx, x.Message.Method, x.Session.Upstream.SendNotification(ctx, own))
 }
 
-// RefuseNotification records the refusal of a notification. A notification has no answer.
+// RefuseNotification records the refusal of a notification, which has no response.
 func (x *Exchange) RefuseNotification(ctx context.Context, code commonv1.Code) {
 	x.Deps.Pipeline.RecordRefusal(ctx, attempt.RefusedRequest{
 		Principal: x.ActingPrincipal(), Server: x.ServerName, Method: x.Message.Method, Code: code, Bytes: len(x.Message.Raw),

@@ -42,8 +42,8 @@ type elicitation struct {
 // accepts every form automatically does not confirm the call.
 const confirmForm = `{"type":"object","properties":{"run":{"type":"boolean","title":"Run this call","default":false}},"required":["run"]}`
 
-// confirmText returns the text that the agent's user reads. The call is indented, so that clients that render Markdown
-// show the call literally. Otherwise the arguments, which the agent has chosen, could hide text or make the client
+// confirmText returns the message that the agent's user reads. The call is indented, so that clients that render
+// Markdown show it literally. Otherwise the arguments, which the agent has chosen, could hide text or make the client
 // fetch a URL.
 func confirmText(call string) string {
 	const indent = "    "

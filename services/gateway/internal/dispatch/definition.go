@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	// maxPages is the maximum number of pages of a list that are read to find a tool.
+	// maxPages is the maximum number of list pages that are read to find a tool.
 	maxPages = 100
-	// lookupInterval is the minimum time between two reads of a server's complete list by one session in search of a tool.
+	// lookupInterval is the minimum time between two reads of a server's whole list by one session that looks for a tool.
 	lookupInterval = 30 * time.Second
-	// anyAge accepts a list of any age.
+	// anyAge accepts a list regardless of its age.
 	anyAge = math.MaxInt64
 )
 
@@ -66,8 +66,8 @@ func (x *Exchange) Known(ctx context.Context) []byte {
 }
 
 // Definition returns the digest of the called tool's definition. If [Exchange.Known] returns a digest and now is false,
-// Definition returns that digest. Otherwise Definition lists the server's tools in this session and returns the digest
-// of the listed definition. It returns nil if the server does not list the tool, or if the message is not a tools/call.
+// Definition returns that one. Otherwise it lists the server's tools in this session and returns the digest of the
+// listed definition. It returns nil if the server does not list the tool, or if the message is not a tools/call.
 func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 	if x.Message.Method != mcp.MethodToolsCall {
 		return nil, nil
@@ -76,7 +76,7 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 		if digest := x.Known(ctx); digest != nil {
 			return digest, nil
 		}
-		// Without a report to the catalog the definition would seem to be new.
+		// If the list was not reported to the catalog, the definition would seem to be new.
 		if err := x.Discovery.ReportError(); err != nil {
 			return nil, err
 		}
@@ -112,7 +112,7 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 			if x.Discovery.Last() == nil {
 				x.Discovery.GetWithRetry(ctx)
 			}
-			// Only this tool is learned, because others may be hidden.
+			// Only this tool's digest is stored, because other tools may be hidden.
 			x.Deps.Sessions.Learn(x.Session, map[string][]byte{x.Message.Name: digest})
 			return digest, nil
 		}
@@ -136,8 +136,8 @@ func (x *Exchange) EnsureListed(ctx context.Context) (listed bool, refused *refu
 	return true, nil
 }
 
-// missingDiscovery returns the discovery that has no list yet, although a definition that the session lists is accepted
-// at first use only if that list contains the definition. It returns nil if the gateway has every such list.
+// missingDiscovery returns the discovery without a list that must have one before a definition from the session can be
+// accepted at first use. It returns nil if the gateway has all the lists.
 func (x *Exchange) missingDiscovery() *discovery.Server {
 	found := x.Discovery.Last()
 	if found == nil {
@@ -150,7 +150,7 @@ func (x *Exchange) missingDiscovery() *discovery.Server {
 	return revision
 }
 
-// notListed returns the refusal of a call after the gateway's own listing of the server has failed with err.
+// notListed returns the refusal for a call after the gateway's own request for the server's list has failed with err.
 func (x *Exchange) notListed(ctx context.Context, err error) *refusal.Refusal {
 	refused := x.DiscoveryFailed(ctx, err)
 	why := "the policy service did not accept the list"
@@ -163,7 +163,7 @@ func (x *Exchange) notListed(ctx context.Context, err error) *refusal.Refusal {
 	return refused
 }
 
-// page sends a tools/list request of the gateway for one page of the server's list.
+// page requests one page of the server's list on behalf of the gateway.
 func (x *Exchange) page(ctx context.Context, cursor string, memory *limits.Memory) (*jsonrpc.Answer, error) {
 	answer, err := x.Session.Upstream.SendRequest(ctx, upstream.ListTools(cursor, x.AsClient), memory, nil)
 	if err != nil {

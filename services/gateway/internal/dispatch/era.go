@@ -13,15 +13,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Era implements the parts of handling a request to one server that differ between the two families of MCP revisions.
+// Era implements the parts of handling a request to one server that differ between revisions with sessions and
+// revisions without.
 type Era interface {
 	// IsOwnTask reports whether the message concerns a task that the gateway itself has created.
 	IsOwnTask() bool
 	// Prepare completes a call before it enters the pipeline, or refuses the call. policyKnown is false if the policy
 	// service could not determine which tools the caller may see.
 	Prepare(ctx context.Context, call attempt.Call, tracked *session.Call, tools Tools, policyKnown bool) (attempt.Call, *refusal.Refusal)
-	// TranslatesRevisions reports whether the gateway translates between client and server, because it knows that they
-	// have no family of revisions in common.
+	// TranslatesRevisions reports whether the gateway translates between client and server because they support no common
+	// revision.
 	TranslatesRevisions() bool
 	// Pending returns the response to a call that waits for an approval, for example a task. If it returns false, the
 	// response is the refusal in result.
@@ -40,23 +41,22 @@ type Terms struct {
 	Version, SessionDigest string
 	// ResultType is the resultType of the gateway's own results, or empty if the revision has none.
 	ResultType string
-	// ClientName is the client's name as the client declares it, unverified.
+	// ClientName is the name that the client declares. It is not verified.
 	ClientName string
 	// ClientCapabilities is the client's capabilities object, as raw JSON.
 	ClientCapabilities []byte
 	// AsksOnStreams reports whether servers may send requests to the client on event streams. AsksInAnswers reports
 	// whether servers may send requests in the answer to this message.
 	AsksOnStreams, AsksInAnswers bool
-	// Offer specifies which requests the server may send to the client.
+	// Offer describes the requests that the server may send to the client.
 	Offer question.Offer
 	// DeclaredToServer is the raw JSON object with the client capabilities that the request declares to the server, or nil
 	// if the request declares none.
 	DeclaredToServer []byte
-	// AsClient is the client that the gateway's own requests declare. It is nil in sessions, because initialize has
-	// already declared the client.
+	// AsClient describes the client in the gateway's own requests. It is nil in sessions, because initialize has already
+	// described the client.
 	AsClient *upstream.Client
-	// Discovery contains the discovered lists of the server, in the revision in which the gateway sends the message to the
-	// server.
+	// Discovery contains the server's discovered lists in the revision in which the gateway sends the message to it.
 	Discovery *discovery.Server
 	// Resumable is the session in which the client can resume the stream of its answer, or nil if the stream cannot be
 	// resumed.

@@ -45,8 +45,8 @@ type Deps struct {
 	Visibility *visibility.Visibility
 	// Catalogue receives the tool lists of servers.
 	Catalogue *toolreport.Reporter
-	// Remembered is the memory budget for stored answers. Clients can resume the streams of these answers after they have
-	// lost their connection.
+	// Remembered is the memory budget for stored answers. A client that has lost its connection can resume the streams of
+	// these answers.
 	Remembered *limits.Budget
 	// Limits are the limits for parsing messages.
 	Limits jsonrpc.Limits
@@ -61,8 +61,8 @@ type Deps struct {
 	Log        *slog.Logger
 }
 
-// Exchange is one message from an authenticated caller to a server, during its handling. protocol.Router.NewRequest
-// creates it; the zero value cannot be used. An Exchange is not safe for concurrent use, except for its Relay and its
+// Exchange is one message from an authenticated caller to a server while it is handled. protocol.Router.NewRequest
+// creates it. The zero value cannot be used. An Exchange is not safe for concurrent use, except for its Relay and its
 // Sink.
 type Exchange struct {
 	*Dispatcher
@@ -73,8 +73,8 @@ type Exchange struct {
 	// Sink sends messages to the caller before the response. relay filters the messages that the server sends.
 	Sink  Sink
 	relay Relay
-	// ServerName and Server are the configured name of the server and the server. They are empty and nil at the URL of all
-	// servers.
+	// ServerName and Server are the server's configured name and the server. At the URL for all servers they are empty and
+	// nil.
 	ServerName string
 	Server     *servers.Server
 	// Timeout is the maximum duration of a request to the server.
@@ -88,19 +88,19 @@ type Exchange struct {
 	// Session is the session of the message or, in 2026-07-28, the state that replaces a session. It is nil before the
 	// session is found.
 	Session *session.Session
-	// Slot contains the memory and the slot for requests that the message uses. Both count against quotas.
+	// Slot contains the message's memory and its slot for requests in flight. Both count against quotas.
 	Slot *limits.Slot
 	// Deadline measures the server's timeout. It is nil if the server may not send requests to the client.
 	Deadline *upstream.PausableDeadline
 	// Hold is the time for which a call is held while it waits for approvers. If it is nil, the configured time applies.
 	Hold *time.Duration
-	// ApprovalID is the id of the approval that a task has waited for. It is empty for calls without a task.
+	// ApprovalID is the id of the approval that a task has waited for. It is empty for other calls.
 	ApprovalID string
-	// Era implements the differences between the families of MCP revisions. Terms contains values that depend on the
+	// Era implements the differences between the kinds of MCP revisions. Terms contains values that depend on the
 	// revision.
 	Era Era
 	Terms
-	// Addressing implements the behavior that depends on the URL at which the client addresses the server.
+	// Addressing implements the behavior that depends on the client's URL.
 	Addressing Addressing
 }
 
@@ -110,14 +110,14 @@ func (x *Exchange) ID() []byte { return x.Message.ID.Of(x.Message.Raw) }
 // RawID implements [Replayable].
 func (x *Exchange) RawID() []byte { return x.ID() }
 
-// ActingPrincipal returns the principal, including the session and run of the message.
+// ActingPrincipal returns the principal with the message's session and run.
 func (x *Exchange) ActingPrincipal() *identityv1.Principal {
 	p := proto.CloneOf(x.Principal)
 	p.Session, p.Run = x.Place().Session, x.Message.Meta.Run
 	return p
 }
 
-// Handle executes a request. It contains the handling that is common to all revisions.
+// Handle executes a request. It implements the steps that all revisions have in common.
 func (x *Exchange) Handle(ctx context.Context) Response {
 	switch {
 	case x.Message.Method == mcp.MethodToolsList:

@@ -17,12 +17,12 @@ const maxExemptBytes = 64 << 10
 // MethodResponse is the method name under which clients' responses to servers' requests are counted.
 const MethodResponse = "response"
 
-// NeedsNoRule reports whether the message may pass without a policy rule that allows it.
+// NeedsNoRule reports whether the message is allowed without a policy rule.
 func (x *Exchange) NeedsNoRule() bool {
 	return x.Message.Kind == jsonrpc.Response || mcp.NeedsNoRule(x.Message.Method) || x.Message.Method == mcp.MethodListen || x.Message.Method == mcp.MethodToolsCall && x.Message.Name == mcp.ToolApprovalWait || x.Era.IsOwnTask()
 }
 
-// Admit counts a message that needs no rule. It is counted under method, which must be from a fixed list. Admit returns
+// Admit counts a message that needs no rule. It counts it under method, which must be from a fixed list. Admit returns
 // nil if the message is admitted. Otherwise it returns the response for a caller that has sent too many messages.
 func (x *Exchange) Admit(ctx context.Context, method string) *Response {
 	refused := x.Deps.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: x.ServerName, Method: method, Bytes: len(x.Message.Raw)})
@@ -46,13 +46,12 @@ func (x *Exchange) AnswerPing(ctx context.Context) Response {
 	return x.OwnResponse(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, x.ID()), nil)
 }
 
-// WithClientID adds the edit that replaces the id of the gateway's own request in an answer by the id of the client's
-// request.
+// WithClientID adds the edit that replaces the id of the gateway's own request with the id of the client's request.
 func (x *Exchange) WithClientID(answer *jsonrpc.Answer, edits []jsonrpc.Edit) []jsonrpc.Edit {
 	return append(edits, jsonrpc.Edit{Span: answer.ID, With: x.ID()})
 }
 
-// CheckSize returns the refusal of a message that is larger than 64 KiB, or nil if the message is not larger.
+// CheckSize returns the refusal for a message larger than 64 KiB. It returns nil for smaller messages.
 func (x *Exchange) CheckSize() *refusal.Refusal {
 	if len(x.Message.Raw) <= maxExemptBytes {
 		return nil

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Requests that a server with sessions sends during a call of 2026-07-28 are decided before they become part of the
-// answer. The server learns why one is refused.
+// A server with sessions sends requests during a call of 2026-07-28. Policy checks them before they become part of the
+// answer. If one is refused, the server receives the reason.
 func TestDecideServerRequest_AnswersTheServerIfItIsRefused(t *testing.T) {
 	t.Parallel()
 	const sample = `{"jsonrpc":"2.0","id":3,"method":"sampling/createMessage","params":{"messages":[],"maxTokens":1}}`
@@ -28,8 +28,8 @@ func TestDecideServerRequest_AnswersTheServerIfItIsRefused(t *testing.T) {
 		ask     string
 		methods []string
 		effect  policyv1.Effect
-		answer  string // of the gateway to the server; empty if the request is allowed
-		code    string // on record
+		answer  string // the gateway's response to the server; empty if the request is allowed
+		code    string // the recorded code
 	}{
 		"allowed":             {gatewaytest.ModernCall("safe", ""), sample, []string{"sampling/createMessage"}, policyv1.Effect_EFFECT_ALLOW, "", ""},
 		"denied":              {gatewaytest.ModernCall("safe", ""), sample, []string{"sampling/createMessage"}, policyv1.Effect_EFFECT_DENY, `"code":-31403`, "denied_by_default"},
@@ -46,7 +46,7 @@ func TestDecideServerRequest_AnswersTheServerIfItIsRefused(t *testing.T) {
 				g.Files().Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 					g.Policy.Change(func() { g.Policy.Decision = &policyv1.Decision{Effect: tt.effect} })
 					events([]byte(tt.ask))
-					g.Files().Notified(2) // notifications/initialized, and the answer
+					g.Files().Notified(2) // notifications/initialized and the response
 					return gatewaytest.Result(r, `{"content":[]}`), nil
 				}
 				got := g.Do(tt.message)
@@ -68,7 +68,8 @@ func TestDecideServerRequest_AnswersTheServerIfItIsRefused(t *testing.T) {
 	}
 }
 
-// Case X9. A caller that may use nothing reads nothing by which the server could be recognized, in either family.
+// Case X9. A caller without permissions receives nothing that identifies the server, in revisions with and without
+// sessions.
 func TestRedactGreeting_KeepsRevisionsAndCapabilities(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -94,8 +95,8 @@ func TestRedactGreeting_KeepsRevisionsAndCapabilities(t *testing.T) {
 	})
 }
 
-// The server learns which of its requests the client can answer. In revisions with sessions that needs a stream. A gRPC
-// server sends no requests.
+// The gateway declares to the server the requests that the client can answer. In revisions with sessions, the client
+// needs a stream for them. A gRPC server cannot send requests.
 func TestAbilities_AreThoseThatCanBeUsed(t *testing.T) {
 	t.Parallel()
 	initialize := gatewaytest.Message{Server: "files", Body: gatewaytest.Initialize}
@@ -137,7 +138,7 @@ func TestAbilities_AreThoseThatCanBeUsed(t *testing.T) {
 	}
 }
 
-// A capability counts only if its value is an object, as MCP defines it.
+// A capability is used only if its value is an object, as MCP requires.
 func TestDeclaredAbilities_NeedTheirForm(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -158,7 +159,7 @@ func TestDeclaredAbilities_NeedTheirForm(t *testing.T) {
 	})
 }
 
-// An idle stream is kept open with comments, and ends with the token of its client.
+// The gateway sends comments to keep an idle stream open. The stream ends when the client's token ends.
 func TestKeepOpen_EndsWithTheToken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -184,7 +185,8 @@ func TestKeepOpen_EndsWithTheToken(t *testing.T) {
 	})
 }
 
-// The ids with this prefix are the gateway's own, with which a client continues a stored answer.
+// Event ids with this prefix belong to the gateway. A client sends them to resume a stored answer, so the gateway
+// removes a server's event ids that have the prefix.
 func TestDeliver_DropsEventIDsThatLookLikeTheGateways(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -220,7 +222,7 @@ func TestDeliver_DropsEventIDsThatLookLikeTheGateways(t *testing.T) {
 	})
 }
 
-// A subscription has the resources that it names, and those below them.
+// A subscription covers the resources that it names and the resources below them.
 func TestDeliver_ForwardsWhatIsSubscribedTo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -248,9 +250,9 @@ func TestDeliver_ForwardsWhatIsSubscribedTo(t *testing.T) {
 	})
 }
 
-// If the catalog's cached answer says that a tool is not accepted, an operator may have accepted the tool since. The
-// gateway asks the catalog again if that answer is old, or if it has not yet listed the server's tools in the session's
-// revision.
+// The catalog's cached answer says that a tool is not accepted, but an operator may have accepted it since. The gateway
+// asks the catalog again if that answer is old, or if the gateway has not yet listed the server's tools in the
+// session's revision.
 func TestListTools_AsksTheCatalogOnceMore(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -290,7 +292,7 @@ func TestListTools_AsksTheCatalogOnceMore(t *testing.T) {
 	}
 }
 
-// Requests to a server are limited for a caller, and the refusal says so.
+// A caller has a limit on requests to one server. The refusal names the limit.
 func TestNotAdmitted_SaysWhatToWaitFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -311,7 +313,7 @@ func TestNotAdmitted_SaysWhatToWaitFor(t *testing.T) {
 	})
 }
 
-// A call whose server may ask the user is confirmed by a form if its client has forms and reads streams.
+// The gateway offers the approval service to confirm a call in a form if the client supports forms and accepts streams.
 func TestConfirm_IsOfferedToClientsThatCanShowForms(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -24,7 +24,7 @@ func identifierOf(field string) string {
 	}
 }
 
-// ignoresNames reports whether policy does not distinguish the elements of a list by name.
+// ignoresNames reports whether policy does not distinguish a list's elements by name.
 func ignoresNames(access visibility.Access, field string) bool {
 	if field == "prompts" {
 		return access.PromptNamesIgnored
@@ -61,7 +61,7 @@ func (x *Exchange) FilterResult(ctx context.Context, answer *jsonrpc.Answer) (ed
 	return list.Clean(func(t jsonrpc.Tool) bool { return !visible[t.Name] }), true, nil
 }
 
-// listing parses the list in an answer. It uses one of the caller's time slices for processor work.
+// listing parses the list in an answer. It uses one of the caller's time slices.
 func (x *Exchange) listing(ctx context.Context, answer *jsonrpc.Answer, field string) (*jsonrpc.Answer, error) {
 	end, err := x.Slot.Answer.TimesliceFor(ctx, len(answer.Raw))
 	if err != nil {

@@ -26,9 +26,9 @@ import (
 // recorded.
 //
 // If a request is denied, or if the answer must not contain requests, the client does not receive the answer, because
-// the client could not continue without the requests. The refusal states that the outcome is unknown, because the
-// server may have executed a part of the call. CheckInputRequests checks answers of all revisions and methods, because
-// a client may act on requests in any answer.
+// it could not continue without the requests. The refusal says that the outcome is unknown, because the server may have
+// executed part of the call. CheckInputRequests checks answers of all revisions and methods, because a client may act
+// on requests in any answer.
 func (x *Exchange) CheckInputRequests(ctx context.Context, answer *jsonrpc.Answer) *refusal.Refusal {
 	in := answer.InputRequests
 	asks := in.Present() && string(in.Of(answer.Raw)) != "null"
@@ -42,8 +42,8 @@ func (x *Exchange) CheckInputRequests(ctx context.Context, answer *jsonrpc.Answe
 	return &refusal.Refusal{ID: why.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server has received the request, and its answer has a request for the client that is not allowed (" + enum.NameOrEmpty(why.Code) + "); whether it has done anything is not known."}
 }
 
-// checkInputRequests returns the refusal of the first request in the answer that is not allowed, or nil if all requests
-// are allowed.
+// checkInputRequests returns the refusal for the first request in the answer that is not allowed, or nil if all are
+// allowed.
 func (x *Exchange) checkInputRequests(ctx context.Context, answer *jsonrpc.Answer, asks bool) *refusal.Refusal {
 	may := x.Session != nil
 	if asks {
@@ -163,8 +163,8 @@ func isURLMode(params []byte) bool {
 	return json.Unmarshal(params, &fields) == nil && fields.Mode == "url"
 }
 
-// maxElicitations is the maximum number of URLs in one answer that must be opened first. The number is limited because
-// policy evaluates each URL separately.
+// maxElicitations is the maximum number of URLs that one answer may require to be opened. It is limited because policy
+// evaluates each URL separately.
 const maxElicitations = 100
 
 // inputID returns an unguessable request id as raw JSON.
@@ -178,7 +178,7 @@ func (x *Exchange) refuseServerRequest(ctx context.Context, method string, code 
 	return out
 }
 
-// UnusableAnswer returns the refusal of a request whose answer must not be sent to the client, although the server has
+// UnusableAnswer returns the refusal for a request whose answer must not be sent to the client, although the server has
 // executed the request.
 func (x *Exchange) UnusableAnswer(ctx context.Context, why string) *refusal.Refusal {
 	recorded := x.refuseServerRequest(ctx, "", commonv1.Code_CODE_METHOD_INVALID, why)

@@ -72,7 +72,7 @@ func (x *Exchange) fetchTools(ctx context.Context, out *Relay) (*jsonrpc.Answer,
 	return list, nil
 }
 
-// DiscoveryFailed returns the refusal of a message that needs the gateway's own list of the server, if that list could
+// DiscoveryFailed returns the refusal for a message that needs the gateway's own list of the server, if that list could
 // not be read because of err.
 func (x *Exchange) DiscoveryFailed(ctx context.Context, err error) *refusal.Refusal {
 	if errors.Is(err, toolreport.ErrNotReported) {
@@ -86,12 +86,12 @@ func (x *Exchange) DiscoveryFailed(ctx context.Context, err error) *refusal.Refu
 	return refused
 }
 
-// filterTools reports a page of a list to the catalog, asks policy which tools the caller may see, and remembers the
-// visible definitions. If the catalog has not accepted a tool, filterTools tries once more. The catalog's response may
-// be outdated: the gateway may not have listed the server in the session's revision yet, or the catalog may have lost
-// its records.
+// filterTools reports a page of a list to the catalog, asks policy which tools the caller may see, and stores the
+// visible definitions in the session. If the catalog has not accepted a tool, filterTools tries once more, because the
+// response may be outdated: the gateway may not have listed the server in the session's revision yet, or the catalog
+// may have lost its records.
 func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*visibility.Tools, *refusal.Refusal) {
-	// As in Definition, the gateway must read the whole list before a tool's first definition is accepted.
+	// As in Definition, the gateway must read the whole list before it accepts a tool's first definition.
 	if latestDiscovery(ctx, x.Discovery) == nil {
 		x.Discovery.GetWithRetry(ctx)
 	}
@@ -130,14 +130,14 @@ func (x *Exchange) mayBeOutdated(ctx context.Context, known *toolreport.Response
 	return time.Since(known.At) > servers.RenewAfter
 }
 
-// Viewer returns the caller for which lists of the server are filtered.
+// Viewer returns the caller for which the server's lists are filtered.
 func (x *Exchange) Viewer() visibility.Caller {
 	return visibility.Caller{
 		Principal: x.Principal, Session: x.Place().Session, Run: x.Message.Meta.Run, Owner: x.Slot.Owner.Accounts.Root(), Server: x.ServerName,
 	}
 }
 
-// FilterFailed returns the refusal of a request whose result could not be filtered for the caller.
+// FilterFailed returns the refusal for a request whose result could not be filtered for the caller.
 func FilterFailed(err error) *refusal.Refusal {
 	if errors.Is(err, visibility.ErrBusy) {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: visibility.ErrBusy.Error() + "."}
@@ -145,8 +145,8 @@ func FilterFailed(err error) *refusal.Refusal {
 	return PolicyUnavailable()
 }
 
-// MarkPrivate adds the edits that set the cache scope of an answer to private, because policy's decisions apply only to
-// this caller. If the answer was filtered, the edits forbid caching (MCP 2026-07-28, Caching).
+// MarkPrivate adds the edits that set an answer's cache scope to private, because policy's decisions apply only to this
+// caller. If the answer was filtered, the edits forbid caching (MCP 2026-07-28, Caching).
 func MarkPrivate(answer *jsonrpc.Answer, edits []jsonrpc.Edit, filtered bool) []jsonrpc.Edit {
 	ttl, scope := answer.TTL, answer.CacheScope
 	switch {

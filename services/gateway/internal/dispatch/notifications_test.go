@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case T4. A server's notification reaches the client if MCP defines it and policy denies neither it nor what it is
-// about. Any other one needs a rule.
+// Case T4. A server's notification reaches the client if MCP defines it and policy denies neither the notification nor
+// its subject. Any other notification needs a rule.
 func TestNotificationOfAServer_ReachesTheClientIfPolicyAllows(t *testing.T) {
 	t.Parallel()
 	const allow, deny = policyv1.Effect_EFFECT_ALLOW, policyv1.Effect_EFFECT_DENY
@@ -67,7 +67,8 @@ func TestNotificationOfAServer_ReachesTheClientIfPolicyAllows(t *testing.T) {
 	}
 }
 
-// Notifications that need a decision count as requests of the server, so that a server can't cause many decisions.
+// A notification that needs a decision counts as a request from the server, so that a server cannot cause too many
+// decisions.
 func TestNotificationOfAServer_DecisionsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -85,7 +86,7 @@ func TestNotificationOfAServer_DecisionsAreLimited(t *testing.T) {
 	})
 }
 
-// Updates of resources are decided by their URI if policy distinguishes resources.
+// If policy distinguishes resources, it checks each resource update by its URI.
 func TestNotificationOfAServer_UpdatesAreDecidedByURI(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -123,7 +124,7 @@ func TestNotificationOfAServer_UpdatesAreDecidedByURI(t *testing.T) {
 	}
 }
 
-// Keys of the gateway in a server's message would look like its own.
+// The gateway removes its own keys from a server's message, because the client would take them for the gateway's.
 func TestNotificationOfAServer_LosesKeysOfTheGateway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -139,13 +140,13 @@ func TestNotificationOfAServer_LosesKeysOfTheGateway(t *testing.T) {
 	})
 }
 
-// A client's notification reaches the server as one of the gateway, if MCP defines it and the server may have it.
+// The gateway sends a client's notification to the server as its own, if MCP defines it and policy allows it.
 func TestNotificationOfAClient_IsSentByTheGateway(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		initialize, body string
 		methods          []string
-		out              bool // the server is out of reach
+		out              bool // the server is unavailable
 		want             string
 		refused          string
 	}{
@@ -189,7 +190,8 @@ func TestNotificationOfAClient_InitializedIsSentOnce(t *testing.T) {
 	})
 }
 
-// Policy has changed since the server learned that the client has roots.
+// The client has declared roots to the server, and policy changes after that. The notification that the roots have
+// changed needs permission under the new policy.
 func TestNotificationOfAClient_ChangedRootsNeedPermissionNow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -217,7 +219,7 @@ func TestNotificationOfAClient_IsRefusedWithoutPolicy(t *testing.T) {
 	})
 }
 
-// While the gateway does not know whether a token is still valid, the token has no permissions.
+// A token has no permissions while the gateway cannot determine whether it is still valid.
 func TestAccess_OfAStaleTokenIsNone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -232,7 +234,7 @@ func TestAccess_OfAStaleTokenIsNone(t *testing.T) {
 	})
 }
 
-// A call that waits for approvers must not run after its client has cancelled it.
+// A client cancels a call that waits for approvers. The call must not run after that.
 func TestNotificationOfAClient_CancelsACallThatWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -278,8 +280,8 @@ func TestNotificationOfAClient_CancelsARequestOfTheServer(t *testing.T) {
 	})
 }
 
-// A client's notification that MCP does not define is decided like a call, and sent as it was decided. Servers without
-// sessions and gRPC servers have no place for it.
+// A client's notification that MCP does not define is checked like a call, and the checked bytes are sent. It is not
+// sent to servers without sessions or to gRPC servers, because they cannot receive it.
 func TestNotificationOfAClient_WithAnotherMethodNeedsARule(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -317,8 +319,8 @@ func TestNotificationOfAClient_WithAnotherMethodNeedsARule(t *testing.T) {
 	}
 }
 
-// Messages that need no rule are counted under a fixed set of names, so that a client can't put arbitrary method names
-// into the records.
+// Messages that need no rule are counted under a fixed set of names, so that the records contain no method names that a
+// client has chosen.
 func TestAdmit_CountsByFixedNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -337,7 +339,8 @@ func TestAdmit_CountsByFixedNames(t *testing.T) {
 	})
 }
 
-// A caller with too many such messages is refused. A notification has no answer, so that its refusal is only recorded.
+// If a caller sends too many messages that need no rule, they are refused. A notification has no response, so its
+// refusal is only recorded.
 func TestAdmit_LimitsMessagesThatNeedNoRule(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

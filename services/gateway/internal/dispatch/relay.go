@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// KeepAliveInterval is the interval at which a comment is sent on an idle stream, so that the gateway notices when the
+// KeepAliveInterval is the interval at which the gateway sends a comment on an idle stream, so that it detects when the
 // client has disconnected.
 const KeepAliveInterval = 25 * time.Second
 
@@ -30,8 +30,8 @@ type Relay struct {
 	serverRequests serverRequests
 	// requestCtx ends when the client has disconnected or cancelled its request.
 	requestCtx context.Context //nolint:containedctx // the client's context
-	// Subscription describes the notifications that the client has subscribed to on this stream. It is nil for a stream
-	// without a subscription.
+	// Subscription describes the notifications to which the client has subscribed on this stream. It is nil if the stream
+	// has no subscription.
 	Subscription *upstream.Wanted
 }
 
@@ -66,9 +66,9 @@ func (o *Relay) Deliver(event upstream.Event) error {
 	return o.sendEvent(event, nil)
 }
 
-// parseMessage parses a server's message. It returns the message and the bytes to forward; both are nil if raw contains
-// no message. Parsing and renaming each use a time slice of the caller if the message is large. The first time slice
-// ends before the second one begins, because a goroutine must not hold two.
+// parseMessage parses a server's message. It returns the message and the bytes to forward. Both are nil if raw contains
+// no message. If the message is large, parsing and renaming each use one of the caller's time slices. The first time
+// slice ends before the second begins, because a goroutine must not hold two.
 func (x *Exchange) parseMessage(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
 	if raw == nil {
 		return nil, nil, nil
@@ -92,8 +92,8 @@ func (x *Exchange) parseMessage(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
 	return m, clean, nil
 }
 
-// readServerMessage parses a server's message in a time slice of the caller. It returns [ErrUnread] if the caller has
-// disconnected, or waits for too many messages.
+// readServerMessage parses a server's message in one of the caller's time slices. It returns [ErrUnread] if the caller
+// has disconnected or waits for too many messages.
 func (x *Exchange) readServerMessage(raw []byte) (*jsonrpc.Answer, error) {
 	end, err := x.Slot.Answer.TimesliceFor(x.Uncancelled(x.ClientCtx), len(raw))
 	if err != nil {
@@ -104,8 +104,8 @@ func (x *Exchange) readServerMessage(raw []byte) (*jsonrpc.Answer, error) {
 }
 
 // mayReceive reports whether the client may receive a notification that MCP defines. Progress and the acknowledgement
-// of a subscription are always allowed. All other notifications are allowed if policy denies neither the notification
-// nor the method whose results the notification concerns.
+// of a subscription are always allowed. Any other notification is allowed if policy denies neither the notification nor
+// the method to which it refers.
 func (x *Exchange) mayReceive(notification string) bool {
 	switch {
 	case !x.Addressing.Forwards(notification):
@@ -130,8 +130,8 @@ func (x *Exchange) mayReceive(notification string) bool {
 // SendMessage sends a message before the answer. It returns an error if the message could not be sent to the client.
 func (o *Relay) SendMessage(message ...[]byte) error { return o.sendEvent(upstream.Event{}, message) }
 
-// sendEvent sends a message with the id and retry time of event. It sends nothing if message, id and retry time are all
-// empty.
+// sendEvent sends a message with the id and retry time of event. If message, id and retry time are all empty, it sends
+// nothing.
 func (o *Relay) sendEvent(event upstream.Event, message [][]byte) error {
 	event = o.exchange.Addressing.Event(event)
 	if session.IsReplayID(event.ID) { // the gateway would treat this id as one of its own
@@ -149,7 +149,7 @@ func (o *Relay) sendEvent(event upstream.Event, message [][]byte) error {
 // Hold opens the stream, which shows the client that its request is held.
 func (o *Relay) Hold() { o.Open() }
 
-// Progress sends a progress notification, if the client has requested progress, for a call that waits for an approval.
+// Progress sends a progress notification for a call that waits for an approval, if the client has requested progress.
 // The value n/1e6 is far below the values that servers report later, because progress must increase (MCP, Progress).
 func (o *Relay) Progress(n int) {
 	token := o.exchange.Message.Meta.ProgressToken
@@ -196,8 +196,8 @@ func (x *Exchange) BeginAnswer() *session.ReplayStream {
 	return x.Resumable.Replay.Begin(x.ServerName, string(visibility.AppendCaller(nil, x.Principal, "")), x.Deps.Remembered.Open(&x.Slot.Owner))
 }
 
-// isSubscribedTo reports whether a notification belongs to a subscription. The notification must concern a subscribed
-// list, a subscribed resource, or a resource whose URI is below the URI of a subscribed resource.
+// isSubscribedTo reports whether a notification belongs to a subscription. It must refer to a subscribed list, a
+// subscribed resource, or a resource with a URI below that of a subscribed resource.
 func isSubscribedTo(m *jsonrpc.Answer, wants *upstream.Wanted) bool {
 	if wants == nil {
 		return true

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 )
 
-// sseEvents parses an event stream according to the HTML Standard (section 9.2.6): lines end in CR LF, LF or CR.
+// sseEvents parses an event stream as the HTML Standard defines it (section 9.2.6): lines end in CR LF, LF or CR.
 func sseEvents(stream string) (events []string, other bool) {
 	var data []string
 	kind := ""
@@ -41,7 +41,7 @@ func sseEvents(stream string) (events []string, other bool) {
 	return events, other || data != nil
 }
 
-// Case U1. Each message from a server is sent as one event of type message with unchanged content.
+// Case U1. Each message from a server becomes one event of type message with unchanged content.
 func FuzzAMessageStaysInItsEvent(f *testing.F) {
 	for _, seed := range []string{
 		`{"jsonrpc":"2.0","method":"notifications/progress","params":{"data":"x"}}`,
@@ -83,7 +83,7 @@ func FuzzAMessageStaysInItsEvent(f *testing.F) {
 // Case X1.
 func TestRelay_LargeEventsWaitForTimeslices(t *testing.T) {
 	t.Parallel()
-	gone, cancel := context.WithCancel(t.Context()) // with a cancelled context, a wait for a time slice fails immediately
+	gone, cancel := context.WithCancel(t.Context()) // a wait for a time slice fails at once if the context is cancelled
 	cancel()
 	for size, want := range map[int]bool{100: true, limits.UncountedBytes + 1: false} {
 		rec, out := newStreamRelay(gone, t)

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// Refuse records the refusal of the message, and returns it as the response.
+// Refuse records the refusal of the message and returns it as the response.
 func (x *Exchange) Refuse(ctx context.Context, refused *refusal.Refusal) Response {
 	record := attempt.RefusedRequest{Principal: x.Principal, Server: spans.Clip(x.ServerName), Code: refused.Code, Message: refused.Message, Bytes: x.Size}
 	if x.Message != nil && x.Message.Kind != jsonrpc.Invalid {
@@ -75,12 +75,12 @@ func (x *Exchange) Edited(ctx context.Context, a *jsonrpc.Answer, edits []jsonrp
 	return Response{Body: body, ErrorType: spans.Answer(trace.SpanFromContext(ctx), a)}
 }
 
-// addNameEdits adds the edits that replace the server's names by the client's names. m is an answer to method, or a
+// addNameEdits adds the edits that replace the server's names with the client's names. m is an answer to method, or a
 // notification.
 func (x *Exchange) addNameEdits(m *jsonrpc.Answer, method string, edits []jsonrpc.Edit) ([]jsonrpc.Edit, error) {
 	names, err := x.Addressing.Rename(method, m.Raw, edits)
 	return append(edits, names...), err
 }
 
-// ErrUnread means that the answer was not parsed, because the caller has disconnected or too many of its messages wait.
+// ErrUnread means that the answer was not parsed because the caller has disconnected or too many of its messages wait.
 var ErrUnread = errors.New("the answer was not read")

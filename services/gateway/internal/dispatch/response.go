@@ -1,7 +1,7 @@
-// Package dispatch executes requests from callers to one server, in any revision of MCP. It answers requests that need
-// no rule and passes all other requests to the pipeline. It removes from lists and results the elements that the caller
-// may not see. It forwards messages that the server sends before its answer. Packages v2025 and v2026 build an
-// [Exchange] and receive a [Response].
+// Package dispatch executes callers' requests to one server, in any MCP revision. It answers requests that need no rule
+// and passes all other requests to the pipeline. From lists and results it removes the elements that the caller may not
+// see. It forwards messages that the server sends before its answer. Packages v2025 and v2026 build an [Exchange] and
+// receive a [Response].
 package dispatch
 
 import (
@@ -13,12 +13,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// Response is the answer to a message. The zero value has no body and HTTP status 200; it ends a stream without another
+// Response is the answer to a message. The zero value has no body and HTTP status 200. It ends a stream without another
 // message.
 type Response struct {
 	// Body is the JSON-RPC response as a list of slices. It is nil if there is no response, for example to a notification.
 	Body [][]byte
-	// Status is the HTTP status if no event stream has begun; 0 means 200.
+	// Status is the HTTP status if no event stream has begun. 0 means 200.
 	Status int
 	// Refusal is the refusal of the message, or nil if the gateway or a server has answered the message.
 	Refusal *refusal.Refusal
@@ -28,7 +28,7 @@ type Response struct {
 	Session string
 	// Held is the total time for which the message waited for approvers and for the client.
 	Held time.Duration
-	// Unrecorded reports whether the journal does not contain the outcome of the call yet.
+	// Unrecorded reports whether the call's outcome is not in the journal yet.
 	Unrecorded bool
 	// Detached reports whether the client must reconnect to receive the answer, because the server has ended its stream
 	// before the answer.

@@ -25,10 +25,10 @@ import (
 // clientTimeout is the maximum time for a client and its user to answer a request from a server.
 const clientTimeout = 10 * time.Minute
 
-// serverRequests contains the unanswered requests that a server has sent on one stream to a client. The zero value is
+// serverRequests contains the unanswered requests that a server has sent to a client on one stream. The zero value is
 // empty. Only the goroutine that reads the stream may call its methods.
 type serverRequests struct {
-	// ended is closed when the stream stops waiting for the requests. It is nil before the first request.
+	// ended is closed when the stream no longer waits for the requests. It is nil before the first request.
 	ended   chan struct{}
 	running sync.WaitGroup
 }
@@ -64,8 +64,8 @@ type serverRequest struct {
 	waited time.Duration
 }
 
-// handleServerRequest starts a goroutine that handles a request from the server. If policy and the client's
-// capabilities allow the request, it is sent to the client, and the client's answer is sent to the server.
+// handleServerRequest starts a goroutine that handles a server's request. If policy and the client's capabilities allow
+// it, the request is sent to the client, and the client's answer is sent to the server.
 func (o *Relay) handleServerRequest(m *jsonrpc.Answer) {
 	x := o.exchange
 	a := &serverRequest{relay: o, memory: x.Slot.Answer.Sibling(), id: bytes.Clone(m.ID.Of(m.Raw)), raw: m.Raw, method: m.Method, received: time.Now()}
@@ -140,7 +140,7 @@ func (a *serverRequest) run() {
 	a.reply(ctx, result.Answer)
 }
 
-// read parses the request as strictly as a request from a client.
+// read parses the request as strictly as a client's request.
 func (a *serverRequest) read(ctx context.Context) (*jsonrpc.Message, error) {
 	end, err := a.memory.TimesliceFor(ctx, len(a.raw))
 	if err != nil {
@@ -201,7 +201,7 @@ func (a *serverRequest) send(req upstream.Request) error {
 	return a.relay.SendMessage(body...)
 }
 
-// acceptResponse returns the client's answer in the form in which the gateway sends it to the server.
+// acceptResponse returns the client's answer in the form that the gateway sends to the server.
 func (a *serverRequest) acceptResponse(ctx context.Context, m *jsonrpc.Message) (upstream.Answer, error) {
 	answer, err := a.parseResponse(ctx, m)
 	if err != nil {
@@ -247,9 +247,8 @@ func (a *serverRequest) record(ctx context.Context, code commonv1.Code, why stri
 	return refused
 }
 
-// answerRefusal answers the server that its request was refused, and returns the JSON-RPC error code. The answer
-// contains the id of the decision, with which an operator can find the reason, and no other information about the
-// policy.
+// answerRefusal tells the server that its request was refused, and returns the JSON-RPC error code. The answer contains
+// the decision's id, with which an operator can find the reason, and no other information about the policy.
 func (a *serverRequest) answerRefusal(ctx context.Context, why *refusal.Refusal) int {
 	code, text := errorForRefusal(why)
 	a.answerError(ctx, code, text)
@@ -267,8 +266,8 @@ func errorForRefusal(why *refusal.Refusal) (code int, text string) {
 	}
 }
 
-// errorForInvalid returns the JSON-RPC error for a request that the server must not send. The message reveals nothing
-// new to the server, because it follows from the capabilities that the gateway has declared.
+// errorForInvalid returns the JSON-RPC error for a request that the server may not send. The message contains nothing
+// new for the server, because it follows from the capabilities that the gateway has declared.
 func errorForInvalid(why *question.Error, refused *refusal.Refusal) (code int, text string) {
 	if why.Method {
 		return errorForRefusal(refused)
@@ -291,8 +290,8 @@ func (x *Exchange) logUnsent(ctx context.Context, method string, err error) {
 	x.Deps.Log.DebugContext(ctx, "message not sent to server", "server", x.ServerName, "error", upstream.ForLog(err))
 }
 
-// HandleResponse sends a client's response to the server whose request waits for it. If no request waits for the
-// response, the response is dropped.
+// HandleResponse sends a client's response to the server that waits for it. If no request waits for the response, it is
+// dropped.
 func (x *Exchange) HandleResponse(ctx context.Context) Response {
 	if !x.Session.ClientRequests.IsWaiting(x.ID()) {
 		if large := x.CheckSize(); large != nil {

@@ -21,8 +21,8 @@ import (
 
 const roots = `{"jsonrpc":"2.0","id":3,"method":"roots/list"}`
 
-// startAsking returns a gateway whose server sends messages before it answers a call, and a call in a session of a
-// client with all capabilities. Policy denies no method.
+// startAsking returns a gateway and a call in a session. The server sends messages before it answers the call. The
+// client has all capabilities, and policy denies no method.
 func startAsking(t *testing.T, ask func(ctx context.Context, g *gatewaytest.Gateway, say func(string))) (*gatewaytest.Gateway, gatewaytest.Message) {
 	t.Helper()
 	g := gatewaytest.Start(t)
@@ -43,8 +43,8 @@ func reply(to gatewaytest.Message, body string) gatewaytest.Message {
 	return to
 }
 
-// The request of the server and the client's answer are forwarded byte for byte, without keys of the gateway, and
-// recorded as a request of the server.
+// The server's request and the client's response are forwarded byte for byte, without keys of the gateway. The request
+// is recorded as the server's.
 func TestServerRequest_IsForwardedAsItWasDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -81,8 +81,8 @@ func TestServerRequest_IsForwardedAsItWasDecided(t *testing.T) {
 	})
 }
 
-// Case U1. A request that the server must not send reaches no client. The server learns the id of the refusal, and no
-// more of the policy.
+// Case U1. A request that the server may not send reaches no client. The server receives the id of the refusal, but no
+// other information about the policy.
 func TestServerRequest_ThatIsNotAllowedIsAnsweredWithAnError(t *testing.T) {
 	t.Parallel()
 	large := `{"jsonrpc":"2.0","id":3,"method":"roots/list","params":{"x":"` + strings.Repeat("x", 4<<20) + `"}}`
@@ -130,7 +130,7 @@ func TestServerRequest_ThatIsNotAllowedIsAnsweredWithAnError(t *testing.T) {
 	}
 }
 
-// A server can neither have many open requests nor flood the client.
+// The numbers of a server's open requests and of its requests per minute are limited.
 func TestServerRequest_IsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -152,7 +152,7 @@ func TestServerRequest_IsLimited(t *testing.T) {
 		if asked != 16 {
 			t.Errorf("the client got %d requests", asked)
 		}
-		if answered := len(g.Files().Notified(0)); answered != 600-16 { // those beyond 600 in a minute are not answered
+		if answered := len(g.Files().Notified(0)); answered != 600-16 { // requests beyond 600 in a minute are not answered
 			t.Errorf("the server got %d answers", answered)
 		}
 		stream.HangUp()
@@ -161,7 +161,7 @@ func TestServerRequest_IsLimited(t *testing.T) {
 	})
 }
 
-// While the client answers a request of the server, the time of the call does not run. A client may take ten minutes.
+// While the client answers a server's request, the call's timeout is paused. The client has ten minutes for the answer.
 func TestServerRequest_PausesTheTimeoutOfTheCall(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -194,7 +194,7 @@ func TestServerRequest_PausesTheTimeoutOfTheCall(t *testing.T) {
 	}
 }
 
-// The server gets an error when no answer can come any more.
+// If the call ends and the client can no longer answer, the server receives an error.
 func TestServerRequest_EndsWithItsCall(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(g *gatewaytest.Gateway, s *gatewaytest.Stream, call gatewaytest.Message){
@@ -221,7 +221,7 @@ func TestServerRequest_EndsWithItsCall(t *testing.T) {
 				for _, sent := range g.Files().Notified(0) {
 					found = found || strings.Contains(sent, `"id":3,"error":{"code":-32603`)
 				}
-				if !found && name != "the session ends" { // nothing is sent in a session that has ended
+				if !found && name != "the session ends" { // no messages are sent in a session that has ended
 					t.Errorf("the server got %q", g.Files().Notified(0))
 				}
 				time.Sleep(time.Minute)
@@ -235,7 +235,7 @@ func TestServerRequest_EndsWithItsCall(t *testing.T) {
 	}
 }
 
-// A server withdraws its request by its id. The client receives the cancellation, and the server receives no response.
+// A server cancels its request by its id. The client receives the cancellation, and the server receives no response.
 func TestServerRequest_CanBeWithdrawnByTheServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -252,7 +252,7 @@ func TestServerRequest_CanBeWithdrawnByTheServer(t *testing.T) {
 		withdraw <- "4"
 		withdraw <- "3"
 		close(withdraw)
-		synctest.Wait() // the call is not answered yet
+		synctest.Wait() // waits until the call is in flight; it has no answer yet
 		const want = `data: {"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3,"reason":"no request waits for the answer any longer"}}`
 		if lines := stream.Lines(); !slices.Contains(lines, want) || strings.Count(strings.Join(lines, ""), "cancelled") != 1 {
 			t.Errorf("the client got %q", lines)
@@ -262,7 +262,8 @@ func TestServerRequest_CanBeWithdrawnByTheServer(t *testing.T) {
 	})
 }
 
-// A response may be as large as other messages if a request waits for it. Any other response is refused by its size.
+// If a request waits for a response, the response may be as large as other messages. Any other large response is
+// refused.
 func TestServerRequest_OnlyAnExpectedResponseMayBeLarge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -286,7 +287,7 @@ func TestServerRequest_OnlyAnExpectedResponseMayBeLarge(t *testing.T) {
 	})
 }
 
-// A client that wants progress of a call gets it every ten seconds while the call waits for its approval.
+// If a client requests progress, it receives a notification every ten seconds while the call waits for its approval.
 func TestProgress_IsSentToClientsThatWantIt(t *testing.T) {
 	t.Parallel()
 	for meta, want := range map[string]int{`{"progressToken":"p"}`: 3, `{}`: 0} {
@@ -311,7 +312,7 @@ func TestProgress_IsSentToClientsThatWantIt(t *testing.T) {
 	}
 }
 
-// Case N2. A request is answered only in its own session.
+// Case N2. A request can be answered only in its own session.
 func TestServerRequest_IsAnsweredOnlyInItsSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -354,7 +355,7 @@ func TestServerRequest_PanicIsLogged(t *testing.T) {
 	})
 }
 
-// Clients can't send the requests that only servers send.
+// A request that only servers may send is refused if a client sends it.
 func TestHandle_RefusesRequestsOfServersFromClients(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

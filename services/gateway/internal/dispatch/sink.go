@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Sink receives the messages that are sent to a caller before the response. It is safe for concurrent use.
+// Sink receives the messages for a caller that come before the response. It is safe for concurrent use.
 type Sink interface {
 	// HasClient reports whether an MCP client waits for the response. Without a client, the gateway cannot answer requests
 	// from the server, and no second request can continue the call.
@@ -25,12 +25,12 @@ type Sink interface {
 	Send(event upstream.Event, message ...[]byte) error
 	// KeepAlive sends data that clients ignore. It returns an error if the caller has disconnected.
 	KeepAlive() error
-	// Replay sets the message whose answer is stored, so that the client can resume the stream after it has lost its
-	// connection. Replay has no effect after the stream was started.
+	// Replay sets the message whose answer is stored, so that a client that has lost its connection can resume the stream.
+	// It has no effect after the stream was started.
 	Replay(of Replayable)
 }
 
-// Replayable is a message whose answer may be stored, so that a client can resume the stream of the answer.
+// Replayable is a message with an answer that may be stored, so that the client can resume the answer's stream.
 type Replayable interface {
 	// RawID returns the id of the message, as raw JSON.
 	RawID() []byte

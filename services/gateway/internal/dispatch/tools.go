@@ -28,7 +28,7 @@ type Tools struct {
 	*Exchange
 
 	access visibility.Access
-	// HidesTools reports whether policy hides tools of the server from the caller.
+	// HidesTools reports whether policy hides some of the server's tools from the caller.
 	HidesTools bool
 }
 

@@ -20,7 +20,7 @@ import (
 
 func tool(name string) string { return `{"name":"` + name + `","inputSchema":{"type":"object"}}` }
 
-// lists makes the server answer tools/list in clients' sessions with these tools, and the members more.
+// lists sets the server's answer to tools/list in clients' sessions: these tools, and the members in more.
 func lists(s *gatewaytest.Server, tools, more string) {
 	own := s.Request
 	s.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
@@ -31,7 +31,7 @@ func lists(s *gatewaytest.Server, tools, more string) {
 	}
 }
 
-// ownLists makes the server answer the gateway's own tools/list with these tools.
+// ownLists sets the server's answer to the gateway's own tools/list.
 func ownLists(s *gatewaytest.Server, tools string) {
 	own := s.Discovery
 	s.Discovery = func(r upstream.Request) (upstream.Answer, error) {
@@ -45,7 +45,7 @@ func ownLists(s *gatewaytest.Server, tools string) {
 // list returns the request for the list of tools in a session.
 func list(params string) gatewaytest.Message { return gatewaytest.Plain("tools/list", params) }
 
-// A list has the tools that the caller may see, without keys of the gateway that the server has written.
+// A list contains the tools that the caller may see. The gateway removes its own keys if the server has written them.
 func TestListTools_ShowsWhatTheCallerMaySee(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestListTools_ShowsWhatTheCallerMaySee(t *testing.T) {
 	})
 }
 
-// A cursor is a text of the server. Only the cursors that the session has received are sent back to the server.
+// The server chooses the cursors of its list. Only cursors that the session has received are sent to the server.
 func TestListTools_AcceptsCursorsOfTheSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestListTools_AcceptsCursorsOfTheSession(t *testing.T) {
 	})
 }
 
-// The gateway's own tool is on the last page, once the session has seen a tool whose calls all need an approval.
+// After the session has seen a tool whose calls all need an approval, the last page contains the gateway's own tool.
 func TestListTools_HasTheWaitToolOnTheLastPage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -155,7 +155,7 @@ func TestListTools_IsRefusedIfItCannotBeFiltered(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := gatewaytest.Start(t)
 				session := g.Connect("files")
-				g.Do(gatewaytest.Call("safe", "").In(session)) // the server is known
+				g.Do(gatewaytest.Call("safe", "").In(session)) // makes the server known to the gateway
 				g.Policy.Change(func() { tt.change(g) })
 				if got := g.Do(list("{}").In(session)); got.Code() != tt.want || strings.Contains(got.Text, `"tools"`) {
 					t.Errorf("%s", got.Text)
@@ -165,7 +165,7 @@ func TestListTools_IsRefusedIfItCannotBeFiltered(t *testing.T) {
 	}
 }
 
-// An error of the server is the client's to read.
+// Errors from the server are forwarded to the client.
 func TestListTools_PassesErrorsOfTheServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -180,7 +180,7 @@ func TestListTools_PassesErrorsOfTheServer(t *testing.T) {
 	})
 }
 
-// A list has no effects, so that it is cancelled for a client that has disconnected, and after the server's timeout.
+// A list has no side effects. It is cancelled if the client disconnects, and after the server's timeout.
 func TestListTools_EndsWithItsClientAndItsTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -208,7 +208,7 @@ func TestListTools_EndsWithItsClientAndItsTimeout(t *testing.T) {
 	})
 }
 
-// A caller that may use nothing of the server gets the gateway's own list, as one page.
+// A caller without permissions on the server receives the gateway's own list as one page.
 func TestListTools_OfACallerWithoutAccessContactsNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -229,8 +229,8 @@ func TestListTools_OfACallerWithoutAccessContactsNoServer(t *testing.T) {
 	})
 }
 
-// A definition that differs from the accepted one in one session blocks the tool for all, so that the server is listed
-// again.
+// If a definition in one session differs from the accepted definition, the tool is blocked for all callers. The gateway
+// lists the server again to check it.
 func TestListTools_ChangedDefinitionMakesTheGatewayListTheServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -260,7 +260,7 @@ func TestListTools_ChangedDefinitionMakesTheGatewayListTheServer(t *testing.T) {
 	})
 }
 
-// If the gateway translates between revisions, it reports the tools under the revision of the server, not of the client.
+// If the gateway translates between revisions, it reports the tools under the server's revision, not the client's.
 func TestListTools_ReportsTheRevisionOfTheServer(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -21,9 +21,9 @@ import (
 type Approvals struct {
 	approvalv1.ApprovalServiceClient
 
-	// Claim answers a claim. If it is nil, claims fail with an error that leaves open whether the claim was made.
+	// Claim answers a claim. If it is nil, claims fail with an error that does not reveal whether the claim was made.
 	Claim func(*approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse
-	// Confirms reports whether the service asks each client that can show a form for a confirmation.
+	// Confirms reports whether the service requests a confirmation from each client that can show a form.
 	Confirms bool
 
 	mu        sync.Mutex
@@ -33,7 +33,7 @@ type Approvals struct {
 	cancelled []string
 }
 
-// Set sets the approval; nil removes it. Watches receive the approval.
+// Set sets the approval, or removes it if approval is nil. Watches receive the change.
 func (a *Approvals) Set(approval *approvalv1.Approval) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -44,7 +44,7 @@ func (a *Approvals) Set(approval *approvalv1.Approval) {
 	}
 }
 
-// SetState sets the state of the approval.
+// SetState sets the approval's state.
 func (a *Approvals) SetState(state approvalv1.ApprovalState) {
 	approval, _ := a.get()
 	approval = proto.CloneOf(approval)
@@ -59,7 +59,7 @@ func (a *Approvals) Requests() []*approvalv1.RequestApprovalRequest {
 	return slices.Clone(a.requests)
 }
 
-// SelfVotes returns the votes of the users of the clients that asked for approvals.
+// SelfVotes returns the votes that clients' users have submitted.
 func (a *Approvals) SelfVotes() (out []*approvalv1.SelfVote) {
 	for _, r := range a.Requests() {
 		if vote := r.GetSelfVote(); vote != nil {
@@ -160,7 +160,7 @@ func (s *approvalStream) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 }
 
 // RequireApproval makes policy require an approval for each call, and sets a pending approval with the id a-1 for calls
-// of this tool.
+// to this tool.
 func (g *Gateway) RequireApproval(tool string) {
 	terms := &policyv1.ApprovalTerms{Quorum: 1}
 	g.Policy.Change(func() {
@@ -172,7 +172,7 @@ func (g *Gateway) RequireApproval(tool string) {
 	})
 }
 
-// Approve sets the approval to approved. Claims succeed, and a call of the tool runs with these params.
+// Approve sets the approval's state to approved. Claims succeed, and the claimed call has these params.
 func (g *Gateway) Approve(params string) {
 	g.Approvals.mu.Lock()
 	g.Approvals.Claim = func(*approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse {

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 )
 
-// Tenant is the tenant of the callers.
+// Tenant is the callers' tenant.
 const Tenant = "acme"
 
 // Caller returns an authenticated caller with this subject.
@@ -33,20 +33,21 @@ func Caller(subject string) httpserver.Caller {
 	}
 }
 
-// Message is a message of a caller.
+// Message is a message from a caller.
 type Message struct {
-	// Caller is the caller; the zero value is ana.
+	// Caller is the caller. The zero value means ana.
 	Caller httpserver.Caller
-	// Server is the server in the URL; empty for the URL of all servers.
+	// Server is the server in the URL, or empty for the URL for all servers.
 	Server string
-	// Header is added to the headers of a client that accepts JSON and event streams, or replaces them.
+	// Header is added to the headers of a client that accepts JSON and event streams. It replaces headers with the same
+	// name.
 	Header http.Header
 	Body   string
-	// Hold is how long a call of a caller inside the gateway is held.
+	// Hold is the time for which a call from a caller inside the gateway is held.
 	Hold *time.Duration
 }
 
-// With returns a copy of the message with one more header.
+// With returns a copy of the message with an additional header.
 func (m Message) With(name string, values ...string) Message {
 	m.Header = maps.Clone(m.Header)
 	if m.Header == nil {
@@ -56,7 +57,7 @@ func (m Message) With(name string, values ...string) Message {
 	return m
 }
 
-// From returns a copy of the message that another caller sends.
+// From returns a copy of the message from another caller.
 func (m Message) From(subject string) Message {
 	m.Caller = Caller(subject)
 	return m
@@ -68,28 +69,28 @@ func (m Message) To(server string) Message {
 	return m
 }
 
-// Replace returns a copy of the message in whose body each text is replaced, as by [strings.NewReplacer].
+// Replace returns a copy of the message with strings replaced in its body, as by [strings.NewReplacer].
 func (m Message) Replace(oldnew ...string) Message {
 	m.Body = strings.NewReplacer(oldnew...).Replace(m.Body)
 	return m
 }
 
-// Reply is the answer to a message, as an HTTP client reads it.
+// Reply is the answer to a message as an HTTP client receives it.
 type Reply struct {
 	Status int
 	Header http.Header
-	// Text is the JSON-RPC response; empty if there is none.
+	// Text is the JSON-RPC response, or empty if there is none.
 	Text string
 	// Events are the messages before the response.
 	Events []string
-	// Response is what the handler has returned. Its body must not be used.
+	// Response is the handler's result. Its body must not be used.
 	Response dispatch.Response
 }
 
-// Code returns the code of the decision in the reply; empty if there is none.
+// Code returns the decision code in the reply, or "" if there is none.
 func (r Reply) Code() string { return CodeOf(r.Text) }
 
-// CodeOf returns the code of the decision in a JSON-RPC response; empty if there is none.
+// CodeOf returns the decision code in a JSON-RPC response, or "" if there is none.
 func CodeOf(response string) string {
 	type decision struct {
 		Code string `json:"code"`
@@ -109,7 +110,7 @@ func CodeOf(response string) string {
 	return m.Result.Meta["dev.sluice/decision"].Code
 }
 
-// Request returns the request for a message that has not been read, with the sink to.
+// Request returns the request for a message that has not been read. to receives the messages before the response.
 func (g *Gateway) Request(ctx context.Context, m Message, to dispatch.Sink) *protocol.Request {
 	if m.Caller.Principal == nil {
 		m.Caller = Caller("ana")
@@ -126,7 +127,7 @@ func header(m Message) http.Header {
 	return h
 }
 
-// Do sends a message as an HTTP client, and returns the reply.
+// Do sends a message as an HTTP client and returns the reply.
 func (g *Gateway) Do(m Message) Reply {
 	g.t.Helper()
 	w := httptest.NewRecorder()
@@ -134,7 +135,7 @@ func (g *Gateway) Do(m Message) Reply {
 	return read(w, resp)
 }
 
-// serve handles a message of an HTTP client.
+// serve handles a message from an HTTP client.
 func (g *Gateway) serve(ctx context.Context, m Message, w http.ResponseWriter) (resp dispatch.Response) {
 	to := sse.NewWriter(w, header(m))
 	x := g.Request(ctx, m, to)
@@ -144,14 +145,14 @@ func (g *Gateway) serve(ctx context.Context, m Message, w http.ResponseWriter) (
 	return resp
 }
 
-// Inside sends a message as a service inside the gateway. event receives the messages before the response; nil accepts
-// none.
+// Inside sends a message as a service inside the gateway. event receives the messages before the response. If it is
+// nil, the service accepts none.
 func (g *Gateway) Inside(m Message, event func(message []byte)) protocol.InternalResponse {
 	g.t.Helper()
 	return g.Request(g.t.Context(), m, dispatch.NewCallback(event)).Do([]byte(m.Body))
 }
 
-// read returns the reply that a client reads.
+// read returns the reply that a client receives.
 func read(w *httptest.ResponseRecorder, resp dispatch.Response) Reply {
 	out := Reply{Status: w.Code, Header: w.Header(), Text: w.Body.String(), Response: resp}
 	if w.Header().Get("Content-Type") != "text/event-stream" {
@@ -169,7 +170,7 @@ func read(w *httptest.ResponseRecorder, resp dispatch.Response) Reply {
 	return out
 }
 
-// Stream is the stream of messages that a client reads.
+// Stream is a stream of messages that a client receives.
 type Stream struct {
 	messages chan string
 	hangUp   context.CancelFunc
@@ -183,7 +184,7 @@ type Stream struct {
 	status int
 }
 
-// Next waits for the next message and returns it. It returns an empty text at the end of the stream.
+// Next waits for the next message and returns it. At the end of the stream it returns "".
 func (s *Stream) Next() string { return <-s.messages }
 
 // HangUp disconnects the client.
@@ -195,7 +196,6 @@ func (s *Stream) End() (reply Reply, exists bool) {
 	return s.reply, s.exists
 }
 
-// Ended reports whether the message is handled.
 func (s *Stream) Ended() bool {
 	select {
 	case <-s.ended:
@@ -218,7 +218,7 @@ func (s *Stream) Header() http.Header { return s.header }
 // WriteHeader implements http.ResponseWriter.
 func (s *Stream) WriteHeader(status int) { s.status = status }
 
-// Write implements http.ResponseWriter. It passes each complete message on.
+// Write implements http.ResponseWriter. It sends each complete message to the channel.
 func (s *Stream) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -238,12 +238,12 @@ func (s *Stream) Write(p []byte) (int, error) {
 // Flush implements http.Flusher.
 func (*Stream) Flush() {}
 
-// Stream sends a message as an HTTP client that reads the reply while the message is handled.
+// Stream sends a message as an HTTP client that reads the reply while the gateway handles the message.
 func (g *Gateway) Stream(m Message) *Stream {
 	return g.stream(func(ctx context.Context, s *Stream) (dispatch.Response, bool) { return g.serve(ctx, m, s), true })
 }
 
-// Listen opens the stream of a session with this HTTP method, as an HTTP client.
+// Listen opens a session's stream with this HTTP method, as an HTTP client.
 func (g *Gateway) Listen(m Message, method string) *Stream {
 	return g.stream(func(ctx context.Context, s *Stream) (resp dispatch.Response, exists bool) {
 		to := sse.NewWriter(s, header(m))

@@ -1,6 +1,5 @@
-// Package gatewaytest provides a gateway for tests. Its routing, dispatch, pipeline, visibility and sessions are the
-// real ones. Fakes stand for the other services and for the MCP servers. No network is used, so a gateway works in a
-// synctest bubble.
+// Package gatewaytest provides a gateway for tests. It has the real routing, dispatch, pipeline, visibility and
+// sessions. The other services and the MCP servers are fakes. It uses no network, so it works in a synctest bubble.
 package gatewaytest
 
 import (
@@ -33,16 +32,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// ServerTimeout is the timeout of requests to the servers of a [Gateway].
+// ServerTimeout is the timeout for requests to the servers of a [Gateway].
 const ServerTimeout = time.Minute
 
-// Patient is the beginning of the names of the clients whose calls are held for 35 s while they wait for approvers. The
-// calls of other clients are not held.
+// Patient is a prefix of client names. Calls from clients with this prefix are held for 35 s while they wait for
+// approvers. Other clients' calls are not held.
 const Patient = "patient"
 
 // Gateway is a gateway with fakes around it. A test sets its exported fields before [Gateway.Start].
 type Gateway struct {
-	// Policy, Approvals, Journal and Catalog are the fakes of what the gateway uses.
+	// Policy, Approvals, Journal and Catalog are the fakes on which the gateway depends.
 	Policy    *Policy
 	Approvals *Approvals
 	Journal   *Journal
@@ -51,11 +50,11 @@ type Gateway struct {
 	Servers map[string]*Server
 	// Config configures the gateway.
 	Config mcpserver.Config
-	// MaxSessions is how many sessions a principal may have.
+	// MaxSessions is the maximum number of a principal's sessions.
 	MaxSessions int
-	// Sampler decides which requests are traced.
+	// Sampler determines which requests are traced.
 	Sampler sdktrace.Sampler
-	// Deps changes what the MCP server uses; nil changes nothing.
+	// Deps changes the dependencies of the MCP server. It may be nil.
 	Deps func(*mcpserver.Deps)
 
 	// The fields below are set by [Gateway.Start]. MCP contains the router.
@@ -87,7 +86,7 @@ func Start(t testing.TB) *Gateway {
 	return g
 }
 
-// StartModern is like [Start], with a server that speaks only 2026-07-28, and with a policy that does not deny these
+// StartModern is like [Start], with a server that supports only 2026-07-28, and with a policy that allows these
 // methods.
 func StartModern(t testing.TB, methods ...string) *Gateway {
 	t.Helper()
@@ -115,17 +114,16 @@ func (g *Gateway) Start() {
 	g.t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = g.Sessions.Run(ctx) // the error is that of ctx
+		_ = g.Sessions.Run(ctx) // Run returns the error of ctx
 	})
 	g.Pipeline = g.newPipeline(log)
 	g.MCP, err = mcpserver.New(g.Config, g.deps(log))
 	g.check(err)
 }
 
-// deps returns the dependencies of the gateway's MCP server.
 func (g *Gateway) deps(log *slog.Logger) mcpserver.Deps {
 	g.t.Helper()
-	tokens, err := authn.NewTokens(nil) // callers are given, not authenticated
+	tokens, err := authn.NewTokens(nil) // tests set the callers, so no token is authenticated
 	g.check(err)
 	catalog, err := toolreport.New(g.Catalog, log)
 	g.check(err)
@@ -157,7 +155,7 @@ func (g *Gateway) newPipeline(log *slog.Logger) *pipeline.Pipeline {
 	return out
 }
 
-// check ends the test if err is not nil.
+// check fails the test if err is not nil.
 func (g *Gateway) check(err error) {
 	g.t.Helper()
 	if err != nil {
@@ -187,11 +185,11 @@ func (g *Gateway) revision() (revision string) {
 	return revision
 }
 
-// Passed ends the pipeline, and returns how many messages that need no rule were counted, by method.
+// Passed stops the pipeline, and returns the number of messages that need no rule, by method.
 func (g *Gateway) Passed() map[string]int64 {
 	ctx, cancel := context.WithCancel(g.t.Context())
 	cancel()
-	_ = g.Pipeline.Run(ctx) // the error is that of ctx
+	_ = g.Pipeline.Run(ctx) // Run returns the error of ctx
 	out := make(map[string]int64)
 	for _, r := range g.Journal.Records(journal.KindPassed) {
 		out[r.Method] += r.Count
@@ -199,7 +197,7 @@ func (g *Gateway) Passed() map[string]int64 {
 	return out
 }
 
-// Logged returns what the gateway has logged.
+// Logged returns the gateway's log.
 func (g *Gateway) Logged() string {
 	g.log.mu.Lock()
 	defer g.log.mu.Unlock()

@@ -13,31 +13,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Answers of a [Server] that differ by the revisions that the server speaks.
+// Results of a [Server] that depend on its revisions.
 const (
-	// Initialized is the answer of a server to initialize.
+	// Initialized is the result of initialize.
 	Initialized = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"logging":{}},"serverInfo":{"name":"x","version":"1"}}`
-	// Discovered is the answer of a server to server/discover.
+	// Discovered is the result of server/discover.
 	Discovered = `{"supportedVersions":["2027-01-01","2026-07-28"],"capabilities":{"tools":{"listChanged":true},"prompts":{},"tasks":{}},"instructions":"i","resultType":"complete","ttlMs":60000,"cacheScope":"public"}`
-	// Tools is the list of tools of a server. The argument r of the tool region is repeated in a header.
+	// Tools is a server's tool list. The argument r of the tool region is repeated in a header.
 	Tools = `{"tools":[{"name":"safe","inputSchema":{"type":"object"}},{"name":"pay","inputSchema":{"type":"object"}},` +
 		`{"name":"region","inputSchema":{"type":"object","properties":{"r":{"type":"string","x-mcp-header":"Region"}}}}]}`
 )
 
-// Server is a fake MCP server. A test sets its functions before it sends messages. The fake records what it receives.
+// Server is a fake MCP server that records the messages it receives. A test sets its functions before it sends
+// messages.
 type Server struct {
-	// Transport is the kind of the transport: http, stdio or grpc.
+	// Transport is the name of the transport: http, stdio or grpc.
 	Transport string
-	// Open answers the request that opens a session of a client.
+	// Open answers the request that opens a client's session.
 	Open func(upstream.Request) (upstream.Answer, error)
-	// Discovery answers all requests in the gateway's own sessions. If it is nil, they are answered like those of
-	// clients.
+	// Discovery answers all requests in the gateway's own sessions. If it is nil, they are answered like clients'
+	// requests.
 	Discovery func(upstream.Request) (upstream.Answer, error)
-	// Request answers requests in sessions of clients. It sends messages before its answer with events.
+	// Request answers requests in clients' sessions. It sends messages before its answer with events.
 	Request func(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error)
-	// Listen serves the stream of a session. If it is nil, the server has no streams.
+	// Listen serves a session's stream. If it is nil, the server has no streams.
 	Listen func(ctx context.Context, to upstream.Listener) error
-	// NotifyError is the error of each notification.
+	// NotifyError is the error that each notification returns.
 	NotifyError error
 
 	t        testing.TB
@@ -49,7 +50,7 @@ type Server struct {
 	closed   int
 }
 
-// NewServer returns a server that speaks revisions with sessions, and answers every request.
+// NewServer returns a server that supports revisions with sessions and answers every request.
 func NewServer(t testing.TB) *Server {
 	s := &Server{Transport: "http", t: t}
 	s.changed = sync.NewCond(&s.mu)
@@ -74,7 +75,7 @@ func NewServer(t testing.TB) *Server {
 	return s
 }
 
-// NewModernServer returns a server that speaks only 2026-07-28, and answers every request.
+// NewModernServer returns a server that supports only 2026-07-28 and answers every request.
 func NewModernServer(t testing.TB) *Server {
 	s := NewServer(t)
 	s.Open = func(r upstream.Request) (upstream.Answer, error) {
@@ -96,17 +97,17 @@ func NewModernServer(t testing.TB) *Server {
 	return s
 }
 
-// Result returns the answer to a request with this raw result.
+// Result returns the answer to a request, with this raw result.
 func Result(r upstream.Request, result string) upstream.Answer {
 	return Raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"result":` + result + `}`)
 }
 
-// ErrorAnswer returns the answer to a request with this raw error.
+// ErrorAnswer returns the answer to a request, with this raw error.
 func ErrorAnswer(r upstream.Request, raw string) upstream.Answer {
 	return Raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":` + raw + `}`)
 }
 
-// Raw returns the answer with this text, and the status 200. It panics if the text is not valid JSON-RPC.
+// Raw returns an answer that consists of this message and status 200. It panics if the message is not valid JSON-RPC.
 func Raw(message string) upstream.Answer {
 	a, err := jsonrpc.ReadAnswer([]byte(message), jsonrpc.AnswerLimits())
 	if err != nil {
@@ -115,29 +116,28 @@ func Raw(message string) upstream.Answer {
 	return upstream.Answer{Message: a, Status: 200}
 }
 
-// Respond makes the server answer each request of a client with this raw result.
+// Respond makes the server answer each client request with this raw result.
 func (s *Server) Respond(result string) {
 	s.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 		return Result(r, result), nil
 	}
 }
 
-// Opened returns the requests that have opened sessions of clients.
+// Opened returns the requests that have opened clients' sessions.
 func (s *Server) Opened() []upstream.Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.opened)
 }
 
-// Requests returns the texts of the requests that the server has received in sessions of clients.
+// Requests returns the bodies of the requests that the server has received in clients' sessions.
 func (s *Server) Requests() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return texts(s.requests)
 }
 
-// Notified returns the texts of the notifications and responses that the server has received. It waits until there are
-// at least n.
+// Notified waits until the server has received at least n notifications and responses, and returns their bodies.
 func (s *Server) Notified(n int) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,23 +147,21 @@ func (s *Server) Notified(n int) []string {
 	return texts(s.notified)
 }
 
-// Notifications returns the notifications and responses that the server has received, as the gateway passes them to a
-// transport.
+// Notifications returns the notifications and responses that the server has received, as the transport receives them.
 func (s *Server) Notifications() []upstream.Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.notified)
 }
 
-// Forget removes the requests that the server has received in sessions of clients, so that a benchmark does not keep
-// them.
+// Forget removes the requests that the server has received in clients' sessions. Benchmarks call it to release memory.
 func (s *Server) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.requests = s.requests[:0]
 }
 
-// Closed returns how many sessions of clients were closed.
+// Closed returns the number of closed client sessions.
 func (s *Server) Closed() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +175,7 @@ func texts(all []upstream.Request) (out []string) {
 	return out
 }
 
-// transport implements [upstream.Transport], and conn implements [upstream.Conn] for a session of a client.
+// transport implements [upstream.Transport], and conn implements [upstream.Conn] for a client's session.
 type (
 	transport struct{ *Server }
 	conn      struct{ *Server }
@@ -234,7 +232,7 @@ func (c conn) Close(context.Context) error {
 	return nil
 }
 
-// discoveryConn is an upstream session of the gateway itself.
+// discoveryConn is one of the gateway's own sessions.
 type discoveryConn struct{ *Server }
 
 func (c discoveryConn) Request(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {

@@ -21,32 +21,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// errNoPolicy is the error of a policy service that does not answer.
+// errNoPolicy is the error for a policy service that does not respond.
 var errNoPolicy = errors.New("policy does not answer")
 
-// Policy is a fake policy service. It hides the tools whose names begin with "secret". A test changes its fields only
-// while no message is handled, or within [Policy.Change].
+// Policy is a fake policy service. It hides the tools with names that begin with "secret". A test changes its fields
+// only while the gateway handles no message, or within [Policy.Change].
 type Policy struct {
 	policyv1.PolicyServiceClient
 
 	// Revision is the active revision. If it is empty, the gateway caches nothing.
 	Revision string
-	// Access is the answer to CheckServer; nil fails the request. AccessOf returns the answer for a server; nil uses
-	// Access for all servers.
+	// Access is the response to CheckServer. If it is nil, the request fails. AccessOf returns the response for a server.
+	// If it is nil, all servers have Access.
 	Access   *policyv1.CheckServerResponse
 	AccessOf func(server string) *policyv1.CheckServerResponse
-	// DeniedNotifications are the notifications of MCP that policy denies. AllowedMethods are the methods that MCP does
-	// not define and that policy allows.
+	// DeniedNotifications are the MCP notifications that policy denies. AllowedMethods are the methods that MCP does not
+	// define and that policy allows.
 	DeniedNotifications, AllowedMethods []string
-	// Decision is the decision on each call; nil fails the request. Decide returns the decision on a call; nil uses
-	// Decision for all calls.
+	// Decision is the decision on each call. If it is nil, the request fails. Decide returns the decision on a call. If it
+	// is nil, all calls have Decision.
 	Decision *policyv1.Decision
 	Decide   func(*policyv1.Call) *policyv1.Decision
 	// Filter answers FilterTools.
 	Filter func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error)
 	// HidesName reports whether the name of a prompt or resource is hidden. If it is nil, FilterNames fails.
 	HidesName func(name string) bool
-	// BeforeNames is called before FilterNames is answered; nil does nothing.
+	// BeforeNames is called before FilterNames responds. It may be nil.
 	BeforeNames func(ctx context.Context)
 
 	t       testing.TB
@@ -56,13 +56,13 @@ type Policy struct {
 	names   []*policyv1.FilterNamesRequest
 }
 
-// Decided is a call on which the fake policy service has decided.
+// Decided is a call that the fake policy service has checked.
 type Decided struct {
 	Call      *policyv1.Call
 	Principal *identityv1.Principal
 }
 
-// NewPolicy returns a policy service that allows every call, and no method of MCP that needs a rule of its own.
+// NewPolicy returns a policy service that allows every call, but no MCP method that needs its own rule.
 func NewPolicy(t testing.TB) *Policy {
 	return &Policy{
 		t:        t,
@@ -72,7 +72,7 @@ func NewPolicy(t testing.TB) *Policy {
 	}
 }
 
-// FilterSecrets hides the tools whose names begin with "secret".
+// FilterSecrets hides the tools with names that begin with "secret".
 func FilterSecrets(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 	resp := new(policyv1.FilterToolsResponse)
 	for _, tool := range r.GetTools() {
@@ -81,17 +81,17 @@ func FilterSecrets(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsRespons
 	return resp, nil
 }
 
-// Change calls change while no request of the gateway is answered.
+// Change calls change while the policy service handles no request.
 func (p *Policy) Change(change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change()
 }
 
-// Allow makes policy deny none of these methods.
+// Allow sets the methods that policy allows.
 func (p *Policy) Allow(methods ...string) { p.Change(func() { p.Access.Methods = methods }) }
 
-// Decided returns the decided calls.
+// Decided returns the calls that policy has checked.
 func (p *Policy) Decided() []Decided {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +112,7 @@ func (p *Policy) NameRequests() []*policyv1.FilterNamesRequest {
 	return slices.Clone(p.names)
 }
 
-// Forget removes the decided calls, so that a benchmark does not keep them.
+// Forget removes the checked calls. Benchmarks call it to release memory.
 func (p *Policy) Forget() { p.Change(func() { p.decided = p.decided[:0] }) }
 
 // DecideCall implements policyv1.PolicyServiceClient.
@@ -189,8 +189,8 @@ func (p *Policy) CheckServer(_ context.Context, r *policyv1.CheckServerRequest, 
 	return resp, nil
 }
 
-// validate checks a request against the contract of the policy service, which refuses a request that breaks it. It does
-// nothing in benchmarks, because the check is no work of the gateway.
+// validate checks a request against the policy service's contract, as the real service does. It does nothing in
+// benchmarks, because the gateway does not do this work.
 func (p *Policy) validate(r proto.Message) error {
 	if _, isBenchmark := p.t.(*testing.B); isBenchmark {
 		return nil
@@ -202,9 +202,9 @@ func (p *Policy) validate(r proto.Message) error {
 	return nil
 }
 
-// Journal is a fake journal. It keeps the records in memory.
+// Journal is a fake journal that stores the records in memory.
 type Journal struct {
-	// Errors are the errors with which records of these kinds fail. They are kept nevertheless.
+	// Errors contains the errors for these kinds of records. The records are stored nevertheless.
 	Errors map[journal.Kind]error
 
 	mu      sync.Mutex
@@ -218,7 +218,7 @@ func (j *Journal) Records(kind journal.Kind) []journal.Record {
 	return slices.DeleteFunc(slices.Clone(j.records), func(r journal.Record) bool { return r.Kind != kind })
 }
 
-// Forget removes all records, so that a benchmark does not keep them.
+// Forget removes all records. Benchmarks call it to release memory.
 func (j *Journal) Forget() {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -42,12 +42,12 @@ type neverSentError struct{ error }
 func (e neverSentError) Unwrap() []error { return []error{ErrNeverSent, e.error} }
 
 // A Client sends requests to one server. On plain HTTP/1.1 the calling goroutine writes the request and reads the
-// response itself. The transport of net/http passes each request to two other goroutines, and this takes longer than
-// all steps of the gateway's decision on a call together.
+// response itself. The transport of net/http passes each request to two other goroutines, which takes longer than all
+// of the gateway's steps for checking a call together.
 //
-// Large requests and all requests over TLS are sent with the field transport, a transport of net/http. This transport
-// reads while it writes, so it receives the response even if the server responds before it has read the whole request.
-// A Client is safe for concurrent use.
+// Large requests and all requests over TLS are sent with the field transport, a net/http transport. It reads while it
+// writes, so it receives the response even if the server responds before it has read the whole request. A Client is
+// safe for concurrent use.
 type Client struct {
 	addr      string // empty over TLS
 	transport *http.Transport
@@ -219,8 +219,8 @@ func (w *Client) popIdle() *clientConn {
 	return c
 }
 
-// putConn stores a connection for the next request. If there are too many idle connections, or if the one that has been
-// idle longest has been idle for too long, putConn closes that one.
+// putConn stores a connection for the next request. If there are too many idle connections, or if the longest idle one
+// has been idle for too long, putConn closes that one.
 func (w *Client) putConn(c *clientConn) {
 	c.since = time.Now()
 	w.mu.Lock()

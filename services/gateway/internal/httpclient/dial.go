@@ -42,7 +42,7 @@ type Options struct {
 	Roots *x509.CertPool
 }
 
-// New returns a client for one configured endpoint. The client never connects to an address that no configuration can
+// New returns a client for one configured endpoint. The client never connects to an address that a configuration cannot
 // mean: a link-local address, or a private address to which a public name resolves.
 //
 // With a proxy, the proxy's address is checked. The endpoint's address is checked only if it is an IP address, because
@@ -155,16 +155,15 @@ func mayBePrivate(host string) bool {
 var specialRanges = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),      // RFC 791: this network
 	netip.MustParsePrefix("100.64.0.0/10"),  // RFC 6598: shared by a provider's customers, and some clouds' metadata
-	netip.MustParsePrefix("192.0.0.0/24"),   // RFC 6890: assignments of protocols
+	netip.MustParsePrefix("192.0.0.0/24"),   // RFC 6890: protocol assignments
 	netip.MustParsePrefix("198.18.0.0/15"),  // RFC 2544: benchmarks
-	netip.MustParsePrefix("240.0.0.0/4"),    // RFC 1112: reserved, and the broadcast
+	netip.MustParsePrefix("240.0.0.0/4"),    // RFC 1112: reserved, and the broadcast address
 	netip.MustParsePrefix("::/96"),          // RFC 4291: IPv4-compatible
 	netip.MustParsePrefix("64:ff9b:1::/48"), // RFC 8215: translation for local use
 	netip.MustParsePrefix("fec0::/10"),      // RFC 3879: site-local
 }
 
-// Ranges of IPv6 addresses that embed an IPv4 address. A connection to such an IPv6 address finally reaches the
-// embedded IPv4 address.
+// IPv6 ranges that embed an IPv4 address. A connection to such an address is forwarded to the embedded IPv4 address.
 var (
 	nat64  = netip.MustParsePrefix("64:ff9b::/96") // RFC 6052
 	sixTo4 = netip.MustParsePrefix("2002::/16")    // RFC 3056
@@ -188,7 +187,7 @@ func checkAddress(host, address string, private bool) error {
 	}
 }
 
-// finalAddress returns the address, without its zone, that a connection to ip finally reaches.
+// finalAddress returns the address, without its zone, to which a connection to ip is finally forwarded.
 func finalAddress(ip netip.Addr) netip.Addr {
 	ip = ip.Unmap().WithZone("")
 	raw := ip.As16()

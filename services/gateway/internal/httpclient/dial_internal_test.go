@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// Checks which addresses are refused when a configured name resolves to them during dialling (SSRF).
+// A configured host name may resolve to these addresses when the client connects (SSRF). The test checks which of them
+// are refused.
 func TestCheckAddress(t *testing.T) {
 	t.Parallel()
 	const never, ifPrivate, always = "never", "only where the host may be private", "always"
@@ -26,7 +27,7 @@ func TestCheckAddress(t *testing.T) {
 		{"192.168.0.1:80", ifPrivate},
 		{"[fd00:ec2::254]:80", ifPrivate},
 		{"[fec0::1]:80", ifPrivate},
-		{"100.100.100.200:80", ifPrivate}, // the metadata service of a cloud, in RFC 6598
+		{"100.100.100.200:80", ifPrivate}, // a cloud's metadata service, in RFC 6598
 		{"100.64.0.1:80", ifPrivate},
 		{"192.0.0.1:80", ifPrivate},
 		{"198.18.0.1:80", ifPrivate},
@@ -73,7 +74,7 @@ func TestCheckAddress(t *testing.T) {
 	}
 }
 
-// Checks that a proxy is used only for connections that are encrypted end to end, and never for an address to which no
+// A proxy is used only for connections that are encrypted end to end. It is never used for an address to which no
 // configured host may resolve.
 func TestNew_UsesProxyOnlyForHTTPS(t *testing.T) {
 	t.Parallel()
@@ -96,7 +97,7 @@ func TestNew_UsesProxyOnlyForHTTPS(t *testing.T) {
 	}
 }
 
-// Checks that the rules for a server's address also apply to a proxy's address.
+// The rules for a server's address also apply to a proxy's address.
 func TestNew_ProxyAtALinkLocalAddressIsNotDialled(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"http://169.254.169.254:3128", "http://[fe80::1]:3128", "https://0.0.0.0:3128"} {

@@ -10,10 +10,10 @@ import (
 	"strconv"
 )
 
-// A Head is the encoded head that all requests of one kind share. It is immutable.
+// A Head is an encoded request head that all requests of one kind share. It is immutable.
 type Head struct {
 	req *http.Request
-	// before and after are the parts of the head that precede and follow the length of the body.
+	// before and after are the parts of the head before and after the body's length.
 	before, after []byte
 }
 

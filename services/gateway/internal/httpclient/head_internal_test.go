@@ -29,7 +29,7 @@ func read(t *rapid.T, text []byte) (head http.Header, line, body string) {
 	return req.Header, req.Method + " " + req.Host + " " + req.RequestURI + " " + req.Proto, string(all)
 }
 
-// Checks that a server reads the same request whether this package or net/http has written it.
+// A server parses the same request, whether this package or net/http has written it.
 func TestHead_IsReadLikeOneOfNetHTTP(t *testing.T) {
 	t.Parallel()
 	name := rapid.StringMatching(`[A-Za-z][A-Za-z0-9-]{0,10}`)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Case X3. Checks that the operating system buffers only a limited part of an unread response, even if the client has
-// read earlier responses fast.
+// Case X3. The operating system buffers only a limited part of an unread response, even if the client has read earlier
+// responses fast.
 func TestClient_SystemBuffersLittleOfUnreadResponses(t *testing.T) {
 	t.Parallel()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")

@@ -11,9 +11,9 @@ import (
 const maxHops = 16
 
 // clientAddr returns the address from which a request was sent, without the port. Only trusted proxies may forward an
-// address. Starting with the connection's own address and going back through the forwarded addresses, the client's
-// address is the first one that does not belong to a trusted proxy. If the proxies forward no address, or two different
-// ones, clientAddr returns the proxy's own address.
+// address. clientAddr starts with the connection's own address and goes back through the forwarded addresses. It
+// returns the first one that does not belong to a trusted proxy. If the proxies forward no address, or two different
+// ones, it returns the proxy's own address.
 func (s *Server) clientAddr(r *http.Request) string {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {

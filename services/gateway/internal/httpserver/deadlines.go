@@ -7,8 +7,8 @@ import (
 
 const (
 	// writeTimeout is the maximum time for a client to read each piece of at most maxPiece bytes. After the first
-	// writeTimeout, the client must read at an average rate of at least minRate, in bytes per second. Only the time during
-	// which the gateway waits for the client counts. The answer as a whole has no timeout, because a call may take long.
+	// writeTimeout, the client must read at an average rate of at least minRate, in bytes per second. Only the time for
+	// which the gateway waits for the client counts. The whole answer has no timeout, because a call may take long.
 	writeTimeout = 10 * time.Second
 	maxPiece     = 64 << 10
 	minRate      = 64 << 10
@@ -20,7 +20,7 @@ func (s *Server) withWriteDeadlines(next http.Handler) http.Handler {
 		defer func() {
 			if panicked := recover(); panicked != nil {
 				s.deps.Panicked(r.Context(), panicked)
-				panic(http.ErrAbortHandler) // without this panic, the client could not notice that the answer is incomplete
+				panic(http.ErrAbortHandler) // without this panic, the client could not detect that the answer is incomplete
 			}
 		}()
 		if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {

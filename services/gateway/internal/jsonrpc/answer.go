@@ -26,8 +26,8 @@ type Answer struct {
 
 	// IsError is true if result.isError is true.
 	IsError bool
-	// ToolList is result.tools if result.tools is an array, and Tools are its elements in order. If a response to
-	// tools/list has no ToolList, it contains no tools that could be filtered.
+	// ToolList is result.tools if it is an array, and Tools contains its elements in order. If a response to tools/list
+	// has no ToolList, it contains no tools that could be filtered.
 	ToolList Span
 	Tools    []Tool
 	// Raw values of other members of the result.
@@ -101,8 +101,8 @@ func ReadAnswer(raw []byte, limits Limits) (*Answer, error) {
 }
 
 // Clean returns the edits that an answer needs before it is sent to a client. They remove the members of every _meta
-// and of error.data whose keys begin with "dev.sluice/" in any case, because only the gateway may send such members.
-// They also remove the tools for which hide returns true; a nil hide removes no tools. A caller may add further edits
+// and of error.data whose keys begin with "dev.sluice/" in any case, because only the gateway may send them. They also
+// remove the tools for which hide returns true. If hide is nil, no tools are removed. A caller may add further edits
 // before it passes all of them to [ApplyEdits].
 func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 	var hidden []item
@@ -127,7 +127,7 @@ func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 	return removeItems(edits, a.Raw, visible)
 }
 
-// WithID returns a copy of a response with another raw id and with the edits of [Answer.Clean] for a nil hide applied.
+// WithID returns a copy of a response with another raw id, after applying the edits of [Answer.Clean] for a nil hide.
 // All other bytes are unchanged. Every span has its new position, so the copy need not be parsed. For any other kind of
 // message WithID returns [ErrSplice].
 func (a *Answer) WithID(id []byte) (*Answer, error) {

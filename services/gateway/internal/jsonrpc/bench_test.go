@@ -13,8 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// call returns a tools/call of about the given size in bytes, with strings, numbers and nested objects as in the calls
-// of agents.
+// call returns a tools/call of about size bytes. It contains strings, numbers and nested objects, as agents' calls do.
 func call(size int) []byte {
 	var b strings.Builder
 	b.WriteString(`{"jsonrpc":"2.0","id":17,"method":"tools/call","params":{"name":"write_file","arguments":{"path":"/srv/data/report.txt","rows":[null`)
@@ -51,8 +50,8 @@ func BenchmarkParse(b *testing.B) {
 	}
 }
 
-// BenchmarkFloor measures a lower bound for BenchmarkParse: jsontext reads the same messages in strict mode, token by
-// token, without the parser's additional checks.
+// BenchmarkFloor measures a lower bound for BenchmarkParse. In it, jsontext reads the same messages in strict mode,
+// token by token, without the parser's additional checks.
 func BenchmarkFloor(b *testing.B) {
 	for _, c := range calls {
 		b.Run(c.name, func(b *testing.B) {
@@ -76,7 +75,7 @@ func BenchmarkFloor(b *testing.B) {
 	}
 }
 
-// modern is a small call as clients of 2026-07-28 send it.
+// modern is a small call in the form of revision 2026-07-28.
 const modern = `{"jsonrpc":"2.0","id":"a7","method":"tools/call","params":{"name":"read_file","arguments":{"path":"/srv/a"},` +
 	`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},` +
 	`"io.modelcontextprotocol/clientInfo":{"name":"agent","version":"1.0"},"dev.sluice/run":"run-1",` +
@@ -137,7 +136,7 @@ func BenchmarkReadAnswer(b *testing.B) {
 	}
 }
 
-// Case X1. BenchmarkEndlessNumber measures a message that is refused because of one long number.
+// Case X1. BenchmarkEndlessNumber measures the refusal of a message with one long number.
 func BenchmarkEndlessNumber(b *testing.B) {
 	raw := []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":{"n":1e-` + strings.Repeat("9", 3<<20) + `}}}`)
 	b.SetBytes(int64(len(raw)))

@@ -15,12 +15,12 @@ const (
 	protocolPrefix = "io.modelcontextprotocol/"
 )
 
-// withoutSessions is the revision in which resources/subscribe and resources/unsubscribe do not exist. In this
-// revision, these are unknown methods whose requests need no URI.
+// withoutSessions is the revision without resources/subscribe and resources/unsubscribe. In this revision, requests
+// with these methods need no URI, because the methods are unknown.
 const withoutSessions = "2026-07-28"
 
-// Protocol fields, keyed by their folded spelling. A key that folds to one of these fields must be equal to the field,
-// because a parser that ignores case would mistake any other spelling for the field.
+// Protocol fields by their folded spelling. A key that folds to one of these fields must be equal to it, because a
+// parser that ignores case would mistake another spelling for the field.
 var (
 	envelopeFields = foldTable("jsonrpc", "id", "method", "params", "result", "error")
 
@@ -50,8 +50,8 @@ var (
 
 	toolFields = foldTable("name")
 
-	// methods are the methods of all revisions. A server that ignores case would mistake a different spelling for one of
-	// these methods, although other policy rules apply to that spelling.
+	// methods are the methods of all revisions. A server that ignores case would mistake another spelling for one of them,
+	// although other policy rules apply to that spelling.
 	methods = foldTable(mcpmethod.All()...)
 )
 
@@ -73,9 +73,10 @@ func isVariant(table map[string]string, key []byte) bool {
 	return known && field != string(key)
 }
 
-// fold appends key to dst, and replaces each character that a parser may mistake for an ASCII letter by that letter in
-// lower case. According to Unicode's simple case folding, these characters are the capital letters, the long s and the
-// Kelvin sign. The Turkish dotted I and dotless i are included because Java's equalsIgnoreCase treats them as an i.
+// fold appends key to dst, and replaces each character that a parser may mistake for an ASCII letter with that letter
+// in lower case. According to Unicode's simple case folding, these characters are the capital letters, the long s and
+// the Kelvin sign. The Turkish dotted I and dotless i are included, because Java's equalsIgnoreCase treats them as an
+// i.
 func fold(dst, key []byte) []byte {
 	for i := 0; i < len(key); i++ {
 		c := key[i]
@@ -102,8 +103,8 @@ func fold(dst, key []byte) []byte {
 	return dst
 }
 
-// Fold returns a key in which each character that a parser may mistake for an ASCII letter is replaced by that letter
-// in lower case. A parser that ignores case treats two keys as equal if they have the same folded form.
+// Fold returns key after replacing each character that a parser may mistake for an ASCII letter with that letter in
+// lower case. A parser that ignores case treats two keys as equal if their folded forms are equal.
 func Fold(key string) string { return string(fold(nil, []byte(key))) }
 
 func foldsToPrefix(key []byte, prefix string) bool {

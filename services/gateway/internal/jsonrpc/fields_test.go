@@ -77,7 +77,7 @@ func TestParse_CaseVariantsOfFieldsAreRefused(t *testing.T) {
 	}
 }
 
-// Case P3. Checks that a key that no parser mistakes for a protocol field is accepted where unknown keys are allowed.
+// Case P3. A key that no parser mistakes for a protocol field is accepted where unknown keys are allowed.
 func TestParse_KeysThatResembleFieldsAreAccepted(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"names", "nam", "Naming", "meta", "_metas", "URL", "x-name", "uri2", "ｎame", "nаme", " name", "name ", "", "Extra", strings.Repeat("N", 200)} {
@@ -171,7 +171,7 @@ func TestParse_InvalidTextIsRefused(t *testing.T) {
 	accepted(t, toolCall(`{"v":"é€😀\u00e9\u20ac\ud83d\ude00\uFEFF`+"\ufeff\x7f\u2028"+`\n\u0000\"\\\/\b\f\r\t"}`))
 }
 
-// Case P13. Checks that a tool name that resembles another name is either refused or read exactly as written.
+// Case P13. A tool name that resembles another name is either refused or parsed exactly as written.
 func TestParse_LookAlikeToolNamesAreNotConfused(t *testing.T) {
 	t.Parallel()
 	names := []string{
@@ -204,7 +204,7 @@ func TestParse_LookAlikeToolNamesAreNotConfused(t *testing.T) {
 	}
 }
 
-// Case P13. Checks that a method that resembles another method is either refused or read exactly as written.
+// Case P13. A method that resembles another method is either refused or parsed exactly as written.
 func TestParse_LookAlikeMethodsAreNotConfused(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{

@@ -20,8 +20,8 @@ func (t Trace) fields() [traceFields][2]string {
 }
 
 // Outgoing returns the message in the form in which the gateway sends it to a server. It removes every "dev.sluice/"
-// member of _meta. It replaces each trace context member of m by the value in t, or removes it if that value is empty.
-// It adds no missing members. If claims is not nil, it is a raw object that replaces the client's declared
+// member of _meta. It replaces each trace context member of m with the value in t, or removes it if that value is
+// empty. It adds no missing members. If claims is not nil, it is a raw object that replaces the client's declared
 // capabilities.
 //
 // All other bytes are unchanged. Every span and string of the result refers to the new bytes, so the result need not be
@@ -73,8 +73,8 @@ func (m *Message) outgoing(t Trace, claims []byte) (edits []Edit, removed int) {
 	return edits, len(out)
 }
 
-// replacedValue returns the value of a trace member after its replacement by text. It returns "" if m does not have the
-// member or text is longer than most.
+// replacedValue returns the value of a trace member after it was replaced with text. It returns "" if m does not have
+// the member or text is longer than most.
 func (m *Message) replacedValue(field int, text string, most int) string {
 	if !m.Meta.trace[field].Present() || len(text) > most || quote(text) == nil {
 		return ""
@@ -92,10 +92,11 @@ func (m *Message) spans() [17]*Span {
 // ErrMemberExists means that a member cannot be added because the message already has it. Compare with errors.Is.
 var ErrMemberExists = errors.New("the message already has a member that would be added")
 
-// WithMeta returns a request in the form for a server without sessions. It adds the members in meta to _meta, where
-// each request repeats the values that a session would declare, and the members in params to the request's params (MCP
-// 2026-07-28, Requests). meta and params contain raw members separated by commas, and meta must not be empty. All other
-// bytes are unchanged. The result is parsed again. WithMeta returns [ErrMemberExists], [ErrSplice] or an [*Error].
+// WithMeta returns a request in the form for a server without sessions (MCP 2026-07-28, Requests). It adds the members
+// in meta to _meta, in which each request repeats the values that a session would declare. It adds the members in
+// params to the request's params. meta and params contain raw members separated by commas, and meta must not be empty.
+// All other bytes are unchanged. The result is parsed again. WithMeta returns [ErrMemberExists], [ErrSplice] or an
+// [*Error].
 func (m *Message) WithMeta(meta, params []byte) (*Message, error) {
 	if m.Meta.ProtocolVersion != "" || m.Meta.Capabilities.Present() || m.clientInfo.Present() && m.Method != "initialize" || m.members(m.Params, paramsAgain) != nil {
 		return nil, ErrMemberExists
@@ -114,8 +115,8 @@ func (m *Message) WithMeta(meta, params []byte) (*Message, error) {
 
 // WithoutClientMeta returns a request in the form for a server with sessions. It removes the _meta members that
 // describe the client and the revision, because a session declares these once. It also removes the responses and the
-// state of a repeated request (MCP 2026-07-28, Requests and Multi Round-Trip Requests). All other bytes are unchanged.
-// The result is parsed again.
+// state from a repeated request (MCP 2026-07-28, Requests and Multi Round-Trip Requests). All other bytes are
+// unchanged. The result is parsed again.
 func (m *Message) WithoutClientMeta() (*Message, error) {
 	edits := removeItems(nil, m.Raw, m.members(m.Meta.Object, metaOfRequests))
 	return m.reparsed(append(edits, removeItems(nil, m.Raw, m.members(m.Params, paramsAgain))...))
@@ -215,9 +216,9 @@ func braced(members []byte) []byte {
 	return append(append([]byte{'{'}, members...), '}')
 }
 
-// Client returns the name and version that the client declares in initialize or otherwise in
-// "io.modelcontextprotocol/clientInfo" of _meta. A value that is absent, not a string or longer than 128 bytes is
-// returned as "". The values are not verified and identify no caller.
+// Client returns the name and version that the client declares in initialize, or otherwise in
+// "io.modelcontextprotocol/clientInfo" of _meta. If a value is absent, is not a string or is longer than 128 bytes,
+// Client returns "" for it. The values are not verified and identify no caller.
 func (m *Message) Client() (name, version string) {
 	passed := Limits{Bytes: math.MaxInt, Depth: math.MaxInt, Tokens: math.MaxInt, KeyBytes: math.MaxInt, NumberBytes: math.MaxInt}
 	p := parser{scanner: scanner{raw: m.Raw, pos: m.clientInfo.Start, limits: passed, client: true}}

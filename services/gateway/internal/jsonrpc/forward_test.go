@@ -2,8 +2,8 @@ package jsonrpc_test
 
 import "testing"
 
-// Checks that WithoutRetryMembers removes the state and the responses from a repeated request at any position, and
-// changes nothing else.
+// WithoutRetryMembers removes the state and the responses from a repeated request at any position, and changes nothing
+// else.
 func TestWithoutRetryMembers_RestoresFirstForm(t *testing.T) {
 	t.Parallel()
 	const state = `"requestState":"s"`
@@ -29,7 +29,7 @@ func TestWithoutRetryMembers_RestoresFirstForm(t *testing.T) {
 	}
 }
 
-// Checks that a task id is read only for methods under tasks/, and that it must be a string.
+// A task id is parsed only for methods under tasks/. It must be a string.
 func TestParse_TaskMethodsNeedATaskID(t *testing.T) {
 	t.Parallel()
 	for method, want := range map[string]string{"tasks/get": "ä", "tasks/own": "ä", "prompts/list": ""} {

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// The fuzz tests compare the parser with the standard package encoding/json. That package uses the last of two equal
-// keys and ignores the case of keys. If the parser accepts a message, both must have read the same content.
+// The fuzz tests compare the parser with the standard package encoding/json, which uses the last of two equal keys and
+// ignores the case of keys. If the parser accepts a message, both must parse the same content.
 
 // decode decodes raw with encoding/json. It keeps the spelling of numbers.
 func decode(t *testing.T, raw []byte, into any) {
@@ -37,7 +37,7 @@ func tree(t *testing.T, raw []byte) (value any) {
 	return value
 }
 
-// caseInsensitive is a message as read by a program that ignores the case of keys.
+// caseInsensitive is a message as parsed by a program that ignores the case of keys.
 type caseInsensitive struct {
 	Method  any
 	ID      any
@@ -58,7 +58,7 @@ func same(t *testing.T, raw []byte, what string, got, want any) {
 	}
 }
 
-// sameAsStandard reports an error unless encoding/json and the parser read the same content in raw.
+// sameAsStandard reports a test error unless encoding/json and the parser parse the same content from raw.
 func sameAsStandard(t *testing.T, m *jsonrpc.Message) {
 	t.Helper()
 	var other caseInsensitive
@@ -88,7 +88,8 @@ func sameAsStandard(t *testing.T, m *jsonrpc.Message) {
 	same(t, m.Raw, "the progress token", tree(t, m.Meta.ProgressToken.Of(m.Raw)), meta["progressToken"])
 }
 
-// expectedOutgoing returns the expected result of Outgoing, computed from the values that encoding/json has decoded.
+// expectedOutgoing returns the expected result of Outgoing. It computes it from the values that encoding/json has
+// decoded.
 func expectedOutgoing(message map[string]any, trace jsonrpc.Trace) map[string]any {
 	params, _ := message["params"].(map[string]any)
 	meta, _ := params["_meta"].(map[string]any)
@@ -286,7 +287,7 @@ func checkReadAnswer(t *testing.T, raw []byte) {
 	same(t, raw, "the id", tree(t, a.ID.Of(raw)), other.ID)
 }
 
-// checkAddressed compares the result of WithID with a new parse of its bytes.
+// checkAddressed parses the bytes that WithID returns and compares the two results.
 func checkAddressed(t *testing.T, a *jsonrpc.Answer) {
 	t.Helper()
 	roomy := jsonrpc.AnswerLimits()

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// generator generates messages that two parsers may read differently, and some messages that no parser accepts.
+// generator generates messages. Two parsers may parse some of them differently, and no parser accepts some others.
 type generator struct{ *rand.Rand }
 
 func one[T any](d generator, of ...T) T { return of[d.IntN(len(of))] }
@@ -66,7 +66,7 @@ func (d generator) member(key, value string) string {
 	return d.space() + d.spelled(key) + d.space() + d.pick(":", 800, "=", "::", "") + d.space() + value
 }
 
-// spelled returns a key as JSON, sometimes in a spelling that only some parsers take for the same key.
+// spelled returns a key as JSON, sometimes in a spelling that only some parsers treat as the same key.
 func (d generator) spelled(key string) string {
 	if !d.rarely(90) {
 		return `"` + key + `"`

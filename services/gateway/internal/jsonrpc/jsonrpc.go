@@ -1,12 +1,12 @@
 // Package jsonrpc is the gateway's strict parser for JSON-RPC. It reads the bytes of one message once. It either
-// refuses the message with a code, or returns the position of each part in the message. Therefore the gateway forwards
-// the same bytes that it has evaluated, except for the replacements by [ApplyEdits].
+// refuses the message with a code, or returns the position of each part in the message. So the gateway forwards the
+// same bytes that it has evaluated, except for the edits that [ApplyEdits] applies.
 //
 // [Parse] reads a message from a client and enforces all rules for clients. [ReadAnswer] reads a message from a server.
 // It requires unambiguous JSON, and finds the parts that the gateway must read or remove.
 //
 // The package has its own scanner, because the scanner must count tokens, nesting levels and keys while it reads, and
-// must report which rule was broken. Fuzz tests compare the scanner with the strict mode of jsontext. The package has
+// must report which rule was violated. Fuzz tests compare the scanner with the strict mode of jsontext. The package has
 // no state, so all functions are safe for concurrent use.
 package jsonrpc
 
@@ -63,7 +63,7 @@ func (k Kind) String() string {
 	return "invalid"
 }
 
-// Limits limit one message. Each field is the largest accepted value. With the zero Limits, every message is refused.
+// Limits limit one message. Each field is the maximum accepted value. With the zero Limits, every message is refused.
 type Limits struct {
 	// Bytes is the length of the whole message.
 	Bytes int
@@ -74,7 +74,7 @@ type Limits struct {
 	// KeyBytes is the length of one key in UTF-8, with escapes resolved.
 	KeyBytes int
 	// NumberBytes is the length of a number as written. It is limited because the running time of exact parsers grows
-	// faster than the length of a number.
+	// faster than linearly with the length.
 	NumberBytes int
 	// IDBytes is the length of a string id in UTF-8, with escapes resolved. It also limits progress tokens.
 	IDBytes int
@@ -93,11 +93,11 @@ func AnswerLimits() Limits {
 
 // An Error is the reason for which a message was refused. It never quotes the message, so it may be logged and shown.
 type Error struct {
-	// Code is the code of the broken rule.
+	// Code is the code of the violated rule.
 	Code commonv1.Code
-	// Detail is a sentence for people. It never contains parts of the message.
+	// Detail is a sentence for users. It never contains parts of the message.
 	Detail string
-	// Offset is the position in the message where the parser stopped, in bytes.
+	// Offset is the position at which the parser stopped, in bytes.
 	Offset int
 }
 

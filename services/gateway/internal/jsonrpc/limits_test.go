@@ -43,7 +43,7 @@ func TestParse_DepthIsLimited(t *testing.T) {
 	forms := [][]string{{"[_]"}, {`{"a":_}`}, {"[_]", `{"a":_}`}, {`[1,{},[],_]`, `{"b":[{}],"a":_,"c":[]}`, "[_,2]"}}
 	places := []struct {
 		raw   string
-		above int // the number of levels around the value
+		above int // the number of levels that enclose the value
 		code  commonv1.Code
 	}{
 		{toolCall(`{"v":_}`), 3, 0},
@@ -116,7 +116,7 @@ func TestParse_TokensAreLimited(t *testing.T) {
 	})
 }
 
-// Case P11. Checks that a key that is too long or contains control characters is refused.
+// Case P11. A key that is too long or contains control characters is refused.
 func TestParse_KeysAreLimited(t *testing.T) {
 	t.Parallel()
 	const code = commonv1.Code_CODE_JSON_KEY
@@ -183,8 +183,8 @@ func TestParse_HostileInputNeedsLittleMemory(t *testing.T) {
 	cases := []struct {
 		name  string
 		raw   string
-		read  int    // the maximum number of bytes that the parser may read
-		bytes uint64 // the maximum number of bytes that the parser may allocate
+		read  int    // maximum number of bytes that the parser may read
+		bytes uint64 // maximum number of bytes that the parser may allocate
 	}{
 		{"65 levels", toolCall(`{"v":` + strings.Repeat("[", 1<<20)), 256, 4 << 10},
 		{"65 objects", toolCall(`{"v":` + strings.Repeat(`{"v":`, 1<<19)), 512, 8 << 10},

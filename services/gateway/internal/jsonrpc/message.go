@@ -28,14 +28,13 @@ type Message struct {
 	// Result and Error are objects. A response has exactly one of them.
 	Result, Error Span
 
-	// Name is params.name of tools/call, params.name of prompts/get, or params.ref.name of a completion for a prompt. It
-	// is empty for other methods. The name of a tool matches the grammar of tool names; the name of a prompt may be any
-	// string.
+	// Name is params.name of tools/call or prompts/get, or params.ref.name of a completion for a prompt. It is empty for
+	// other methods. A tool's name matches the grammar of tool names. A prompt's name may be any string.
 	Name string
 	// NameValue is the raw value of params.name. To rename the target, replace it with [ApplyEdits].
 	NameValue Span
-	// URI is params.uri of the methods under resources/, or params.ref.uri of a completion for a resource, which may be
-	// a URI template. It is empty for other methods.
+	// URI is params.uri of the methods under resources/, or params.ref.uri of a completion for a resource, which may be a
+	// URI template. It is empty for other methods.
 	URI string
 	// Ref is the reference type of a completion: [RefPrompt] or [RefResource]. It is empty for an unknown type and for
 	// other methods.
@@ -79,7 +78,8 @@ type Message struct {
 	paramCount int  // the number of members of params
 }
 
-// Clone returns a copy of m that shares no memory with m. Use it if the message must outlive the buffer with its bytes.
+// Clone returns a copy of m that shares no memory with m. It is needed if the message must outlive the buffer with its
+// bytes.
 func (m *Message) Clone() *Message {
 	own := *m
 	own.Raw = bytes.Clone(m.Raw)

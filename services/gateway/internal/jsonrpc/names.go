@@ -32,7 +32,8 @@ func (n *nameStack) at(i int) []byte {
 	return n.far[i-len(n.near)]
 }
 
-// maxNames is the maximum total number of keys in all open objects. In memory, each key takes a multiple of its length.
+// maxNames is the maximum total number of keys in all open objects. It is limited because a key uses several times its
+// length in memory.
 const maxNames = 100_000
 
 // linearKeys is the maximum number of keys for which each new key is compared with all previous keys of the object. In

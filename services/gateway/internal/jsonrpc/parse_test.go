@@ -15,7 +15,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// Codes that several tests use.
 const (
 	dup       = commonv1.Code_CODE_JSON_DUPLICATE_KEY
 	trailing  = commonv1.Code_CODE_JSON_TRAILING
@@ -216,7 +215,7 @@ func TestParse_BatchesAreRefused(t *testing.T) {
 	refused(t, batches)
 }
 
-// Case P6. Checks that an id is refused unless it is a short string or a safe integer.
+// Case P6. An id is refused unless it is a short string or a safe integer.
 func TestParse_InvalidIDsAreRefused(t *testing.T) {
 	t.Parallel()
 	odd := []string{
@@ -278,7 +277,7 @@ func TestParse_MissingAndUnexpectedIDsAreRefused(t *testing.T) {
 	}
 }
 
-// Case P7. Checks that arguments are refused unless they are an object or null.
+// Case P7. Arguments are refused unless they are an object or null.
 func TestParse_ArgumentsMustBeAnObject(t *testing.T) {
 	t.Parallel()
 	for _, value := range []string{`[]`, `[{}]`, `"x"`, `"{}"`, `1`, `0`, `true`, `false`, `""`} {
@@ -312,7 +311,7 @@ func TestParse_ArgumentsMustBeAnObject(t *testing.T) {
 	}
 }
 
-// Case P8. Checks that a number is refused if it is not finite, or if it is an integer that does not fit into int64.
+// Case P8. A number is refused if it is not finite, or if it is an integer outside the range of int64.
 func TestParse_NumbersOutOfRangeAreRefused(t *testing.T) {
 	t.Parallel()
 	bad := []string{
@@ -352,8 +351,8 @@ func TestParse_NumbersOutOfRangeAreRefused(t *testing.T) {
 	accepted(t, `{"jsonrpc":"2.0","id":1,"result":{"content":{"n":1e400,"m":18446744073709551616}}}`)
 }
 
-// Case X1. Checks that numbers are limited to 64 bytes. The running time of exact parsers, in the gateway and in
-// servers, grows faster than the length of a number.
+// Case X1. Numbers are limited to 64 bytes, because the running time of exact parsers, in the gateway and in servers,
+// grows faster than linearly with the length.
 func TestParse_NumbersAreLimitedTo64Bytes(t *testing.T) {
 	t.Parallel()
 	places := []string{
@@ -383,8 +382,8 @@ func TestParse_NumbersAreLimitedTo64Bytes(t *testing.T) {
 	}
 }
 
-// Case P8. The parser determines from a number's digits whether the number is finite. Checks that the result always
-// agrees with parsing the number as a float64.
+// Case P8. The parser determines from a number's digits whether the number is finite. The result must always agree with
+// parsing the number as a float64.
 func TestParse_FiniteNumbersAreThoseOfFloat64(t *testing.T) {
 	t.Parallel()
 	digits, exponents := rapid.StringMatching(`[0-9]{0,20}`), rapid.StringMatching(`[eE][+-]?(2[4-9][0-9]|3[0-3][0-9]|[0-9]{1,6})`)

@@ -25,8 +25,8 @@ import (
 // readerMessages is the number of random messages that TestReadersAgree checks.
 var readerMessages = flag.Int("messages", 100_000, "how many messages other readers read in TestReadersAgree")
 
-// A reader is a program that parses messages like a server. For each message it prints a canonical form of the parsed
-// value.
+// A reader is a process that parses messages as a server would. For each message it prints a canonical form of the
+// parsed value.
 type reader struct {
 	name string
 	in   *bufio.Writer
@@ -68,7 +68,7 @@ func startReader(t testing.TB, name string, command ...string) *reader {
 	return &reader{name, bufio.NewWriterSize(in, 1<<20), bufio.NewScanner(out)}
 }
 
-// read sends messages to a reader, and returns the line that the reader prints for each message.
+// read sends messages to a reader and returns the line that it prints for each.
 func (r *reader) read(t testing.TB, texts [][]byte) (printed []string) {
 	t.Helper()
 	wrote := make(chan error, 1)
@@ -153,7 +153,7 @@ func sign(n float64) float64 {
 	return 1
 }
 
-// typed is a message as a Go server reads it. The parser of such a server ignores the case of keys.
+// typed is a message as parsed by a Go server, whose parser ignores the case of keys.
 type typed struct {
 	Version string          `json:"jsonrpc"`
 	ID      json.RawMessage `json:"id"`
@@ -178,8 +178,8 @@ type completing struct {
 	} `json:"ref"`
 }
 
-// differs describes how the sent message, as a Go server reads it, differs from the message that policy evaluates. It
-// returns "" if there is no difference.
+// differs compares the message that policy has evaluated with the sent message, as parsed by a Go server. It describes
+// the difference, or returns "" if there is none.
 func differs(judged, sent *jsonrpc.Message) string {
 	var got typed
 	if err := json.Unmarshal(sent.Raw, &got); err != nil {
@@ -207,7 +207,7 @@ func differs(judged, sent *jsonrpc.Message) string {
 		if err := json.Unmarshal(got.Params, &name); err != nil {
 			return err.Error()
 		}
-	case strings.HasPrefix(judged.Method, "resources/") && judged.URI != "": // this includes unknown methods
+	case strings.HasPrefix(judged.Method, "resources/") && judged.URI != "": // includes unknown methods
 		if err := json.Unmarshal(got.Params, &at); err != nil {
 			return err.Error()
 		}
@@ -231,8 +231,8 @@ func differs(judged, sent *jsonrpc.Message) string {
 	return ""
 }
 
-// Checks that each message that the gateway sends to a server has only one meaning: parsers in Go, Node and Python must
-// read the same content as the gateway.
+// Each message that the gateway sends to a server has only one meaning: parsers in Go, Node and Python must parse the
+// same content as the gateway.
 func TestReadersAgree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a while")
@@ -276,7 +276,7 @@ func TestReadersAgree(t *testing.T) {
 	t.Logf("of %d messages %d went on, and all readers read the same in each", *readerMessages, accepted)
 }
 
-// FuzzReadersAgree is TestReadersAgree for messages of the fuzzer.
+// FuzzReadersAgree is like TestReadersAgree, with messages from the fuzzer.
 func FuzzReadersAgree(f *testing.F) {
 	others := otherReaders(f)
 	draw := generator{rand.New(rand.NewPCG(1, 2))}

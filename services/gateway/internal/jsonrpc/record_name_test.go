@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// Case X9. Checks that records contain shortened names, and URIs without the parts that may contain a secret.
+// Case X9. Records contain shortened names. URIs in records have no parts that may contain a secret.
 func TestRecordName_ShortensNamesAndRemovesSecrets(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é", 200)

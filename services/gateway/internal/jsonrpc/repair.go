@@ -15,11 +15,11 @@ type repairState struct {
 	null item
 }
 
-// Repair repairs the response to a request, in raw itself, if the response breaks the rules of JSON or JSON-RPC in one
-// of these two ways, which occur in some servers:
+// Repair repairs the response to a request, in raw itself, if the response violates the rules of JSON or JSON-RPC in
+// one of these two ways, which occur in some servers:
 //   - `"error": null` next to a result is overwritten with spaces.
-//   - A lone surrogate, such as the escape \ud83d, is replaced by \ufffd in string values of content or
-//     structuredContent in the result of tools/call. Surrogates in keys, and in all other members, are not replaced.
+//   - A lone surrogate, such as the escape \ud83d, is replaced with \ufffd in string values of content or
+//     structuredContent in the result of tools/call. Surrogates in keys and in all other members are not replaced.
 //
 // methodOf returns the method of the request with this raw id, or "" if there is none. Repair reports whether it has
 // repaired raw. If it has not, raw must no longer be used. A message with any other fault is not repaired. A repaired

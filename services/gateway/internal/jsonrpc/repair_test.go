@@ -13,8 +13,7 @@ import (
 
 func called([]byte) string { return "tools/call" }
 
-// Case U2. Checks that Repair repairs only the two faults that it documents, and only in the response to a request that
-// was sent.
+// Case U2. Repair repairs only the two faults that it documents, and only in the response to a request that was sent.
 func TestRepair_OnlyTwoFormsAreRepaired(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ raw, method, want string }{

@@ -4,7 +4,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// A section is an object in a message from a server whose members the protocol defines.
+// A section is an object in a server's message with members that the protocol defines.
 type section uint8
 
 const (
@@ -28,7 +28,7 @@ func (in section) table() map[string]string {
 	return envelopeFields
 }
 
-// section reads an object whose members the protocol defines.
+// section reads an object with members that the protocol defines.
 func (r *reader) section(in section) (Span, error) {
 	start := r.pos
 	if r.peek() != '{' {
@@ -192,8 +192,8 @@ func (r *reader) resultField(f *frame) (err error) {
 	return err
 }
 
-// maxReserved is the maximum number of members in a message whose keys only the gateway may send. The number is limited
-// because the edit that removes a member takes more memory than the member.
+// maxReserved is the maximum number of a message's members with keys that only the gateway may send. It is limited
+// because the edit that removes a member uses more memory than the member.
 const maxReserved = 1_000
 
 // maxTools is the maximum number of elements in result.tools.
@@ -263,8 +263,8 @@ func (r *reader) tool(field string, fields map[string]string) (Tool, error) {
 	}
 }
 
-// maxInputs is the maximum number of requests in result.inputRequests. The number is limited because policy evaluates
-// each request.
+// maxInputs is the maximum number of requests in result.inputRequests. It is limited because policy evaluates each
+// request.
 const maxInputs = 100
 
 func (r *reader) inputs() (err error) {

@@ -30,7 +30,7 @@ func (s *scanner) quoted() (body []byte, escaped bool, err error) {
 	return s.raw[start:end:end], escaped, nil
 }
 
-// skipPlain is [plainEnd] for the rest of the message. Because the rest may be long, skipPlain yields the processor
+// skipPlain is like [plainEnd] for the rest of the message. The rest may be long, so skipPlain yields the processor
 // after every maxPart bytes.
 func (s *scanner) skipPlain(i int) int {
 	for {

@@ -16,21 +16,21 @@ type scanner struct {
 	raw    []byte
 	pos    int
 	limits Limits
-	// client is true for a message from a client, for whose keys additional rules apply. It is false for a message from a
+	// client is true for a message from a client, to whose keys additional rules apply. It is false for a message from a
 	// server. In such a message, the scanner collects in reserved the members that only the gateway may send.
 	client bool
 
 	depth  int
 	tokens int
 	stint  gosched.Work
-	// outOfRange is the position of the first number that is not finite, or is an integer that does not fit into int64. It
-	// is -1 if there is no such number. Whether these numbers are allowed depends on the kind of the message, which is
-	// known only at its end. After outOfRange is set, numbers are no longer checked.
+	// outOfRange is the position of the first number that is not finite, or is an integer outside the range of int64. It
+	// is -1 if there is no such number. Whether such numbers are allowed depends on the kind of message, which is known
+	// only at its end. After outOfRange is set, numbers are no longer checked.
 	outOfRange int
 	// controls is false if keys can contain control characters only as escapes.
 	controls bool
 	names    nameStack
-	// text is the buffer for the decoded strings.
+	// text is the buffer for decoded strings.
 	text []byte
 	// reserved contains the members that only the gateway may send, sorted by position.
 	reserved []item

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// A Sketch describes a message that cannot be parsed. It is only used to find the request whose answer is unusable. No
-// other content of the message may be used.
+// A Sketch describes a message that cannot be parsed. It is used only to find the request that has the unusable answer.
+// No other content of the message may be used.
 type Sketch struct {
 	// ID is the raw id, which is a string or a number. It is nil if the id is absent or null.
 	ID []byte
@@ -131,8 +131,8 @@ func NumberIn(id []byte) []byte {
 	return id[1 : len(id)-1]
 }
 
-// UnquoteID replaces the id of an answer, in a.Raw itself, if the id is a string with the decimal form of sent. sent is
-// the raw id of the request. UnquoteID reports whether the id now equals sent.
+// UnquoteID replaces an answer's id, in a.Raw itself, if the id is a string with the decimal form of sent. sent is the
+// request's raw id. UnquoteID reports whether the id now equals sent.
 func (a *Answer) UnquoteID(sent []byte) bool {
 	id := a.ID.Of(a.Raw)
 	if number := NumberIn(id); number != nil && isInteger(sent) && bytes.Equal(number, sent) {
@@ -143,8 +143,8 @@ func (a *Answer) UnquoteID(sent []byte) bool {
 	return SameID(id, sent)
 }
 
-// Integer returns the integer in a raw id, regardless of its spelling, such as 7 for 7.0 or " 07". Integer is only used
-// to find the request whose answer has an unusable id.
+// Integer returns the integer in a raw id, regardless of its spelling, such as 7 for 7.0 or " 07". It is used only to
+// find the request whose answer has an unusable id.
 func Integer(id []byte) (n int64, ok bool) {
 	f, err := strconv.ParseFloat(string(bytes.Trim(id, `" `)), 64)
 	if n = int64(f); err != nil || len(id) > 64 || float64(n) != f || n > 1<<53 || n < -(1<<53) {

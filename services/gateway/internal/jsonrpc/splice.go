@@ -8,21 +8,21 @@ import (
 	"sort"
 )
 
-// An Edit replaces the bytes in Span by the bytes in With. If Span is empty, the Edit inserts bytes. If With is empty,
-// the Edit removes bytes.
+// An Edit replaces the bytes in Span with the bytes in With. If Span is empty, the Edit inserts bytes. If With is
+// empty, the Edit removes bytes.
 type Edit struct {
 	Span Span
 	With []byte
 }
 
-// ErrSplice means that edits for [ApplyEdits] or [PlanEdits] overlap or are outside of the message.
+// ErrSplice means that edits for [ApplyEdits] or [PlanEdits] overlap or are outside the message.
 var ErrSplice = errors.New("edits overlap or lie outside of the message")
 
 // ApplyEdits returns a copy of raw with the edits applied, or raw itself if there are no edits. The order of the edits
 // does not matter, except that insertions at the same position keep their order. All other bytes are unchanged.
 //
-// Therefore the result of edits to a valid message is valid if each edit was returned by this package or replaces a
-// value by a value of the same kind, and if the limits allow the added bytes.
+// If raw is valid, the result is valid under two conditions: each edit was returned by this package or replaces a value
+// with a value of the same kind, and the limits allow the added bytes.
 func ApplyEdits(raw []byte, edits ...Edit) ([]byte, error) {
 	parts, err := PlanEdits(raw, edits...)
 	if err != nil {
@@ -55,7 +55,7 @@ func PlanEdits(raw []byte, edits ...Edit) ([][]byte, error) {
 // shifts maps positions before the edits to positions after the edits.
 type shifts []shift
 
-// shift means that all bytes at or after the position from move by the number of bytes by.
+// shift means that all bytes at or after the position from move by the number of bytes in by.
 type shift struct{ from, by int }
 
 func shifting(edits []Edit) shifts {
@@ -94,8 +94,8 @@ type item struct {
 	prev int // the offset of the end of the previous member or element, or zero for the first one
 }
 
-// removeItems appends the edits that remove items from their objects and arrays, together with the superfluous commas.
-// The items must be sorted by position, and no item may be inside another item.
+// removeItems appends the edits that remove items from their objects and arrays, with the superfluous commas. The items
+// must be sorted by position, and no item may be inside another.
 func removeItems(edits []Edit, raw []byte, items []item) []Edit {
 	for len(items) > 0 {
 		// One edit removes adjacent items, so that each comma is removed once.

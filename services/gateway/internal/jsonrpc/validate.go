@@ -8,9 +8,9 @@ import (
 
 // Maximum lengths of strings in bytes, with escapes resolved.
 const (
-	maxName        = 128  // of methods and tools
-	maxHandle      = 128  // of dev.sluice/run and dev.sluice/approval
-	maxText        = 4096 // of names of prompts, URIs of resources and ids of tasks; policy has the same limit
+	maxName        = 128  // for methods and tools
+	maxHandle      = 128  // for dev.sluice/run and dev.sluice/approval
+	maxText        = 4096 // for prompt names, resource URIs and task ids; policy has the same limit
 	maxVersion     = 64
 	maxTraceParent = 128
 	maxTraceState  = 512 // W3C Trace Context, section 3.3.1.5
@@ -177,8 +177,8 @@ func (p *parser) checkURI() (err error) {
 	return err
 }
 
-// checkRef reads the reference of a completion. If the reference is ambiguous, or longer than policy accepts, it counts
-// as unknown, and policy rules refuse the request.
+// checkRef reads a completion's reference. If the reference is ambiguous, or longer than policy accepts, it counts as
+// unknown, and policy rules refuse the request.
 func (p *parser) checkRef() error {
 	m, in := p.m, &p.in
 	if in.refVariant.Present() {

@@ -9,9 +9,9 @@ import (
 
 // Owner identifies the quotas to which memory is charged. It is immutable.
 type Owner struct {
-	// Accounts are the accounts of the caller. It is the zero value if the memory does not belong to a single caller.
+	// Accounts are the caller's accounts. They are zero if the memory does not belong to a single caller.
 	Accounts principal.Accounts
-	// Server is the name of the server that sends the message; it may be empty.
+	// Server is the name of the server that sends the message. It may be empty.
 	Server string
 }
 
@@ -30,8 +30,8 @@ const (
 	ofServer
 )
 
-// reader returns the account key under which time slices are counted. It is the key of the caller's person. If the
-// memory belongs to no caller, it is the key of the server.
+// reader returns the account key under which time slices are counted: the key of the caller's person or, if the memory
+// belongs to no caller, the key of the server.
 func (h *Owner) reader() accountKey {
 	if h.Accounts.Root() == (principal.Key{}) {
 		return accountKey{what: ofServer, server: h.Server}
@@ -59,9 +59,9 @@ type account struct {
 	limit int
 	// bytes is the number of bytes in use, and holders is the number of [Memory] values that are charged to the account.
 	bytes, holders int
-	// waiting is the number of [Memory] values that wait to grow.
+	// waiting is the number of [Memory] values that wait for more memory.
 	waiting int
-	// growing are the incomplete [Memory] values, ordered by the time at which they began to grow.
+	// growing contains the incomplete [Memory] values, ordered by the time at which they began to grow.
 	growing []*Memory
 }
 
@@ -101,7 +101,7 @@ func (r *Budget) joinAccounts(h *Memory) {
 	}
 }
 
-// enter returns an account, and increments its number of holders.
+// enter returns an account and increments its number of holders.
 func (r *Budget) enter(key accountKey, limit int) *account {
 	a := r.accounts[key]
 	if a == nil {
@@ -112,15 +112,15 @@ func (r *Budget) enter(key accountKey, limit int) *account {
 	return a
 }
 
-// leave decrements the number of holders of an account, and removes an account without holders.
+// leave decrements an account's number of holders, and removes an account without holders.
 func (r *Budget) leave(a *account) {
 	if a.holders--; a.holders == 0 {
 		delete(r.accounts, a.key)
 	}
 }
 
-// startGrowth starts the growth of a [Memory], unless it has already begun. The Memory gets its sequence number, and is
-// charged to the account of its server.
+// startGrowth starts the growth of a [Memory] unless it has already begun. The Memory gets its sequence number, and is
+// charged to its server's account.
 func (r *Budget) startGrowth(h *Memory) {
 	if h.since > 0 {
 		return
@@ -138,7 +138,7 @@ func (r *Budget) startGrowth(h *Memory) {
 	}
 }
 
-// endGrowth ends the growth of a [Memory], which is then no longer charged to the account of its server.
+// endGrowth ends the growth of a [Memory]. It is then no longer charged to its server's account.
 func (r *Budget) endGrowth(h *Memory) {
 	if h.since == 0 {
 		return
@@ -182,7 +182,7 @@ func (r *Budget) settle(h *Memory, bytes int) {
 	}
 }
 
-// add enlarges a [Memory] if its quotas allow that and no other Memory of its principal or persons waits. It does not
+// add enlarges a [Memory] if its quotas allow it and no other Memory of its principal or person waits. It does not
 // check the accounts in counted, to which the bytes are already charged.
 func (r *Budget) add(h *Memory, bytes int, counted []*account) bool {
 	if h.closed {

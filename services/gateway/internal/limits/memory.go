@@ -1,5 +1,5 @@
 // Package limits limits the resources of each caller's requests in flight: the number of requests, and the memory of
-// requests and answers until they are read. There are quotas for each principal, each person and each server, and one
+// requests and answers until they are read. Each principal, each person and each server has quotas, and there is one
 // total budget. The package also limits the number of processors that parse large messages at a time.
 package limits
 
@@ -23,11 +23,11 @@ const (
 	PersonBytes    = TotalBytes / 2
 )
 
-// UncountedBytes is the maximum size of a [Memory] that is not charged, in bytes. Small answers therefore never wait
-// for large answers. The quota of requests in flight limits the number of small answers.
+// UncountedBytes is the maximum size of a [Memory] that is not charged, in bytes. So small answers never wait for large
+// ones. The quota of requests in flight limits the number of small answers.
 const UncountedBytes = 64 << 10
 
-// ReserveBytes is the part of each quota that is reserved for the answer that began first, in bytes. No answer is
+// ReserveBytes is the number of bytes of each quota that are reserved for the answer that began first. No answer is
 // larger.
 const ReserveBytes = 17 << 20
 
@@ -39,9 +39,9 @@ type Quotas struct {
 	// Principal is the quota of each principal together with the agents that it has created. Person is the quota of all
 	// principals of one person. Server is the quota of each server for incomplete answers. All is the total budget.
 	Principal, Person, Server, All int
-	// Last is the part of each quota that is reserved for the [Memory] that began to grow first. Last is at least the size
-	// of the largest answer, so that the first answer can always be completed, and after it the next one. Last is 0 for a
-	// budget in which messages do not wait for memory.
+	// Last is the number of bytes of each quota that are reserved for the [Memory] that began to grow first. It is at
+	// least the maximum size of an answer, so that the first answer can always be completed, and then the next one. Last
+	// is 0 for a budget in which messages do not wait for memory.
 	Last int
 }
 
@@ -76,15 +76,15 @@ func NewBudget(l Quotas) (*Budget, error) {
 	return &Budget{limits: l, reading: fairqueue.NewForProcessor[accountKey](), accounts: make(map[accountKey]*account)}, nil
 }
 
-// waiter is a [Memory] that waits to grow. A waiter with zero bytes only waits for earlier waiters of its principal and
-// persons.
+// waiter is a [Memory] that waits to grow. A waiter with zero bytes only waits for earlier waiters of its principal or
+// person.
 type waiter struct {
 	memory  *Memory
 	bytes   int
 	granted chan struct{}
 	// closed means that the Memory was closed before it could grow.
 	closed bool
-	// accounts are the accounts of the Memory at the time when it began to wait.
+	// accounts are the Memory's accounts at the time when it began to wait.
 	accounts []*account
 }
 
@@ -102,7 +102,7 @@ func (w *waiter) uncountWaiter() {
 	}
 }
 
-// result returns the error for the waiting goroutine, or nil if the growth was granted.
+// result returns the waiting goroutine's error, or nil if the growth was granted.
 func (w *waiter) result() error {
 	if w.closed {
 		return ErrMemory
@@ -110,7 +110,7 @@ func (w *waiter) result() error {
 	return nil
 }
 
-// Open returns an empty [Memory] of an owner. The caller must call [Memory.Close].
+// Open returns an empty [Memory] for an owner. The caller must call [Memory.Close].
 func (r *Budget) Open(owner *Owner) *Memory { return &Memory{budget: r, owner: owner} }
 
 // A Memory is the part of a [Budget] that one request or answer uses. [Budget.Open] creates it. A nil Memory is always
@@ -119,8 +119,8 @@ type Memory struct {
 	budget *Budget
 	owner  *Owner
 
-	// The lock of the budget guards the fields below. After closed is set, the Memory cannot grow, because its new bytes
-	// would never be released.
+	// The budget's lock guards the fields below. After closed is set, the Memory cannot grow, because its new bytes would
+	// never be released.
 	closed bool
 	bytes  int
 	// since is the sequence number of the growth. The Memory that began to grow first has the lowest number. since is 0 if
@@ -131,8 +131,8 @@ type Memory struct {
 	accounts []*account
 }
 
-// AccountsOf returns the accounts of a caller. If the caller is not the owner of the Memory, for example because the
-// caller is the gateway itself, AccountsOf returns accounts that consist of the key alone.
+// AccountsOf returns a caller's accounts. If the caller does not own the Memory, for example because it is the gateway
+// itself, the accounts consist of the key alone.
 func (h *Memory) AccountsOf(caller principal.Key) principal.Accounts {
 	if h == nil || h.owner.Accounts.Caller() != caller {
 		return principal.AccountsOfKey(caller)
@@ -140,7 +140,7 @@ func (h *Memory) AccountsOf(caller principal.Key) principal.Accounts {
 	return h.owner.Accounts
 }
 
-// Sibling returns a new, empty Memory of the same owner.
+// Sibling returns a new, empty Memory for the same owner.
 func (h *Memory) Sibling() *Memory {
 	if h == nil {
 		return nil
@@ -148,9 +148,9 @@ func (h *Memory) Sibling() *Memory {
 	return h.budget.Open(h.owner)
 }
 
-// Timeslice waits for a time slice of the owner, for work that keeps a processor busy. The returned function ends the
-// time slice. A goroutine must not hold two time slices. Timeslice returns the errors of [fairqueue.Queue.Acquire], for
-// example if ctx ends, and [ErrMemory] for a nil Memory.
+// Timeslice waits for one of the owner's time slices, for work that keeps a processor busy. The returned function ends
+// the time slice. A goroutine must not hold two time slices. Timeslice returns the errors of [fairqueue.Queue.Acquire],
+// for example if ctx ends, and [ErrMemory] for a nil Memory.
 func (h *Memory) Timeslice(ctx context.Context) (func(), error) {
 	if h == nil {
 		return nil, ErrMemory
@@ -158,7 +158,7 @@ func (h *Memory) Timeslice(ctx context.Context) (func(), error) {
 	return h.budget.reading.Acquire(ctx, h.owner.reader())
 }
 
-// TimesliceFor is [Memory.Timeslice] for parsing a message with the given size in bytes. A message of at most
+// TimesliceFor is like [Memory.Timeslice], for parsing a message of the given size in bytes. A message of at most
 // [UncountedBytes] needs no time slice.
 func (h *Memory) TimesliceFor(ctx context.Context, bytes int) (func(), error) {
 	if chargedBytes(bytes) == 0 {
@@ -196,7 +196,7 @@ func (l *Quotas) maxMemory() int {
 	return least
 }
 
-// Add enlarges the Memory by the given number of bytes if that is possible without waiting. It reports whether it has
+// Add enlarges the Memory by the given number of bytes if this is possible without waiting. It reports whether it has
 // enlarged the Memory.
 func (h *Memory) Add(bytes int) bool {
 	if h == nil {
@@ -238,8 +238,8 @@ func (h *Memory) Close() {
 	h.budget.settle(h, 0)
 }
 
-// Transfer moves all bytes to the Memory to. The quotas of the other accounts of that Memory must have space for the
-// bytes. If they do not, the bytes are released and Transfer returns false.
+// Transfer moves all bytes to the Memory to. The quotas of that Memory's other accounts must have space for the bytes.
+// If they do not, the bytes are released and Transfer returns false.
 func (h *Memory) Transfer(to *Memory) bool {
 	if h == nil {
 		return true
@@ -256,9 +256,9 @@ func (h *Memory) Transfer(to *Memory) bool {
 	return h.budget.add(to, bytes, accounts)
 }
 
-// Admit waits until no answer of the owner's principals and persons waits for memory. It returns [ErrMemory] if ctx
-// ends or the timeout expires. It must be called before a request with an answer is executed. Otherwise the request
-// would run, but its result could not be delivered.
+// Admit waits until no answer of the owner's principals and person waits for memory. It returns [ErrMemory] if ctx ends
+// or the timeout expires. It must be called before a request with an answer is executed. Otherwise the request would
+// run, but its result could not be delivered.
 func (r *Budget) Admit(ctx context.Context, owner *Owner, timeout time.Duration) error {
 	r.mu.Lock()
 	waited := slices.ContainsFunc(owner.keys(), func(k accountKey) bool { a := r.accounts[k]; return a != nil && a.waiting > 0 })
@@ -329,8 +329,8 @@ func (r *Budget) grantWaiters() {
 	})
 }
 
-// canGrant reports whether a waiter can be granted, and adds to lacking the accounts that it waits for. The caller
-// holds the lock.
+// canGrant reports whether a waiter can be granted. It adds the accounts that the waiter waits for to lacking. The
+// caller holds the lock.
 func (r *Budget) canGrant(w *waiter, lacking map[*account]bool) bool {
 	more := chargedBytes(w.bytes) - chargedBytes(w.memory.bytes)
 	ok := true

@@ -33,7 +33,7 @@ func ownerOfPerson(h *limits.Owner, owner string) *limits.Owner {
 	return &limits.Owner{Accounts: principal.AccountsOf(&identityv1.Principal{Tenant: who.Tenant, Subject: who.Subject, Owner: owner}), Server: h.Server}
 }
 
-// ownerAtServer returns an owner for the answers from a server.
+// ownerAtServer returns an owner for answers from a server.
 func ownerAtServer(h *limits.Owner, server string) *limits.Owner {
 	return &limits.Owner{Accounts: h.Accounts, Server: server}
 }
@@ -92,7 +92,8 @@ func canGrow(t *testing.T, h *limits.Memory, bytes int) bool {
 	return h.Grow(ctx, bytes) == nil
 }
 
-// Case X3. Waiters are granted in order, so that smaller answers do not delay a waiting large answer forever.
+// Case X3. The budget grants memory in the order of the requests, so that small answers do not delay a large answer
+// forever.
 func TestGrow_GrantsInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -122,9 +123,8 @@ func TestGrow_GrantsInOrder(t *testing.T) {
 	})
 }
 
-// Case X3. The reserve of each quota is for the Memory that began to grow first. When that Memory is complete, the
-// reserve is for the next one. Therefore several Memories that are partly granted and wait for more all become
-// complete.
+// Case X3. Each quota has a reserve for the Memory that began to grow first. When that Memory is complete, the reserve
+// is for the next one. So all of several Memories that have received a part and wait for more become complete.
 func TestGrow_FirstAnswerBecomesComplete(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -217,7 +217,7 @@ func (a arrivingAnswer) completes(ctx context.Context, r *limits.Budget) bool {
 }
 
 // Case X3. A caller is not admitted while one of its answers waits for the principal's quota, or while an answer for
-// another principal of the same person waits for the person's quota. Waiting answers of other persons have no effect.
+// another principal of the same person waits for the person's quota. Other persons' waiting answers have no effect.
 func TestAdmit_WaitsWhileAnswersWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -300,8 +300,8 @@ func expired() context.Context {
 	return ctx
 }
 
-// Case X3. Goroutines perform random operations. Checks that the budget is never exceeded, and that no account remains
-// after all Memories are closed.
+// Case X3. Goroutines perform random operations. The budget must never be exceeded, and no account may remain after all
+// Memories are closed.
 func TestClose_LeavesNoAccounts(t *testing.T) {
 	t.Parallel()
 	r := newBudget(t)
@@ -336,8 +336,8 @@ func TestClose_LeavesNoAccounts(t *testing.T) {
 	}
 }
 
-// Case X1. Large messages are parsed in time slices, and one principal gets only a part of the time slices. Small
-// messages need no time slice.
+// Case X1. Large messages are parsed in time slices. One principal may use only a limited number of time slices at a
+// time. Small messages need none.
 func TestTimeslice_LargeMessagesTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -373,8 +373,8 @@ func TestTimeslice_LargeMessagesTakeTurns(t *testing.T) {
 	})
 }
 
-// Case X3. A request that waits for admission does not count against its server's quota, so that other answers from
-// that server can use the whole quota.
+// Case X3. A request that waits for admission does not count against its server's quota, so that the server's other
+// answers can use the whole quota.
 func TestAdmission_QueuedCallerHoldsNoServerMemory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -412,8 +412,8 @@ func BenchmarkSmall(b *testing.B) {
 	}
 }
 
-// Case X3. A goroutine that receives a server's answer may grow the Memory of a call while the call ends. A closed
-// Memory must not grow, because its bytes would never be released.
+// Case X3. A goroutine that receives a server's answer may grow a call's Memory while the call ends. A closed Memory
+// must not grow, because its bytes would never be released.
 func TestClose_ClosedMemoryTakesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

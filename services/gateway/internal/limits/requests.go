@@ -18,11 +18,11 @@ const (
 	// principals of one person together may have four times as many. Each request occupies a connection to the gateway and
 	// a connection to a server.
 	maxRequests = 512
-	// maxPerServer is the maximum number of a principal's requests in flight to one server. A server that hangs therefore
-	// does not use up the whole quota of the principal.
+	// maxPerServer is the maximum number of a principal's requests in flight to one server. So a server that hangs does
+	// not use up the principal's whole quota.
 	maxPerServer = maxRequests / 2
 	// maxBytes is the maximum total size of the bodies of a principal's requests in flight, in bytes. Bytes count when
-	// they arrive; an announced length does not count. The maximum for all principals of one person is [PersonBytes], and
+	// they arrive. An announced length does not count. The maximum for all principals of one person is [PersonBytes], and
 	// for all principals [TotalBytes]. Bodies of up to 64 KiB ([UncountedBytes]) do not count against [TotalBytes], and
 	// larger bodies count in full.
 	maxBytes = PrincipalBytes
@@ -30,14 +30,14 @@ const (
 	memoryTimeout = time.Second
 )
 
-// ErrRequests means that a principal in the caller's chain, or a person behind it, has used up its quota. Compare with
-// errors.Is; a [*quota.FullError] names the quota.
+// ErrRequests means that a principal in the caller's chain, or a person whose principals these are, has used the whole
+// quota. Compare with errors.Is. A [*quota.FullError] names the quota.
 var ErrRequests = quota.ErrFull
 
 // ErrServer means that a principal and its agents have too many requests in flight to a server. Compare with errors.Is.
 var ErrServer = errors.New("too many requests to this server are in flight; wait for some of them")
 
-// Requests counts the requests in flight of all principals. [NewRequests] creates it. It is safe for concurrent use.
+// Requests counts all principals' requests in flight. [NewRequests] creates it. It is safe for concurrent use.
 type Requests struct {
 	bodies, answers *Budget
 
@@ -47,8 +47,8 @@ type Requests struct {
 	requests, perServer, bytes *quota.Tally
 }
 
-// NewRequests returns a Requests without requests. The memory of request bodies is charged to the budget bodies, and
-// the memory of answers to the budget answers. Both are required.
+// NewRequests returns a Requests that has counted no request. The memory of request bodies is charged to the budget
+// bodies, and the memory of answers to the budget answers. Both are required.
 func NewRequests(bodies, answers *Budget) (*Requests, error) {
 	if bodies == nil || answers == nil {
 		return nil, errors.New("limits: memory budgets for bodies and answers are required")
@@ -82,9 +82,9 @@ type Slot struct {
 	Owner Owner
 	// bytes is the number of bytes of the body that have arrived.
 	bytes int
-	// admitted reports whether the request counts in the quota of its server.
+	// admitted reports whether the request counts against its server's quota.
 	admitted bool
-	// Answer is the memory of the answer, and body is the memory of the request.
+	// Answer is the answer's memory, and body is the request's memory.
 	Answer, body Memory
 }
 
@@ -121,9 +121,10 @@ func (p *Slot) Reserve(n int) bool {
 	return true
 }
 
-// Admit counts the request in the quota of its server. It then waits up to a second until no answer for the principal,
-// or for principals of the same person, waits for memory. Admit must not be called for cancellations and for answers to
-// a server's requests, because they must never wait. It returns [ErrServer] and the errors of [Budget.Admit].
+// Admit counts the request against its server's quota. It then waits for at most a second until no answer for the
+// principal, or for principals of the same person, waits for memory. Admit must not be called for cancellations and for
+// responses to servers' requests, because they must never wait. It returns [ErrServer] and the errors of
+// [Budget.Admit].
 func (p *Slot) Admit(ctx context.Context) error {
 	if err := p.admit(); err != nil {
 		return fmt.Errorf("%w: %w", ErrServer, err)
@@ -142,7 +143,7 @@ func (p *Slot) admit() error {
 	return err
 }
 
-// End releases the quotas and the memory of the request.
+// End releases the request's quotas and memory.
 func (p *Slot) End() {
 	p.body.Close()
 	p.Answer.Close()

@@ -9,8 +9,8 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// Case N2. All agents of one person, including the agents that they have created, together have the quota of four
-// principals for requests in flight.
+// Case N2. All agents of one person, including the agents that they have created, share the quota of four principals
+// for requests in flight.
 func TestBegin_PersonsAgentsShareAQuota(t *testing.T) {
 	t.Parallel()
 	bodies, err := NewBudget(BodyQuotas())
@@ -105,8 +105,8 @@ func TestAdmit_RequestsAtOneServerAreLimited(t *testing.T) {
 	}
 }
 
-// Requests of an agent count against the quota of the principal that created it. A principal with agents has the same
-// quota as a principal without agents, both per server and in total.
+// An agent's requests count against the quota of the principal that created it. A principal with agents has the same
+// quota as one without agents, both per server and in total.
 func TestBegin_AgentsShareTheQuotaOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	bodies, err := NewBudget(BodyQuotas())

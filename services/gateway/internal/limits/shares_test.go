@@ -58,8 +58,7 @@ func TestGrow_PersonsHaveAQuota(t *testing.T) {
 	})
 }
 
-// Case X3. A server has a quota for incomplete answers. Complete answers count only against the quotas of their
-// callers.
+// Case X3. A server has a quota for incomplete answers. Complete answers count only against their callers' quotas.
 func TestGrow_ServersHaveAQuota(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

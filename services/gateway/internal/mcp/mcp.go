@@ -1,5 +1,5 @@
-// Package mcp contains the names and codes of the Model Context Protocol that the gateway uses, with their sources in
-// the specification.
+// Package mcp contains the names and codes of the Model Context Protocol that the gateway uses, with references to the
+// specification.
 package mcp
 
 import (
@@ -34,21 +34,20 @@ const (
 	MethodSample           = "sampling/createMessage"
 	MethodRoots            = "roots/list"
 	MethodListen           = "subscriptions/listen"                     // of 2026-07-28; opens a stream of notifications
-	MethodAcknowledged     = "notifications/subscriptions/acknowledged" // the first one on a stream of MethodListen
+	MethodAcknowledged     = "notifications/subscriptions/acknowledged" // the first notification on a stream of MethodListen
 )
 
-// A Feature is a capability that a server may offer (MCP 2025-11-25, Lifecycle, Capability Negotiation). Method is the
-// method with which clients begin to use the feature.
+// A Feature is a capability that a server may declare (MCP 2025-11-25, Lifecycle, Capability Negotiation). Method is
+// the method with which clients begin to use the feature.
 type Feature struct {
 	Capability, Method string
-	// Options are the options of the feature. An option with a method is offered only if policy also allows that method.
+	// Options are the feature's options. An option with a method is declared only if policy also allows that method.
 	Options []FeatureOption
 }
 
-// FeatureOption is one option of a [Feature].
 type FeatureOption struct{ Name, Method string }
 
-// Features returns the features that the gateway offers to a client if policy allows their methods.
+// Features returns the features that the gateway declares to a client if policy allows their methods.
 func Features() []Feature {
 	return []Feature{
 		{"completions", "completion/complete", nil},
@@ -107,7 +106,7 @@ func IsVendorNotification(method string) bool {
 	return mcpmethod.IsNotification(method) && !slices.Contains(mcpmethod.All(), method)
 }
 
-// IsServerNotification reports whether a notification applies to the whole server, and not to a single session.
+// IsServerNotification reports whether a notification applies to the whole server and not only to one session.
 func IsServerNotification(notification string) bool {
 	return strings.HasSuffix(notification, "/list_changed") && MethodForNotification(notification) != ""
 }
@@ -211,8 +210,8 @@ func IsRemoved(method string) bool {
 	}
 }
 
-// Error codes of JSON-RPC 2.0, section 5.1, of MCP 2026-07-28, and of the gateway. The gateway's codes are outside of
-// the range -32768 to -32000.
+// Error codes of JSON-RPC 2.0, section 5.1, of MCP 2026-07-28, and of the gateway. The gateway's codes are outside the
+// range -32768 to -32000.
 const (
 	CodeParse              = -32700
 	CodeInvalidRequest     = -32600
@@ -234,7 +233,7 @@ const ToolApprovalWait = "sluice_approval_wait"
 
 // Keys of `_meta` that the gateway defines.
 const (
-	// MetaDecision is the key for the part of the decision on a call that the caller may see.
+	// MetaDecision is the key for the parts of a call's decision that the caller may see.
 	MetaDecision = "dev.sluice/decision"
 	// MetaUnavailable is the key for the servers that are missing from a combined list, with the reasons.
 	MetaUnavailable = "dev.sluice/unavailable"
@@ -247,8 +246,8 @@ const (
 	MetaVersion      = "io.modelcontextprotocol/protocolVersion"
 	MetaCapabilities = "io.modelcontextprotocol/clientCapabilities"
 	MetaClientInfo   = "io.modelcontextprotocol/clientInfo"
-	// MetaLogLevel is the key for the lowest level of log messages that the client requests before the answer. It may be
-	// absent.
+	// MetaLogLevel is the key for the minimum level of the log messages that the client requests before the answer. It may
+	// be absent.
 	MetaLogLevel = "io.modelcontextprotocol/logLevel"
 	// MetaServerInfo is the key for the description of the server that answers. MetaSubscription is the key for the id of
 	// the subscription to which a notification belongs.
@@ -256,15 +255,15 @@ const (
 	MetaSubscription = "io.modelcontextprotocol/subscriptionId"
 )
 
-// Values of resultType: a final result, a result with requests to the client, and a task whose result follows later.
-// After a result with requests, the client repeats its own request.
+// Values of resultType: a final result, a result with requests to the client, and a task with a result that follows
+// later. After a result with requests, the client repeats its own request.
 const (
 	ResultComplete      = "complete"
 	ResultInputRequired = "input_required"
 	ResultTask          = "task"
 )
 
-// Supported returns the revisions with sessions that the gateway speaks, newest first.
+// Supported returns the revisions with sessions that the gateway supports, newest first.
 func Supported() []string {
 	return []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// Checks that rules cannot name methods that need no rule, except for the two methods that begin a subscription.
+// Rules cannot name methods that need no rule, except for the two methods that begin a subscription.
 func TestNeedsNoRule_MethodsCannotBeNamedByRules(t *testing.T) {
 	t.Parallel()
 	for _, method := range mcpmethod.All() {

@@ -1,6 +1,6 @@
-// Package mcpschema checks the elements of lists against the schema of MCP (MCP 2025-11-25, Schema Reference: Tool,
-// Prompt, Resource, ResourceTemplate). Clients that validate elements refuse a whole list because of one invalid
-// element. In a combined list, one server's fault would therefore hide the tools of all servers.
+// Package mcpschema checks list elements against the MCP schema (MCP 2025-11-25, Schema Reference: Tool, Prompt,
+// Resource, ResourceTemplate). Clients that validate elements reject a whole list because of one invalid element. In a
+// combined list, one server's fault would therefore hide all servers' tools.
 package mcpschema
 
 import (
@@ -12,11 +12,11 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Conform checks an element of a list. It removes optional members that are null, and returns the element otherwise
-// unchanged. If the element is not valid, why is the reason, such as "inputSchema.type is missing". It quotes nothing
-// from the server.
+// Conform checks an element of a list. It removes optional members that are null, and otherwise returns the element
+// unchanged. If the element is invalid, why is the reason, such as "inputSchema.type is missing". The reason quotes
+// nothing that the server has sent.
 //
-// list is `tools`, `prompts`, `resources` or `resourceTemplates`; elements of other lists are never valid. The element
+// list is `tools`, `prompts`, `resources` or `resourceTemplates`. Elements of other lists are never valid. The element
 // must be valid JSON with unique keys.
 func Conform(list string, element []byte) (out []byte, why string) {
 	check, known := lists[list]
@@ -37,7 +37,7 @@ func Conform(list string, element []byte) (out []byte, why string) {
 	return nil, strings.Join(fault.path, ".") + " " + fault.what
 }
 
-// A fault describes an error in a value. path lists the keys that lead to the value, innermost first.
+// A fault is an error in a value. path lists the keys that lead to the value, innermost first.
 type fault struct {
 	path []string
 	what string
@@ -154,8 +154,8 @@ func each(of check) check {
 	}
 }
 
-// eachMember calls do for each member of an object, and returns an object with the returned values. It omits members
-// for which do returns nil.
+// eachMember calls do for each member of an object, and returns an object with the values that do returns. It omits
+// members for which do returns nil.
 func eachMember(value jsontext.Value, do func(key string, raw jsontext.Value) (jsontext.Value, *fault)) (jsontext.Value, *fault) {
 	if value.Kind() != '{' {
 		return nil, &fault{what: "is not an object"}

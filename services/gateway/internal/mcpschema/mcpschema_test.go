@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpschema"
 )
 
-// Checks that an invalid element is refused with a reason, and that optional members that are null are removed.
+// An invalid element is refused with a reason. Optional members that are null are removed.
 func TestConform(t *testing.T) {
 	t.Parallel()
 	const ok = `"inputSchema":{"type":"object"}`

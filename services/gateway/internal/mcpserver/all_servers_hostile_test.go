@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Records that count messages which need no rule contain no names that a client has chosen.
+// Messages that need no rule are counted in records. The records contain no names that a client has chosen.
 func TestAllServers_NotificationRecordsNameNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -36,8 +36,8 @@ func TestAllServers_NotificationRecordsNameNoServer(t *testing.T) {
 	})
 }
 
-// Case U1. A request from one server cannot be mistaken for a request from another server: each line of its message
-// names the server, and a request without a message is refused.
+// Case U1. A request from one server cannot be mistaken for a request from another: each line of its message names the
+// server, and a request without a message is refused.
 func TestAllServers_RequestsNameTheirServer(t *testing.T) {
 	t.Parallel()
 	url := func(message string) string {
@@ -91,7 +91,7 @@ func TestAllServers_RequestsNameTheirServer(t *testing.T) {
 	})
 }
 
-// A server speaks both families of revisions. Checks that the gateway lists it in the revision in which it is called.
+// A server supports revisions with and without sessions. The gateway lists it in the revision in which it is called.
 func TestAllServers_ListsAServerInTheRevisionOfItsCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -123,8 +123,8 @@ func TestAllServers_ListsAServerInTheRevisionOfItsCalls(t *testing.T) {
 }
 
 // Case A3. A subscription at a server ends. When the gateway reopens it, policy evaluates it again, and the client is
-// notified that its resources may have changed. If the server has no subscriptions, the gateway does not reopen it. If
-// the server ends every subscription, the gateway reopens it only at long intervals.
+// notified that its resources may have changed. If the server does not support subscriptions, the gateway does not
+// reopen it. If the server ends every subscription, the gateway reopens it at long intervals.
 func TestAllServers_SubscriptionIsOpenedAgainWhenItEnds(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -170,8 +170,8 @@ func TestAllServers_SubscriptionIsOpenedAgainWhenItEnds(t *testing.T) {
 	}
 }
 
-// A subscription is acknowledged for the notifications that the servers offer. The acknowledgement does not wait for a
-// slow server.
+// A subscription is acknowledged for the notifications that the servers support. The acknowledgement does not wait for
+// a slow server.
 func TestAllServers_SubscriptionGrantsWhatServersOffer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -194,12 +194,12 @@ func TestAllServers_SubscriptionGrantsWhatServersOffer(t *testing.T) {
 			t.Errorf("after %v: %s", time.Since(begin), got)
 		}
 		hangUp()
-		time.Sleep(time.Minute) // until the hanging request has ended
+		time.Sleep(time.Minute) // longer than the hanging request
 	})
 }
 
-// Policy allows a server with sessions to use another of the client's capabilities. Checks that the gateway opens a new
-// member session with that server.
+// Policy changes and allows a server with sessions to use another client capability. The gateway opens a new member
+// session with that server.
 func TestAllServers_MemberGetsTheCapabilitiesThatPolicyAllows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -215,8 +215,8 @@ func TestAllServers_MemberGetsTheCapabilitiesThatPolicyAllows(t *testing.T) {
 	})
 }
 
-// Case X1. Large messages of a server reach the client, although their parsing and their renaming each need a time
-// slice, and a caller has only one at a time. Other callers' large messages are not delayed either.
+// Case X1. A server's large messages reach the client, although parsing and renaming each need a time slice and a
+// caller may use only one at a time. Other callers' large messages are not delayed.
 func TestAllServers_LargeServerMessagesAreForwarded(t *testing.T) { // not parallel, because it changes GOMAXPROCS
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2)) // one time slice at a time
 	large := strings.Repeat("x", 100<<10)

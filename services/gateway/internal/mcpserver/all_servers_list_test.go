@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// The list names servers that hang or are unavailable, and contains the elements of all other servers.
+// Some servers hang or are unavailable. The list names them, and contains the elements of all other servers.
 func TestAllServers_ListNamesUnavailableServers(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -56,13 +56,13 @@ func TestAllServers_ListNamesUnavailableServers(t *testing.T) {
 					t.Errorf("a call of the other: %s", got.body)
 				}
 				synctest.Wait()
-				time.Sleep(2 * time.Hour) // until the hanging request has ended
+				time.Sleep(2 * time.Hour) // longer than the hanging request
 			})
 		})
 	}
 }
 
-// For a list whose method needs a rule, the gateway requests the pages from each server on behalf of the caller.
+// The gateway requests all pages of a list from each server on behalf of the caller, if the list's method needs a rule.
 func TestAllServers_ListsAreJoined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestAllServers_ListsAreJoined(t *testing.T) {
 	})
 }
 
-// The joined list is valid even if a server contributes no elements. Elements that clients could refuse are omitted.
+// The joined list is valid even if a server contributes no elements. Elements that clients could reject are omitted.
 func TestAllServers_ListIsOnePage(t *testing.T) {
 	t.Parallel()
 	broken := `{"tools":[{"name":"safe","inputSchema":{"type":"object"}},{"name":"x"},{"name":"y","inputSchema":true},{"inputSchema":{}}]}`
@@ -154,8 +154,8 @@ func switchAvailability(server *gatewaytest.Server) *atomic.Bool {
 	return there
 }
 
-// A server is unavailable at first. Checks that its features are declared from the start. After the server was listed
-// once, its last list is used while it is unavailable, and the client is notified only of changes.
+// A server is unavailable at first. Its features are declared from the start. After the server was listed once, its
+// last list is used while it is unavailable, and the client is notified only of changes.
 func TestAllServers_ListHasAServerThatIsAvailableAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -177,7 +177,7 @@ func TestAllServers_ListHasAServerThatIsAvailableAgain(t *testing.T) {
 		}
 		there.Store(true)
 		time.Sleep(time.Minute)
-		list() // this lists the server; changes between this list and the stream are not lost
+		list() // this lists the server; a change before the stream opens must not be lost
 		lines, hangUp := w.openStream(h)
 		defer hangUp()
 		synctest.Wait()
@@ -196,7 +196,7 @@ func TestAllServers_ListHasAServerThatIsAvailableAgain(t *testing.T) {
 	})
 }
 
-// One server slowly sends page after page. Checks that the combined list is complete within a time limit and names this
+// One server slowly sends page after page. The joined list must be complete within a time limit, and it names this
 // server as unavailable. Invalid elements are omitted.
 func TestAllServers_ListEndsWhenAServerRepeatsACursor(t *testing.T) {
 	t.Parallel()
@@ -232,7 +232,7 @@ func TestAllServers_ListEndsWhenAServerRepeatsACursor(t *testing.T) {
 	})
 }
 
-// Checks that the gateway does not start a program that no caller uses just to list its elements.
+// The gateway does not start an unused stdio server just to list its elements.
 func TestAllServers_ListStartsNoProgram(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// newModernAllServers starts a gateway with two servers: files, which speaks only 2026-07-28, and notes, which speaks
-// only revisions with sessions.
+// newModernAllServers starts a gateway with two servers: files, which supports only 2026-07-28, and notes, which
+// supports only revisions with sessions.
 func newModernAllServers(t *testing.T) *testGateway {
 	t.Helper()
 	w := prepareTestGateway(t, "http")
@@ -58,7 +58,7 @@ func (w *testGateway) doAllServers(method, name, params string) httpResponse {
 	return w.do("POST", "/mcp", body, head)
 }
 
-// A client without a session uses servers of both families of revisions at one URL. It discovers them with one request,
+// A client without a session uses servers with and without sessions at one URL. It discovers them with one request,
 // lists their tools, and calls the tools by their combined names, which also appear in the headers.
 func TestAllServers_ModernClientNeedsNoSession(t *testing.T) {
 	t.Parallel()
@@ -109,7 +109,7 @@ func TestAllServers_ModernClientNeedsNoSession(t *testing.T) {
 	})
 }
 
-// Case T1. At the URL of all servers, a message is refused if its headers and its body do not contain the same combined
+// Case T1. At the URL for all servers, a message is refused if its headers and its body contain different combined
 // names.
 func TestAllServers_HeadersMustAgreeWithTheBody(t *testing.T) {
 	t.Parallel()
@@ -153,8 +153,8 @@ func TestAllServers_HeadersMustAgreeWithTheBody(t *testing.T) {
 	})
 }
 
-// Case U1. Requests in the answers of servers of both families contain the name of their server. The client's answers
-// are sent to the server that has sent the request, with the server's original names.
+// Case U1. Each request in a server's answer contains the server's name. The client's response is sent to the server
+// that has sent the request, with the server's original names.
 func TestAllServers_InputRequestsAreDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -215,7 +215,8 @@ func TestAllServers_CallWaitsInRoundTrips(t *testing.T) {
 	})
 }
 
-// The list contains the elements of servers of both families, and each server receives the request in its own revision.
+// The list contains the elements of servers with and without sessions. Each server receives the request in its own
+// revision.
 func TestAllServers_ListsHaveServersOfBothEras(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -249,8 +250,8 @@ func TestAllServers_ListsHaveServersOfBothEras(t *testing.T) {
 	})
 }
 
-// Case T4. One subscription receives updates of resources of two servers under combined names, and the changes of lists
-// that the gateway detects. Policy evaluates each resource first.
+// Case T4. One subscription receives updates of two servers' resources under combined names, and the list changes that
+// the gateway detects. Policy evaluates each resource first.
 func TestAllServers_SubscriptionForwardsWhatItNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -301,7 +302,7 @@ func TestAllServers_SubscriptionForwardsWhatItNames(t *testing.T) {
 	})
 }
 
-// Case S1. At the URL of all servers, a client shares its state neither with another caller nor with a client that
+// Case S1. At the URL for all servers, a client does not share its state with another caller or with a client that
 // declares other capabilities.
 func TestAllServers_StateIsNotSharedBetweenCallers(t *testing.T) {
 	t.Parallel()

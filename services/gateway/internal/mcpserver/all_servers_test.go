@@ -59,8 +59,8 @@ func recordRequests(server *gatewaytest.Server, got *[]string) {
 	}
 }
 
-// One session serves all servers. The gateway answers initialize for all servers, and contacts a server only when it is
-// called. The server receives the bytes that the client has sent, except that the combined names are replaced.
+// One session serves all servers. The gateway answers initialize itself, and contacts a server only when it is called.
+// The server receives the bytes that the client has sent, except that the combined names are replaced.
 func TestAllServers_AppearAsOneServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -112,7 +112,8 @@ func TestAllServers_AppearAsOneServer(t *testing.T) {
 	})
 }
 
-// A message that names no server, or more than one, is sent to no server. It is answered with the reason, and recorded.
+// A message that names no server, or more than one, is not sent to a server. The client receives the reason, and the
+// refusal is recorded.
 func TestAllServers_RefusesMessagesThatNameNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -154,8 +155,8 @@ func TestAllServers_RefusesMessagesThatNameNoServer(t *testing.T) {
 	})
 }
 
-// Case U1. Two servers send requests with the same id and progress token. Checks that each server receives the answer
-// to its own request.
+// Case U1. Two servers send requests with the same id and progress token. Each server receives the response to its own
+// request.
 func TestAllServers_ServerRequestsHaveCombinedIDs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -164,7 +165,7 @@ func TestAllServers_ServerRequestsHaveCombinedIDs(t *testing.T) {
 			before := server.Request
 			server.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 				events([]byte(sample))
-				server.Notified(3) // notifications/initialized, the progress and the answer
+				server.Notified(3) // notifications/initialized, the progress notification and the response
 				return before(ctx, r, events)
 			}
 		}
@@ -208,7 +209,7 @@ func TestAllServers_ServerRequestsHaveCombinedIDs(t *testing.T) {
 	})
 }
 
-// If the client cancels a call, the cancellation is sent to the server of the call. If the client's roots change, the
+// If the client cancels a call, the cancellation is sent to the called server. If the client's roots change, the
 // notification is sent to all servers that the session has used.
 func TestAllServers_NotificationsReachMembers(t *testing.T) {
 	t.Parallel()
@@ -246,8 +247,8 @@ func TestAllServers_NotificationsReachMembers(t *testing.T) {
 	})
 }
 
-// Case T4. The stream at the URL of all servers contains the messages from the servers that the session has used, if
-// the caller may receive them. The servers' event ids are removed.
+// Case T4. The stream at the URL for all servers contains the messages that the caller may receive from the servers
+// that the session has used. The servers' event ids are removed.
 func TestAllServers_StreamsAreJoined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -309,7 +310,7 @@ func TestAllServers_StreamsAreJoined(t *testing.T) {
 }
 
 // When a client opens its stream, it is notified of the lists that have changed since it last read them. If the gateway
-// has discovered another server in the meantime, the client is notified of all lists.
+// has discovered another server since then, the client is notified of all lists.
 func TestAllServers_ChangeBetweenListAndStreamIsNotified(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -350,7 +351,7 @@ func TestAllServers_MembersEndWithTheAggregateSession(t *testing.T) {
 		h := w.connectAs(initializeWithAll)
 		call := strings.Replace(toolCall, "safe", "notes__safe", 1)
 		w.do("POST", "/mcp", call, h)
-		for range 4 { // the aggregate session is in use, although its member session is idle
+		for range 4 { // the aggregate session is in use, but its member session is idle
 			time.Sleep(40 * time.Minute)
 			w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, h)
 		}
@@ -368,8 +369,8 @@ func TestAllServers_MembersEndWithTheAggregateSession(t *testing.T) {
 	})
 }
 
-// Case A4. Policy evaluates a call with the definition that the client has received, even if the server now lists
-// another definition.
+// Case A4. Policy evaluates a call with the definition that the client has received, even if the server lists another
+// definition now.
 func TestAllServers_CallsAreDecidedByTheListedDefinition(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 )
 
 // BenchmarkCall measures an allowed tools/call from the parsed HTTP headers to the answer, without network connections.
-// The fake services answer immediately.
+// The fake services respond immediately.
 func BenchmarkCall(b *testing.B) {
 	w := prepareTestGateway(b, "")
 	w.Sampler = sdktrace.NeverSample() // most calls are not sampled

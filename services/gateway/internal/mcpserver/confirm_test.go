@@ -112,8 +112,8 @@ func TestConfirmationForm_IsAnsweredOnlyInItsSession(t *testing.T) {
 	})
 }
 
-// A call is no longer held, so its confirmation is cancelled. The client is notified before it receives the answer to
-// the call. A later answer to the form has no effect.
+// A held call ends while its user still sees the form. The client is notified that the confirmation was cancelled
+// before it receives the answer to the call. A later answer to the form has no effect.
 func TestConfirmationForm_IsCancelledWhenTheCallEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestConfirmationForm_IsCancelledWhenTheCallEnds(t *testing.T) {
 }
 
 // If the client cancels a held call, the hold ends, and the call does not run after a later approval. A cancellation
-// with another id, or from another session, does not affect the call.
+// with another id or from another session does not affect the call.
 func TestHeldCall_IsCancelledOnlyInItsSession(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

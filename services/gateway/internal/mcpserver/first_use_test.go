@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// The gateway has failed to list a server. When the server then lists its tools to a session, the gateway lists the
+// The gateway has failed to list a server, and then the server lists its tools to a session. The gateway lists the
 // server before it answers the session, because a tool's first definition is accepted only from a complete list.
 func TestFirstUse_ListsTheServerAgainWhenASessionGetsAnswers(t *testing.T) {
 	t.Parallel()
@@ -26,7 +26,7 @@ func TestFirstUse_ListsTheServerAgainWhenASessionGetsAnswers(t *testing.T) {
 		w.files.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			return gatewaytest.Result(r, `{"tools":[{"name":"safe"}]}`), nil
 		}
-		time.AfterFunc(300*time.Millisecond, func() { there.Store(true) }) // after two failures
+		time.AfterFunc(300*time.Millisecond, func() { there.Store(true) }) // available after two failures
 		w.do("POST", "/mcp/files", list, h)
 		whole := 0
 		for _, report := range w.Catalog.Reports() {
@@ -40,8 +40,8 @@ func TestFirstUse_ListsTheServerAgainWhenASessionGetsAnswers(t *testing.T) {
 	})
 }
 
-// A definition that no complete list contained is not accepted, which says nothing about the definition. The refusal
-// names why the gateway has no complete list. When the gateway has one, policy is asked again.
+// A definition is accepted only if a complete list contains it. While the gateway has no complete list, the refusal
+// contains the reason for that. After the gateway has one, it asks policy again.
 func TestFirstUse_RefusalNamesWhyTheServerIsNotListed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -58,7 +58,7 @@ func TestFirstUse_RefusalNamesWhyTheServerIsNotListed(t *testing.T) {
 		w.do("POST", "/mcp/files", list, h)
 		refuse := func(want string) {
 			t.Helper()
-			time.Sleep(time.Minute) // longer than any pause between two listings
+			time.Sleep(time.Minute) // longer than the maximum pause between two listings
 			if got := w.do("POST", "/mcp/files", toolCall, h).body; !strings.Contains(got, want) || strings.Contains(got, "operator must") != (want == `"tool_changed"`) {
 				t.Errorf("the call is answered with %s, want %s", got, want)
 			}

@@ -84,7 +84,8 @@ func TestConnections_IdleOnesAreClosed(t *testing.T) {
 	})
 }
 
-// Case N2. A client that does not read is disconnected. It delays neither the server's answer nor the record.
+// Case N2. A client that does not read is disconnected. It delays neither the receipt of the server's answer nor the
+// record.
 func TestConnections_ClosedWhenTheClientDoesNotRead(t *testing.T) {
 	t.Parallel()
 	progress := []byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1,"message":"` + strings.Repeat("x", 8<<10) + `"}}`)
@@ -131,8 +132,8 @@ func TestConnections_ClosedWhenTheClientDoesNotRead(t *testing.T) {
 	}
 }
 
-// Case N2. A client that sends many requests and reads no responses is disconnected, even if the responses have no
-// body.
+// Case N2. A client that sends many requests and does not read the responses is disconnected, even if the responses
+// have no body.
 func TestConnections_PipeliningWithoutReadingIsBounded(t *testing.T) {
 	t.Parallel()
 	const nothing = `{"jsonrpc":"2.0","id":9,"result":{}}` // the response is 202 without a body
@@ -163,8 +164,8 @@ func TestConnections_PipeliningWithoutReadingIsBounded(t *testing.T) {
 	}
 }
 
-// isInFlightRefusal reports whether a response is the recorded refusal of a request because too many requests are in
-// flight.
+// isInFlightRefusal reports whether a response is a refusal because of too many requests in flight, and whether the
+// refusal is recorded.
 func (w *testGateway) isInFlightRefusal(got httpResponse) bool {
 	records := w.Journal.Records(journal.KindRefusal)
 	return got.status == 429 && got.code() == "abuse_limited" && strings.Contains(got.body, "in flight") &&
@@ -173,8 +174,8 @@ func (w *testGateway) isInFlightRefusal(got httpResponse) bool {
 
 const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 
-// Case N2. One principal sends more requests to a slow server than the quota allows. Checks that the excess requests
-// are refused, and that other principals are not affected.
+// Case N2. One principal sends more requests to a slow server than its quota allows. The excess requests are refused,
+// and other principals are not affected.
 func TestRequestsInFlight_CountIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -212,7 +213,7 @@ func TestRequestsInFlight_CountIsBounded(t *testing.T) {
 	})
 }
 
-// Case N2. The memory of one principal's requests is limited. Announced bytes that have not arrived do not count.
+// Case N2. The memory for one principal's requests is limited. Announced bytes that have not arrived do not count.
 func TestRequestsInFlight_BytesAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -238,7 +239,7 @@ func TestRequestsInFlight_BytesAreBounded(t *testing.T) {
 	})
 }
 
-// Case N2. The memory of the requests of one person's agents is limited to the quota of two agents. Other persons are
+// Case N2. The memory for requests from one person's agents is limited to the quota of two agents. Other persons are
 // not affected.
 func TestRequestsInFlight_BytesOfOnePersonAreBounded(t *testing.T) {
 	t.Parallel()
@@ -265,7 +266,7 @@ func TestRequestsInFlight_BytesOfOnePersonAreBounded(t *testing.T) {
 	})
 }
 
-// The timeouts for receiving requests do not end a long call, nor the next call on the same connection.
+// The timeouts for receiving requests do not end a long call or the next call on the same connection.
 func TestConnections_LongCallIsNotClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -287,7 +288,7 @@ func TestConnections_LongCallIsNotClosed(t *testing.T) {
 	})
 }
 
-// If a client disconnects, its call continues, and the outcome is recorded.
+// A client disconnects during its call. The call continues, and the outcome is recorded.
 func TestCall_EndsAfterItsClientHasDisconnected(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

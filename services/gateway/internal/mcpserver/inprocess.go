@@ -33,8 +33,8 @@ const (
 	// initialized is the notification that completes the initialization.
 	initialize  = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"sluice-agent","version":"1"}}}`
 	initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
-	// maxSessionIDs is the maximum number of these sessions that are remembered. There is one session for each pair of a
-	// caller and a server.
+	// maxSessionIDs is the maximum number of these sessions that are stored. There is one session for each pair of caller
+	// and server.
 	maxSessionIDs = 10_000
 )
 
@@ -53,13 +53,12 @@ type Request struct {
 	Event func(message []byte)
 }
 
-// Response is the outcome of a [Request].
 type Response struct {
 	// Answer is the JSON-RPC response that an MCP client would have received.
 	Answer []byte
 	// Refusal is the refusal of the request, or nil if the server has answered.
 	Refusal *refusal.Refusal
-	// TooLarge reports whether the server's answer was larger than 7 MiB. If it was, Answer is empty.
+	// TooLarge reports whether the server's answer was larger than 7 MiB. Answer is then empty.
 	TooLarge bool
 	// ID is the id of the decision, and Decision is policy's decision on the call. Both are zero if policy has not
 	// evaluated the call.
@@ -68,7 +67,7 @@ type Response struct {
 }
 
 // Do executes a request on behalf of a principal. The request is handled like a request from an MCP client, with the
-// same quotas, in a session of the principal with the server. Do returns [ErrServer], [ErrStopping] or [ErrSession].
+// same quotas, in the principal's session with the server. Do returns [ErrServer], [ErrStopping] or [ErrSession].
 func (s *Server) Do(ctx context.Context, req Request) (Response, error) {
 	c := httpserver.Caller{Principal: req.Principal, Revoked: func() bool { return false }}
 	if s.IsAbsent(ctx, c, req.Server) {
@@ -126,6 +125,6 @@ func newSessionIDs() *lru.Cache[session.Key, string] {
 	return lru.New[session.Key](maxSessionIDs, maxSessionIDs, func(string) int { return 1 })
 }
 
-// Drain makes later calls to [Server.Do] return [ErrStopping]. It then waits until the requests of [Server.Do] and the
+// Drain makes later calls of [Server.Do] return [ErrStopping]. It then waits until the requests of [Server.Do] and the
 // calls of tasks that are in flight have ended, or until ctx ends.
 func (s *Server) Drain(ctx context.Context) { s.Background.Drain(ctx) }

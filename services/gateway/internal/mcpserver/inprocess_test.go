@@ -29,8 +29,8 @@ func internalRequest(message string) mcpserver.Request {
 	return mcpserver.Request{Principal: internalPrincipal(), Server: "files", Message: []byte(message)}
 }
 
-// A request from a service of the mesh is handled like a message from an MCP client: policy evaluates it, it is
-// recorded for the principal, and all requests use one session of the principal.
+// A request from a service of the mesh is handled like a message from an MCP client: policy evaluates it, and it is
+// recorded for the principal. All requests of the principal use one session.
 func TestServerDo_TakesTheStepsOfAClientsCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestServerDo_ReturnsErrorsWhenNotRun(t *testing.T) {
 	})
 }
 
-// Messages that the server sends before its answer are forwarded in order, and the answer is forwarded last.
+// Messages that the server sends before its answer are forwarded in order, and the answer follows them.
 func TestServerDo_ForwardsProgress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestServerDrain_WaitsForRunningRequests(t *testing.T) {
 	})
 }
 
-// Case I6. An MCP client cannot use a session that Server.Do has opened, not even a client of the principal that
+// Case I6. An MCP client cannot use a session that Server.Do has opened, even if it is a client of the principal that
 // created the agent.
 func TestServerDo_SessionsAreNotSharedBetweenCallers(t *testing.T) {
 	t.Parallel()

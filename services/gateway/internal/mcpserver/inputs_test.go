@@ -12,15 +12,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Cases U1, T4. Policy evaluates each request in a server's answer as a request from the server. If it denies one, the
-// client does not receive the answer.
+// Cases U1, T4. Policy evaluates each request in a server's answer as a request from the server. If policy denies one,
+// the client does not receive the answer.
 func TestInputRequests_AreDecidedAndRecorded(t *testing.T) {
 	t.Parallel()
 	const sampling, form = `"s":{"method":"sampling/createMessage","params":{"messages":[],"maxTokens":9007199254740993}}`, `"f":{"method":"elicitation/create","params":{"message":"m","requestedSchema":{}}}`
 	for _, tt := range []struct {
 		name, asks string
 		open       []string
-		code       string // of the server's refused request; empty if the client gets the answer
+		code       string // refusal code of the server's request; empty if the client receives the answer
 		judged     int
 	}{
 		{"one", sampling, []string{"sampling/createMessage"}, "", 1},
@@ -58,7 +58,7 @@ func TestInputRequests_AreDecidedAndRecorded(t *testing.T) {
 	}
 }
 
-// Case U1. If the requests in an answer are ambiguous or malformed, the client does not receive the answer.
+// Case U1. If an answer contains ambiguous or malformed requests, the client does not receive it.
 func TestInputRequests_AmbiguousAnswersAreRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -83,9 +83,9 @@ func TestInputRequests_AmbiguousAnswersAreRefused(t *testing.T) {
 	})
 }
 
-// Case U1. Servers send requests in answers that must not contain requests: in the revisions with sessions, whose
-// clients may act on the requests, and in answers to the gateway's own requests. Checks that clients do not receive
-// these answers, and that a client's answers to such requests are refused.
+// Case U1. Some answers must not contain requests: answers in revisions with sessions, whose clients might act on the
+// requests, and answers to the gateway's own requests. Clients do not receive such answers, and a client's responses to
+// such requests are refused.
 func TestInputRequests_AnswersWithoutThemPass(t *testing.T) {
 	t.Parallel()
 	const asks = `"inputRequests":{"a":{"method":"elicitation/create","params":{"message":"m"}}}`
@@ -170,8 +170,7 @@ func TestInputRequests_AnswersWithoutThemPass(t *testing.T) {
 	})
 }
 
-// Case U1. If a server sends a request on a stream without a session, no client receives it, and the refusal is
-// recorded.
+// Case U1. A server sends a request on a stream without a session. No client receives it, and the refusal is recorded.
 func TestInputRequests_RequestsOnModernStreamsAreRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -191,7 +190,7 @@ func TestInputRequests_RequestsOnModernStreamsAreRefused(t *testing.T) {
 	})
 }
 
-// A client's answers to requests from a server are sent to the server only if it may send requests.
+// A client's responses to a server's requests are sent to the server only if policy allows it to send requests.
 func TestInputResponses_NeedAServerThatMayAsk(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

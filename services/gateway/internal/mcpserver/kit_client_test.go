@@ -19,7 +19,7 @@ type httpResponse struct {
 	trailer http.Header
 }
 
-// code returns the code of the decision in a response, or "" if there is none.
+// code returns the decision code in a response, or "" if there is none.
 func (r httpResponse) code() string {
 	var m struct {
 		Result struct {
@@ -36,7 +36,7 @@ func (r httpResponse) code() string {
 	return m.Result.Meta["dev.sluice/decision"].Code
 }
 
-// do sends a request as ana. The given headers are added to the default ones, or replace them.
+// do sends a request as ana. The given headers are added to the default headers, and replace those with the same name.
 func (w *testGateway) do(method, path, body string, header http.Header) httpResponse {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), method, "http://localhost"+path, strings.NewReader(body))
@@ -72,7 +72,7 @@ func (w *testGateway) connect() http.Header {
 	return w.connectAs(initialize)
 }
 
-// connectAs opens a session with the given initialize request, and returns the headers for its requests.
+// connectAs opens a session with the given initialize request, and returns the headers for requests in the session.
 func (w *testGateway) connectAs(initialize string) http.Header {
 	w.t.Helper()
 	got := w.do("POST", w.path, initialize, nil)
@@ -85,7 +85,7 @@ func (w *testGateway) connectAs(initialize string) http.Header {
 
 const toolCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe"}}`
 
-// dial returns a connection to which a test writes raw bytes.
+// dial returns a connection on which a test sends raw bytes.
 func (w *testGateway) dial() net.Conn {
 	w.t.Helper()
 	c, err := w.listener.DialContext(w.t.Context(), "", "")
@@ -106,7 +106,7 @@ func requestHead(token, session string, length int) string {
 	return out + fmt.Sprintf("Content-Length: %d\r\n\r\n", length)
 }
 
-// status reads the next response from a connection that dial returned, and returns its HTTP status.
+// status reads the next response from a connection and returns its HTTP status.
 func status(c net.Conn) (int, error) {
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {

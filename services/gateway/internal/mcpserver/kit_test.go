@@ -53,7 +53,7 @@ func newTestGateway(t *testing.T) *testGateway {
 	return newTestGatewayWithTransport(t, "")
 }
 
-// newTestGatewayWithTransport is like newTestGateway, for a server with the given transport.
+// newTestGatewayWithTransport is like newTestGateway, but sets the server's transport.
 func newTestGatewayWithTransport(t *testing.T, kind string) *testGateway {
 	t.Helper()
 	w := prepareTestGateway(t, kind)
@@ -133,7 +133,7 @@ func token(name, secret string, role authv1.TokenRole) *identityv1.TokenRecord {
 	return &identityv1.TokenRecord{Sha256: hash[:], Token: &identityv1.Token{Name: name, Tenant: gatewaytest.Tenant, Subject: name, Agent: "dev", Role: role}}
 }
 
-// withOwner sets the owner of a token. agentToken returns one of the bearer tokens that olga owns.
+// withOwner sets the owner of a token.
 func withOwner(owner string, t *identityv1.TokenRecord) *identityv1.TokenRecord {
 	t.Token.Owner = owner
 	return t
@@ -151,7 +151,7 @@ func (w *testGateway) setAccess(access *policyv1.CheckServerResponse) {
 	w.Policy.Change(func() { w.Policy.Access = access })
 }
 
-// runPipeline runs the pipeline, which records its counts, until stop is called.
+// runPipeline runs the pipeline until stop is called. The pipeline then also records its counts.
 func (w *testGateway) runPipeline() (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Case X1. If its caller disconnects, a list request is cancelled at the server.
+// Case X1. A caller disconnects during its list request. The gateway cancels the request at the server.
 func TestList_EndsWhenTheCallerDisconnects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -44,8 +44,8 @@ func TestList_EndsWhenTheCallerDisconnects(t *testing.T) {
 	})
 }
 
-// Case X1. At most two lists of one principal are filtered at a time. They delay neither the principal's calls nor the
-// lists of other principals.
+// Case X1. At most two lists of one principal are filtered at a time. This does not delay the principal's calls or
+// other principals' lists.
 func TestList_FilteringIsLimitedForOneCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -91,8 +91,7 @@ func TestList_FilteringIsLimitedForOneCaller(t *testing.T) {
 	})
 }
 
-// Case X1. While a request waits for policy to filter a list, it holds no time slice, so that other lists can be
-// parsed.
+// Case X1. A request holds no time slice while it waits for policy to filter a list, so that other lists can be parsed.
 func TestList_NoTimesliceIsHeldWhilePolicyIsAsked(t *testing.T) {
 	t.Parallel()
 	for name, standing := range map[string]*policyv1.CheckServerResponse{
@@ -185,8 +184,8 @@ func TestList_LongOneIsFilteredInParts(t *testing.T) {
 	}
 }
 
-// Case T1. A server lists another definition to one session. Checks that policy evaluates the calls of that session
-// with that definition, and the calls of other sessions with the accepted one. The same applies to an ambiguous list.
+// Case T1. A server lists another definition to one session. Policy evaluates this session's calls with that
+// definition, and other sessions' calls with the accepted one. The same applies to an ambiguous list.
 func TestCall_IsDecidedByTheDefinitionThatItsSessionListed(t *testing.T) {
 	t.Parallel()
 	const good, bad = `{"name":"safe"}`, `{"name":"safe","description":"sends it to us"}`

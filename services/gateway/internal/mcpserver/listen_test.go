@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// newEventGateway returns a gateway whose server sends the given events on its stream, and no others.
+// newEventGateway returns a gateway. Its server sends exactly the given events on its stream.
 func newEventGateway(t *testing.T, open []string, events ...upstream.Event) *testGateway {
 	t.Helper()
 	w := newTestGateway(t)
@@ -42,7 +42,7 @@ func notificationEvent(method string) upstream.Event {
 	return upstream.Event{Message: []byte(`{"jsonrpc":"2.0","method":"` + method + `","params":{"x":1.50}}`)}
 }
 
-// openStream opens the stream of a session, and returns its lines. The channel is closed when the stream ends.
+// openStream opens a session's stream and returns its lines. The channel is closed when the stream ends.
 func (w *testGateway) openStream(h http.Header) (lines <-chan string, hangUp func()) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
@@ -74,7 +74,7 @@ func (w *testGateway) openStream(h http.Header) (lines <-chan string, hangUp fun
 	return out, cancel
 }
 
-// readLines returns the lines that have arrived.
+// readLines returns the lines that have arrived so far.
 func readLines(lines <-chan string) (out []string) {
 	synctest.Wait()
 	for {
@@ -90,8 +90,8 @@ func readLines(lines <-chan string) (out []string) {
 	}
 }
 
-// Case T4. On its stream, a client receives log messages and the notifications for methods that it may use. Their bytes
-// are unchanged.
+// Case T4. A client's stream contains log messages and the notifications for methods that the client may use. Their
+// bytes are unchanged.
 func TestStream_ForwardsWhatPolicyAllows(t *testing.T) {
 	t.Parallel()
 	said := []upstream.Event{
@@ -128,7 +128,7 @@ func TestStream_ForwardsWhatPolicyAllows(t *testing.T) {
 	}
 }
 
-// An idle stream contains comments, and a client can resume the stream after an event that it has received.
+// An idle stream contains comments. A client can resume the stream after an event that it has received.
 func TestStream_ContinuesAfterLastEventID(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -171,8 +171,8 @@ func TestStream_ContinuesAfterLastEventID(t *testing.T) {
 	})
 }
 
-// Requests that a server sends on its session's stream are handled like requests on the stream of a call: they are
-// forwarded if policy allows them and the client can answer them.
+// Requests that a server sends on its session's stream are handled like requests on a call's stream. They are forwarded
+// if policy allows them and the client can answer them.
 func TestStream_CarriesServerRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -195,8 +195,8 @@ func TestStream_CarriesServerRequests(t *testing.T) {
 	})
 }
 
-// While a request that a server has sent on its session's stream waits for an answer, the timeout of the session's
-// calls is paused, as it is for a request on the stream of a call.
+// A request that a server has sent on its session's stream waits for an answer. Meanwhile the timeout of the session's
+// calls is paused, as for a request on a call's stream.
 func TestStream_ServerRequestPausesTheTimeoutOfCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -246,8 +246,8 @@ func TestStream_EndCancelsServerRequests(t *testing.T) {
 	})
 }
 
-// A session has only one stream: a second stream replaces the first. A stream ends when its session ends or its token
-// is revoked.
+// A session has one stream: a second stream replaces the first. A stream ends when its session ends or its token is
+// revoked.
 func TestStream_EndsWithTokenAndSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -278,7 +278,7 @@ func TestStream_EndsWithTokenAndSession(t *testing.T) {
 	})
 }
 
-// If a client may not open a stream, its request is refused with an HTTP status that clients understand.
+// If a client may not open a stream, the gateway refuses with an HTTP status that clients understand.
 func TestStream_IsRefusedWithoutASession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -325,8 +325,7 @@ func TestStream_IsRefusedWithoutASession(t *testing.T) {
 	})
 }
 
-// The notification that a client's roots have changed is sent to a server that may request the roots, and to no other
-// server.
+// The notification that a client's roots have changed is sent only to a server that may request the roots.
 func TestRootsChanged_ReachesServersThatMayListRoots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -344,9 +343,9 @@ func TestRootsChanged_ReachesServersThatMayListRoots(t *testing.T) {
 	})
 }
 
-// A stream may end before the server has opened its own. If the session has ended, the client has to open another one.
-// Otherwise the stream ends without a refusal, because a client opens another session if its session is unknown (MCP
-// 2025-11-25, Transports, Session Management).
+// A stream may end before the server has opened its own. If the session has ended, the client has to open another
+// session. Otherwise the stream ends without a refusal, because a client opens another session if the response says
+// that its session is unknown (MCP 2025-11-25, Transports, Session Management).
 func TestStream_EndsBeforeTheServerOpensIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -391,8 +390,8 @@ func TestStream_EndsBeforeTheServerOpensIt(t *testing.T) {
 	})
 }
 
-// A request for a stream does not count as a use of its server, because some clients ask for a stream again and again.
-// Otherwise the program of an unused server would be started for each listing.
+// A request for a stream does not count as a use of its server, because some clients request a stream again and again.
+// Otherwise the gateway would start an unused stdio server for each listing.
 func TestStream_RequestDoesNotStartAnUnusedProgram(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

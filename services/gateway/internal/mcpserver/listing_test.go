@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Case X9. Policy hides tools from the caller. Checks that a call to a tool outside of the caller's list is answered
-// like a call to an unknown tool. A tool that the server has added is found after 30 s, because the gateway lists the
+// Case X9. Policy hides tools from the caller. A call to a tool that is not in the caller's list gets the same answer
+// as a call to an unknown tool. A tool that the server has added is found after 30 s, because the gateway lists the
 // server at most once in that time.
 func TestCall_UnlistedToolIsUnknown(t *testing.T) {
 	t.Parallel()
@@ -53,8 +53,8 @@ func TestCall_UnlistedToolIsUnknown(t *testing.T) {
 	})
 }
 
-// Case X9. If the server's list is not available, a call to a tool that the session has not listed is refused, whether
-// the tool is hidden or not.
+// Case X9. The server's list is unavailable. A call to a tool that the session has not listed is refused, whether or
+// not the tool is hidden.
 func TestCall_IsRefusedWhenTheServerCannotBeListed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

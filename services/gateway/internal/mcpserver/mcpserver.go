@@ -40,8 +40,7 @@ type Config struct {
 	HTTP httpserver.Config
 	// Version is the version of this build, which is sent to clients.
 	Version string
-	// TrustParent reports whether the gateway continues a client's trace. Otherwise the gateway's spans only link to the
-	// client's trace.
+	// TrustParent makes the gateway continue a client's trace. Otherwise the gateway's spans only link to it.
 	TrustParent bool
 }
 
@@ -139,13 +138,13 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return e, err
 }
 
-// Discover lists every server for the catalog, and repeats that on a schedule until ctx ends.
+// Discover lists every server for the catalog, and repeats this on a schedule until ctx ends.
 func (s *Server) Discover(ctx context.Context) error {
 	servers.Discover(ctx, s.servers, func() bool { return s.deps.Revision() != "" })
 	return nil
 }
 
-// Versions returns the revisions that a server is known to speak, the newest first, or nil if none is known.
+// Versions returns the revisions that a server is known to support, newest first, or nil if none is known.
 func (s *Server) Versions(server string) []string {
 	if found, ok := s.servers[server]; ok {
 		return found.Versions()
@@ -166,7 +165,7 @@ func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", s.health)
 	mux.HandleFunc("GET /readyz", s.ready)
-	// The patterns are for the URL of all servers and the URL of one server.
+	// The patterns match the URL for all servers and the URLs for one server.
 	for _, at := range []string{"/mcp", "/mcp/{$}", "/mcp/{server}", "/mcp/{server}/{$}"} {
 		mux.HandleFunc("POST "+at, s.authenticated(s.post))
 		mux.HandleFunc("DELETE "+at, s.authenticated(s.end))

@@ -57,7 +57,8 @@ func TestHandler_ReportsHealth(t *testing.T) {
 	})
 }
 
-// Requests for unused paths and methods are refused. For common probes, the answer lists the valid paths.
+// Requests with unused paths and methods are refused. For paths that clients often try, the response lists the valid
+// paths.
 func TestHandler_RefusesOtherPathsAndMethods(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -141,7 +142,7 @@ func TestAdmission_OriginMustBeAccepted(t *testing.T) {
 			{"Host": {"mcp.example"}}, {"Host": {"MCP.example:443"}},
 			{"Origin": {"https://app.example"}}, {"Origin": {"http://localhost:3000"}}, {"Origin": {"http://[::1]:3000"}},
 		} {
-			// The request is refused only because it has no session.
+			// The request is refused only because it has no session, not because of these headers.
 			if got := w.do("POST", "/mcp/files", toolCall, h); got.status != 400 {
 				t.Errorf("%v: %d %s", h, got.status, got.body)
 			}
@@ -149,8 +150,8 @@ func TestAdmission_OriginMustBeAccepted(t *testing.T) {
 	})
 }
 
-// Each refusal of an authenticated caller's request has one record. The record contains the code, the id that the
-// caller received, and the trace that the caller began. No request reaches a server.
+// Each refused request from an authenticated caller has one record. The record contains the code, the id that the
+// caller received, and the caller's trace. No request reaches a server.
 func TestRefusals_OfAuthenticatedCallersAreRecorded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -199,7 +200,7 @@ func TestRefusals_OfAuthenticatedCallersAreRecorded(t *testing.T) {
 	})
 }
 
-// A notification that no rule allows is recorded. The response to its sender does not reveal the refusal.
+// A notification that no rule allows is recorded as refused. The response to its sender does not reveal the refusal.
 func TestNotifications_AreForwardedOrRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -286,7 +287,7 @@ func TestList_ShowsVisibleTools(t *testing.T) {
 	}
 }
 
-// If the outcome of a call is not in the journal yet, the answer is marked, as JSON and as an event stream.
+// If a call's outcome is not yet in the journal, the answer is marked, both as JSON and as an event stream.
 func TestCall_UnrecordedOutcomeIsMarked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -349,7 +350,7 @@ func TestEvents_ReachClientsThatAcceptStreams(t *testing.T) {
 	})
 }
 
-// Case S1. Text from a server is logged only at level debug, because it may repeat data from a client.
+// Case S1. Messages from a server are logged only at level debug, because they may repeat data from a client.
 func TestLog_QuotesNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -378,7 +379,7 @@ func TestLog_QuotesNoServer(t *testing.T) {
 	})
 }
 
-// A panic is logged as an error, and the gateway serves later requests.
+// A panic is logged as an error, and the gateway continues to serve requests.
 func TestLog_HasPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,7 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// asked maps each method other than tools/call that may need an approval to the name and params of an example request.
+// asked contains each method except tools/call that may need an approval, with the name and params of an example
+// request.
 var asked = map[string]struct{ name, params string }{
 	"prompts/get":    {"letter", `"name":"letter","arguments":{"to":"all"}`},
 	"resources/read": {"note://plan", `"uri":"note://plan"`},
@@ -126,8 +127,8 @@ func TestOtherMethods_RunAsApproved(t *testing.T) {
 	})
 }
 
-// Other methods never wait for an approval, even if policy requires one, because clients of some revisions cannot wait
-// for their answers.
+// Other methods are not confirmed in a form, even if policy requires an approval, because clients of some revisions
+// cannot wait for their answers.
 func TestOtherMethods_AreNotConfirmedByForm(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

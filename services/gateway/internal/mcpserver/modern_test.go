@@ -19,7 +19,7 @@ import (
 // everything contains the methods that a policy without denials allows.
 var everything = []string{"prompts/list", "resources/list", "resources/subscribe", "completion/complete", "logging/setLevel", "sampling/createMessage", "elicitation/create", "roots/list"}
 
-// newModernGateway returns a gateway whose server speaks only 2026-07-28, and whose policy allows the given methods. It
+// newModernGateway returns a gateway whose policy allows the given methods. Its server supports only 2026-07-28. It
 // must be called inside a synctest bubble.
 func newModernGateway(t *testing.T, open ...string) *testGateway {
 	t.Helper()
@@ -61,8 +61,8 @@ func (w *testGateway) doModern(method, name, params string) httpResponse {
 	return w.do("POST", "/mcp/files", body, head)
 }
 
-// A call without a session reaches its server as policy has evaluated it, without the capabilities that policy denies.
-// The client receives the server's answer and status.
+// A call without a session reaches its server with the bytes that policy has evaluated, without the capabilities that
+// policy denies. The client receives the server's answer and status.
 func TestModern_CallNeedsNoSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestModern_CallNeedsNoSession(t *testing.T) {
 	})
 }
 
-// Case T1. Headers do not affect policy's decision, and a message whose headers disagree with its body is refused.
+// Case T1. Headers do not affect policy's decision. A message with headers that disagree with its body is refused.
 func TestModern_HeadersMustAgreeWithTheBody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -159,7 +159,7 @@ func TestModern_HeadersMustAgreeWithTheBody(t *testing.T) {
 }
 
 // The client receives the server's features that policy allows, in an answer that only this caller may cache. If no
-// rule can allow the caller a call, no request is sent to the server.
+// rule can allow the caller any request, the gateway sends no request to the server.
 func TestModern_ServerDiscoverIsFiltered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -281,7 +281,7 @@ func TestSession_IsProvidedForStatelessServers(t *testing.T) {
 	})
 }
 
-// If the server's revision becomes known while a session is being opened, the client still gets its session.
+// The gateway learns the server's revision while it opens a session. The client still receives its session.
 func TestModern_ServerIsProbedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -289,7 +289,7 @@ func TestModern_ServerIsProbedOnce(t *testing.T) {
 		refuses := w.files.Open
 		w.files.Open = func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() == "initialize" {
-				w.Policy.Access.CouldAllow = false // such a caller gets its answer from the discovery
+				w.Policy.Access.CouldAllow = false // the gateway answers such a caller from its discovery
 				if got := w.do("POST", "/mcp/files", initialize, http.Header{"Authorization": {"Bearer " + benToken}}); got.status != 200 {
 					t.Errorf("%d %s", got.status, got.body)
 				}
@@ -302,8 +302,8 @@ func TestModern_ServerIsProbedOnce(t *testing.T) {
 	})
 }
 
-// A server that speaks both families answers initialize with a temporary error. Checks that the gateway does not take
-// it for a server that speaks only 2026-07-28: after the error, clients with sessions are served.
+// A server that supports both kinds of revisions answers initialize with a temporary error. The gateway must not
+// conclude that it supports only 2026-07-28: after the error, clients with sessions are served.
 func TestModern_FaultDoesNotHideTheRevision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -333,7 +333,8 @@ func TestModern_FaultDoesNotHideTheRevision(t *testing.T) {
 	})
 }
 
-// Case X1. If a client disconnects, its call is cancelled at the server, and the journal shows that the call was sent.
+// Case X1. A client disconnects during its call. The call is cancelled at the server, and the journal contains that it
+// was sent.
 func TestModern_DisconnectCancelsTheCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -362,8 +363,8 @@ func TestModern_DisconnectCancelsTheCall(t *testing.T) {
 	})
 }
 
-// A server does not speak 2026-07-28. The gateway probes it once for many clients, and uses a session. The probes are
-// not recorded as refusals.
+// A server does not support 2026-07-28. The gateway probes it once for many clients, and then uses a session. The
+// probes are not recorded as refusals.
 func TestModern_RequestsReachServersWithSessions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -405,7 +406,7 @@ func TestModern_RequestsReachServersWithSessions(t *testing.T) {
 	})
 }
 
-// Case S1. Callers without sessions share no state, and a client cannot refer to state by name.
+// Case S1. Callers without sessions share no state, and a client cannot select state by name.
 func TestModern_CallersShareNoState(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -431,8 +432,8 @@ func TestModern_CallersShareNoState(t *testing.T) {
 	})
 }
 
-// Case S1. A caller with many clients cannot evict the state of another caller. The state declares the client's
-// capabilities to the server even if the client's first request was refused.
+// Case S1. A caller with many clients cannot evict another caller's state. The state declares the client's capabilities
+// to the server even if the client's first request was refused.
 func TestModern_StateCannotBeEndedByAnotherCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,15 +15,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// distinguishNames returns policy's response for a caller whose rules distinguish prompts and resources by name.
+// distinguishNames returns policy's response for a caller with rules that distinguish prompts and resources by name.
 func distinguishNames() *policyv1.CheckServerResponse {
 	return &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, Methods: everyMethod()}
 }
 
 func isSecret(name string) bool { return strings.Contains(name, "secret") }
 
-// namedLists contains lists from a server. In each, want is the list that a client receives if policy hides names with
-// "secret".
+// namedLists contains lists that a server sends. want is the list that a client receives if policy hides names that
+// contain "secret".
 var namedLists = []struct{ name, method, result, want string }{
 	{
 		"prompts", "prompts/list",
@@ -165,7 +165,7 @@ func TestNames_ListIsRefusedWithoutPolicy(t *testing.T) {
 	})
 }
 
-// A long list is filtered in parts. Policy is asked once about each name.
+// A long list is filtered in parts. The gateway asks policy once about each name.
 func TestNames_LongListIsFilteredInParts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -194,7 +194,7 @@ func TestNames_LongListIsFilteredInParts(t *testing.T) {
 	})
 }
 
-// Case T4. At the URL of all servers, lists contain the elements that the caller may use, with combined names.
+// Case T4. At the URL for all servers, lists contain the elements that the caller may use, with combined names.
 func TestNames_ListsOfAllServersShowWhatMayBeUsed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -229,7 +229,7 @@ func TestNames_ListsOfAllServersShowWhatMayBeUsed(t *testing.T) {
 	})
 }
 
-// Case T4. A client is notified of a changed resource only if policy does not hide the resource's URI from the client.
+// Case T4. A client is notified of a changed resource only if policy does not hide the resource's URI from it.
 func TestNames_ResourceUpdatesAreDecidedByURI(t *testing.T) {
 	t.Parallel()
 	update := func(uri string) upstream.Event {
@@ -257,13 +257,13 @@ func TestNames_ResourceUpdatesAreDecidedByURI(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		w := newEventGateway(t, everyMethod(), said...)
-		w.setAccess(distinguishNames()) // policy does not answer requests about names
+		w.setAccess(distinguishNames()) // policy no longer answers requests about names
 		hears(t, w, last)
 	})
 }
 
-// The policy changes and distinguishes names. At the URL of all servers, the client is notified of changed lists. If
-// the client reads the list of tools after the change, it is still notified of the other lists.
+// The policy changes and now distinguishes names. At the URL for all servers, the client is notified of changed lists.
+// If the client reads the tools list after the change, it is still notified of the other lists.
 func TestNames_NewPolicyNotifiesOfChangedLists(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -22,8 +22,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// The gateway declares to the server only the client capabilities that policy does not deny, and to the client only the
-// server capabilities that policy does not deny.
+// The gateway declares to the server only the client capabilities that policy does not deny. It declares to the client
+// only the server capabilities that policy does not deny.
 func TestInitialize_OpensASession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -44,8 +44,8 @@ func TestInitialize_OpensASession(t *testing.T) {
 	})
 }
 
-// If policy does not deny a feature's method, the feature of the server is declared to the caller with its known
-// options. A feature that the server lacks, or declares in a form that MCP does not define, is not declared.
+// If policy does not deny a feature's method, the gateway declares the server's feature to the caller with its known
+// options. It does not declare a feature that the server lacks, or declares in a form that MCP does not define.
 func TestInitialize_CapabilitiesAreFiltered(t *testing.T) {
 	t.Parallel()
 	const all = `{"logging":{},"prompts":{"listChanged":true},"resources":{"subscribe":true},"completions":{},"tasks":{},"tools":{},"experimental":{"x":{}}}`
@@ -143,7 +143,7 @@ func TestInitialize_RefusedByTheServerOpensNoSession(t *testing.T) {
 	}
 }
 
-// Case U1. Keys that only the gateway may use are removed, even inside values that the gateway replaces.
+// Case U1. Keys that only the gateway may use are removed, even from values that the gateway replaces.
 func TestInitialize_OwnKeysAreRemovedFromCapabilities(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -158,7 +158,7 @@ func TestInitialize_OwnKeysAreRemovedFromCapabilities(t *testing.T) {
 	})
 }
 
-// Case N2. Initialize is limited to 64 KiB.
+// Case N2. An initialize request may have at most 64 KiB.
 func TestInitialize_SizeIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -180,8 +180,8 @@ func TestInitialize_SizeIsBounded(t *testing.T) {
 	})
 }
 
-// Sessions that are open and sessions that are being opened count against the limit. If the limit is reached, the
-// request is refused, and the refusal is recorded.
+// Open sessions and sessions that are being opened count against the limit. At the limit, a request is refused, and the
+// refusal is recorded.
 func TestInitialize_SessionsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -242,7 +242,7 @@ func TestSession_IsEndedByDelete(t *testing.T) {
 	})
 }
 
-// If the list of valid tokens may be outdated, requests to open sessions, to list tools and to call tools are refused.
+// If the list of valid tokens may be outdated, requests to open sessions, list tools and call tools are refused.
 func TestStaleToken_IsRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -270,7 +270,7 @@ func TestStaleToken_IsRefused(t *testing.T) {
 	})
 }
 
-// Case I2. The principal is always the current principal of the token, with the session and run of the message. Other
+// Case I2. The principal is always the token's current principal, with the session and run from the message. Other
 // members of the message do not affect it. If the token's principal changes after the session was opened, the change
 // applies immediately.
 func TestCaller_IsTheTokensPrincipal(t *testing.T) {
@@ -336,7 +336,7 @@ func TestSession_ConcurrentRequestsGetTheirAnswers(t *testing.T) {
 	})
 }
 
-// A client requests an unsupported revision. The span contains the error code that the client receives.
+// A client requests an unsupported revision. The span contains the same error code that the client receives.
 func TestInitialize_UnsupportedRevisionIsMeasured(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -357,8 +357,8 @@ func TestInitialize_UnsupportedRevisionIsMeasured(t *testing.T) {
 	})
 }
 
-// Case X9. A caller has no permissions on a server. In both families of revisions, the caller receives none of the
-// server's information about itself.
+// Case X9. A caller has no permissions on a server. In revisions with and without sessions, the caller receives nothing
+// that the server says about itself.
 func TestInitialize_RevealsNothingWhenNothingIsAllowed(t *testing.T) {
 	t.Parallel()
 	const said = `"serverInfo":{"name":"payroll","title":"Payroll","version":"9.8.7"},"instructions":"The key is in notes.","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"payroll","version":"9.8.7"}}`

@@ -20,7 +20,7 @@ import (
 
 const list = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
 
-// Case X4. The number of messages that need no rule is limited for each principal, and their counts are recorded every
+// Case X4. The number of messages that need no rule is limited for each principal. Their counts are recorded every
 // minute.
 func TestExempt_MessagesAreLimitedAndRecorded(t *testing.T) {
 	t.Parallel()
@@ -62,7 +62,7 @@ func TestExempt_MessagesAreLimitedAndRecorded(t *testing.T) {
 	})
 }
 
-// Case X4. Messages that need no rule are limited to 64 KiB.
+// Case X4. A message that needs no rule may have at most 64 KiB.
 func TestExempt_MessageSizeIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -172,8 +172,8 @@ func TestExempt_OnlySentRequestsAreCancelled(t *testing.T) {
 	})
 }
 
-// Case X4. If no rule can allow a caller a call, initialize and tools/list are answered from the gateway's own
-// discovery, which is shared by all callers. If a server cannot be reached, its discovery is retried later.
+// Case X4. If no rule can allow a caller any request, initialize and tools/list are answered from the gateway's own
+// discovery, which all callers share. If a server is unavailable, its discovery is retried later.
 func TestExempt_DiscoveryAnswersCallersWithoutAccess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

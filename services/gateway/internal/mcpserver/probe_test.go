@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// newer contains requests with which clients of a newer revision probe whether a server supports that revision.
+// newer contains requests with which clients of a newer revision check whether a server supports it.
 var newer = []struct {
 	name, body, requested string
 	header                http.Header
@@ -54,7 +54,7 @@ func TestProbe_IsAnswered(t *testing.T) {
 	})
 }
 
-// The body of initialize determines the revision, regardless of the headers.
+// The body of initialize determines the revision. The headers do not matter.
 func TestProbe_InitializeAgreesOnARevision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -69,7 +69,8 @@ func TestProbe_InitializeAgreesOnARevision(t *testing.T) {
 	})
 }
 
-// Case X4. Excess probes are refused, and the refusals are recorded, as for all messages that need no rule.
+// Case X4. If there are too many probes, further ones are refused and the refusals are recorded, as for all messages
+// that need no rule.
 func TestProbe_IsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -18,8 +18,8 @@ const (
 	urlStart    = formStart + `,"mode":"url","elicitationId":"e"`
 )
 
-// serverRequestCase is a test case for a request from a server. offers contains the capabilities that the client has
-// declared, and question the request's JSON from the method on. asked reports whether the client receives the request.
+// serverRequestCase is a test case for a server's request. offers contains the client's declared capabilities, and
+// question the request's JSON from the method on. asked reports whether the client receives the request.
 type serverRequestCase struct {
 	name, offers, question string
 	asked                  bool
@@ -81,7 +81,7 @@ func serverRequestCases() []serverRequestCase {
 	}
 }
 
-// sendInSession makes the server send the request in a session. It returns the message that the server receives, and
+// sendInSession makes the server send the request in a session. It returns the response that the server receives, and
 // the records.
 func (tt serverRequestCase) sendInSession(t *testing.T, named, spoken string) (sent string, records []journal.Record) {
 	t.Helper()
@@ -154,8 +154,8 @@ func TestServerRequest_IsCheckedAgainstTheRevision(t *testing.T) {
 	}
 }
 
-// Case U1. Requests in an answer of 2026-07-28 are checked against the client's declared capabilities. Requests from a
-// server with sessions to a client without sessions are checked in the same way.
+// Case U1. Requests in an answer of 2026-07-28 are checked against the client's declared capabilities. The same check
+// applies to requests from a server with sessions to a client without sessions.
 func TestInputRequests_AreCheckedAgainstTheOffer(t *testing.T) {
 	t.Parallel()
 	for _, tt := range serverRequestCases() {
@@ -177,7 +177,7 @@ func TestInputRequests_AreCheckedAgainstTheOffer(t *testing.T) {
 				sent := ""
 				w.notes.Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 					events([]byte(`{"jsonrpc":"2.0","id":7,"method":` + tt.question + `}`))
-					for range 1000 { // wait until the server has an answer, or the client has the request
+					for range 1000 { // waits until the server has a response or the client has the request
 						time.Sleep(time.Millisecond)
 						for _, n := range w.notes.Notified(0) {
 							if strings.Contains(n, `"id":7`) {
@@ -199,7 +199,7 @@ func TestInputRequests_AreCheckedAgainstTheOffer(t *testing.T) {
 	}
 }
 
-// Case U1. A server requires that URLs are opened first. They must be valid URLs, and the client must have declared
+// Case U1. A server requires that the user opens URLs first. They must be valid URLs, and the client must have declared
 // that it can open URLs.
 func TestURLElicitationError_IsCheckedAgainstTheOffer(t *testing.T) {
 	t.Parallel()
@@ -228,8 +228,8 @@ func TestURLElicitationError_IsCheckedAgainstTheOffer(t *testing.T) {
 	}
 }
 
-// Case U1. At the URL of all servers, no server may request context in a sampling request, because the client would
-// include the context of all servers.
+// Case U1. At the URL for all servers, no server may request context in a sampling request, because the client would
+// include all servers' context.
 func TestAllServers_SamplingContextIsNotOffered(t *testing.T) {
 	t.Parallel()
 	for _, value := range []string{"thisServer", "allServers"} {
@@ -262,7 +262,7 @@ func TestAllServers_SamplingContextIsNotOffered(t *testing.T) {
 	})
 }
 
-// Case U1. At the URL of all servers, each string that a server shows to the user contains the server's name.
+// Case U1. At the URL for all servers, each string that a server shows to the user contains the server's name.
 func TestAllServers_FormsNameTheirServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

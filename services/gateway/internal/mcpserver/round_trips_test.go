@@ -15,8 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// newRoundTripGateway returns a gateway without sessions, in which calls wait for an approval for 35 s in each round
-// trip.
+// newRoundTripGateway returns a gateway without sessions. In each round trip, a call waits 35 s for an approval.
 func newRoundTripGateway(t *testing.T, state approvalv1.ApprovalState) *testGateway {
 	t.Helper()
 	w := newModernGateway(t)
@@ -29,7 +28,7 @@ func newRoundTripGateway(t *testing.T, state approvalv1.ApprovalState) *testGate
 	return w
 }
 
-// setRoundTripApproval sets the approval of the calls in newRoundTripGateway. change may be nil.
+// setRoundTripApproval sets the approval for calls to a gateway from newRoundTripGateway. change may be nil.
 func (w *testGateway) setRoundTripApproval(state approvalv1.ApprovalState, change func(*approvalv1.Approval)) {
 	a := newWaitApproval(state)
 	a.Terms = &policyv1.ApprovalTerms{Quorum: 1}
@@ -49,8 +48,8 @@ func (w *testGateway) callWithState(state string) httpResponse {
 	return w.do("POST", "/mcp/files", strings.Replace(body, `"name":"c"`, `"name":"patient"`, 1), head)
 }
 
-// A call without a session waits for its approval in round trips, and is refused with the id of its approval before
-// clients would time out. The server receives no request.
+// A call without a session waits for its approval in round trips. It is refused with the approval's id before clients
+// would time out. The server receives no request.
 func TestRoundTrips_CallWaitsForItsApproval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -92,9 +91,8 @@ func TestRoundTrips_AnswerWhenTheApprovalIsDecided(t *testing.T) {
 	})
 }
 
-// Cases A2, A3. A requestState does not authorize a call. A requestState that the gateway has not created is refused.
-// If it names another caller's approval, the approval is unknown. If it names a used approval, the answer says that the
-// approval was used.
+// Cases A2, A3. A requestState does not authorize a call. If the gateway has not created it, it is refused. If it names
+// another caller's approval, the approval is unknown. If it names a used approval, the answer says so.
 func TestRoundTrips_RequestStateAllowsNothing(t *testing.T) {
 	t.Parallel()
 	const waits, done = approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_DONE
@@ -129,7 +127,7 @@ func TestRoundTrips_RequestStateAllowsNothing(t *testing.T) {
 	}
 }
 
-// The server receives its own requestState, but not a requestState of the gateway.
+// The server receives its own requestState, but not one that the gateway has created.
 func TestRoundTrips_RequestStateOfServersPasses(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[string]bool{"sluice": true, "of the server": true, "sluice-leg.1.a-1": false} {
@@ -151,8 +149,8 @@ func TestRoundTrips_RequestStateOfServersPasses(t *testing.T) {
 	}
 }
 
-// A call that contains inputResponses is refused with the id of its approval, because the next round trip would not
-// contain the inputResponses.
+// A call that contains inputResponses is refused with its approval's id, because the next round trip would not contain
+// the inputResponses.
 func TestRoundTrips_InputResponsesAreNotLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -18,12 +18,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// initializeWithAll is the initialize request of a client that declares all capabilities that a server may use.
+// initializeWithAll is the initialize request of a client that declares all capabilities that servers may use.
 const initializeWithAll = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{` +
 	`"sampling":{"tools":{},"x":{}},"elicitation":{"form":{}},"roots":{"listChanged":true},"tasks":{},"experimental":{"y":{}}},"clientInfo":{"name":"c","version":"1"}}}`
 
-// newServerRequestGateway returns a gateway whose server sends requests before it answers a call, and whose policy
-// allows the given methods.
+// newServerRequestGateway returns a gateway whose policy allows the given methods. Its server sends requests before it
+// answers a call.
 func newServerRequestGateway(t *testing.T, open []string, ask func(ctx context.Context, say func(message string))) *testGateway {
 	t.Helper()
 	w := newTestGateway(t)
@@ -38,15 +38,15 @@ func newServerRequestGateway(t *testing.T, open []string, ask func(ctx context.C
 	return w
 }
 
-// callStream makes a call, and returns a function that reads the next message of the response. The function returns ""
-// at the end.
+// callStream makes a call, and returns a function that reads the next message in the response. At the end, the function
+// returns "".
 func (w *testGateway) callStream(h http.Header, body string) (next func() string) {
 	w.t.Helper()
 	next, _ = w.callStreamUntil(h, body)
 	return next
 }
 
-// callStreamUntil is like callStream. hangUp disconnects the client.
+// callStreamUntil is like callStream, and also returns a function hangUp that disconnects the client.
 func (w *testGateway) callStreamUntil(h http.Header, body string) (next func() string, hangUp func()) {
 	w.t.Helper()
 	ctx, hangUp := context.WithCancel(w.t.Context())
@@ -77,8 +77,8 @@ func (w *testGateway) callStreamUntil(h http.Header, body string) (next func() s
 
 const sample = `{"jsonrpc":"2.0","id":7,"method":"sampling/createMessage","params":{"maxTokens":9007199254740993,"x":[1e2,"é"],"_meta":{"progressToken":"p"}}}`
 
-// If policy allows a request from a server and the client can answer it, the request and the answer are forwarded
-// unchanged, and the request is recorded as a request from the server.
+// If policy allows a server's request and the client can answer it, the request and the response are forwarded
+// unchanged. The request is recorded as the server's.
 func TestServerRequest_ReachesTheClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestServerRequest_ReachesTheClient(t *testing.T) {
 	})
 }
 
-// Case U1. A request that a server must not send reaches no client. The server receives an error, and the refusal is
+// Case U1. A request that a server may not send reaches no client. The server receives an error, and the refusal is
 // recorded.
 func TestServerRequest_NeedsARuleAndACapability(t *testing.T) {
 	t.Parallel()
@@ -188,8 +188,8 @@ func TestServerMethods_AreRefusedFromClients(t *testing.T) {
 	})
 }
 
-// While a request from a server waits for the client, the timeout of the call is paused. If the client never answers,
-// the server's request fails, but the call continues.
+// While a server's request waits for the client, the call's timeout is paused. If the client never answers, the
+// server's request fails, but the call continues.
 func TestServerRequest_PausesTheTimeoutOfTheCall(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -231,8 +231,8 @@ func TestServerRequest_PausesTheTimeoutOfTheCall(t *testing.T) {
 	}
 }
 
-// If the client disconnects, cancels its own request or ends the session, a request from the server ends immediately
-// with an error.
+// If the client disconnects, cancels its own request or ends the session, the server's request ends immediately with an
+// error.
 func TestServerRequest_FailsWhenTheClientDisconnects(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(w *testGateway, h http.Header, hangUp func()){
@@ -270,8 +270,8 @@ func TestServerRequest_FailsWhenTheClientDisconnects(t *testing.T) {
 	}
 }
 
-// A gRPC server cannot send requests. Therefore no client capabilities are declared to it, and the deadlines of its
-// calls are never paused.
+// A gRPC server cannot send requests. So the gateway declares no client capabilities to it, and never pauses the
+// timeouts of its calls.
 func TestGRPCServer_GetsNoClientCapabilities(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -290,7 +290,7 @@ func TestGRPCServer_GetsNoClientCapabilities(t *testing.T) {
 	})
 }
 
-// The time before and after a server's request counts against the timeout of the call.
+// The time before and after a server's request counts against the call's timeout.
 func TestServerTimeout_CountsOutsideOfServerRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -394,8 +394,8 @@ func TestServerRequest_IsAnsweredOnlyInItsSession(t *testing.T) {
 	})
 }
 
-// Cases U1, A1. In a message of a session, the client's capabilities are replaced by the capabilities that the gateway
-// has declared to the server.
+// Cases U1, A1. The gateway replaces the client's capabilities in a message of a session with those that it has
+// declared to the server.
 func TestSession_CapabilitiesInRequestsAreReplaced(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ path, call, want string }{

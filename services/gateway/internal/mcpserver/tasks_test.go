@@ -83,8 +83,8 @@ func TestTask_IsMadeWhenACallWaits(t *testing.T) {
 	})
 }
 
-// A client gets a task only if the request declares that it accepts tasks. A call with inputResponses, or one that
-// already waits in round trips, gets no task.
+// A client receives a task only if its request declares that it accepts tasks. A call with inputResponses, or one that
+// already waits in round trips, does not become a task.
 func TestTask_NeedsAClientThatAcceptsTasks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestTask_NeedsAClientThatAcceptsTasks(t *testing.T) {
 	})
 }
 
-// Cases I4, A3. Only the caller that has created a task can use it. For all other callers, its id is unknown.
+// Cases I4, A3. Only the caller that has created a task can use it. For other callers, its id is unknown.
 func TestTask_BelongsToItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestTask_BelongsToItsCaller(t *testing.T) {
 	})
 }
 
-// Case N2. A caller has a quota of 64 tasks. Further calls are refused with the id of their approval.
+// Case N2. A caller has a quota of 64 tasks. Further calls are refused with their approval's id.
 func TestTask_MemoryIsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestTask_MemoryIsLimited(t *testing.T) {
 			t.Errorf("one more: %s", got.body)
 		}
 		w.setRoundTripApproval(approvalv1.ApprovalState_APPROVAL_STATE_DENIED, func(a *approvalv1.Approval) { a.Code = commonv1.Code_CODE_APPROVAL_DENIED })
-		for range 2 { // the first request ends the task; the second reports the end, and the task can then be removed
+		for range 2 { // the first request ends the task; the second reports the end, so that the task can be removed
 			w.doTaskRequest("tasks/get", ids[7])
 			synctest.Wait()
 		}
@@ -164,7 +164,7 @@ func TestTask_MemoryIsLimited(t *testing.T) {
 }
 
 // Case I4. The gateway translates the id of a server's task into an id that is bound to the caller. It translates the
-// id back only in requests from this caller. The server, policy and the record then contain the server's original id.
+// id back only in this caller's requests. The server, policy and the record then see the server's original id.
 func TestTask_OfAServerIsBoundToItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -226,8 +226,8 @@ func TestTask_CapabilityIsDeclaredWhenPolicyAllows(t *testing.T) {
 	})
 }
 
-// Case U1. A server may answer with a task only if the request declares that the client accepts tasks. The outcome of a
-// task is checked like any other answer.
+// Case U1. A server may answer with a task only if the request declares that the client accepts tasks. A task's result
+// is checked like any other answer.
 func TestTask_AnswersAreChecked(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -273,8 +273,7 @@ func TestTask_AnswersAreChecked(t *testing.T) {
 	}
 }
 
-// Cases X4, X5. Requests for tasks that need no rule are limited in size, and their methods are limited to a fixed
-// list.
+// Cases X4, X5. Task requests that need no rule are limited in size, and only a fixed list of methods is allowed.
 func TestTask_RequestsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -296,7 +295,7 @@ func (w *testGateway) approve() {
 	w.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}
 }
 
-// If the call of a task fails, the task either ends or waits for the approval again.
+// If a task's call fails, the task either ends or waits for the approval again.
 func TestTask_CallMayFail(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -351,8 +350,8 @@ func TestTask_CallMayFail(t *testing.T) {
 	}
 }
 
-// If a task is cancelled before its call is sent, the call is not sent. If the task is cancelled later, it reports the
-// call's outcome. While another task waits for the same approval, the approval is not cancelled.
+// If a task is cancelled before its call is sent, the call is not sent. If it is cancelled later, it reports the call's
+// outcome. While another task waits for the same approval, the approval is not cancelled.
 func TestTask_IsCancelled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

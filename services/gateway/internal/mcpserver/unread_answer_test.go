@@ -17,7 +17,7 @@ import (
 )
 
 // Case X3. A client that reads an answer or a stream more slowly than 64 KiB per second is disconnected. A client that
-// reads slightly faster receives the whole answer or stream.
+// reads slightly faster receives all of it.
 func TestUnreadAnswer_SlowReaderIsClosed(t *testing.T) {
 	t.Parallel()
 	const size = 4 << 20
@@ -75,7 +75,7 @@ func TestUnreadAnswer_SlowReaderIsClosed(t *testing.T) {
 }
 
 // Case X3. While an answer to a caller waits for memory, the caller's next requests are refused and recorded before
-// they are sent. Other callers are not affected. The outcomes of requests that were already sent are recorded and
+// they are sent. Other callers are not affected. The outcomes of requests that were already sent are still recorded and
 // answered.
 func TestUnreadAnswer_BlocksFurtherRequests(t *testing.T) {
 	t.Parallel()
@@ -95,7 +95,7 @@ func TestUnreadAnswer_BlocksFurtherRequests(t *testing.T) {
 			return gatewaytest.Result(r, `{"content":[]}`), nil
 		}
 		replies := make(chan httpResponse, limits.PrincipalBytes/limits.ReserveBytes+1)
-		for range cap(replies) { // all answers get memory except for one, which waits until its timeout
+		for range cap(replies) { // all answers get memory except one, which waits until its timeout
 			go func() { replies <- w.do("POST", "/mcp/files", toolCall, anas) }()
 			synctest.Wait()
 		}

@@ -19,7 +19,7 @@ import (
 
 const toolsList = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
 
-// requireApproval returns a policy in which calls to the given tools need an approval, and all other tools are hidden.
+// requireApproval returns a policy that requires approvals for calls to the given tools and hides all other tools.
 func requireApproval(names ...string) func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 	return func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 		resp := new(policyv1.FilterToolsResponse)
@@ -34,7 +34,7 @@ func requireApproval(names ...string) func(*policyv1.FilterToolsRequest) (*polic
 	}
 }
 
-// Some servers end their lists with a null or empty cursor. Checks that the wait tool is listed on such a page.
+// Some servers end their lists with a null or empty cursor. The wait tool must be listed on such a page.
 func TestWaitTool_IsListedOnTheLastPage(t *testing.T) {
 	t.Parallel()
 	for cursor, last := range map[string]bool{`""`: true, `null`: true, `"x"`: false, `" "`: false} {
@@ -55,7 +55,7 @@ func TestWaitTool_IsListedOnTheLastPage(t *testing.T) {
 	}
 }
 
-// If a call of the caller may need an approval, the list contains the gateway's wait tool once, after the server's
+// If one of the caller's calls may need an approval, the list contains the gateway's wait tool once, after the server's
 // tools. A server's own tool with that name is hidden.
 func TestWaitTool_IsListedWhenACallMayWait(t *testing.T) {
 	t.Parallel()
@@ -63,7 +63,7 @@ func TestWaitTool_IsListedWhenACallMayWait(t *testing.T) {
 	for name, tt := range map[string]struct {
 		policy func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error)
 		pages  []string
-		// want is the beginning of the tools of each page. It ends with own if the gateway's tool follows.
+		// want is the beginning of each page's tools. It ends with own if the gateway's tool follows.
 		want []string
 	}{
 		"nothing waits":            {nil, []string{`[{"name":"a"}]`}, []string{`[{"name":"a"}]`}},
@@ -97,7 +97,7 @@ func TestWaitTool_IsListedWhenACallMayWait(t *testing.T) {
 					if n := strings.Count(got.body, own); n != strings.Count(want, own) {
 						t.Errorf("%d tools to wait with: %s", n, got.body)
 					}
-					gatewaytest.Raw(got.body) // raw fails the test if the answer cannot be parsed
+					gatewaytest.Raw(got.body) // Raw fails the test if the answer cannot be parsed
 				}
 			})
 		})
@@ -121,8 +121,7 @@ func newWaitApproval(state approvalv1.ApprovalState) *approvalv1.Approval {
 	return a
 }
 
-// The wait tool waits at most for the hold time of a call and returns the state of the approval. It sends no request to
-// a server.
+// The wait tool waits at most for a call's hold time and returns the approval's state. It sends no request to a server.
 func TestWaitTool_WaitsForAnApproval(t *testing.T) {
 	t.Parallel()
 	const (
@@ -172,7 +171,7 @@ func TestWaitTool_WaitsForAnApproval(t *testing.T) {
 	}
 }
 
-// Case I4. Another caller's approval is unknown to the tool, and the tool accepts no argument except an id.
+// Case I4. For the tool, another caller's approval is unknown. The tool accepts no argument except an id.
 func TestWaitTool_RefusesApprovalsOfOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

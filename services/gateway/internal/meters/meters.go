@@ -18,16 +18,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// other is the value for all values that an attribute's list does not contain, as in OpenTelemetry's conventions.
+// other represents all values that an attribute's list does not contain, as in OpenTelemetry's conventions.
 const other = "_OTHER"
 
 // unlisted is the state under which all other approval states are counted.
 const unlisted = approvalv1.ApprovalState_APPROVAL_STATE_UNSPECIFIED
 
-// methods are the values of the method attribute: the methods of MCP, and other.
+// methods are the values of the method attribute: the MCP methods and other.
 var methods = append(mcpmethod.All(), other)
 
-// Error types for a message to a server without a usable answer: the message was not sent, the server did not answer
+// Error types for a message to a server that got no usable answer: the message was not sent, the server did not answer
 // before the timeout, or the message may have been executed.
 const (
 	Unavailable = "upstream_unavailable"
@@ -36,7 +36,7 @@ const (
 )
 
 // errorTypes are the values of the error type attribute: no error, a result with an error, the error codes of JSON-RPC,
-// MCP and the gateway's refusals, and the error types for a server without a usable answer.
+// MCP and the gateway's refusals, and the error types for a message without a usable answer.
 var errorTypes = []string{
 	"", "tool_error", "-32700", "-32600", "-32601", "-32602", "-32603", "-32020", "-32021", "-32022", "-31403",
 	Unavailable, Timeout, Unknown, other,
@@ -150,15 +150,15 @@ func newAttributeSet(of ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(of...))
 }
 
-// RecordServed records the time from the last byte of a client's message to the answer. It records this time in two
-// metrics: one includes the time for which the message was held open, and one excludes it.
+// RecordServed records the time between the last byte of a client's message and the answer, in two metrics: one
+// includes the time for which the message was held, and one excludes it.
 func (m *Meters) RecordServed(ctx context.Context, o Operation, took, held time.Duration) {
 	of := m.attributesOf(o)
 	m.served.Record(ctx, took.Seconds(), of...)
 	m.worked.Record(ctx, (took - held).Seconds(), of...)
 }
 
-// RecordSent records the time from the sending of a message to a server to the server's answer.
+// RecordSent records the time between sending a message to a server and receiving the answer.
 func (m *Meters) RecordSent(ctx context.Context, o Operation, took time.Duration) {
 	m.sent.Record(ctx, took.Seconds(), m.attributesOf(o)...)
 }

@@ -25,7 +25,7 @@ func start(t testing.TB, meter metric.Meter) *meters.Meters {
 	return m
 }
 
-// recordedAttributes returns the attributes of the recorded metrics, with the number of recordings.
+// recordedAttributes returns the attributes of the recorded metrics with the number of times that they were recorded.
 func recordedAttributes(t *testing.T, reader sdkmetric.Reader) map[string]int64 {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -48,7 +48,7 @@ func recordedAttributes(t *testing.T, reader sdkmetric.Reader) map[string]int64 
 	return out
 }
 
-// Checks that all values outside of an attribute's list are recorded as the same value.
+// All values outside an attribute's list are recorded as the same value.
 func TestMeters_UnlistedValuesAreRecordedAsOne(t *testing.T) {
 	t.Parallel()
 	reader := sdkmetric.NewManualReader()
@@ -109,7 +109,7 @@ func TestNew_RequiresAMeter(t *testing.T) {
 	}
 }
 
-// BenchmarkCall measures the recording of an allowed call: one decision, one message from the client and one message to
+// BenchmarkCall measures the metrics for an allowed call: one decision, one message from the client and one message to
 // the server.
 func BenchmarkCall(b *testing.B) {
 	exported := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())).Meter("test")
@@ -128,7 +128,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// Checks that the time for which a call waits for approvers does not count as processing time of the gateway.
+// The time for which a call waits for approvers does not count as the gateway's processing time.
 func TestRecordServed_ExcludesTimeOfWaitingForApprovers(t *testing.T) {
 	t.Parallel()
 	reader := sdkmetric.NewManualReader()

@@ -14,7 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Bin is the folder of a project in which npm puts links to the programs of packages.
+// Bin is the directory of a project in which npm creates links to the packages' programs.
 const Bin = "node_modules/.bin"
 
 // maxManifest is the maximum size of a package.json that is read, in bytes.
@@ -32,7 +32,7 @@ type manifest struct {
 }
 
 // program returns the path of a program, relative to the project, and the version of the package that contains the
-// program. The package must be the only one that is installed in the project. If it does not have the program `named`,
+// program. The package must be the only one that is installed in the project. If it does not have the program named,
 // the path is empty, and npx would look for the program in PATH.
 func program(project *os.Root, named string) (path, version string, err error) {
 	own, err := readManifest(project, "package.json")
@@ -97,8 +97,8 @@ func (m *manifest) chooseProgram(project *os.Root, dependency string) (string, e
 			}
 		}
 	case nil:
-		if folder := m.Directories.Bin; folder != "" && filepath.IsLocal(folder) {
-			entries, _ := fs.ReadDir(project.FS(), filepath.ToSlash(filepath.Join("node_modules", dependency, folder)))
+		if dir := m.Directories.Bin; dir != "" && filepath.IsLocal(dir) {
+			entries, _ := fs.ReadDir(project.FS(), filepath.ToSlash(filepath.Join("node_modules", dependency, dir)))
 			for _, entry := range entries {
 				programs[entry.Name()] = entry.Name()
 			}
@@ -118,8 +118,8 @@ func (m *manifest) chooseProgram(project *os.Root, dependency string) (string, e
 	}
 }
 
-// linkedProgram returns the path of a program relative to the project. The program's file must be in the project,
-// because the server cannot write to the project.
+// linkedProgram returns the path of a program relative to the project. The program's file must be in the project, to
+// which the server cannot write.
 func linkedProgram(project *os.Root, name string) (string, error) {
 	path := filepath.Join(Bin, name)
 	if !filepath.IsLocal(name) || strings.ContainsRune(name, '/') {

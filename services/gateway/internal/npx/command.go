@@ -1,4 +1,5 @@
-// Package npx parses commands that run an npm package, and manages the folders in which these packages are installed.
+// Package npx parses commands that run an npm package, and manages the directories in which these packages are
+// installed.
 package npx
 
 import (
@@ -15,8 +16,7 @@ type Command struct {
 	// Package is the package in npm syntax: a name, optionally with a version, a range or a tag; an alias; the address of
 	// a tarball or a git repository; or the absolute path of a tarball.
 	Package string
-	// Program is the program that the command runs with --package. If Program is empty, the package's own program is
-	// run.
+	// Program is the program that the command runs with --package. If Program is empty, the package's own program runs.
 	Program string
 	// Args are the program's arguments.
 	Args []string
@@ -95,7 +95,7 @@ func splitArguments(args []string, stopAtFirst bool) (packages, words []string, 
 // maxPackage is the maximum length of a package specification, in bytes.
 const maxPackage = 1024
 
-// local matches files and folders of this machine, except for git repositories. archive matches tarballs with an absolute
+// local matches local files and directories, except for git repositories. archive matches tarballs with an absolute
 // path. relativeGit matches git repositories without an absolute path.
 var (
 	local       = regexp.MustCompile(`^(?:[.~/]|[a-zA-Z]:|file:|link:|workspace:)|^[^:]*@(?:[.~/]|file:|link:|workspace:)|^[^:]*[.](?:tgz|tar[.]gz|tar)$`)
@@ -103,7 +103,8 @@ var (
 	relativeGit = regexp.MustCompile(`^(?:[^:]*@)?git[+]file:(?:[^/]|/[^/]|//[^/])`)
 )
 
-// refusalOf returns why the gateway does not install a package. It returns "" if the gateway installs the package.
+// refusalOf returns the reason for which the gateway does not install a package. It returns "" if the gateway installs
+// it.
 func refusalOf(spec string) string {
 	switch {
 	case spec == "" || len(spec) > maxPackage || strings.HasPrefix(spec, "-") || strings.ContainsFunc(spec, func(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) }):
@@ -124,7 +125,7 @@ var (
 	query      = regexp.MustCompile(`\?[^#]*`)
 )
 
-// Name returns the name of a package in a registry. It is empty for a package that is given by an address.
+// Name returns a package's name in a registry. It is empty if the package is specified by an address.
 func (c *Command) Name() string {
 	if parts := registered.FindStringSubmatch(c.Package); parts != nil {
 		return parts[1]
@@ -140,8 +141,8 @@ func (c *Command) File() string {
 	return ""
 }
 
-// IsExact reports whether the package always has the same version, because it is given by a version in a registry or by
-// a commit.
+// IsExact reports whether the package always has the same version, because it is specified by a version in a registry
+// or by a commit.
 func (c *Command) IsExact() bool {
 	spec := c.Package
 	if _, aliased, isAlias := strings.Cut(spec, "@npm:"); isAlias {
@@ -153,8 +154,8 @@ func (c *Command) IsExact() bool {
 	return commit.MatchString(spec)
 }
 
-// IsBare reports whether the command names only a package, without a version or a program. In that case npx runs an
-// installed program with the package's name, if there is one.
+// IsBare reports whether the command names only a package, without a version or a program. npx then runs an installed
+// program with the package's name, if there is one.
 func (c *Command) IsBare() bool { return c.Program == "" && c.Name() == c.Package }
 
 // DisplayPackage returns the package in a form for messages: without the credentials and the query of an address.

@@ -15,30 +15,30 @@ import (
 )
 
 const (
-	// recordFile is the name of the file that marks an installation as complete. The file is outside of the folder to
+	// recordFile is the name of the file that marks an installation as complete. The file is outside the directory to
 	// which npm writes.
 	recordFile = "program.json"
-	// project is the folder in which npm has installed the package.
+	// project is the directory in which npm has installed the package.
 	project = "program"
-	// work is the folder to which an installation may write while it runs.
+	// work is the directory to which an installation may write while it runs.
 	work = "work"
 	// unusedMark is the name of the file that marks an installation as unused by the configuration. The file's
 	// modification time records when the installation was marked.
 	unusedMark = "unused"
-	// attemptPrefix is the prefix of the name of an incomplete installation.
+	// attemptPrefix is a prefix of the names of incomplete installations.
 	attemptPrefix = "new-"
 	// maxInstallations is the maximum number of installations of one server that are read.
 	maxInstallations = 1000
 )
 
-// Grace is how long an installation that the configuration does not use is kept. The time begins when a gateway is
-// first started with a configuration that does not use the installation.
+// Grace is the time for which an installation is kept that the configuration does not use. It begins when a gateway
+// first starts with a configuration that does not use the installation.
 const Grace = 7 * 24 * time.Hour
 
 // Installed is a complete installation. Its files are immutable.
 type Installed struct {
-	// Dir is the absolute path of the installation's folder. Program is the absolute path of a file in Dir, or the name of
-	// a program that is looked up first in the folder Bin and then in PATH.
+	// Dir is the absolute path of the installation's directory. Program is the absolute path of a file in Dir, or the name
+	// of a program that is looked up first in the directory Bin and then in PATH.
 	Dir, Program string
 	// Version is the version of the package.
 	Version string
@@ -46,10 +46,10 @@ type Installed struct {
 	Since time.Time
 }
 
-// Bin returns the folder with the programs of the package and of its dependencies.
+// Bin returns the directory with the programs of the package and of its dependencies.
 func (i *Installed) Bin() string { return filepath.Join(i.Dir, project, Bin) }
 
-// Folder is the absolute path of the folder that contains the installations of one server.
+// Folder is the absolute path of the directory that contains one server's installations.
 type Folder string
 
 // recorded is the content of the file recordFile.
@@ -70,7 +70,7 @@ func (f Folder) Latest(digest string) *Installed {
 	return found
 }
 
-// names returns the names of the folder's entries that begin with a prefix.
+// names returns the names of the directory's entries that begin with a prefix.
 func (f Folder) names(prefix string) (names []string) {
 	dir, err := os.Open(string(f))
 	if err != nil {
@@ -113,13 +113,13 @@ func (f Folder) read(name string) (*Installed, error) {
 	return out, nil
 }
 
-// Attempt is an installation that is in progress. No other attempt uses its folder.
+// Attempt is an installation that is in progress. No other attempt uses its directory.
 type Attempt struct {
 	folder Folder
 	dir    string
 }
 
-// Begin creates the folders of an installation.
+// Begin creates the directories of an installation.
 func (f Folder) Begin() (*Attempt, error) {
 	if err := os.MkdirAll(string(f), 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of its package: %w", err)
@@ -132,7 +132,7 @@ func (f Folder) Begin() (*Attempt, error) {
 	for _, sub := range []string{a.Project(), a.Home(), a.Cache(), a.Temporary()} {
 		err = errors.Join(err, os.MkdirAll(sub, 0o700))
 	}
-	// This file makes npm use this folder, and not a parent folder, as the project.
+	// This file makes npm use this directory as the project, and not a parent directory.
 	err = errors.Join(err, os.WriteFile(filepath.Join(a.Project(), "package.json"), []byte(`{"private": true}`+"\n"), 0o600))
 	if err != nil {
 		return nil, fmt.Errorf("make the folder of its package: %w", errors.Join(err, a.Remove()))
@@ -140,23 +140,23 @@ func (f Folder) Begin() (*Attempt, error) {
 	return a, nil
 }
 
-// Work returns the folder to which the installation may write. It contains the other folders of the attempt.
+// Work returns the directory to which the installation may write. It contains the attempt's other directories.
 func (a *Attempt) Work() string { return filepath.Join(a.dir, work) }
 
-// Project returns the folder in which npm installs the package.
+// Project returns the directory in which npm installs the package.
 func (a *Attempt) Project() string { return filepath.Join(a.Work(), project) }
 
-// Home returns the HOME of npm. Commit removes it together with Cache and Temporary.
+// Home returns npm's HOME. Commit removes it together with Cache and Temporary.
 func (a *Attempt) Home() string { return filepath.Join(a.Work(), "home") }
 
-// Cache returns the folder of npm's cache.
+// Cache returns the directory of npm's cache.
 func (a *Attempt) Cache() string { return filepath.Join(a.Work(), "cache") }
 
-// Temporary returns the TMPDIR of npm.
+// Temporary returns npm's TMPDIR.
 func (a *Attempt) Temporary() string { return filepath.Join(a.Work(), "tmp") }
 
 // Commit makes the attempt the newest installation with this digest. The files that npm has installed are not trusted,
-// so the gateway follows no links that lead out of the folder.
+// so the gateway does not follow links that lead out of the directory.
 func (a *Attempt) Commit(c *Command, digest string) (*Installed, error) {
 	final := filepath.Join(a.dir, project)
 	if err := os.Rename(a.Project(), final); err != nil {
@@ -195,10 +195,10 @@ func (a *Attempt) Remove() error { return datadir.RemoveAll(a.dir) }
 // Remove removes an installation that no process uses.
 func (i *Installed) Remove() error { return datadir.RemoveAll(i.Dir) }
 
-// Sweep removes unused entries of the folders below root: interrupted attempts, installations for which there is a
-// newer one, and installations that the configuration has not used for Grace. The map `in` contains the digest of each
-// configured server's package, by server name. Sweep follows no links in the folder root. It may be called only while no
-// process of the configured servers runs and no package is being installed.
+// Sweep removes unused entries from the directories below root: interrupted attempts, installations for which there is
+// a newer one, and installations that the configuration has not used for Grace. in contains the digest of each
+// configured server's package, by server name. Sweep follows no links in root. It may be called only while no process
+// of the configured servers runs and no package is being installed.
 func Sweep(root string, in map[string]string, now time.Time) error {
 	servers, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -209,7 +209,7 @@ func Sweep(root string, in map[string]string, now time.Time) error {
 	}
 	var errs []error
 	for _, server := range servers {
-		if !server.IsDir() { // a link could lead to a folder that is not the gateway's
+		if !server.IsDir() { // a link could lead to a directory that is not the gateway's
 			continue
 		}
 		f := Folder(filepath.Join(root, server.Name()))
@@ -224,12 +224,12 @@ func Sweep(root string, in map[string]string, now time.Time) error {
 			}
 			errs = append(errs, f.sweep(name, in[server.Name()], now))
 		}
-		_ = os.Remove(string(f)) // fails unless the folder is empty
+		_ = os.Remove(string(f)) // fails unless the directory is empty
 	}
 	return errors.Join(errs...)
 }
 
-// sweep removes one entry of a folder, or marks the entry as unused by the configuration, with the time now.
+// sweep removes an entry of a directory, or marks it as unused by the configuration since now.
 func (f Folder) sweep(name, digest string, now time.Time) error {
 	dir := filepath.Join(string(f), name)
 	if info, err := os.Lstat(dir); err != nil || info.Mode()&fs.ModeSymlink != 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/npx"
 )
 
-// Checks that the folder of a removed server is not entered through a link, and that an installation is kept while a
+// A removed server's directory is replaced with a link, which must not be followed. An installation is kept while a
 // process that has outlived the gateway runs it.
 func TestSweep_KeepsLinkedFoldersAndUsedInstallations(t *testing.T) {
 	t.Parallel()

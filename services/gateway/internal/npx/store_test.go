@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/npx"
 )
 
-// put writes the files of a project. A text that begins with "-> " creates a link. Files in bin are executable.
+// put writes a project's files. A content that begins with "-> " creates a link. Files in bin are executable.
 func put(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
@@ -112,8 +112,7 @@ func mixed(files map[string]string, more ...string) map[string]string {
 	return files
 }
 
-// Case X21. Checks that the gateway follows no link out of the folder if an install script has replaced files with
-// links.
+// Case X21. An install script has replaced files with links. The gateway must not follow a link out of the directory.
 func TestCommit_RefusesProgramsOutsideOfTheProject(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()
@@ -154,7 +153,7 @@ func TestCommit_RefusesProgramsOutsideOfTheProject(t *testing.T) {
 	}
 }
 
-// Case X21. Checks that neither a project that was replaced with a link nor a forged record is used.
+// Case X21. A project that was replaced with a link, or a forged record, is not used.
 func TestCommit_RefusesReplacedFolders(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()
@@ -203,10 +202,10 @@ func TestSweep_RemovesOnlyUnusedInstallations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := one.Begin(); err != nil { // an interrupted attempt
+	if _, err := one.Begin(); err != nil { // simulates an interrupted attempt
 		t.Fatal(err)
 	}
-	put(t, filepath.Join(root, "gone", "d1.x"), map[string]string{"program/node_modules/x": ""}) // without a record
+	put(t, filepath.Join(root, "gone", "d1.x"), map[string]string{"program/node_modules/x": ""}) // a project without a record
 	sweep := func(in map[string]string, after time.Duration) {
 		t.Helper()
 		if err := npx.Sweep(root, in, time.Now().Add(after)); err != nil {
@@ -220,7 +219,7 @@ func TestSweep_RemovesOnlyUnusedInstallations(t *testing.T) {
 	if entries, _ := os.ReadDir(string(one)); len(entries) != 1 {
 		t.Errorf("left: %s", entries)
 	}
-	for range 2 { // mark the installation as unused, and use it again
+	for range 2 { // marks the installation as unused, and uses it again
 		sweep(map[string]string{"one": "d2"}, 0)
 		sweep(map[string]string{}, npx.Grace-time.Hour)
 		sweep(map[string]string{"one": "d1"}, 2*npx.Grace)

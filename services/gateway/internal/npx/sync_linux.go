@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncFileSystem syncs the file system of a folder to the disk, so that a loss of power leaves no installation with
+// syncFileSystem writes a directory's file system to the disk, so that a power failure leaves no installation with
 // empty files.
 func syncFileSystem(dir string) error {
 	f, err := os.Open(dir)

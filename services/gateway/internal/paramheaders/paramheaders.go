@@ -23,21 +23,21 @@ const headerPrefix = "Mcp-Param-"
 const (
 	// annotation is the member of a schema that names a header.
 	annotation = "x-mcp-header"
-	// maxDepth is the maximum depth of an annotated property in a schema, and maxBindings is the maximum number of
-	// headers of a tool. Both are limited because the head of a request is limited.
+	// maxDepth is the maximum depth of an annotated property in a schema, and maxBindings is the maximum number of a
+	// tool's headers. Both are limited because the head of a request is limited.
 	maxDepth    = 16
 	maxBindings = 64
 	// maxValue is the maximum length of a header value that the gateway adds for a client, in bytes. The length is limited
 	// because the head of a request is limited.
 	maxValue = 4 << 10
-	// maxSafe is the largest integer in a header. The smallest is -maxSafe.
+	// maxSafe is the maximum integer in a header. The minimum is -maxSafe.
 	maxSafe = 1<<53 - 1
 )
 
 // ErrMismatch means that a header differs from its argument. Compare with errors.Is.
 var ErrMismatch = errors.New("a header disagrees with the arguments")
 
-// A Binding binds an HTTP header to an argument: the value of the header is the value of the argument. It is immutable.
+// A Binding binds an HTTP header to an argument: both have the same value. It is immutable.
 type Binding struct {
 	// Path contains the keys that lead to the argument.
 	Path []string
@@ -132,8 +132,8 @@ func Headers(arguments []byte, bindings []Binding, given func(header string) str
 	return out, nil
 }
 
-// DerivedHeaders returns the headers of a call from a client that does not send them. It omits arguments that cannot be
-// written in a header. The server then determines how to handle a missing header.
+// DerivedHeaders returns the headers for a call from a client that does not send them. It omits arguments that cannot
+// be written in a header. The server then determines how to handle a missing header.
 func DerivedHeaders(arguments []byte, bindings []Binding) (out []upstream.Header) {
 	found, err := argumentValues(arguments, bindings)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// newApprovalPipeline returns a pipeline in which calls need an approval and have one limit.
+// newApprovalPipeline returns a pipeline whose calls need an approval and have one limit.
 func newApprovalPipeline() *testPipeline {
 	w := newTestPipeline()
 	d := limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY)
@@ -45,7 +45,7 @@ func refuseClaim(r *approvalv1.Refusal) func(*approvalv1.ClaimApprovalRequest) (
 	}
 }
 
-// newApprovalCall returns a call for a pipeline from newApprovalPipeline.
+// newApprovalCall returns a call for a pipeline that newApprovalPipeline has returned.
 func (w *testPipeline) newApprovalCall(t *testing.T) attempt.Call {
 	t.Helper()
 	c := w.call(t)
@@ -72,7 +72,7 @@ func (w *testPipeline) do(t *testing.T, change ...func(*attempt.Call)) pipeline.
 	return p.Do(t.Context(), c)
 }
 
-// The call runs exactly as approvers have approved it. The steps have a fixed order, and each step is recorded.
+// The call runs exactly as it was approved. The steps have a fixed order, and each is recorded.
 func TestApproval_CallRunsAsApproved(t *testing.T) {
 	t.Parallel()
 	w := newApprovalPipeline()
@@ -100,7 +100,7 @@ func TestApproval_CallRunsAsApproved(t *testing.T) {
 	}
 }
 
-// A held call continues as soon as approvers have decided. A caller that has requested progress receives progress
+// A held call continues as soon as approvers have decided. If the caller has requested progress, it receives progress
 // notifications during the hold.
 func TestApproval_CallIsHeldUntilDecided(t *testing.T) {
 	t.Parallel()
@@ -176,7 +176,7 @@ func TestApproval_HeldCallIsReleased(t *testing.T) {
 	}
 }
 
-// Case A4. If the claim of an approval is refused, the call is not sent, and the refusal contains the reason.
+// Case A4. If the approval service refuses a claim, the call is not sent, and the refusal contains the reason.
 func TestApproval_ClaimMayBeRefused(t *testing.T) {
 	t.Parallel()
 	deny := allow()
@@ -261,7 +261,7 @@ func TestApproval_ClaimMayBeRefused(t *testing.T) {
 				if codeOf(got.Refusal) != tt.code || w.count("send") != 0 || w.count("refusal") != 1 {
 					t.Errorf("%+v", got.Refusal)
 				}
-				// The refusal is recorded concurrently with the release of the claim, so their order varies.
+				// The refusal is recorded while the claim is released, so their order varies.
 				steps := slices.DeleteFunc(w.steps, func(s string) bool { return s == "refusal" })
 				if diff := cmp.Diff(tt.steps, steps); diff != "" {
 					t.Errorf("steps (-want +got):\n%s", diff)
@@ -271,7 +271,7 @@ func TestApproval_ClaimMayBeRefused(t *testing.T) {
 	}
 }
 
-// If an approval changes after it was read and before it is claimed, the gateway reads it again.
+// If an approval changes between the gateway's read and its claim, the gateway reads it again.
 func TestDo_LostClaimIsFollowedByAnotherLookAtTheApproval(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error){
@@ -314,7 +314,7 @@ func TestDo_LostClaimIsFollowedByAnotherLookAtTheApproval(t *testing.T) {
 }
 
 // Case U1. The outcome of an approved call is reported to the approval service. If the call was never sent, the gateway
-// releases first the claim and then the limits.
+// first releases the claim and then the limits.
 func TestApproval_OutcomeIsReported(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -348,7 +348,7 @@ func TestApproval_OutcomeIsReported(t *testing.T) {
 	}
 }
 
-// If the answer to a claim is lost, the gateway retries the same claim. If the retry fails too, it releases the claim,
+// If the response to a claim is lost, the gateway retries the claim. If the retry also fails, it releases the claim,
 // because the approval service may have accepted it.
 func TestApproval_LostClaimReleasesItsLimits(t *testing.T) {
 	t.Parallel()
@@ -370,8 +370,8 @@ func TestApproval_LostClaimReleasesItsLimits(t *testing.T) {
 	})
 }
 
-// A call names an approval that was denied or does not exist. The call is refused with that state, and no new approval
-// is requested. If the named approval is approved, the call runs.
+// A call names an approval that was denied or does not exist. It is refused with that state, and no new approval is
+// requested. If the named approval is approved, the call runs.
 func TestApproval_CallThatNamesItGetsItsState(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -400,8 +400,8 @@ func TestApproval_CallThatNamesItGetsItsState(t *testing.T) {
 	}
 }
 
-// Case N2. Only a limited number of calls of one principal is held. Further calls of this principal are immediately
-// refused with the ids of their approvals, while calls of other principals are still held.
+// Case N2. The number of one principal's held calls is limited. Its further calls are immediately refused with their
+// approvals' ids, while other principals' calls are still held.
 func TestApproval_HeldCallsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -414,7 +414,7 @@ func TestApproval_HeldCallsAreLimited(t *testing.T) {
 				c := w.newApprovalCall(t)
 				if i == 19 {
 					c.Principal = caller("ben")
-					c.Principal.Chain = nil // with the chain, ben would share the quota of its creator
+					c.Principal.Chain = nil // with a chain, ben would share its creator's quota
 				}
 				begin := time.Now()
 				p.Do(t.Context(), c)

@@ -13,10 +13,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// errStale is the approval service's error for a decision that is too old.
+// errStale is the approval service's error for an outdated decision.
 var errStale = &rpc.Error{Code: codes.FailedPrecondition, Reason: "DECISION_STALE"}
 
-// recordAttestations makes the fake policy service sign decisions, and returns the list of requested signatures.
+// recordAttestations makes the fake policy service sign decisions, and returns the requested signatures.
 func (w *testPipeline) recordAttestations() (uses *[]*policyv1.Attest) {
 	uses, then := new([]*policyv1.Attest), w.decide
 	w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
@@ -30,12 +30,12 @@ func (w *testPipeline) recordAttestations() (uses *[]*policyv1.Attest) {
 	return uses
 }
 
-// If policy's decision is too old when it arrives at the approval service, the gateway asks policy for a new decision.
-// The number of attempts is limited.
+// If policy's decision is too old when it reaches the approval service, the gateway requests a new decision from
+// policy. The number of attempts is limited.
 func TestApproval_RequestHasAFreshDecision(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		asks, claims int // the number of requests that are answered with DECISION_STALE
+		asks, claims int // the numbers of requests that are answered with DECISION_STALE
 		code         commonv1.Code
 		uses         int
 	}{

@@ -32,7 +32,7 @@ func refuseRequest(r *approvalv1.Refusal) func() (*approvalv1.RequestApprovalRes
 	}
 }
 
-// The message of a denial contains who denied the call and the reason, and for how long equal calls are denied. It also
+// The message of a denial contains who denied the call, the reason, and for how long equal calls are denied. It also
 // says that the call must not be repeated.
 func TestDenial_MessageHasItsReason(t *testing.T) {
 	t.Parallel()
@@ -100,7 +100,7 @@ func checkPermanent(t *testing.T, got pipeline.Result, want string) {
 	}
 }
 
-// The refusal for a caller with too many waiting calls contains the limit, the limit's configuration key, and advice.
+// If a caller has too many waiting calls, the refusal contains the limit, its configuration key and what to do.
 func TestApproval_TooManyPendingIsExplained(t *testing.T) {
 	t.Parallel()
 	w := newApprovalPipeline()

@@ -22,7 +22,7 @@ const (
 	// together may send four times as much.
 	maxExempt      = 10_000
 	maxExemptBytes = 64 << 20
-	// maxKinds is the maximum number of pairs of a server and a method that are counted separately for one principal in a
+	// maxKinds is the maximum number of pairs of server and method that are counted separately for one principal in a
 	// minute, so that the records of these counts do not fill the journal. Messages of other pairs are counted under the
 	// server "*".
 	maxKinds = 64
@@ -34,7 +34,7 @@ const (
 type ExemptMessage struct {
 	// Principal is the sender.
 	Principal *identityv1.Principal
-	// Server is the addressed server, and Method is the MCP method. Both are from fixed lists, so that records contain no
+	// Server is the addressed server, and Method is the MCP method. Both come from fixed lists, so that records contain no
 	// strings that callers have chosen.
 	Server, Method string
 	// Bytes is the size of the message in bytes.
@@ -79,7 +79,7 @@ func (c *exemptCounter) begin(now time.Time) {
 // minute counts the messages of one principal in one minute, until the counts are recorded.
 type minute struct {
 	since time.Time
-	// kinds contains the records to write, and counted is the time at which the first counted message arrived.
+	// kinds contains the records to write, and counted is the time of the first counted message.
 	kinds   map[recordKey]*journal.Record
 	counted time.Time
 }

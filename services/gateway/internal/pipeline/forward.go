@@ -69,7 +69,7 @@ func unsentReason(err error) string {
 }
 
 // sendContext is the context of a request to a server. It is cancelled when the pipeline stops or the timeout expires,
-// but not when the context of the caller is cancelled. It has the values of the caller's context.
+// but not when the caller's context is cancelled. It has the values of the caller's context.
 type sendContext struct {
 	context.Context //nolint:containedctx // this type is a context
 
@@ -89,10 +89,10 @@ func (c sendContext) Value(key any) any {
 	return c.values.Value(key)
 }
 
-// send sends an allowed request to the server. No other function does that.
+// send sends an allowed request to the server. No other function sends requests.
 func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer, error) {
 	timeout, maxTimeout := a.Timeout, a.MaxTimeout
-	if d := a.Decision.GetTimeout(); d != nil { // progress of the server does not extend policy's timeout
+	if d := a.Decision.GetTimeout(); d != nil { // progress reported by the server does not extend policy's timeout
 		timeout, maxTimeout = d.AsDuration(), 0
 	}
 	events, deadline := a.Events(), a.Deadline
@@ -121,7 +121,7 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 		return upstream.Answer{}, errors.Join(upstream.ErrNeverSent, err)
 	}
 	req.Mirrored = a.ParamHeaders
-	req.Once = a.Claim != nil // approvers have allowed one execution of the call
+	req.Once = a.Claim != nil // approvers have allowed the call to run once
 	req.Room, req.Leave = a.Memory, cancel
 	ctx = authn.OnBehalfOf(ctx, a.Principal) // only services of the mesh receive the principal
 	req.Begin = func() error { return p.attempts.MayBegin(ctx, a) }
@@ -168,9 +168,9 @@ func timeoutError(a attempt.Attempt, timeout, maxTimeout time.Duration, deadline
 	return attempt.TimeoutError{After: timeout, Key: "servers." + a.Server + ".timeout", Progress: maxTimeout > timeout}
 }
 
-// Prepare returns the request that is sent to the server for an evaluated message. The bytes are unchanged, with three
-// exceptions: the `_meta` keys of this project are removed, the client's trace context is replaced by the gateway's
-// trace context, and the client capabilities are replaced by capabilities unless that is nil.
+// Prepare returns the request to send to the server for an evaluated message. The bytes are unchanged, with three
+// exceptions: this project's `_meta` keys are removed, the client's trace context is replaced with the gateway's, and
+// the client capabilities are replaced with capabilities unless that is nil.
 func Prepare(m *jsonrpc.Message, span trace.SpanContext, capabilities []byte) (upstream.Request, error) {
 	parent := telemetry.TraceParent(span)
 	var carry jsonrpc.Trace

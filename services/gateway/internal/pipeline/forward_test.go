@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case R2. If a call was sent, its reservation counts as used, regardless of the answer. It is released only if the
-// call was provably never sent.
+// Case R2. A reservation counts as used if the call was sent, regardless of the answer. It is released only if the call
+// was certainly not sent.
 func TestForward_OnlyUnsentCallsAreGivenBack(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -102,8 +102,7 @@ func TestForward_OutcomesAreClassified(t *testing.T) {
 	}
 }
 
-// The timeout of a call is the timeout that policy sets. If policy sets none, it is the configured timeout of the
-// server.
+// A call's timeout is the one that policy sets, or otherwise the server's configured timeout.
 func TestForward_ServerGetsItsTimeout(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -162,7 +161,7 @@ func TestForward_DisconnectedCallEnds(t *testing.T) {
 	})
 }
 
-// Stop cancels calls that were sent to their servers. Their outcomes are recorded.
+// Stop cancels calls that were sent to servers. Their outcomes are recorded.
 func TestStop_CancelsCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// claimBrokenCall accepts a claim, with a stored call whose params are invalid.
+// claimBrokenCall accepts a claim and returns a stored call with invalid params.
 func claimBrokenCall(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 	return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Claimed{Claimed: &approvalv1.Claimed{
 		Approval: approvalIn(approved), Bound: &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: `{"name":`}},
@@ -29,7 +29,7 @@ func denyDecision() *policyv1.Decision {
 	return d
 }
 
-// A lost claim is recorded with a new id, and the refusal of the call has the same id.
+// If a claim is lost, the next claim is recorded with a new id. The refusal of the call has the same id.
 func TestDo_RefusalHasTheIDOfItsLostClaim(t *testing.T) {
 	t.Parallel()
 	used := refuseClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, LeaseUnused: true})
@@ -51,8 +51,7 @@ func TestDo_RefusalHasTheIDOfItsLostClaim(t *testing.T) {
 	}
 }
 
-// Policy denies a call with an approval. Checks that the approval is cancelled even if the tool's definition cannot be
-// read.
+// Policy denies a call that has an approval. The approval is cancelled even if the tool's definition cannot be read.
 func TestDo_DenialNeedsNoList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -66,7 +65,7 @@ func TestDo_DenialNeedsNoList(t *testing.T) {
 	})
 }
 
-// If an approved call's definition cannot be compared because the policy service does not accept the list, the refusal
+// An approved call's definition cannot be compared because the policy service does not accept the list. The refusal
 // names the policy service and not the server.
 func TestApproval_UnreportedListIsNotTheServersFault(t *testing.T) {
 	t.Parallel()
@@ -87,7 +86,7 @@ func TestApproval_UnreportedListIsNotTheServersFault(t *testing.T) {
 	})
 }
 
-// If the stored call cannot be parsed, it does not run, and the claim is released.
+// A stored call that cannot be parsed does not run, and its claim is released.
 func TestApproval_BrokenStoredCallIsReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -100,8 +99,8 @@ func TestApproval_BrokenStoredCallIsReleased(t *testing.T) {
 	})
 }
 
-// When the agent's user answers, policy evaluates the call again. A call that the user declines is refused and recorded
-// with policy's last decision.
+// Policy evaluates the call again after the agent's user has answered. If the user declines, the call is refused and
+// recorded with policy's last decision.
 func TestConfirm_RefusalHasTheLastDecision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -109,7 +108,7 @@ func TestConfirm_RefusalHasTheLastDecision(t *testing.T) {
 		asking := w.decide
 		w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 			resp, err := asking(ctx, r)
-			if w.count("get") > 0 { // the call was shown to the user
+			if w.count("get") > 0 { // the call has been shown to the user
 				resp = proto.CloneOf(resp)
 				resp.Decision.PolicyRevision = "later"
 			}
@@ -123,8 +122,8 @@ func TestConfirm_RefusalHasTheLastDecision(t *testing.T) {
 	})
 }
 
-// Case A4. Policy answers a request for a signed decision without a decision. Checks that the call is refused, even if
-// it was approved and policy would allow it later.
+// Case A4. The policy service responds without a decision when a signed decision is requested. The call is refused,
+// even if it was approved and policy would allow it later.
 func TestDo_MissingDecisionIsARefusal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

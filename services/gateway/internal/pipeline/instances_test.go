@@ -12,7 +12,8 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 )
 
-// setInstances makes the fake ratelimit role grant all reservations. Its answers contain the given instances, in order.
+// setInstances makes the fake ratelimit role grant all reservations. Its responses contain the given instances in
+// order.
 func (w *testPipeline) setInstances(instances ...string) {
 	w.decide = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW))
 	next := 0
@@ -74,8 +75,8 @@ func TestLimits_TwoInstancesThatAnswerInTurnCountNothing(t *testing.T) {
 	}
 }
 
-// A request is sent before an instance is replaced, and the answer arrives later. Checks that it does not count as the
-// answer of a second instance.
+// A request is sent before an instance is replaced, and its response arrives later. It must not count as a response
+// from a second instance.
 func TestLimits_LateAnswerOfAnInstanceThatHasGone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

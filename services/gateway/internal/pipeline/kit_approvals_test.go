@@ -16,29 +16,29 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 )
 
-// fakeApprovals is an approval service whose answers a test sets. Without an answer it is unavailable.
+// fakeApprovals is an approval service with responses that a test sets. Without a response it is unavailable.
 type fakeApprovals struct {
 	approvalv1.ApprovalServiceClient
 
 	w *testPipeline
-	// view is the approval as approvers see it. votes contains the votes of the agent's user, which are accepted unless
-	// voteErr is set. If silent is set, WatchApprovals does not report the votes.
+	// view is the approval as approvers see it. votes contains the votes of the agent's user. They are accepted unless
+	// voteErr is set. If silent is true, WatchApprovals does not report them.
 	view    *approvalv1.View
 	votes   []approvalv1.Verdict
 	voteErr error
 	silent  bool
-	// limitReached means that the service allows no further form for the agent's user.
+	// limitReached reports whether the service refuses further forms for the agent's user.
 	limitReached bool
-	// answerRequest answers RequestApproval, and WatchApprovals then sends the approvals in updates.
+	// answerRequest answers RequestApproval. After that, WatchApprovals sends the approvals in updates.
 	answerRequest func() (*approvalv1.RequestApprovalResponse, error)
 	updates       chan *approvalv1.Approval
 	answerClaim   func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error)
 	// beforeComplete runs before an outcome is accepted. It may be nil.
 	beforeComplete func()
-	// outcomes contains the reported outcomes, released the released claims, and renewed the renewed claims.
+	// outcomes contains the reported outcomes. released and renewed contain the claims that were released and renewed.
 	outcomes []approvalv1.CallOutcome
 	released []string
-	// cancel answers the n-th CancelApproval. If it is nil, the approval is cancelled. cancelled contains the reasons in
+	// cancel answers the n-th CancelApproval. If it is nil, the approval is cancelled. cancelled contains the reasons from
 	// the requests.
 	cancel    func(n int) error
 	cancelled []string
@@ -181,7 +181,7 @@ const (
 	denied   = approvalv1.ApprovalState_APPROVAL_STATE_DENIED
 )
 
-// answerStates returns a function that answers each request with the next approval in states, and repeats the last one.
+// answerStates returns a function that returns the approvals in states one by one, and then repeats the last one.
 func answerStates(states ...*approvalv1.Approval) func() (*approvalv1.RequestApprovalResponse, error) {
 	return func() (*approvalv1.RequestApprovalResponse, error) {
 		a := states[0]

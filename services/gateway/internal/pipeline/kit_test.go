@@ -29,8 +29,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// testPipeline contains fakes of the dependencies of a pipeline, which a test controls. It records the steps of calls
-// in order.
+// testPipeline contains fakes of a pipeline's dependencies, which a test controls. It records the steps of calls in
+// order.
 type testPipeline struct {
 	policyv1.PolicyServiceClient
 	ratelimitv1.RateLimitServiceClient
@@ -43,7 +43,7 @@ type testPipeline struct {
 	hold      time.Duration
 	// meter records metrics. If it is nil, no metrics are recorded.
 	meter metric.Meter
-	// broken maps a kind of record to the error that the journal returns for it.
+	// broken contains, for each kind of record, the error that the journal returns.
 	broken map[journal.Kind]error
 
 	mu      sync.Mutex
@@ -53,7 +53,7 @@ type testPipeline struct {
 	settled []*ratelimitv1.SettleLeaseRequest
 }
 
-// newTestPipeline returns a testPipeline in which policy allows every call and the server answers every call.
+// newTestPipeline returns a testPipeline whose policy allows every call and whose server answers every call.
 func newTestPipeline() *testPipeline {
 	return &testPipeline{
 		decide: func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
@@ -81,7 +81,7 @@ func (w *testPipeline) pipeline(t testing.TB) *pipeline.Pipeline {
 	return p
 }
 
-// emptyCache returns a decision cache that stays empty, because it has no lease.
+// emptyCache returns a decision cache that stays empty because it has no lease.
 func (w *testPipeline) emptyCache(t testing.TB) *decisioncache.Cache {
 	t.Helper()
 	k, err := decisioncache.New(decisioncache.Deps{Policy: w, Meters: w.meters(t), Log: slog.New(slog.DiscardHandler)}, false)
@@ -265,8 +265,7 @@ func (w *testPipeline) call(t testing.TB) attempt.Call {
 	}
 }
 
-// definitionFunc implements attempt.Tools. It returns the digest of the definition that a server lists for the called
-// tool.
+// definitionFunc implements attempt.Tools. It returns the definition digest that a server lists for the called tool.
 type definitionFunc func(ctx context.Context, now bool) ([]byte, error)
 
 // Known implements attempt.Tools. It returns nil, so that the pipeline must list the server.
@@ -281,7 +280,6 @@ func (definitionFunc) Listed(context.Context) (attempt.Listing, error) {
 	return attempt.Listing{Listed: true}, nil
 }
 
-// heldReply is a reply that counts its calls.
 type heldReply struct{ held, reports int }
 
 func (*heldReply) Event([]byte)   {}

@@ -27,9 +27,9 @@ func (p *Pipeline) judge(ctx context.Context, a attempt.Attempt) (attempt.Attemp
 	return p.attempts.Judge(ctx, a)
 }
 
-// judgeDefinition asks policy about a call, with the known definition of the called tool. If policy denies the call only
-// because no definition is known, judgeDefinition requests the server's list in the session and asks policy a second
-// time. A call that a rule denies causes no request to the server.
+// judgeDefinition asks policy about a call, with the known definition of the called tool. If policy denies the call
+// only because no definition is known, judgeDefinition requests the server's list in the session and asks policy again.
+// If a rule denies the call, it sends no request to the server.
 func (p *Pipeline) judgeDefinition(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	calls := a.Tools != nil && a.Sent.Method == mcp.MethodToolsCall
 	if calls {
@@ -59,10 +59,10 @@ func definitionUnknown(err error) *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so it is not known what would be called."}
 }
 
-// mustBeListed refuses a call to a tool that is missing from the caller's list, if the server has tools that are hidden
-// from the caller. Hidden and missing tools go through the same steps, without a request to policy. A caller could
-// measure the time for writing a record, so the records for hidden and missing tools have the same length. They do not
-// show whether the tool exists or which rule hides it.
+// mustBeListed refuses a call to a tool that is missing from the caller's list, if policy hides some of the server's
+// tools from the caller. It takes the same steps for hidden and missing tools and sends no request to policy. A caller
+// could measure the time for writing a record, so the records for hidden and missing tools have the same length. They
+// do not show whether the tool exists or which rule hides it.
 func (*Pipeline) mustBeListed(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	listing, err := a.Tools.Listed(ctx)
 	switch {

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// An equal call that follows immediately after the answer to an approved call requests a new approval, because the
-// approval service already has the outcome of the first call.
+// An approved call is repeated immediately after its answer. The repeated call requests a new approval, because the
+// approval service already has the first call's outcome.
 func TestApproval_RepeatedCallAfterTheAnswerNeedsAnother(t *testing.T) {
 	t.Parallel()
 	for range 100 {
@@ -47,8 +47,8 @@ func TestApproval_RepeatedCallAfterTheAnswerNeedsAnother(t *testing.T) {
 	}
 }
 
-// The approval service is slow to accept the outcome of a call. Checks that the call's answer is delayed by at most 200
-// ms, and that the service still receives the outcome.
+// The approval service accepts a call's outcome slowly. The call's answer is delayed by at most 200 ms, and the service
+// still receives the outcome.
 func TestApproval_SlowServiceDelaysNoAnswer(t *testing.T) {
 	t.Parallel()
 	for slow, want := range map[time.Duration]time.Duration{0: 0, 150 * time.Millisecond: 150 * time.Millisecond, time.Minute: 200 * time.Millisecond} {

@@ -70,26 +70,25 @@ func New(deps Deps) (*Pipeline, error) {
 	return p, nil
 }
 
-// Drain stops holding calls that wait for approvers. Each of these calls is refused with the id of its approval.
+// Drain stops holding calls that wait for approvers. Each of them is refused with its approval's id.
 func (p *Pipeline) Drain() { p.approvals.Drain() }
 
 // IsMiscounting reports whether calls with rate limits are currently refused because two instances of the ratelimit
 // role answer alternately.
 func (p *Pipeline) IsMiscounting() bool { return p.attempts.IsMiscounting() }
 
-// Stop cancels all calls that were sent to servers, and all later calls. The outcomes of these calls are recorded as
-// unknown, and the callers receive answers. Stop does not wait for that.
+// Stop cancels all calls that were sent to servers, and all later calls. Their outcomes are recorded as unknown, and
+// the callers receive answers. Stop does not wait for that.
 func (p *Pipeline) Stop() {
 	p.approvals.Stop()
 	p.stop()
 }
 
 // Wait waits until all outcomes are reported to the approval service. If ctx is cancelled, Wait cancels the remaining
-// reports; a replay sends them after the next start. No call may be in flight.
+// reports. A replay sends them after the next start. No call may be in flight.
 func (p *Pipeline) Wait(ctx context.Context) { p.approvals.Wait(ctx) }
 
-// WaitFor waits until approvers have decided, but at most for the hold time of the client. It does not execute the
-// call.
+// WaitFor waits until approvers have decided, but at most for the client's hold time. It does not execute the call.
 func (p *Pipeline) WaitFor(ctx context.Context, w approvals.WaitRequest) (*approvalv1.Approval, *refusal.Refusal) {
 	return p.approvals.WaitDecision(ctx, w)
 }
@@ -99,13 +98,13 @@ func (p *Pipeline) Approval(ctx context.Context, who *identityv1.Principal, appr
 	return p.approvals.Approval(ctx, who, approval)
 }
 
-// Withdraw cancels one of the principal's approvals that is pending, or approved but not yet used.
+// Withdraw cancels one of the principal's approvals that is pending, or approved and not yet used.
 func (p *Pipeline) Withdraw(ctx context.Context, who *identityv1.Principal, approval, reason string) error {
 	return p.approvals.Withdraw(ctx, who, approval, reason)
 }
 
-// Replay reports to the approval service the outcomes of calls that were not reported before the last stop. It retries
-// until the service answers or ctx is cancelled. The pipeline can execute calls while Replay runs.
+// Replay reports outcomes to the approval service that were not reported before the last stop. It retries until the
+// service answers or ctx is cancelled. The pipeline can execute calls in the meantime.
 func (p *Pipeline) Replay(ctx context.Context, left []approvals.OpenCall) error {
 	return p.approvals.Replay(ctx, left)
 }
@@ -125,12 +124,12 @@ type Result struct {
 	// StreamEnded reports whether the server has ended the stream before its answer. The server expects the client to
 	// reconnect, but has sent no event id with which the gateway could resume the stream.
 	StreamEnded bool
-	// Unrecorded reports whether the journal does not contain the outcome of the call yet.
+	// Unrecorded reports whether the call's outcome is not in the journal yet.
 	Unrecorded bool
 }
 
-// Do executes a call. It returns when the call has ended, even if ctx is cancelled earlier: in the revisions with
-// sessions, a client that disconnects cancels neither the call nor its reservation.
+// Do executes a call. It returns when the call has ended, even if ctx is cancelled earlier. In revisions with sessions,
+// a client that disconnects cancels neither the call nor its reservation.
 func (p *Pipeline) Do(ctx context.Context, call attempt.Call) Result {
 	// callerCtx is cancelled when the caller disconnects; the call continues.
 	callerCtx := ctx
@@ -155,8 +154,8 @@ func (p *Pipeline) Do(ctx context.Context, call attempt.Call) Result {
 	return p.forward(ctx, a)
 }
 
-// admit asks policy to evaluate a call, requests an approval if policy requires one, and reserves limits. If the
-// principal's refusals are only counted, because there were too many, admit first waits until no other call of this
+// admit asks policy to evaluate a call, requests an approval if policy requires one, and reserves limits. If there were
+// so many refusals of the principal's calls that they are only counted, admit first waits until no other call of this
 // principal is being evaluated.
 func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ attempt.Attempt, refused *refusal.Refusal) {
 	if a.Stale {

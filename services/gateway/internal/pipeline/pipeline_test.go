@@ -54,8 +54,7 @@ func TestNew_FailsWhenADependencyIsMissing(t *testing.T) {
 	}
 }
 
-// The steps of an allowed call have a fixed order: verify, decide, reserve, record the intent, send, record the
-// outcome.
+// An allowed call has these steps in this order: verify, decide, reserve, record the intent, send, record the outcome.
 func TestDo_AllowedCallRuns(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -127,8 +126,8 @@ func with(change func(*policyv1.Decision)) func(*testPipeline) {
 	}
 }
 
-// refusedCases contains situations in which a call must not be sent, because a service fails or its answer is
-// incomplete or not supported.
+// refusedCases lists situations in which a call must not be sent because a service fails or its response is incomplete
+// or not supported.
 var refusedCases = []struct {
 	name  string
 	given func(*testPipeline)
@@ -266,7 +265,7 @@ func TestDo_StaleTokenIsRefused(t *testing.T) {
 	}
 }
 
-// A call to a hidden tool is answered like a call to a missing tool. Only the record shows the difference.
+// A call to a hidden tool gets the same answer as a call to a missing tool. Only the record shows the difference.
 func TestDo_HiddenToolLooksMissingExceptInItsRecord(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -282,7 +281,7 @@ func TestDo_HiddenToolLooksMissingExceptInItsRecord(t *testing.T) {
 	}
 }
 
-// While the ratelimit role is unavailable, a call is allowed if all its limits are configured to allow that.
+// While the ratelimit role is unavailable, a call is allowed if all its limits are configured to allow it.
 func TestLimits_MayAllowCallsUncounted(t *testing.T) {
 	t.Parallel()
 	for name, reserve := range map[string]func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error){

@@ -40,8 +40,8 @@ func (s messageServer) Forward(ctx context.Context, r upstream.Request, events f
 	})
 }
 
-// Each progress notification restarts the timeout of a call, up to a maximum. The refusal contains the exceeded timeout
-// and its configuration key. A rule's timeout is not extended.
+// Each progress notification restarts a call's timeout, up to a maximum. The refusal contains the exceeded timeout and
+// its configuration key. A timeout that a rule sets is not extended.
 func TestDo_ProgressExtendsACall(t *testing.T) {
 	t.Parallel()
 	every := func(d time.Duration, n int) (all progressServer) {

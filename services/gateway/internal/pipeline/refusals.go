@@ -15,16 +15,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// Each refused call causes a record in the journal, but costs the caller nothing. Therefore only a limited number of a
+// A refused call costs the caller nothing, but writes a record to the journal. So only a limited number of a
 // principal's refusals is recorded individually, and further refusals are only counted. Otherwise a principal could
-// displace the records of others in the journal.
-// the records of others out of the journal.
+// displace other principals' records from the journal.
 const (
-	// maxRefusals is the maximum number of refusals of a principal that are recorded individually in a window of one
+	// maxRefusals is the maximum number of a principal's refusals that are recorded individually in a window of one
 	// minute.
 	maxRefusals = 1000
 	// maxBytes is the size of a principal's token bucket for records, in bytes, and bytesPerSecond is its refill rate.
-	// Together they allow 84 MiB a day plus one burst, while the journal has space for 256 MiB.
+	// Together they allow 84 MiB a day and one burst. The journal has space for 256 MiB.
 	maxBytes       = 1 << 20
 	bytesPerSecond = 1 << 10
 	windowTime     = time.Minute
@@ -40,8 +39,8 @@ type refusalCounter struct {
 	groups  map[group]*window
 }
 
-// group identifies a principal together with the agents that it has created, or a person. For requests that a server
-// has sent, the key also contains the server.
+// group identifies a principal together with the agents that it has created, or a person. For requests from a server,
+// the key also contains the server.
 type group struct {
 	offender
 
@@ -88,8 +87,8 @@ func (a *refusalCounter) charge(rec *journal.Record, now time.Time) bool {
 	return true
 }
 
-// offender identifies refusals that are counted together: either the refusals of a principal's requests, or the
-// refusals of the requests that one server has sent to a principal's client.
+// offender identifies refusals that are counted together: the refusals of a principal's requests, or the refusals of
+// requests from one server to a principal's client.
 type offender struct {
 	principal.Key
 
@@ -119,7 +118,7 @@ func offenderOfCall(c *attempt.Call) offender {
 type window struct {
 	since    time.Time
 	recorded int
-	// bytes is the used part of the token bucket of maxBytes.
+	// bytes is the used fraction of the token bucket, in bytes.
 	bytes int
 	// overflow is the record that counts further refusals. It is nil while all refusals are recorded individually.
 	overflow *journal.Record
@@ -127,9 +126,9 @@ type window struct {
 	slot chan struct{}
 }
 
-// count counts a refusal. It returns the decision id for the answer, and the records to write now: the count of the
-// previous window, if there is one, and then the record of the refusal. After refusals are only counted, the first one
-// causes a count record, and later ones cause no record.
+// count counts a refusal. It returns the decision id for the answer, and the records to write: the count of the
+// previous window, if there is one, and the record of the refusal. When refusals are only counted, the first one writes
+// a count record, and later ones write no record.
 func (a *refusalCounter) count(rec *journal.Record, now time.Time) (id string, records []*journal.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -170,7 +169,7 @@ func newCountRecord(rec *journal.Record, since time.Time) *journal.Record {
 	}
 }
 
-// summary appends the record that counts the refusals after the first counted one, unless there are none.
+// summary appends the record that counts the refusals after the first counted one, if there are any.
 func (s *window) summary(records []*journal.Record) []*journal.Record {
 	if s == nil || s.overflow == nil || s.overflow.Count == 0 {
 		return records
@@ -188,7 +187,7 @@ func (s *window) next(now time.Time) *window {
 }
 
 // takeEnded closes the windows that have ended, or all windows if all is true, and returns their records to write. It
-// removes a window whose token bucket is full again.
+// removes a window after its token bucket is full again.
 func (a *refusalCounter) takeEnded(now time.Time, all bool) (records []*journal.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

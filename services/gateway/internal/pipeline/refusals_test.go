@@ -17,7 +17,7 @@ import (
 
 const recordedOneByOne = 1000
 
-// denyAllExceptBen makes policy deny all calls except those to the server open.
+// denyAllExceptBen makes policy deny all calls except calls to the server open.
 func denyAllExceptBen(w *testPipeline) {
 	w.decide = func(_ context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 		if r.GetCall().GetServer() == "open" {
@@ -59,7 +59,7 @@ func countRefusals(t *testing.T, records []journal.Record, ids map[string]int) (
 }
 
 // After 1,000 refusals in a minute, a principal's further refusals are only counted. Each answer still contains the
-// reason and the id of a recorded decision, and allowed calls are executed.
+// reason and the id of a recorded decision, and allowed calls run.
 func TestRefusals_AboveTheLimitAreCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -107,8 +107,8 @@ func TestRefusals_AboveTheLimitAreCounted(t *testing.T) {
 	})
 }
 
-// Case N2. A principal causes many large refusals. Checks that their records use less than half of the journal's daily
-// space for refusals, and that all refusals are counted.
+// Case N2. A principal causes many large refusals. Their records use less than half of the journal's daily space for
+// refusals, and all refusals are counted.
 func TestRefusals_OfOnePrincipalLeaveRoomForOthers(t *testing.T) {
 	t.Parallel()
 	for name, tool := range map[string]string{"small": "x", "large": strings.Repeat("\x01", 4<<10)} {
@@ -145,7 +145,7 @@ func TestRefusals_OfOnePrincipalLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-// No count is lost when the pipeline stops, or when a minute ends before the next flush.
+// The counts are written when the pipeline stops, and when a minute ends before the next flush.
 func TestRefusals_CountsAreWrittenAtTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -201,8 +201,8 @@ func TestRefusals_AreCountedByPrincipal(t *testing.T) {
 	}
 }
 
-// Case X1. Refused requests from a server are counted for that server. The refusals of the caller's requests and of
-// other servers' requests are still recorded individually.
+// Case X1. A server's refused requests are counted for that server. The refusals of the caller's requests and of other
+// servers' requests are still recorded individually.
 func TestRefusals_OfServerRequestsAreCountedApart(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()

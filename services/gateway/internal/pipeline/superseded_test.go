@@ -28,8 +28,8 @@ func approvalUntil(state approvalv1.ApprovalState) *approvalv1.Approval {
 	return a
 }
 
-// newPendingCall returns a pipeline in which a call was refused with the id of its approval, approvers have approved
-// it, and policy has changed to the decision d. The list of recorded steps is empty.
+// newPendingCall returns a pipeline in which a call was refused with its approval's id. After that, approvers have
+// approved the call, and policy has changed to the decision d. The list of recorded steps is empty.
 func newPendingCall(t *testing.T, d *policyv1.Decision) (*testPipeline, *pipeline.Pipeline) {
 	t.Helper()
 	w := newApprovalPipeline()
@@ -53,8 +53,8 @@ func allowDecision() *policyv1.Decision {
 // errEnded is the approval service's error for an approval that was claimed or has ended.
 var errEnded = status.Error(codes.FailedPrecondition, "NOT_PENDING")
 
-// If policy allows a call that has an unclaimed approval, the approval is cancelled before the call is sent, so that
-// its votes cannot let a later call run. If the approval cannot be cancelled, the call is not sent.
+// Policy allows a call that has an unclaimed approval. The approval is cancelled before the call is sent, so that its
+// votes cannot allow a later call. If the approval cannot be cancelled, the call is not sent.
 func TestDo_AllowedCallEndsItsUnclaimedApproval(t *testing.T) {
 	t.Parallel()
 	isIn := func(state approvalv1.ApprovalState) func(*testPipeline) {
@@ -122,8 +122,8 @@ func TestDo_AllowedCallEndsItsUnclaimedApproval(t *testing.T) {
 	}
 }
 
-// Policy now allows a call that names its approval, for example the call of a resumed task. The call runs once. A
-// repeated call is refused, because its caller may have lost the answer to the first one.
+// Policy now allows a call that names its approval, for example the call of a resumed task. The call runs once. If it
+// is repeated, it is refused, because its caller may have lost the answer to the first one.
 func TestDo_AllowedCallThatNamesItsApprovalRunsOnce(t *testing.T) {
 	t.Parallel()
 	for name, state := range map[string]approvalv1.ApprovalState{"pending": pending, "approved": approved} {
@@ -145,7 +145,7 @@ func TestDo_AllowedCallThatNamesItsApprovalRunsOnce(t *testing.T) {
 	}
 }
 
-// After an unclaimed approval of a call was cancelled, the call is still refused if it exceeds a limit.
+// After a call's unclaimed approval was cancelled, the call is still refused if it exceeds a limit.
 func TestDo_AllowedCallIsHeldToItsLimitsAfterItsApprovalEnded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -198,8 +198,8 @@ func TestDo_DeniedCallEndsItsUnclaimedApproval(t *testing.T) {
 	}
 }
 
-// Only an equal call finds the approval, and only until the approval expires. Other calls cause no request to the
-// approval service.
+// Only an equal call finds the approval, and only until the approval expires. The gateway sends no request to the
+// approval service for other calls.
 func TestApproval_OtherCallsDoNotUseIt(t *testing.T) {
 	t.Parallel()
 	message := func(params string) func(*testing.T, *attempt.Call) {

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// refusalDelay is the delay of a principal's next call after a refused call, if the principal's refusals are only
+// refusalDelay is the delay of a principal's next call after a refused call, while the principal's refusals are only
 // counted. It limits the principal and its agents to 200 policy requests per second. A principal may have at most 512
 // calls in flight, so an allowed call waits less than three seconds.
 const refusalDelay = 5 * time.Millisecond
@@ -42,8 +42,8 @@ func (a *refusalCounter) takeSlot(callerCtx context.Context, key offender) (*jud
 	}
 }
 
-// end releases the slot for the principal's next call: after refusalDelay if this call was refused, and otherwise
-// immediately. It is idempotent.
+// end releases the slot for the principal's next call. If this call was refused, it releases the slot after
+// refusalDelay, and otherwise immediately. It is idempotent.
 func (t *judgeSlot) end(refused bool) {
 	if t != nil && !t.ended {
 		t.ended = true

@@ -13,8 +13,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case R11. After 1,000 refusals in a minute, a principal causes at most 200 policy requests per second, regardless of
-// its requests. The principal's allowed calls are delayed slightly, and calls of other principals are not delayed.
+// Case R11. After 1,000 refusals in a minute, a principal causes at most 200 policy requests per second, no matter how
+// many requests it sends. The principal's allowed calls are delayed slightly, and other principals' calls are not
+// delayed.
 func TestThrottle_DelaysAfterManyRefusals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -63,8 +64,8 @@ func TestThrottle_DelaysAfterManyRefusals(t *testing.T) {
 	})
 }
 
-// Case R11. A caller disconnects while its call waits for a slot. Checks that policy does not evaluate the call, and
-// that the refusal is counted.
+// Case R11. A caller disconnects while its call waits for a slot. Policy does not evaluate the call, and the refusal is
+// counted.
 func TestThrottle_DisconnectedCallIsNotJudged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -9,28 +9,27 @@ import (
 	"strings"
 )
 
-// interpreters are programs that run the file in their first argument that is not an option. The names contain no
-// versions.
+// interpreters are programs that run the file in their first non-option argument. The names contain no versions.
 var interpreters = []string{
 	"node", "nodejs", "python", "pypy", "ruby", "perl", "php", "deno", "bun", "tsx", "ts-node", "java", "lua", "sh", "bash", "dash", "zsh", "ksh", "fish", "dotnet", "go", "julia", "Rscript",
 }
 
-// packageManagers are programs that run a command which a package defines. The package is in the working directory, or
-// in a directory that an option names. packageRunners are programs that run a package which they install, or which is
+// packageManagers are programs that run a command that a package defines. The package is in the working directory or in
+// a directory that an option names. packageRunners are programs that run a package that they install or that is
 // installed in the working directory.
 var (
 	packageManagers = []string{"npm", "pnpm", "yarn", "bun", "deno", "uv", "poetry", "pdm", "hatch", "go", "cargo", "bundle", "make"}
 	packageRunners  = []string{"npx", "bunx", "uvx", "pipx"}
 )
 
-// gitSource matches the address of a git repository on this machine, and fileSource the path of a tarball on this machine,
-// in the forms in which package runners accept them.
+// gitSource matches the address of a local git repository, and fileSource the path of a local tarball, in the forms
+// that package runners accept.
 var (
 	gitSource  = regexp.MustCompile(`(?:^|[@=])git[+]file://(/[^#?]+)`)
 	fileSource = regexp.MustCompile(`(?:@|(?:^|[@=])file:(?://)?)(/[^#?]+[.](?:(?i)tgz|tar[.]gz|tar|whl|zip))$`)
 )
 
-// projectOptions are the options that name the folder of a package.
+// projectOptions are the options that name a package's directory.
 var projectOptions = []string{"--directory", "--project", "--prefix", "--cwd", "--from", "--with-editable", "-C"}
 
 // codeExtensions are the extensions of files that contain code for any interpreter.
@@ -72,7 +71,7 @@ func (f *finder) addArguments() {
 	}
 }
 
-// addProjects adds the packages that options name by folders, and that arguments name by addresses of this machine.
+// addProjects adds the packages that options name by directories, and that arguments name by local addresses.
 func (f *finder) addProjects() {
 	c := f.command
 	for i, arg := range c.Args {
@@ -121,8 +120,8 @@ func (f *finder) absolute(path string) string {
 	}
 }
 
-// isScript reports whether a path is a file with code, according to its extension, or to its mode and its first bytes.
-// The mode alone is not enough, because on some file systems every file is executable.
+// isScript reports whether a path is a file with code, according to its extension, or to its mode and first bytes. The
+// mode alone is not sufficient, because on some file systems every file is executable.
 func isScript(path string) bool {
 	return path != "" && !isFolder(path) && exists(path) && (slices.Contains(codeExtensions, filepath.Ext(path)) || isExecutable(path) && isProgram(path))
 }
@@ -151,8 +150,8 @@ var codeVariables = []string{
 	"CLASSPATH", "JAVA_TOOL_OPTIONS", "LUA_PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "BASH_ENV", "ENV", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
 }
 
-// addEnvironment adds the paths in codeVariables, and the directories in the operator's home from which Python loads
-// code.
+// addEnvironment adds the paths in codeVariables, and the directories in the operator's home directory from which
+// Python loads code.
 func (f *finder) addEnvironment() {
 	c := f.command
 	for _, name := range codeVariables {

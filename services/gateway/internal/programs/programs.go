@@ -25,8 +25,8 @@ type Command struct {
 	Home string
 }
 
-// Files returns the existing files and directories of a server's program, as absolute paths. If the program has a
-// directory of its own, Files returns the directory, and otherwise the files. It finds
+// Files returns the existing files and directories of a server's program, as absolute paths. If the program has its own
+// directory, Files returns the directory, and otherwise the files. It finds
 //
 //   - the program, scripts among the arguments, and the interpreters that their first lines name, each with the
 //     directory that contains the file or a link to it;
@@ -35,8 +35,8 @@ type Command struct {
 //     installation and the virtual environment;
 //   - the directories of PATH, and the paths in variables from which interpreters load code or trusted certificates.
 //
-// Files never returns a directory that people and other programs use, such as HOME or /tmp. Instead, it returns the
-// individual files in such a directory.
+// Files never returns a directory that users and other programs share, such as HOME or /tmp. Instead, it returns the
+// individual files in it.
 func Files(c *Command) []string {
 	f := finder{command: c, found: make(map[string]bool), seen: make(map[string]bool)}
 	f.addFile(c.Program)
@@ -46,7 +46,7 @@ func Files(c *Command) []string {
 }
 
 // System returns the existing directories that contain the system's programs, libraries, settings and certificates. It
-// also returns files outside of these directories to which links in the resolver settings and certificates lead.
+// also returns files elsewhere to which links in the resolver settings and certificates lead.
 func System() []string {
 	found := make(map[string]bool)
 	for _, path := range []string{
@@ -200,7 +200,7 @@ func linkChain(path string) []string {
 	return append(out, real)
 }
 
-// isShared reports whether people and other programs use a directory, or a directory inside it.
+// isShared reports whether users and other programs share a directory, or a directory inside it.
 func isShared(dir, home string) bool {
 	if filepath.Dir(dir) == "/home" {
 		return true
@@ -219,8 +219,8 @@ func realOf(path string) string {
 	return real
 }
 
-func isBelow(path, folder string) bool {
-	return path == folder || folder == "/" || strings.HasPrefix(path, folder+"/")
+func isBelow(path, dir string) bool {
+	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }
 
 func exists(path string) bool {

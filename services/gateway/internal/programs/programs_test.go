@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/programs"
 )
 
-// writeTree creates files with the given contents. A file whose content is a script is executable. A content that
-// begins with "->" creates a link.
+// writeTree creates files with the given contents. A file that contains a script is executable. A content that begins
+// with "->" creates a link.
 func writeTree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
@@ -40,15 +40,15 @@ func writeTree(t *testing.T, files map[string]string) string {
 	return root
 }
 
-// Case X15. Checks that Files finds the files that a command's processes execute, but no directory in which the
-// processes may write.
+// Case X15. Files finds the files that a command's processes execute, but no directory to which the processes may
+// write.
 func TestFiles_FindsFilesThatACommandExecutes(t *testing.T) {
 	t.Parallel()
 	const script, data = "#!/bin/sh\n", "text"
 	for name, c := range map[string]struct {
 		files map[string]string
-		// ROOT in the fields command, dir, env and want stands for the root of the tree. want lists the directories and files
-		// of the tree that must be found.
+		// In command, dir, env and want, ROOT stands for the root of the tree. want lists the tree's directories and files
+		// that must be found.
 		command string
 		dir     string
 		env     map[string]string
@@ -155,8 +155,7 @@ func TestFiles_FindsFilesThatACommandExecutes(t *testing.T) {
 	}
 }
 
-// Case X15. Checks that System finds the system's directories, and the files outside of these directories to which
-// links in the system's settings lead.
+// Case X15. System finds the system's directories, and files elsewhere to which links in the system's settings lead.
 func TestSystem_FindsSettingsAndCertificates(t *testing.T) {
 	t.Parallel()
 	found := programs.System()

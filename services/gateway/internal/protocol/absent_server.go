@@ -14,7 +14,7 @@ import (
 // serverName is the grammar of configured names. The gateway asks policy only about names that match it.
 var serverName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 
-// IsAbsent reports whether the gateway must answer that the server does not exist. That is the case if no server with
+// IsAbsent reports whether the gateway must answer that the server does not exist. It returns true if no server with
 // this name is configured, or if policy hides the server from the caller. Both cases take the same steps, so that
 // response times don't reveal a hidden server.
 func (f *Router) IsAbsent(ctx context.Context, c httpserver.Caller, server string) bool {

@@ -14,12 +14,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// MayReceive reports whether the caller may currently receive messages from the server of the request.
+// MayReceive reports whether the caller may currently receive messages from the request's server.
 func (x *Request) MayReceive(ctx context.Context) bool { return x.MayReceiveFrom(ctx, x.ServerName) }
 
 // MayReceiveFrom reports whether the caller may currently receive messages from a server. An empty name means the
-// gateway's own answers at the URL of all servers, which the caller may receive as long as it may use one of the
-// servers.
+// gateway's own answers at the URL for all servers, which the caller may receive if it may use at least one server.
 func (x *Request) MayReceiveFrom(ctx context.Context, server string) bool {
 	if x.Stale || x.Revoked() {
 		return false
@@ -35,16 +34,16 @@ func (x *Request) MayReceiveFrom(ctx context.Context, server string) bool {
 	return false
 }
 
-// mayCall reports whether policy could allow the caller a call to a server.
+// mayCall reports whether policy could allow the caller to call a server.
 func (x *Request) mayCall(ctx context.Context, server string) bool {
 	access, err := x.Visibility.Access(ctx, x.Principal, server)
 	return err == nil && access.MayCall
 }
 
-// ErrVersion means that client and server agreed on an MCP revision that the gateway does not support.
+// ErrVersion means that client and server have negotiated an MCP revision that the gateway does not support.
 var ErrVersion = errors.New("the server speaks a protocol version that is not supported here")
 
-// SessionNotOpened returns the refusal of a request whose session could not be opened because of err.
+// SessionNotOpened returns the refusal for a request whose session could not be opened because of err.
 func SessionNotOpened(err error) *refusal.Refusal {
 	switch {
 	case errors.Is(err, session.ErrTooMany):

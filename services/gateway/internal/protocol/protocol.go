@@ -11,30 +11,30 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// Protocol implements the parts of handling a message that differ between the two families of MCP revisions. Package
-// v2025 implements the revisions with sessions, and package v2026 implements 2026-07-28. Differences that are plain
-// values are in [dispatch.Terms]. A Protocol belongs to one [Request].
+// Protocol implements the parts of handling a message that differ between MCP revisions with and without sessions.
+// Package v2025 implements the revisions with sessions, and package v2026 implements 2026-07-28. Differences that are
+// plain values are in [dispatch.Terms]. A Protocol belongs to one [Request].
 type Protocol interface {
 	// Route handles a message by its method.
 	Route(ctx context.Context) dispatch.Response
 	dispatch.Era
 
-	// SetTerms sets the [dispatch.Terms] of the message after its session was found.
+	// SetTerms sets the message's [dispatch.Terms] after its session was found.
 	SetTerms(sess *session.Session)
-	// The methods below are for messages at the URL of all servers.
+	// The methods below are for messages to the URL for all servers.
 
-	// OwnAnswer returns the function with which the gateway answers the message itself, or nil if a server answers it.
+	// OwnAnswer returns the function with which the gateway itself answers the message, or nil if a server answers it.
 	OwnAnswer() func(context.Context) dispatch.Response
 	// DiscoveryOf returns the gateway's discovery of a server, in the revision in which the gateway sends the message to
 	// that server.
 	DiscoveryOf(*servers.Server) *discovery.Server
 	// ForMember returns the protocol for the request that is sent to one of the servers.
 	ForMember(*Request) Protocol
-	// Restore replaces values that the gateway translated for the client, such as task ids, by the server's original
+	// Restore replaces values that the gateway translated for the client, such as task ids, with the server's original
 	// values.
 	Restore(ctx context.Context) *refusal.Refusal
 	// MemberKey determines the revision in which the gateway sends the message to its server, and returns the key of the
-	// member session for the message.
+	// message's member session.
 	MemberKey(ctx context.Context, access visibility.Access) (member string, refused *refusal.Refusal)
 	// OpenMember prepares a new member session, which is opened with the server later.
 	OpenMember(sess *session.Session, access visibility.Access)

@@ -9,9 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// Request is a message from an authenticated caller, while it is handled. [Router.NewRequest] creates it. One goroutine
-// handles a Request. The goroutine must set Cleanup before it calls [Request.Serve], and must call [Request.End] after
-// that.
+// Request is a message from an authenticated caller while it is handled. [Router.NewRequest] creates it. One goroutine
+// handles a Request. It must set Cleanup before it calls [Request.Serve], and must call [Request.End] after that.
 type Request struct {
 	*Router
 	dispatch.Exchange
@@ -22,13 +21,13 @@ type Request struct {
 	span trace.Span
 	// Release releases the session. It is nil before the session is found.
 	Release func()
-	// Cleanup contains the functions to call after the message is answered. It points to OwnCleanup. If the client's
-	// request was sent to the URL of all servers, it points to OwnCleanup of the client's request.
+	// Cleanup contains the functions to call after the message is answered. It points to OwnCleanup. If the client has
+	// used the URL for all servers, it points to OwnCleanup of the client's request.
 	Cleanup    *Cleanup
 	OwnCleanup Cleanup
-	// Aggregate is the aggregate session of the message, or nil if the message was not sent to the URL of all servers.
+	// Aggregate is the message's aggregate session, or nil if the client has not used the URL for all servers.
 	Aggregate *session.Session
-	// Protocol implements the differences between the families of MCP revisions.
+	// Protocol implements the differences between the kinds of MCP revisions.
 	Protocol Protocol
 }
 

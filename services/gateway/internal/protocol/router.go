@@ -1,6 +1,6 @@
-// Package protocol reads the messages of authenticated callers, and passes each message to the package for its MCP
-// revision: v2025 or v2026. Both use package allservers for messages to the URL of all servers, and package dispatch
-// for executing requests to one server.
+// Package protocol reads authenticated callers' messages, and passes each to the package for its MCP revision: v2025 or
+// v2026. Both use package allservers for messages to the URL for all servers, and package dispatch for requests to one
+// server.
 package protocol
 
 import (
@@ -40,10 +40,9 @@ type Deps struct {
 	Changes *broadcast.Broadcaster
 	// Limits are the limits for parsing messages.
 	Limits jsonrpc.Limits
-	// TrustParent reports whether the gateway continues a client's trace. Otherwise the gateway's spans only link to the
-	// client's trace.
+	// TrustParent makes the gateway continue a client's trace. Otherwise the gateway's spans only link to it.
 	TrustParent bool
-	// Sessionful returns the handler for a message of the revisions with sessions. Stateless returns the handler for a
+	// Sessionful returns the handler for a message of a revision with sessions. Stateless returns the handler for a
 	// message of 2026-07-28.
 	Sessionful, Stateless func(*Request) Handler
 
@@ -58,7 +57,7 @@ type Router struct {
 	Deps
 
 	pieces bodyreader.Pieces
-	// Background counts the requests that no client waits for.
+	// Background counts the requests for which no client waits.
 	Background Background
 }
 

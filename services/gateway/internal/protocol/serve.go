@@ -38,8 +38,8 @@ func (x *Request) End(resp dispatch.Response) {
 	x.OwnCleanup.Run()
 }
 
-// NewRequest returns the request for a message to a server. If the server name is empty, the message is for the URL of
-// all servers. ctx must be cancelled when the caller disconnects.
+// NewRequest returns the request for a message to a server. If the server name is empty, the message is for all
+// servers. ctx must be cancelled when the caller disconnects.
 func (f *Router) NewRequest(ctx context.Context, c httpserver.Caller, server string, header http.Header, to dispatch.Sink) *Request {
 	x := &Request{Router: f, Header: header}
 	x.Exchange = dispatch.Exchange{Dispatcher: f.Dispatcher, Caller: c, ClientCtx: ctx, Sink: to, ServerName: server}
@@ -103,8 +103,7 @@ func (x *Request) readMessage(from io.Reader, size int64) *refusal.Refusal {
 	return nil
 }
 
-// Resolve finds the server that the URL of the message names. It refuses the message if the server is absent for the
-// caller.
+// Resolve finds the server in the message's URL. It refuses the message if the server is absent for the caller.
 func (x *Request) Resolve() *refusal.Refusal {
 	if x.IsForAllServers() {
 		return nil
@@ -117,11 +116,11 @@ func (x *Request) Resolve() *refusal.Refusal {
 	return nil
 }
 
-// IsForAllServers reports whether the message was sent to the URL of all servers.
+// IsForAllServers reports whether the message was sent to the URL for all servers.
 func (x *Request) IsForAllServers() bool { return x.ServerName == "" }
 
-// parseLimits returns the limits for parsing the message. At the URL of all servers, ids may be twice as long, because
-// the gateway adds the server's name to the ids of requests from servers.
+// parseLimits returns the limits for parsing the message. At the URL for all servers, ids may be twice as long, because
+// the gateway adds the server's name to the ids of servers' requests.
 func (x *Request) parseLimits() jsonrpc.Limits {
 	l := x.Limits
 	if x.IsForAllServers() {
@@ -143,9 +142,9 @@ func isJSON(h http.Header) bool {
 	return ok && !encoded && err == nil && kind == "application/json" && (!named || strings.EqualFold(charset, "utf-8"))
 }
 
-// checkMessage refuses three kinds of messages: ambiguous messages, messages of a revision that the gateway does not
-// support, and messages that need no rule but are too large. In initialize, the revision in the headers is ignored,
-// because the body negotiates the revision.
+// checkMessage refuses ambiguous messages, messages of a revision that the gateway does not support, and messages that
+// need no rule but are too large. In initialize, the revision in the headers is ignored, because the body negotiates
+// the revision.
 func (x *Request) checkMessage() *refusal.Refusal {
 	for name, lines := range x.Header {
 		if len(lines) > 1 && strings.HasPrefix(name, "Mcp-") { // two parsers could use different lines
@@ -173,7 +172,7 @@ func (x *Request) checkMessage() *refusal.Refusal {
 	return nil
 }
 
-// TooMuchInFlight returns the refusal of a message that exceeds a quota of requests in flight.
+// TooMuchInFlight returns the refusal for a message that exceeds a quota of requests in flight.
 func TooMuchInFlight(err error) *refusal.Refusal {
 	message := "this caller has too many or too large requests in flight; wait for some of them."
 	if full := quota.Reason(err); full != "" {
@@ -182,12 +181,12 @@ func TooMuchInFlight(err error) *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_ABUSE_LIMITED, message)
 }
 
-// UnreadableBody returns the refusal of a message whose body could not be read.
+// UnreadableBody returns the refusal for a message with a body that could not be read.
 func UnreadableBody() *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_JSON_INVALID, "the body could not be read.")
 }
 
-// InvalidMessage returns the refusal of a message that the parser has refused with err.
+// InvalidMessage returns the refusal for a message that the parser has refused with err.
 func InvalidMessage(err error) *refusal.Refusal {
 	own, ok := errors.AsType[*jsonrpc.Error](err)
 	if !ok {
@@ -196,12 +195,11 @@ func InvalidMessage(err error) *refusal.Refusal {
 	return refusal.ProtocolError(own.Code, fmt.Sprintf("%s (at byte %d).", own.Detail, own.Offset))
 }
 
-// UnknownSession returns the refusal of a message whose session does not exist or belongs to another caller.
+// UnknownSession returns the refusal for a message with a session that does not exist or belongs to another caller.
 func UnknownSession() *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_SESSION_UNKNOWN, "")
 }
 
-// SetProtocol sets the protocol of the message.
 func (x *Request) SetProtocol(p Protocol) { x.Protocol, x.Era = p, p }
 
 // Enter sets the session of the message.
@@ -213,7 +211,7 @@ func (x *Request) Enter(sess *session.Session) {
 }
 
 // SingleHeader returns the value of a header. It returns false if the header is missing, empty or repeated. It refuses
-// repeated headers because two parsers could use different values.
+// repeated headers, because two parsers could use different values.
 func SingleHeader(h http.Header, name string) (string, bool) {
 	if lines := h[name]; len(lines) == 1 {
 		return lines[0], lines[0] != ""

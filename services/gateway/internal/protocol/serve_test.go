@@ -115,8 +115,8 @@ func TestServe_RefusesABodyThatCannotBeRead(t *testing.T) {
 	})
 }
 
-// At the URL of all servers the gateway adds the server's name to the ids of servers' requests, which clients repeat in
-// their responses.
+// At the URL for all servers, the gateway adds the server's name to the ids of servers' requests. Clients repeat these
+// ids in their responses.
 func TestServe_IDsMayBeTwiceAsLongAtAllServers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -153,7 +153,7 @@ func TestServe_ResponseThatAServerWaitsForMayBeLarge(t *testing.T) {
 		g.Policy.Allow("roots/list")
 		g.Files().Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			events([]byte(`{"jsonrpc":"2.0","id":3,"method":"roots/list"}`))
-			g.Files().Notified(2) // notifications/initialized, and the response
+			g.Files().Notified(2) // notifications/initialized and the response
 			return gatewaytest.Result(r, `{"content":[]}`), nil
 		}
 		session := g.ConnectAs(gatewaytest.Message{Server: server, Body: gatewaytest.InitializeAll})
@@ -249,12 +249,13 @@ func TestEnd_ReleasesTheRequest(t *testing.T) {
 	})
 }
 
-// Case X9. A hidden server is answered like one that is not configured, after the same question to policy.
+// Case X9. A request to a hidden server gets the same answer as a request to a server that is not configured, after the
+// same request to policy.
 func TestServe_HiddenServerIsAnsweredLikeAnAbsentOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := gatewaytest.Start(t)
-		g.Policy.Access = new(policyv1.CheckServerResponse) // nothing can be called, listed or shown
+		g.Policy.Access = new(policyv1.CheckServerResponse) // no method or tool may be called, listed or shown
 		var texts []string
 		for _, server := range []string{"files", "other"} {
 			got := g.Do(gatewaytest.Message{Server: server, Body: gatewaytest.Initialize})
@@ -330,7 +331,8 @@ func TestServe_TrustedParentContinuesTheTraceOfTheClient(t *testing.T) {
 	}
 }
 
-// A server's request to the client is handled in another goroutine, and belongs to the trace of the client's message.
+// A server's request to the client is handled in another goroutine. Its span belongs to the trace of the client's
+// message.
 func TestServe_ServersRequestsAreInTheTraceOfTheMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -351,7 +353,7 @@ func TestServe_ServersRequestsAreInTheTraceOfTheMessage(t *testing.T) {
 	})
 }
 
-// A program is listed again only if it was used since it was listed.
+// The gateway lists a stdio server again only if the server was used after the last list.
 func TestServe_MessageToAProgramMakesTheGatewayListItAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,11 +11,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// MethodProbe is the method name under which a client's probe for revisions is counted. The method name in the message
+// MethodProbe is the method name under which a client's probe for revisions is counted. The message's own method name
 // is not used, because clients must not choose the method names in records.
 const MethodProbe = "probe"
 
-// UnsupportedVersion returns the refusal of a message of an unsupported revision.
+// UnsupportedVersion returns the refusal for a message of an unsupported revision.
 func (x *Request) UnsupportedVersion(version string) *refusal.Refusal {
 	refused := refusal.ProtocolError(commonv1.Code_CODE_PROTOCOL_VERSION, "")
 	refused.Versions = &refusal.Versions{Requested: spans.Clip(version), Supported: x.SupportedVersions()}
@@ -26,8 +26,8 @@ func (x *Request) isOutsideSession() bool {
 	return x.Message.Kind == jsonrpc.Request && len(x.Header[mcp.HeaderSession]) == 0
 }
 
-// refuseVersion answers a message that checkMessage has refused. A request of a newer revision outside of a session is
-// a probe: the client requests the supported revisions and then uses one of them. A probe is only counted, not recorded
+// refuseVersion answers a message that checkMessage has refused. A request of a newer revision outside a session is a
+// probe: the client requests the supported revisions and then uses one of them. A probe is only counted, not recorded
 // as a refusal.
 func (x *Request) refuseVersion(ctx context.Context, why *refusal.Refusal) dispatch.Response {
 	if why.Versions == nil || !mcp.IsRevision(why.Versions.Requested) || !x.isOutsideSession() {
@@ -47,7 +47,7 @@ func (x *Request) isModern() bool {
 		head == mcp.Modern && x.Message.Method != mcp.MethodInitialize && x.Message.Meta.ProtocolVersion == ""
 }
 
-// SupportedVersions returns the revisions that the gateway speaks.
+// SupportedVersions returns the revisions that the gateway supports.
 func (x *Request) SupportedVersions() []string {
 	return append([]string{mcp.Modern}, mcp.Supported()...)
 }

@@ -14,10 +14,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 )
 
-// addresses are the two kinds of URLs: the URL of one server, and the URL of all servers.
 var addresses = map[string]string{"one server": "files", "all servers": ""}
 
-// forEachAddress calls story in a subtest for the URL of one server and for the URL of all servers.
+// forEachAddress runs story in a subtest for the URL for one server and for the URL for all servers.
 func forEachAddress(t *testing.T, story func(t *testing.T, server string)) {
 	t.Helper()
 	for name, server := range addresses {
@@ -28,7 +27,7 @@ func forEachAddress(t *testing.T, story func(t *testing.T, server string)) {
 	}
 }
 
-// request returns a request without an argument, whose revision is in _meta if version is not empty.
+// request returns a request without arguments. If version is not empty, _meta contains it as the revision.
 func request(method, version string) string {
 	params := ""
 	if version != "" {
@@ -37,8 +36,8 @@ func request(method, version string) string {
 	return `{"jsonrpc":"2.0","id":7,"method":"` + method + `"` + params + `}`
 }
 
-// Requests without a session are refused differently in each family of revisions: those with sessions say that the
-// session is missing, and 2026-07-28 says that the capabilities are missing.
+// A request without a session gets a different refusal in each kind of revision. In revisions with sessions, the
+// session is missing. In 2026-07-28, the capabilities are missing.
 func TestServe_RevisionDecidesWhichFamilyHandlesAMessage(t *testing.T) {
 	t.Parallel()
 	const sessions, stateless, mismatch = "session_required", "params_invalid", "header_mismatch"
@@ -102,7 +101,7 @@ func TestServe_AnswerToAnUnsupportedRevisionNamesTheSupported(t *testing.T) {
 	})
 }
 
-// A probe is a request of a newer revision outside of a session. All other messages of an unsupported revision are
+// A probe is a request of a newer revision outside a session. All other messages of an unsupported revision are
 // recorded as refusals.
 func TestServe_OnlyProbesAreNotRecordedAsRefusals(t *testing.T) {
 	t.Parallel()

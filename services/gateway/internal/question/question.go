@@ -21,11 +21,11 @@ type Offer struct {
 	Abilities []mcp.Ability
 	// Revision is the protocol revision of the server's requests.
 	Revision string
-	// RequestedRevision is the revision that the client has requested, which may be newer than Revision. If it is empty,
-	// the client has requested Revision.
+	// RequestedRevision is the revision that the client has requested. It may be newer than Revision. If it is empty, the
+	// client has requested Revision.
 	RequestedRevision string
-	// Aggregated means that the client uses several servers at one URL. In that case a request must name the server that
-	// sends it. Check expects that its caller replaces includeContext by "none", as package aggregate does.
+	// Aggregated means that the client uses several servers at one URL. A request must then name the server that sends it.
+	// Check expects that its caller replaces includeContext with "none", as package aggregate does.
 	Aggregated bool
 }
 
@@ -87,8 +87,8 @@ func (o Offer) Check(m *jsonrpc.Message) *Error {
 	return nil
 }
 
-// fields are the members of requests, by their folded names. A different spelling of a member's name is refused,
-// because a client that ignores case would mistake it for the member.
+// fields are the members of requests by their folded names. Another spelling of a member's name is refused, because a
+// client that ignores case would mistake it for the member.
 var fields = table(
 	"_meta", "task",
 	"messages", "modelPreferences", "systemPrompt", "includeContext", "temperature", "maxTokens", "stopSequences", "metadata", "tools", "toolChoice",

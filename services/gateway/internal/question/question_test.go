@@ -19,7 +19,7 @@ const (
 	allowed = commonv1.Code_CODE_UNSPECIFIED
 )
 
-// ability returns a capability of a client with these options.
+// ability returns a client capability with these options.
 func ability(method string, options ...string) mcp.Ability {
 	out := mcp.Ability{Method: method}
 	for _, name := range options {
@@ -31,12 +31,12 @@ func ability(method string, options ...string) mcp.Ability {
 func sampling(options ...string) mcp.Ability    { return ability(mcp.MethodSample, options...) }
 func elicitation(options ...string) mcp.Ability { return ability(mcp.MethodElicit, options...) }
 
-// offer returns the offer of a client of this revision.
+// offer returns the offer of a client with this revision.
 func offer(revision string, abilities ...mcp.Ability) question.Offer {
 	return question.Offer{Abilities: abilities, Revision: revision}
 }
 
-// check returns the error of a request with these params; nil if the request is allowed.
+// check returns the error for a request with these params, or nil if it is allowed.
 func check(t *testing.T, o question.Offer, method, params string) *question.Error {
 	t.Helper()
 	text := `{"jsonrpc":"2.0","id":1,"method":"` + method + `"}`
@@ -50,7 +50,7 @@ func check(t *testing.T, o question.Offer, method, params string) *question.Erro
 	return o.Check(m)
 }
 
-// checkCode reports an error if the request is not refused with this code. The code 0 means that it is allowed.
+// checkCode reports an error unless the request is refused with this code. If want is 0, the request must be allowed.
 func checkCode(t *testing.T, name string, o question.Offer, method, params string, want commonv1.Code) {
 	t.Helper()
 	err := check(t, o, method, params)
@@ -83,7 +83,7 @@ func TestCheck_RefusesMethodsThatAreNotOffered(t *testing.T) {
 		{offer("", elicitation()), mcp.MethodElicit, false},
 		{offer("2024-11-05", ability(mcp.MethodRoots)), mcp.MethodRoots, true},
 		{question.Offer{}, "vendor/ask", true}, // methods of extensions are not checked
-		{question.Offer{}, "tools/call", true}, // clients' own methods are refused elsewhere
+		{question.Offer{}, "tools/call", true}, // requests that only clients send are refused elsewhere
 	} {
 		params := ""
 		if tt.method == "tools/call" {
@@ -112,7 +112,7 @@ func TestMethods_NeedARevisionThatHasThem(t *testing.T) {
 	}
 }
 
-// Case U1. A request may use only what the client has declared, in every revision that has it.
+// Case U1. A request may use only options that the client has declared, in every revision that has the option.
 func TestCheck_SamplingNeedsDeclaredOptions(t *testing.T) {
 	t.Parallel()
 	const message = `[{"role":"user","content":%}]`
@@ -160,8 +160,8 @@ func TestCheck_SamplingNeedsDeclaredOptions(t *testing.T) {
 	}
 }
 
-// Clients of older revisions could not declare options. A server must not gain anything by answering in an older
-// revision than the client has requested.
+// Clients of older revisions could not declare options. A server must not get more permissions if it answers in an
+// older revision than the client has requested.
 func TestCheck_ContextOfOlderRevisionsIsImplied(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -182,7 +182,7 @@ func TestCheck_ContextOfOlderRevisionsIsImplied(t *testing.T) {
 	}
 }
 
-// At the URL of all servers, the gateway replaces includeContext by none.
+// At the URL for all servers, the gateway replaces the value of includeContext with none.
 func TestCheck_ContextIsNotRefusedAtAllServers(t *testing.T) {
 	t.Parallel()
 	o := offer("2025-11-25", sampling())
@@ -236,7 +236,7 @@ func TestCheck_FormsAndURLsNeedTheirModes(t *testing.T) {
 	checkCode(t, "a form before there were modes", offer("2025-06-18", both), mcp.MethodElicit, `{"message":"m"}`, allowed)
 }
 
-// A person must be able to tell where the URL leads, and no parser may read another host in it.
+// A URL is refused if a person could not see where it leads, or if a parser could read another host in it.
 func TestCheck_URLsAreUnambiguous(t *testing.T) {
 	t.Parallel()
 	o := offer("2025-11-25", elicitation("url"))
@@ -275,8 +275,8 @@ func TestCheck_URLsAreUnambiguous(t *testing.T) {
 	}
 }
 
-// Case U1. At the URL of all servers, a request must have a text that can name its server, and the parts of a form that
-// cannot be marked must not contain line breaks.
+// Case U1. At the URL for all servers, a request must have a message to which the gateway can add the server's name.
+// The parts of a form to which it cannot add the name must not contain line breaks.
 func TestCheck_RequestsAtAllServersNameTheirServer(t *testing.T) {
 	t.Parallel()
 	o := offer("2025-11-25", elicitation("form", "url"))

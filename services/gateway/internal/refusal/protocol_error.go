@@ -10,7 +10,7 @@ import (
 // protocolError is the HTTP status and JSON-RPC error code of the answer to a message that is not accepted.
 type protocolError struct{ status, rpc int }
 
-// protocolErrors contains the codes that have another HTTP status than 400 or another error code than -32600.
+// protocolErrors contains the codes with an HTTP status other than 400 or an error code other than -32600.
 var protocolErrors = map[commonv1.Code]protocolError{
 	commonv1.Code_CODE_UNAUTHENTICATED:      {http.StatusUnauthorized, mcp.CodeInvalidRequest},
 	commonv1.Code_CODE_FORBIDDEN:            {http.StatusForbidden, mcp.CodeInvalidRequest},

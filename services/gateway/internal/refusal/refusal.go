@@ -1,5 +1,4 @@
-// Package refusal defines the answer to a request that was not executed, and the forms in which MCP clients receive
-// that answer.
+// Package refusal defines the answer to a request that was not executed, and the forms of this answer for MCP clients.
 package refusal
 
 import (
@@ -22,10 +21,10 @@ type Refusal struct {
 	Message string
 	// Rule is the rule that denied the request, or nil if no rule did.
 	Rule *policyv1.RuleRef
-	// RetryAfter is the time after which the same call may succeed, or zero if that is not known. The caller receives it
+	// RetryAfter is the time after which the same call may succeed, or zero if it is not known. The caller receives it
 	// only if the refusal is retryable.
 	RetryAfter time.Duration
-	// SessionKey is the key that distinguishes sessions in the exceeded per-session limit. It is unspecified if the
+	// SessionKey is the key by which the exceeded per-session limit distinguishes sessions. It is unspecified if the
 	// request was refused for another reason.
 	SessionKey policyv1.SessionKey
 	// PolicyRevision is the policy revision that evaluated the request, or "" if policy did not evaluate it.
@@ -33,12 +32,12 @@ type Refusal struct {
 	// Permanent reports whether the same call will be refused until an operator makes a change. It overrides a code for
 	// which a retry may succeed.
 	Permanent bool
-	// Approval is the approval for which the call waits, or because of which it was refused. It is nil if there is none.
+	// Approval is the approval for which the call waits or because of which it was refused. It is nil if there is none.
 	Approval *Approval
-	// IsProtocolError reports whether the message itself was not accepted, because it breaks the protocol or because there
-	// is no capacity for it. If it is true, the answer has an HTTP error status ([Refusal.Status]) and a JSON-RPC error.
-	// If it is false, a valid request was refused, and the form of the answer depends on the method (MCP 2025-11-25,
-	// Tools, Error Handling).
+	// IsProtocolError reports whether the message itself was not accepted, because it violates the protocol or because
+	// there is no capacity for it. If it is true, the answer has an HTTP error status ([Refusal.Status]) and a JSON-RPC
+	// error. If it is false, a valid request was refused, and the form of the answer depends on the method (MCP
+	// 2025-11-25, Tools, Error Handling).
 	IsProtocolError bool
 	// Versions are the requested and the supported revisions. It is nil unless Code is CODE_PROTOCOL_VERSION.
 	Versions *Versions
@@ -52,15 +51,15 @@ type Versions struct {
 	Requested string   `json:"requested"`
 }
 
-// ProtocolError returns the refusal of a message that is not accepted. If message is empty, the default message of the
-// code is used.
+// ProtocolError returns the refusal for a message that is not accepted. If message is empty, the code's default message
+// is used.
 func ProtocolError(code commonv1.Code, message string) *Refusal {
 	return &Refusal{Code: code, Message: message, IsProtocolError: true}
 }
 
-// Approval contains the data of an approval that a caller may see.
+// Approval contains an approval's data that its caller may see.
 type Approval struct {
-	// ID identifies the approval. URL is the address at which a person can decide on it; it may be empty.
+	// ID identifies the approval. URL is the address at which an approver can decide on it. It may be empty.
 	ID, URL string
 	// Expires is the time at which the approval expires, or zero if that is not known.
 	Expires time.Time
@@ -68,7 +67,7 @@ type Approval struct {
 	DeniedUntil time.Time
 }
 
-// Retryable reports whether the same call may succeed later without action by a person.
+// Retryable reports whether the same call may succeed later without anyone's action.
 func (r *Refusal) Retryable() bool {
 	if r.Permanent {
 		return false
@@ -117,7 +116,7 @@ func (r *Refusal) retryAfter() time.Duration {
 	return r.RetryAfter
 }
 
-// Sentence adds a full stop to a text that does not end with punctuation.
+// Sentence adds a full stop to text unless it ends with punctuation.
 func Sentence(text string) string {
 	text = strings.TrimSpace(text)
 	if text == "" || strings.ContainsAny(text[len(text)-1:], ".!?") || strings.HasSuffix(text, "…") {

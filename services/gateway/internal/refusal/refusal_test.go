@@ -106,7 +106,7 @@ func TestAnswer_MatchesGoldenFiles(t *testing.T) {
 	golden(t, "testdata/forms.txt", out.String())
 }
 
-// Checks that waiting times are rounded up, so that a caller that waits for the given time does not retry too early.
+// Waiting times are rounded up, so that a caller that waits for the given time does not retry too early.
 func TestText_RoundsWaitsUp(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -148,7 +148,7 @@ func TestText_RoundsWaitsUp(t *testing.T) {
 	}
 }
 
-// Checks that a refusal that must not be retried contains no waiting time, and that its sentences are separated.
+// A refusal that must not be retried contains no waiting time, and its sentences are separated.
 func TestText_NamesWaitOnlyIfRetryable(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[commonv1.Code]string{

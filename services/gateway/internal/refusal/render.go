@@ -20,7 +20,7 @@ type decision struct {
 	RetryAfterMs   int64  `json:"retryAfterMs,omitzero"`
 	SessionKey     string `json:"sessionKey,omitzero"`
 	PolicyRevision string `json:"policyRevision,omitzero"`
-	// Approval is absent if no approval is involved.
+	// Approval is absent if the refusal has no approval.
 	Approval *approval `json:"approval,omitzero"`
 }
 
@@ -66,7 +66,7 @@ type response struct {
 
 var null = jsontext.Value("null")
 
-// A Request contains the data that determine the form of a refusal.
+// A Request contains the data that determines the form of a refusal.
 type Request struct {
 	// ID is the raw id, or nil if it could not be read.
 	ID []byte
@@ -96,9 +96,9 @@ func (r *Refusal) toolResult(id []byte, resultType string) ([]byte, error) {
 	}})
 }
 
-// RetryResponse returns the answer that makes a client of 2026-07-28 repeat the call with this requestState, without
-// input from the user (MCP 2026-07-28, Multi Round-Trip Requests). The answer contains an empty inputRequests, because
-// some clients treat an answer without inputRequests as the final result.
+// RetryResponse returns the answer that makes a client of 2026-07-28 repeat the call with this requestState and without
+// user input (MCP 2026-07-28, Multi Round-Trip Requests). It contains an empty inputRequests, because some clients
+// treat an answer without inputRequests as the final result.
 func (r *Refusal) RetryResponse(id []byte, state string) ([]byte, error) {
 	return json.Marshal(response{Version: "2.0", ID: id, Result: retryResult{
 		Type: mcp.ResultInputRequired, Requests: struct{}{}, State: state, Meta: map[string]decision{mcp.MetaDecision: r.decision()},

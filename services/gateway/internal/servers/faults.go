@@ -9,17 +9,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 )
 
-// maxFaults is the maximum number of remembered faults of one list.
+// maxFaults is the maximum number of stored faults of one list.
 const maxFaults = 100
 
-// faults contains the reasons for which elements are omitted from the server's lists at the URL of all servers. The
-// reasons are from the last time at which each list was combined. It is safe for concurrent use.
+// faults contains the reasons for which the lists at the URL for all servers omit elements of the server. They come
+// from the last time that each list was combined. It is safe for concurrent use.
 type faults struct {
 	mu     sync.Mutex
 	byList map[string][]aggregate.LeftOut
 }
 
-// SetFaults replaces the faults of a list at the URL of all servers. At most 100 faults are remembered.
+// SetFaults replaces the faults of a list at the URL for all servers. At most 100 faults are stored.
 func (f *faults) SetFaults(list string, all []aggregate.LeftOut) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -14,11 +14,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// RenewAfter is the minimum age at which the gateway's discovery of a server is renewed because it lacks a tool or
-// header that a client uses. The server may have changed since the discovery.
+// RenewAfter is the minimum age at which the gateway renews its discovery of a server because it lacks a tool or header
+// that a client uses. The server may have changed since the discovery.
 const RenewAfter = 30 * time.Second
 
-// Stateless reports whether the server speaks 2026-07-28, which has no sessions. known is false if that is not known.
+// Stateless reports whether the server supports 2026-07-28, which has no sessions. known reports whether the gateway
+// knows this.
 func (s *Server) Stateless() (speaks, known bool) {
 	newest := s.revisions[mcp.Modern]
 	if newest != nil && newest.SpeaksRevision() {
@@ -28,8 +29,8 @@ func (s *Server) Stateless() (speaks, known bool) {
 	return false, newest == nil || newest.RefusedRevision() || newest.TimedOut() && hasSessions(s.own.Last())
 }
 
-// AskStateless asks the server whether it speaks 2026-07-28. It returns an error if the server gives no usable answer.
-// The request continues for other callers after ctx has ended.
+// AskStateless asks the server whether it supports 2026-07-28. It returns an error if the server gives no usable
+// answer. The request continues for other callers after ctx has ended.
 func (s *Server) AskStateless(ctx context.Context) (speaks bool, err error) {
 	newest := s.revisions[mcp.Modern]
 	newest.RefreshInBackground(discovery.Fresh)
@@ -45,18 +46,18 @@ func (s *Server) AskStateless(ctx context.Context) (speaks bool, err error) {
 	}
 }
 
-// hasSessions reports whether a recent discovery has found that the server speaks a revision with sessions.
+// hasSessions reports whether a recent discovery has found that the server supports a revision with sessions.
 func hasSessions(found *discovery.Result) bool {
 	return found != nil && found.Version != mcp.Modern && time.Since(found.At) <= discovery.Fresh
 }
 
-// IsStateless reports whether the server is known to speak only 2026-07-28.
+// IsStateless reports whether the server is known to support only 2026-07-28.
 func (s *Server) IsStateless() bool {
 	found := s.own.Last()
 	return found != nil && found.Version == mcp.Modern
 }
 
-// Versions returns the revisions that the server is known to speak, the newest first, or nil if none is known.
+// Versions returns the revisions that the server is known to support, newest first, or nil if none is known.
 func (s *Server) Versions() (out []string) {
 	if newest := s.revisions[mcp.Modern]; newest != nil && newest.SpeaksRevision() {
 		out = append(out, mcp.Modern)

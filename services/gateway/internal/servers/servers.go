@@ -1,5 +1,5 @@
-// Package servers contains the configured MCP servers. For each server it contains the transport, the MCP revisions
-// that the server speaks, and the lists that the server offers.
+// Package servers contains the configured MCP servers: for each server its transport, the MCP revisions that it
+// supports, and its lists.
 package servers
 
 import (
@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	// revisionTimeout is the maximum time for a server to answer whether it speaks 2026-07-28, and to return its lists in
-	// that revision. A client waits during that time.
+	// revisionTimeout is the maximum time for a server to answer whether it supports 2026-07-28, and to return its lists
+	// in that revision. A client waits in the meantime.
 	revisionTimeout = 10 * time.Second
-	// maxPrograms is the maximum number of stdio servers that are listed at a time. Their programs are started for that.
-	// maxOthers is the maximum number for all other servers. A server that hangs occupies a slot until its timeout, once
+	// maxPrograms is the maximum number of stdio servers that are started and listed at a time. maxOthers is the maximum
+	// number of all other servers that are listed at a time. A server that hangs occupies a slot until its timeout, once
 	// for each MCP revision in which it has answered before.
 	maxPrograms = 4
 	maxOthers   = 32
@@ -57,10 +57,10 @@ type Server struct {
 	faults
 
 	// own is the gateway's own discovery of the server. revisions contains a discovery for each revision that clients may
-	// speak.
+	// use.
 	own       *discovery.Server
 	revisions map[string]*discovery.Server
-	// used is the time at which the server was last used, in nanoseconds of Unix time.
+	// used is the time of the server's last use, in nanoseconds of Unix time.
 	used atomic.Int64
 }
 
@@ -93,15 +93,15 @@ func New(name string, cfg Config, deps Deps) (*Server, error) {
 }
 
 // Own returns the gateway's own discovery of the server. Its revision is the newest one with sessions that both gateway
-// and server speak, or 2026-07-28 if the server speaks no other revision.
+// and server support, or 2026-07-28 if the server supports no other.
 func (s *Server) Own() *discovery.Server { return s.own }
 
-// Revision returns the gateway's own discovery of the server in an MCP revision, or nil if the server cannot speak that
-// revision.
+// Revision returns the gateway's own discovery of the server in an MCP revision, or nil if the server's transport does
+// not support it.
 func (s *Server) Revision(version string) *discovery.Server { return s.revisions[version] }
 
 // Discovery returns the gateway's own discovery of the server for messages of 2026-07-28. If the server is known to
-// speak that revision, the discovery is in that revision. Otherwise Discovery returns the result of [Server.Own].
+// support that revision, the discovery is in that revision. Otherwise Discovery returns the result of [Server.Own].
 func (s *Server) Discovery() *discovery.Server {
 	if speaks, _ := s.Stateless(); speaks {
 		return s.revisions[mcp.Modern]
@@ -109,21 +109,21 @@ func (s *Server) Discovery() *discovery.Server {
 	return s.own
 }
 
-// IsProgram reports whether the server is a program that the gateway starts.
+// IsProgram reports whether the server is a stdio server, which the gateway starts.
 func (s *Server) IsProgram() bool { return s.Upstream.Transport() == "stdio" }
 
 // Touch records that the server is used now.
 func (s *Server) Touch() { s.used.Store(time.Now().UnixNano()) }
 
-// isIdle reports whether the server is a program that was not used after its last listing.
+// isIdle reports whether the server is a stdio server that was not used after its last listing.
 func (s *Server) isIdle() bool {
 	found := s.own.Last()
 	return found != nil && s.IsProgram() && time.Unix(0, s.used.Load()).Before(found.At)
 }
 
-// Discover lists every server for the catalog, and repeats that on a schedule until ctx ends. A program is listed again
-// only if it was used after its last listing. A server is listed only in the revisions in which it was used. While
-// hasPolicy returns false, no server is listed, because its lists could not be reported.
+// Discover lists every server for the catalog, and repeats this on a schedule until ctx ends. A stdio server is listed
+// again only if it was used after its last listing. A server is listed only in the revisions in which it was used.
+// While hasPolicy returns false, no server is listed, because its lists could not be reported.
 func Discover(ctx context.Context, all map[string]*Server, hasPolicy func() bool) {
 	programs, others := make(chan struct{}, maxPrograms), make(chan struct{}, maxOthers)
 	var running sync.WaitGroup

@@ -29,7 +29,7 @@ const (
 	stateless    = "2026-07-28"
 )
 
-// transport is a transport to a fake server that speaks the given revisions. If the server hangs, it never answers
+// transport is a transport to a fake server that supports the given revisions. If the server hangs, it never answers
 // requests of other revisions.
 type transport struct {
 	upstream.ListChanged
@@ -105,8 +105,7 @@ func newServer(t *testing.T, s *transport) *servers.Server {
 }
 
 // TestServer_FindsOutTheRevisions tests servers with sessions, without sessions, with both, and a server that never
-// answers requests of 2026-07-28. It checks the known revisions of each server before and after a request to the
-// server.
+// answers requests of 2026-07-28. It checks each server's known revisions before and after a request.
 func TestServer_FindsOutTheRevisions(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -175,8 +174,8 @@ func TestServer_OpenProvidesASession(t *testing.T) {
 	}
 }
 
-// TestDiscover_ListsAProgramAgainOnlyAfterUse checks that an unused program is listed only once, and that servers over
-// HTTP are listed repeatedly.
+// TestDiscover_ListsAProgramAgainOnlyAfterUse checks that an unused stdio server is listed only once, and that HTTP
+// servers are listed repeatedly.
 func TestDiscover_ListsAProgramAgainOnlyAfterUse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -213,7 +212,7 @@ func TestDiscover_ListsAProgramAgainOnlyAfterUse(t *testing.T) {
 }
 
 // TestFaults_NameWhatEachListLeavesOut checks that new faults of a list replace all its old faults, and that at most
-// 100 faults are remembered.
+// 100 are stored.
 func TestFaults_NameWhatEachListLeavesOut(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, &transport{kind: "http", speaks: []string{withSessions}})

@@ -23,8 +23,7 @@ func (stubborn) Close(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Case N2. A slow server is still closing sessions. Checks that these sessions count against the principal's limit of
-// sessions.
+// Case N2. A slow server is still closing sessions. These sessions count against the principal's session limit.
 func TestEnd_ClosingSessionsCountAgainstTheLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -61,8 +60,8 @@ func TestEnd_ClosingSessionsCountAgainstTheLimit(t *testing.T) {
 	})
 }
 
-// Case N2. Checks that the memory for listed definitions does not grow with the number of sessions, because only the
-// most recently used sessions remember their definitions.
+// Case N2. The memory for listed definitions does not grow with the number of sessions, because only the most recently
+// used sessions keep their definitions.
 func TestLearn_DefinitionsOfAPrincipalAreLimited(t *testing.T) {
 	t.Parallel()
 	const tools, most = 10_000, 50_000
@@ -110,9 +109,9 @@ func TestLearn_DefinitionsOfAPrincipalAreLimited(t *testing.T) {
 	s.Learn(all[0], map[string][]byte{"late": {1}}) // this session has ended
 }
 
-// Checks that agents share the limit of sessions with the principal that has created them and with the person for whom
-// they work. When the limit is reached, a new session closes the longest idle of these sessions, and no session of
-// others. If all sessions are in use, no session is opened.
+// Agents share the session limit with the principal that has created them and with the person for whom they work. At
+// the limit, a new session closes the longest idle of these sessions. It does not close other principals' sessions. If
+// all sessions are in use, the new session is refused.
 func TestAdd_AgentsShareTheLimitOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	bot := &identityv1.Principal{Tenant: "t", Subject: "bot", Owner: "olga"}

@@ -14,8 +14,8 @@ import (
 // time.
 const cancelGrace = 3 * time.Second
 
-// Calls contains the calls of a session that are in flight, so that the client can cancel a call by its id. The zero
-// value is empty. It is safe for concurrent use.
+// Calls contains a session's calls in flight, so that the client can cancel a call by its id. The zero value is empty.
+// It is safe for concurrent use.
 type Calls struct {
 	mu   sync.Mutex
 	open map[*Call]struct{}
@@ -29,8 +29,8 @@ type Call struct {
 	sent    bool // guarded by Calls.mu
 	// stopWaiting ends the wait for the server's response. It is nil while no goroutine waits. It is guarded by Calls.mu.
 	stopWaiting context.CancelCauseFunc
-	// clientContext is a context of the client. When it ends, the call is also cancelled at the server. It is nil if the
-	// call continues after the client has disconnected.
+	// clientContext is the client's context. When it ends, the call is also cancelled at the server. It is nil if the call
+	// continues after the client has disconnected.
 	clientContext context.Context //nolint:containedctx // the client's context
 	// decide evaluates requests from the server. It is nil if the server cannot send requests in its answer.
 	decide func(ctx context.Context, id, raw []byte) *upstream.GatewayMessage
@@ -39,7 +39,7 @@ type Call struct {
 }
 
 // BeginCall adds a call. key is derived from the call's id. deadline measures the server's timeout, and may be nil. The
-// returned context is cancelled when the call ends or the client cancels the call.
+// returned context is cancelled when the call ends or the client cancels it.
 func (s *Session) BeginCall(ctx context.Context, key string, deadline *upstream.PausableDeadline) (context.Context, *Call) {
 	begun := &Call{session: s, key: key, deadline: deadline}
 	ctx, begun.giveUp = context.WithCancel(ctx)
@@ -108,7 +108,7 @@ func (c *Calls) Pause() (resume func()) {
 }
 
 // Cancel cancels the calls with the given key. Several calls have the same key if the client has used an id more than
-// once. Cancel reports whether at least one of the calls may have reached the server.
+// once. Cancel reports whether any of them may have reached the server.
 func (c *Calls) Cancel(key string) (sent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -44,7 +44,7 @@ func TestCalls_CancelAffectsCallsWithTheKey(t *testing.T) {
 	}
 }
 
-// Checks that the gateway waits 3 s for the response to a cancelled call, because the server need not send a response.
+// The gateway waits 3 s for the response to a cancelled call, because the server need not send one.
 func TestCall_CancelledCallWaitsForLateAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

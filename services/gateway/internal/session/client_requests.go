@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	// maxWaiting is the maximum number of requests from a server that wait for a session's client at a time. maxPerMinute
-	// is the maximum number of requests that a server may send in a minute, including refused ones.
+	// maxWaiting is the maximum number of a server's requests that wait for a session's client at a time. maxPerMinute is
+	// the maximum number of requests that a server may send in a minute, including refused ones.
 	maxWaiting   = 16
 	maxPerMinute = 600
 )
 
 // Errors of [ClientRequests.AddFromServer]. Compare with errors.Is.
 var (
-	// ErrRequestID means that the id of a request is neither a string nor an integer.
+	// ErrRequestID means that a request's id is neither a string nor an integer.
 	ErrRequestID = errors.New("its id is neither a string nor an integer")
 	// ErrDuplicateRequest means that a request with the same id is already waiting.
 	ErrDuplicateRequest = errors.New("another with this id waits")
@@ -30,13 +30,13 @@ var (
 	ErrRequestsClosed = errors.New("the session is closed")
 )
 
-// ClientRequests contains the requests that were sent to a session's client and wait for a response. They are requests
-// from the gateway and from the server. The zero value is empty. It is safe for concurrent use.
+// ClientRequests contains the requests to a session's client that wait for a response. The gateway or the server has
+// sent them. The zero value is empty. It is safe for concurrent use.
 type ClientRequests struct {
 	mu   sync.Mutex
 	byID map[string]*ClientRequest
 	// waiting is the number of the server's requests that wait. made is the number of requests that the server has sent
-	// after the time since.
+	// since the time since.
 	waiting, made int
 	since         time.Time
 	closed        bool
@@ -123,7 +123,7 @@ func (q *ClientRequest) Close() {
 }
 
 // Deliver sends a client's response to the goroutine that has sent the request. It returns after that goroutine has
-// closed the request or ctx is cancelled. A response without a waiting request, and a second response, are dropped.
+// closed the request or ctx is cancelled. A response to no waiting request, and a second response, are dropped.
 func (a *ClientRequests) Deliver(ctx context.Context, m *jsonrpc.Message) {
 	a.mu.Lock()
 	q := a.byID[jsonrpc.IDKey(m.ID.Of(m.Raw))]

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// Case X1. Checks that the number of a server's waiting requests and the number of its requests per minute are limited.
-// Refused requests also count. Requests from the gateway are not limited.
+// Case X1. The number of a server's waiting requests and the number of its requests per minute are limited. Refused
+// requests also count. Requests from the gateway are not limited.
 func TestClientRequests_ServerRequestsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -54,8 +54,8 @@ func TestClientRequests_ServerRequestsAreLimited(t *testing.T) {
 	})
 }
 
-// Checks that a request id must be a string or an integer, that no other waiting request may have the same id, and that
-// a server cannot cancel requests from the gateway.
+// A request id must be a string or an integer, and different from the ids of other waiting requests. A server cannot
+// cancel the gateway's requests.
 func TestClientRequests_IDsAreUnique(t *testing.T) {
 	t.Parallel()
 	var a session.ClientRequests

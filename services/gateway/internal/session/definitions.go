@@ -5,15 +5,15 @@ import (
 	"sync"
 )
 
-// Definitions contains the digests of the tool definitions that a session has listed. An approval of a call applies to
-// the definition that the caller has seen. The zero value is empty. It is safe for concurrent use.
+// Definitions contains the digests of the tool definitions that a session has listed. A call's approval applies to the
+// definition that the caller has seen. The zero value is empty. It is safe for concurrent use.
 type Definitions struct {
 	mu     sync.Mutex
 	byName map[string][]byte
 }
 
-// maxDefinitions is the maximum number of digests that one session remembers. maxLearned is the maximum number that all
-// sessions of one principal remember. If a digest is not remembered, the gateway lists the server to find it.
+// maxDefinitions is the maximum number of digests that one session stores. maxLearned is the maximum number for all
+// sessions of one principal. If a digest is not stored, the gateway lists the server to find it.
 const (
 	maxDefinitions = 10_000
 	maxLearned     = 5 * maxDefinitions
@@ -48,7 +48,7 @@ func (d *Definitions) Digest(tool string) []byte {
 }
 
 // Learn adds the digests from a page of a list that a session has received. If the sessions of one of its accounts
-// together remember too many digests, the sessions that have been idle longest forget their lists.
+// together store too many digests, the digests of the longest idle sessions are removed.
 func (s *Store) Learn(sess *Session, page map[string][]byte) {
 	sess.Definitions.learn(page) // without the lock, because it may take long and affects only this session
 	s.mu.Lock()
@@ -62,7 +62,7 @@ func (s *Store) Learn(sess *Session, page map[string][]byte) {
 	}
 }
 
-// listedSession returns the session that is in the lists of its accounts. For a member session it is the aggregate
+// listedSession returns the session that is in the lists of its accounts. For a member session this is the aggregate
 // session.
 func listedSession(sess *Session) *Session {
 	if sess.Hub != nil {
@@ -78,7 +78,7 @@ func (s *Store) count(sess *Session, n int) {
 	}
 }
 
-// trim makes sessions of an account forget their lists until the account is within its limit. It does not change the
+// trim removes the digests of an account's sessions until the account is within its limit. It does not change the
 // session but.
 func (s *Store) trim(own *accountSessions, but *Session) {
 	forget := func(other *Session) {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// Checks that a session whose client listens is not idle. If its principal opens too many sessions, the session can
-// still be closed, and its stream ends.
+// A session with an open stream is not idle. If its principal opens too many sessions, the session can still be closed,
+// and its stream ends.
 func TestListen_SessionIsNotIdleWhileItsClientListens(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -57,8 +57,7 @@ func TestListen_SessionIsNotIdleWhileItsClientListens(t *testing.T) {
 	})
 }
 
-// Checks that the newest stream of a session replaces the older one, and that the end of the older stream does not
-// affect the newest.
+// The newest stream of a session replaces the older one. The end of the older stream does not affect the newest.
 func TestListen_NewestStreamReplacesOlder(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Minute, 2)

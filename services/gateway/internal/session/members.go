@@ -21,14 +21,14 @@ type Members struct {
 
 	mu sync.Mutex
 	by map[string]string // session ids, by server
-	// listed is the state of the servers' lists in the last notification to the client. shownDigests maps a server to a
-	// function that returns the digest of the tool definition that the client has last received.
+	// listed is the state of the servers' lists in the last notification to the client. shownDigests contains, for each
+	// server, a function that returns the digest of the tool definition that the client has last received.
 	listed       string
 	shownDigests map[string]func(tool string) []byte
 }
 
-// UseMember calls use with the member session of a server. If the server has no member session, or use returns an
-// error, UseMember opens a session with makes and calls use with it. Only one goroutine at a time opens a session.
+// UseMember calls use with the member session of a server. If there is no member session, or use returns an error,
+// UseMember opens one with makes and calls use with it. Only one goroutine at a time opens a session.
 func (m *Members) UseMember(server string, use func(id string) error, makes func() (id string, err error)) error {
 	if id, known := m.idOf(server); known && use(id) == nil {
 		return nil
@@ -88,8 +88,8 @@ func (m *Members) IDs() map[string]string {
 	return maps.Clone(m.by)
 }
 
-// UpdateListState replaces the recorded list state by the result of change. The list state is the state of the servers'
-// lists in the last notification to the client.
+// UpdateListState replaces the recorded list state with the result of change. The list state is the state of the
+// servers' lists in the last notification to the client.
 func (m *Members) UpdateListState(change func(state string) string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

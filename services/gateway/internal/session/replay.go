@@ -17,17 +17,17 @@ import (
 const (
 	// answerPrefix is the prefix of the event ids on the streams of a session's answers.
 	answerPrefix = "sluice-"
-	// maxReplayStreams is the maximum number of streams that a session remembers: all streams that have not ended, and the
-	// newest ended streams. maxReplay is the maximum number of remembered messages of each stream, and maxReplayed the
-	// maximum number of their bytes. The oldest messages are dropped first.
+	// maxReplayStreams is the maximum number of streams that a session stores: all streams that have not ended, and the
+	// newest ended ones. maxReplay is the maximum number of stored messages per stream, and maxReplayed is the maximum
+	// number of their bytes. The oldest messages are removed first.
 	maxReplayStreams = 16
 	maxReplay        = 256
 	maxReplayed      = 1 << 20
-	// replayTime is the time for which a stream is remembered after its end.
+	// replayTime is the time for which a stream is stored after its end.
 	replayTime = time.Minute
 )
 
-// ReplayRoom returns the memory budget for remembered answers. It is separate from the budget for answers that are in
+// ReplayRoom returns the memory budget for stored answers. It is separate from the budget for answers that are in
 // flight.
 func ReplayRoom() (*limits.Budget, error) {
 	return limits.NewBudget(limits.Quotas{Principal: 16 << 20, Person: 16 << 20, Server: 64 << 20, All: 64 << 20})
@@ -55,13 +55,13 @@ type ReplayStream struct {
 	timer  *time.Timer // set after the stream has ended; guarded by ReplayStreams.mu
 
 	mu sync.Mutex
-	// messages are the remembered messages. last is the number of the last message in messages. Numbers begin with 1,
-	// because the event that starts the stream has the number 0.
+	// messages are the stored messages. last is the number of the last one. Numbers begin with 1, because the event that
+	// starts the stream has the number 0.
 	messages [][]byte
 	last     int
 	bytes    int
-	// ended reports whether the last message was added. unrecorded reports whether the journal does not contain the
-	// outcome of the call.
+	// ended reports whether the last message was added. unrecorded reports whether the call's outcome is not in the
+	// journal.
 	ended, unrecorded bool
 	// more is closed and replaced when another field changes.
 	more chan struct{}
@@ -70,7 +70,7 @@ type ReplayStream struct {
 }
 
 // Begin begins the stream of a server's answer for an owner. The stream uses memory of the given budget until it is
-// forgotten. If there is not enough memory, Begin returns nil, and the stream cannot be resumed.
+// removed. If there is not enough memory, Begin returns nil, and the stream cannot be resumed.
 func (a *ReplayStreams) Begin(server, owner string, memory *limits.Memory) *ReplayStream {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -90,7 +90,7 @@ func (a *ReplayStreams) Begin(server, owner string, memory *limits.Memory) *Repl
 	return s
 }
 
-// Close forgets all streams. After Close, Begin returns nil.
+// Close removes all streams. After Close, Begin returns nil.
 func (a *ReplayStreams) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -121,9 +121,9 @@ func (s *ReplayStream) id(n int) string {
 	return answerPrefix + strconv.Itoa(s.number) + "-" + strconv.Itoa(n)
 }
 
-// Add remembers a message, which is given in parts. It returns the id of the message's event. resumed reports whether
-// the client has resumed the stream on another connection. stored reports whether there was memory for the message. If
-// stored is false, the earlier messages were dropped as well.
+// Add stores a message, which is given in parts. It returns the id of the message's event. resumed reports whether the
+// client has resumed the stream on another connection. stored reports whether there was memory for the message. If
+// stored is false, the earlier messages were removed as well.
 func (s *ReplayStream) Add(parts ...[]byte) (id string, resumed, stored bool) {
 	size := 0
 	for _, part := range parts {
@@ -147,7 +147,7 @@ func (s *ReplayStream) Add(parts ...[]byte) (id string, resumed, stored bool) {
 	return s.id(s.last), s.resumed, stored
 }
 
-// End marks the stream as complete. unrecorded means that the journal does not contain the outcome of the call.
+// End marks the stream as complete. unrecorded means that the call's outcome is not in the journal.
 func (s *ReplayStream) End(unrecorded bool) {
 	a := s.of
 	a.mu.Lock()
@@ -168,8 +168,8 @@ func (s *ReplayStream) End(unrecorded bool) {
 	s.wake()
 }
 
-// IsUnrecorded reports whether the journal does not contain the outcome of the call. The result is valid after the
-// stream has ended.
+// IsUnrecorded reports whether the call's outcome is not in the journal. The result is valid after the stream has
+// ended.
 func (s *ReplayStream) IsUnrecorded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,15 +188,15 @@ func (s *ReplayStream) trim() {
 	s.messages = s.messages[1:]
 }
 
-// first returns the number of the first remembered message. If no message is remembered, it returns the number of the
-// next message. The caller holds the lock.
+// first returns the number of the first stored message. If no message is stored, it returns the number of the next
+// message. The caller holds the lock.
 func (s *ReplayStream) first() int { return s.last - len(s.messages) + 1 }
 
 // IsReplayID reports whether an event id belongs to the stream of an answer.
 func IsReplayID(id string) bool { return strings.HasPrefix(id, answerPrefix) }
 
 // Resume returns the owner's stream that has the event with the given id, and the number of the next message, at which
-// the client resumes. It returns false if the event is not remembered.
+// the client resumes. It returns false if the event is not stored.
 func (a *ReplayStreams) Resume(id, owner string) (s *ReplayStream, from int, ok bool) {
 	var number, n int
 	if _, err := fmt.Sscanf(id, answerPrefix+"%d-%d", &number, &n); err != nil {
@@ -218,11 +218,11 @@ func (a *ReplayStreams) Resume(id, owner string) (s *ReplayStream, from int, ok 
 	return s, n + 1, true
 }
 
-// errForgotten means that a message was dropped before the client requested it.
+// errForgotten means that a message was removed before the client requested it.
 var errForgotten = errors.New("the message is no longer stored")
 
 // Next waits for message n of the stream and returns it with its event id. If the stream has ended before n, Next
-// returns neither a message nor an error. The error is the cause of ctx, or errForgotten if the message was dropped.
+// returns neither a message nor an error. The error is the cause of ctx, or errForgotten if the message was removed.
 func (s *ReplayStream) Next(ctx context.Context, n int) (id string, message []byte, err error) {
 	for {
 		s.mu.Lock()

@@ -21,8 +21,7 @@ func holding(t *testing.T) *limits.Memory {
 	return all.Open(new(limits.Owner))
 }
 
-// messagesAfter returns the messages of a stream after an event, up to the answer or until no further message is
-// stored.
+// messagesAfter returns a stream's messages after an event, up to the answer or the last stored message.
 func messagesAfter(t *testing.T, a *session.ReplayStreams, after string) (out []string, ok bool) {
 	t.Helper()
 	s, next, ok := a.Resume(after, "ana")
@@ -40,8 +39,8 @@ func messagesAfter(t *testing.T, a *session.ReplayStreams, after string) (out []
 	}
 }
 
-// A client resumes after the last event that it has received. Checks that it receives the messages that were added
-// since, and no messages of other streams.
+// A client resumes after the last event that it has received. It receives the messages that were added since then, and
+// no messages of other streams.
 func TestReplay_ClientResumesAfterItsLastEvent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -85,8 +84,8 @@ func TestReplay_ClientResumesAfterItsLastEvent(t *testing.T) {
 	})
 }
 
-// Case X3. Checks that the streams, messages and bytes that a session remembers are limited, and that a client cannot
-// resume after an event that is not remembered.
+// Case X3. The numbers of streams, messages and bytes that a session stores are limited. A client cannot resume after
+// an event that is no longer stored.
 func TestReplay_StreamsMessagesAndBytesAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

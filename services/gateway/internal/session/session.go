@@ -29,9 +29,9 @@ import (
 var (
 	// ErrUnknown means that the principal has no such session on that server.
 	ErrUnknown = errors.New("no such session")
-	// ErrTooMany means that the quota of sessions is full for the principal, for a principal in its chain, or for the
-	// person for whom it works. No session can be closed instead, because all have requests in flight or are being opened.
-	// A wrapped [*quota.FullError] names the full quota.
+	// ErrTooMany means that the session quota is full for the principal, for a principal in its chain, or for the person
+	// for whom it works. No session can be closed instead, because all have requests in flight or are being opened. A
+	// wrapped [*quota.FullError] names the full quota.
 	ErrTooMany = errors.New("too many sessions are at work")
 )
 
@@ -70,7 +70,7 @@ type Session struct {
 	// Key identifies the owner and the server.
 	Key Key
 	// Accounts are the accounts of the caller that has opened the session. The session counts against them. [Store.Add]
-	// replaces a zero value by the account of the principal in Key. Accounts must not be modified.
+	// replaces a zero value with the account of the principal in Key. Accounts must not be modified.
 	Accounts principal.Accounts
 	// Agent is the agent that has opened the session.
 	Agent string
@@ -91,7 +91,7 @@ type Session struct {
 	// LastLookup is the time at which the server's complete list was last read to find a tool, in nanoseconds of Unix
 	// time. It is 0 if the list was never read.
 	LastLookup atomic.Int64
-	// ListsApprovalTool reports whether the session has listed a tool whose calls all need an approval.
+	// ListsApprovalTool reports whether the session has listed a tool for which every call needs an approval.
 	ListsApprovalTool atomic.Bool
 	// ClientRequests contains the requests to the client that wait for a response.
 	ClientRequests ClientRequests
@@ -135,8 +135,7 @@ type State struct {
 	InFlight int
 }
 
-// account identifies a list of sessions: the sessions of a principal and of the agents that it has created, or the
-// sessions of a person.
+// account identifies a list of sessions: those of a principal and the agents that it has created, or those of a person.
 type account struct {
 	principal.Key
 
@@ -146,7 +145,7 @@ type account struct {
 type accountSessions struct {
 	// byUse contains the open sessions, the most recently used first.
 	byUse list.List
-	// learned is the number of digests that the sessions remember, and maxLearned is its maximum.
+	// learned is the number of digests that the sessions store, and maxLearned is its maximum.
 	learned, maxLearned int
 }
 
@@ -202,9 +201,9 @@ func DigestOf(id string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// BeginOpen counts a session that is being opened by a caller with the given accounts, until done is called. It returns
-// [ErrTooMany] if for one of the accounts the number of sessions that are being opened or closed would exceed the
-// maximum number of open sessions.
+// BeginOpen counts a session that a caller with the given accounts is opening, until done is called. It returns
+// [ErrTooMany] if the number of one account's sessions that are being opened or closed would exceed the maximum number
+// of open sessions.
 func (s *Store) BeginOpen(by principal.Accounts) (done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,8 +221,8 @@ func (s *Store) BeginOpen(by principal.Accounts) (done func(), err error) {
 }
 
 // Add opens a session. If one of the session's accounts is full, Add closes the longest idle session of that account
-// that has no request in flight. A member session counts with its aggregate session, which must be open. Add returns
-// [ErrTooMany] or [ErrUnknown].
+// that has no request in flight. A member session counts as part of its aggregate session, which must be open. Add
+// returns [ErrTooMany] or [ErrUnknown].
 func (s *Store) Add(sess *Session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -254,7 +253,7 @@ func (s *Store) Add(sess *Session) error {
 	return nil
 }
 
-// Use returns a session. Until done is called, the session is not closed for being idle or for a full account. Use
+// Use returns a session. Until done is called, the session is not closed because it is idle or an account is full. Use
 // returns [ErrUnknown] if there is no such session.
 func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) {
 	s.mu.Lock()
@@ -281,9 +280,9 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 }
 
 // Listen adds a stream on which the client listens, and returns the stream's session. The returned context derives from
-// ctx. It is cancelled when the session ends. It is also cancelled when a new stream replaces this stream, unless
-// parallel is true. Until done is called, the session is not idle, but it may be closed if an account is full. Listen
-// returns [ErrUnknown], or [ErrTooMany] if the session has 64 streams.
+// ctx. It is cancelled when the session ends. It is also cancelled when a new stream replaces this one, unless parallel
+// is true. Until done is called, the session is not idle, but it may be closed if an account is full. Listen returns
+// [ErrUnknown], or [ErrTooMany] if the session has 64 streams.
 func (s *Store) Listen(ctx context.Context, id string, key Key, parallel bool) (sess *Session, listening context.Context, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -347,8 +346,8 @@ func (s *Store) touch(sess *Session) {
 	}
 }
 
-// isLost reports whether the server no longer knows the session. In that case the session has ended, and the client
-// must open another one.
+// isLost reports whether the server no longer knows the session. The session has then ended, and the client must open
+// another one.
 func (sess *Session) isLost() bool { return sess.Upstream != nil && sess.Upstream.IsLost() }
 
 // End closes a session that its client has ended. It returns [ErrUnknown] if there is no such session.
@@ -418,8 +417,8 @@ func (s *Store) noteClosed(sess *Session) {
 	s.moving.Release(&sess.Accounts, 1)
 }
 
-// List returns the sessions of a tenant, the most recently used first. Sessions that were last used at the same time
-// are sorted by digest.
+// List returns a tenant's sessions, most recently used first. Sessions that were last used at the same time are sorted
+// by digest.
 func (s *Store) List(tenant string) []State {
 	states := s.snapshot(tenant)
 	slices.SortFunc(states, func(a, b State) int {

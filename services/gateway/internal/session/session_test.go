@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// over is a transport whose connection is given by the test.
+// over is a transport that returns a connection set by the test.
 type over struct {
 	upstream.Transport
 
@@ -118,8 +118,8 @@ func TestNewStore_RefusesInvalidConfigurations(t *testing.T) {
 	}
 }
 
-// Case I4. Checks that a session id is valid only together with its principal and server. The id of another principal's
-// session is treated like an id that does not exist.
+// Case I4. A session id is valid only for its principal and server. The id of another principal's session is treated
+// like an id that does not exist.
 func TestUse_FindsSessionOnlyForItsPrincipal(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Minute, 10)
@@ -183,7 +183,7 @@ func TestEnd_SessionCannotBeUsedAfterwards(t *testing.T) {
 		if _, _, err := s.Use(sess.ID, sess.Key); !errors.Is(err, session.ErrUnknown) {
 			t.Errorf("it can still be used: %v", err)
 		}
-		done() // a request that ends after the session
+		done() // ends a request after its session has ended
 		synctest.Wait()
 		if s.Len() != 0 || c.closed.Load() != 1 {
 			t.Errorf("%d sessions are open, it was closed %d times at its server", s.Len(), c.closed.Load())
@@ -245,15 +245,15 @@ func TestRun_ClosesIdleSessions(t *testing.T) {
 	})
 }
 
-// A principal has the maximum number of sessions. Checks that a new session closes the longest idle session that has no
-// request in flight.
+// A principal has the maximum number of sessions. A new session closes the longest idle session that has no request in
+// flight.
 func TestAdd_ClosesLongestIdleSessionWhenFull(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, time.Hour, 3)
 		var all []*session.Session
 		for i := range 3 {
-			// Sessions are counted for all servers together.
+			// All servers' sessions count together.
 			sess, _ := add(t, s, session.Key{Key: principal.Key{Tenant: "t", Subject: "ana"}, Server: fmt.Sprint(i)})
 			all = append(all, sess)
 			time.Sleep(time.Second)
@@ -292,8 +292,7 @@ func TestAdd_ClosesLongestIdleSessionWhenFull(t *testing.T) {
 	})
 }
 
-// Checks that the number of sessions that are being opened is limited. Otherwise this number could grow without bound
-// at a slow server.
+// The number of sessions that are being opened is limited. Otherwise it could grow without bound at a slow server.
 func TestBeginOpen_ConcurrentOpeningsAreLimited(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Hour, 2)
@@ -326,8 +325,8 @@ func TestBeginOpen_ConcurrentOpeningsAreLimited(t *testing.T) {
 	}
 }
 
-// Checks under concurrent use that no principal exceeds its maximum number of sessions, that a session in use is never
-// closed to make space for a new session, and that each session is closed exactly once.
+// Under concurrent use, no principal exceeds its maximum number of sessions, a session in use is never closed for a new
+// session, and each session is closed exactly once.
 func TestStore_LimitsHoldUnderConcurrentUse(t *testing.T) {
 	t.Parallel()
 	const most = 4
@@ -382,7 +381,7 @@ func TestStore_LimitsHoldUnderConcurrentUse(t *testing.T) {
 	}
 }
 
-// Checks the store against a model that contains one principal's open sessions in the order of their use.
+// The test compares the store with a model that contains one principal's open sessions in the order of their use.
 func TestStore_BehavesLikeItsModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {

@@ -26,10 +26,10 @@ import (
 // toolError is the error type of a result that reports an error.
 const toolError = "tool_error"
 
-// maxName is the maximum length of a name from a client or server in a span, in bytes.
+// maxName is the maximum length of a client's or server's name in a span, in bytes.
 const maxName = 128
 
-// Place describes the server and session of a message.
+// Place describes a message's server and session.
 type Place struct {
 	// Server is the configured name of the server.
 	Server string
@@ -58,7 +58,7 @@ func Serve(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, client 
 	return tracer.Start(ctx, Name(m), opts...) //nolint:spancheck // the caller ends it
 }
 
-// Send starts the client span of a message to a server if the span of ctx is sampled. Otherwise it returns the span of
+// Send starts the client span for a message to a server if the span of ctx is sampled. Otherwise it returns the span of
 // ctx, because the new span would not be exported.
 func Send(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, to Place) (context.Context, trace.Span) {
 	if span := trace.SpanFromContext(ctx); span.SpanContext().IsValid() && !span.SpanContext().IsSampled() {
@@ -69,8 +69,8 @@ func Send(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, to Place
 	return ctx, span //nolint:spancheck // see above
 }
 
-// Client returns a client's trace context. The context comes from `_meta` or, if `_meta` contains none, from header,
-// the value of the header traceparent, which may be empty.
+// Client returns a client's trace context. It comes from `_meta` or, if `_meta` contains none, from header, the value
+// of the traceparent header, which may be empty.
 func Client(m *jsonrpc.Message, header string, with propagation.TextMapPropagator) trace.SpanContext {
 	parent := cmp.Or(m.Meta.TraceParent, header)
 	if parent == "" {
@@ -131,8 +131,8 @@ func Session(s trace.Span, at Place) {
 	}
 }
 
-// Decision sets the attributes that describe the decision on a call: its id, the code of the refusal, and the decisions
-// of policy and the limiter. The code is empty for an allowed call. d is nil if policy has not evaluated the call, and
+// Decision sets the attributes that describe the decision on a call: its id, the refusal code, and the decisions of
+// policy and the limiter. The code is empty for an allowed call. d is nil if policy has not evaluated the call, and
 // lease is nil if no limits were reserved.
 func Decision(s trace.Span, decision, code string, d *policyv1.Decision, lease *ratelimitv1.Lease) {
 	if !s.IsRecording() {
@@ -210,7 +210,7 @@ func Answer(s trace.Span, a *jsonrpc.Answer) string {
 	}
 }
 
-// ToolError sets the error type of the span of a call whose result reports an error, and returns that error type.
+// ToolError sets the error type of a call's span if the call's result reports an error, and returns the error type.
 func ToolError(s trace.Span) string {
 	s.SetAttributes(errorType.String(toolError))
 	return toolError

@@ -167,7 +167,7 @@ func TestApproval_SetsAttributes(t *testing.T) {
 	}
 }
 
-// Checks that a span that is not sampled gets no attributes, because setting them takes time.
+// A span that is not sampled gets no attributes, because setting them takes time.
 func TestMessage_SetsNothingOnUnsampledSpans(t *testing.T) {
 	t.Parallel()
 	span := untouched{trace.SpanFromContext(t.Context()), t}

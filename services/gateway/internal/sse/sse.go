@@ -1,5 +1,5 @@
-// Package sse writes answers to HTTP requests of MCP clients, as JSON or as an event stream (MCP 2025-11-25,
-// Transports, Streamable HTTP).
+// Package sse writes answers to MCP clients' HTTP requests, as JSON or as an event stream (MCP 2025-11-25, Transports,
+// Streamable HTTP).
 package sse
 
 import (
@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// outcomeHeader is the header of an answer to a call whose outcome is not in the journal.
+	// outcomeHeader is the header of the answer to a call whose outcome is not in the journal.
 	outcomeHeader = "Sluice-Outcome"
 	// resumeRetry is the time after which a client that has lost its connection should reconnect, in milliseconds.
 	resumeRetry = "1000"
@@ -130,7 +130,7 @@ func (s *Writer) start() {
 	}
 }
 
-// write writes one event. It replaces each line break in the message by a space, because a line break would end the
+// write writes one event. It replaces each line break in the message with a space, because a line break would end the
 // event. In JSON, line breaks are allowed only between tokens, where a space is equivalent. The caller holds the lock.
 func (s *Writer) write(event upstream.Event, parts ...[]byte) error {
 	if s.stored != nil {

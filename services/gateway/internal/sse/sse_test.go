@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// writer returns a Writer for the answer to a client that accepts the given media types.
+// writer returns a Writer for an answer to a client that accepts the given media types.
 func writer(accept string) (*httptest.ResponseRecorder, *sse.Writer) {
 	rec := httptest.NewRecorder()
 	return rec, sse.NewWriter(rec, http.Header{"Accept": {accept}})
@@ -79,8 +79,7 @@ func TestWriter_WritesJSONOrAStream(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that a line break in a message does not end the message's event, for every division of the message
-// into parts.
+// Case U1. A line break in a message does not end the message's event, no matter how the message is split into parts.
 func TestWriter_LineBreaksStayInTheirEvent(t *testing.T) {
 	t.Parallel()
 	message := []byte("{\"a\":\r\n\n1,\r\"b\":\n" + strings.Repeat(" ", 5000) + "\n2}")
@@ -109,7 +108,7 @@ func (a answerOf) BeginAnswer() *session.ReplayStream {
 	return a.answers.Begin("files", "ana", memory.Open(new(limits.Owner)))
 }
 
-// replayed returns the messages of a stream after an event.
+// replayed returns a stream's messages after an event.
 func replayed(t *testing.T, answers *session.ReplayStreams, after string) (out []string) {
 	t.Helper()
 	stream, next, ok := answers.Resume(after, "ana")
@@ -160,7 +159,7 @@ func TestWriter_SendsNothingToAbandonedConnections(t *testing.T) {
 		t.Errorf("the answer went to the first connection: %.100s", got)
 	}
 	_, message, err := stream.Next(t.Context(), next)
-	if err == nil { // the answer is too large to be stored, so the client gets an error instead
+	if err == nil { // the answer is too large to be stored, so the client receives an error
 		t.Fatalf("event %d is %.100s", next, message)
 	}
 	_, message, err = stream.Next(t.Context(), next+1)

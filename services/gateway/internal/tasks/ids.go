@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// IDs translates the ids of servers' tasks. Each client that knows the id of a server's task can use the task.
-// Therefore a client receives an encrypted id that is valid only for its owner. The same task always has the same
-// encrypted id (MCP Tasks extension, Security Considerations). IDs is safe for concurrent use.
+// IDs translates the ids of servers' tasks. Any client that knows a server's task id can use the task. So a client
+// receives an encrypted id that is valid only for its owner. The same task always has the same encrypted id (MCP Tasks
+// extension, Security Considerations). IDs is safe for concurrent use.
 type IDs struct {
 	secret []byte
 	aead   cipher.AEAD
@@ -30,8 +30,8 @@ func NewIDs(secret []byte) (*IDs, error) {
 	return &IDs{secret: slices.Clone(secret), aead: aead}, err
 }
 
-// ForClient returns the id of a server's task for its owner. The nonce of the encryption is derived from the owner and
-// the id.
+// ForClient returns the id of a server's task for its owner. The encryption's nonce is derived from the owner and the
+// id.
 func (i *IDs) ForClient(owner []byte, id string) string {
 	mac := hmac.New(sha256.New, i.secret)
 	mac.Write(visibility.AppendPart(owner, id))

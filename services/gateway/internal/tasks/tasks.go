@@ -1,6 +1,6 @@
 // Package tasks stores the gateway's own tasks (MCP Tasks extension): calls that wait for an approval while their
-// clients poll. The gateway makes the call once, when the client polls after the approval. If the client does not poll,
-// the call is never made. A task exists in only one gateway. The approval may exist longer than the task.
+// clients poll. The gateway sends the call once, when the client polls after the approval. If the client does not poll,
+// the call is never sent. A task exists in only one gateway. The approval may exist longer than the task.
 package tasks
 
 import (
@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// idPrefix is the prefix of the ids of the gateway's tasks.
+	// idPrefix is the prefix of the gateway's task ids.
 	idPrefix = "sluice-task."
-	// maxTasks is the maximum number of tasks of one principal, and of all principals of one person. If the limit is
-	// reached, tasks whose final state was reported are removed first.
+	// maxTasks is the maximum number of tasks of one principal, and of all principals of one person. At the limit, tasks
+	// with a final state that was reported are removed first.
 	maxTasks = 64
 	// MaxMessage is the maximum size of the message of a task, in bytes.
 	MaxMessage = 1 << 20
@@ -141,9 +141,9 @@ func (t *Task) Begin(stop context.CancelFunc) bool {
 	return true
 }
 
-// Wait records that the call was not made and that the task continues to wait for approval. approval may be a new one;
-// expires is the time at which it expires. If the client has cancelled the task during the call, the task ends and Wait
-// returns false.
+// Wait records that the call was not sent and that the task continues to wait for an approval. approval may be a new
+// one. expires is the time at which it expires. If the client has cancelled the task during the call, the task ends and
+// Wait returns false.
 func (t *Task) Wait(approval string, expires time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -171,7 +171,7 @@ func (t *Task) End(status Status, outcome Outcome) {
 }
 
 // Cancel cancels the task. It returns true if the task was waiting and has ended. If the call runs, Cancel stops the
-// call and returns false; the call's outcome then becomes the outcome of the task.
+// call and returns false, and the call's outcome then becomes the task's outcome.
 func (t *Task) Cancel() (waited bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -220,8 +220,8 @@ func (s *Store) HasCapacity(of *limits.Owner, owner string) bool {
 	return s.count.Full(&of.Accounts, 1) == nil || s.removable(owner) != nil
 }
 
-// removable returns the owner's task that ended first, considering only tasks whose final state was reported. It
-// returns nil if there is no such task. The caller holds the lock.
+// removable returns the first of the owner's tasks that has ended, among those with a final state that was reported. It
+// returns nil if there is none. The caller holds the lock.
 func (s *Store) removable(owner string) (first *Task) {
 	var at time.Time
 	for _, t := range s.byID {

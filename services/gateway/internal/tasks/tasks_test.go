@@ -143,7 +143,7 @@ func TestStore_RemovingATaskStopsItsCall(t *testing.T) {
 	})
 }
 
-// Case N2. Checks that the number and the memory of a caller's tasks are limited.
+// Case N2. The number and the memory of a caller's tasks are limited.
 func TestStore_TasksOfACallerAreLimited(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
@@ -186,7 +186,7 @@ func TestStore_TasksOfACallerAreLimited(t *testing.T) {
 	}
 }
 
-// Case I4. Checks that the id of a server's task is valid only for its owner, and is always the same.
+// Case I4. The id of a server's task is valid only for its owner, and does not change.
 func TestIDs_AreValidOnlyForTheirOwner(t *testing.T) {
 	t.Parallel()
 	ids, err := tasks.NewIDs([]byte("secret"))

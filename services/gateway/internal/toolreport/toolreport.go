@@ -1,6 +1,5 @@
-// Package toolreport reports the tool lists of servers to the catalog of the policy service. It caches the catalog's
-// responses, which contain the digests of the tools' definitions. A tool whose definition was not reported cannot be
-// called.
+// Package toolreport reports servers' tool lists to the policy service's catalog. It caches the catalog's responses,
+// which contain the digests of the tools' definitions. A tool whose definition was not reported cannot be called.
 package toolreport
 
 import (
@@ -22,7 +21,7 @@ import (
 )
 
 const (
-	// maxLists is the maximum number of lists whose digests are cached, and maxWeight the maximum number of lists and
+	// maxLists is the maximum number of lists with cached digests, and maxWeight is the maximum number of lists and
 	// digests together. Both are needed, because a server chooses the size of its lists.
 	maxLists  = 4096
 	maxWeight = 200_000
@@ -42,16 +41,16 @@ const (
 	maxLeftName   = 128
 )
 
-// refusals are the error reasons of ReportTools that mean that the list can never be accepted.
+// refusals are ReportTools' error reasons that mean that the list can never be accepted.
 var refusals = []string{"TOOL_DUPLICATE", "LIST_INVALID", "LIST_TOO_LONG"} //nolint:gochecknoglobals // a constant, which Go has none of for slices
 
 // ErrNotReported means that the list could not be reported. None of its tools may be shown.
 var ErrNotReported = errors.New("the catalog did not accept the list")
 
-// ErrRefused means that the catalog refused the list in which a tool's definition was expected.
+// ErrRefused means that the catalog has refused the list that should contain a tool's definition.
 var ErrRefused = errors.New("the catalog refused the server's list")
 
-// A List describes a list of tools: which server sent the list, and which principal receives it.
+// A List describes a tool list: the server that has sent it and the principal that receives it.
 type List struct {
 	// Server is the configured name, and Version is the negotiated protocol revision.
 	Server, Version string
@@ -66,13 +65,13 @@ type Response struct {
 	// Digests contains the digests of the definitions, by tool name. A tool has no digest if the catalog did not accept
 	// it, or if the list contains its name twice.
 	Digests map[string][]byte
-	// Activation is the token of the first policy revision that knows the list. It is empty if the catalog refused the
+	// Activation is the token of the first policy revision that includes the list. It is empty if the catalog refused the
 	// list.
 	Activation string
-	// Refused means that the catalog refused the list, for example because a tool's name occurs twice, so that it is not
-	// known which definition a call would use.
+	// Refused means that the catalog refused the list. For example, a tool's name occurs twice, so that it is not known
+	// which definition a call would use.
 	Refused bool
-	// At is when the catalog answered.
+	// At is the time of the catalog's response.
 	At time.Time
 }
 
@@ -94,7 +93,8 @@ func New(client policyv1.CatalogServiceClient, log *slog.Logger) (*Reporter, err
 	}, nil
 }
 
-// CacheSize returns the number of cached lists, and their total weight, to which each list and each digest adds one.
+// CacheSize returns the number of cached lists and their total weight. Each list and each digest adds one to the
+// weight.
 func (r *Reporter) CacheSize() (lists, weight int) { return r.cache.Size() }
 
 // Report returns the catalog's response to a list. It returns a cached response if the list is not complete and the
@@ -174,7 +174,7 @@ func (r *Reporter) send(ctx context.Context, l List, answer *jsonrpc.Answer) (re
 	return resp, sent, err
 }
 
-// truncateName shortens a name to the length that ReportTools accepts, without cutting a character.
+// truncateName shortens a name to the length that ReportTools accepts, without splitting a character.
 func truncateName(name string) string {
 	if len(name) <= maxLeftName {
 		return name

@@ -42,8 +42,7 @@ func listOf(tb testing.TB, tools string) *jsonrpc.Answer {
 	return a
 }
 
-// Checks that an unchanged list is reported once an hour, and that a different list, server or revision is reported
-// immediately.
+// An unchanged list is reported once an hour. A different list, server or revision is reported immediately.
 func TestReport_UnchangedListIsReportedOnceAnHour(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -85,7 +84,7 @@ func TestReport_UnchangedListIsReportedOnceAnHour(t *testing.T) {
 	})
 }
 
-// Checks that a definition that exceeds the limits is left out, and that its name is reported.
+// A definition that exceeds the limits is left out, and its name is reported.
 func TestReport_LeavesOutDefinitionsThatAreTooLong(t *testing.T) {
 	t.Parallel()
 	r, catalog := newReporter(t)
@@ -100,8 +99,8 @@ func TestReport_LeavesOutDefinitionsThatAreTooLong(t *testing.T) {
 	}
 }
 
-// Case T1. Checks that a tool whose name occurs twice cannot be called, even if only one of its two definitions was
-// reported because the other definition is too long or cannot be read.
+// Case T1. A tool whose name occurs twice cannot be called. This also applies if only one of its definitions was
+// reported because the other is too long or cannot be read.
 func TestReport_ToolListedTwiceHasNoDigest(t *testing.T) {
 	t.Parallel()
 	for name, second := range map[string]string{
@@ -119,8 +118,8 @@ func TestReport_ToolListedTwiceHasNoDigest(t *testing.T) {
 	}
 }
 
-// Checks that Report returns no response for a list that cannot be reported, and a response without digests for a
-// refused list.
+// Report returns no response for a list that cannot be reported. For a refused list it returns a response without
+// digests.
 func TestReport_RefusedListHasNoDigests(t *testing.T) {
 	t.Parallel()
 	r, catalog := newReporter(t)
@@ -143,7 +142,7 @@ func TestReport_RefusedListHasNoDigests(t *testing.T) {
 	}
 }
 
-// Case X1. Checks that a server that lists new tools each time does not fill the cache.
+// Case X1. A server that lists new tools each time does not fill the cache.
 func TestReport_EndlessNewListsDoNotFillTheCache(t *testing.T) {
 	t.Parallel()
 	r, _ := newReporter(t)
@@ -157,7 +156,7 @@ func TestReport_EndlessNewListsDoNotFillTheCache(t *testing.T) {
 	}
 }
 
-// BenchmarkKnownList measures Report for a list of 353 real tools that has already been reported. The digests are found
+// BenchmarkKnownList measures Report for a list of 353 real tools that was already reported. Report finds the digests
 // by a hash of the list.
 func BenchmarkKnownList(b *testing.B) {
 	raw, err := os.ReadFile("../../../policy/internal/classify/testdata/lists/claude-flow.json")

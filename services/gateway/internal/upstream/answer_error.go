@@ -6,7 +6,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// An AnswerError is the reason for which a server's answer cannot be used. It contains no text from the server.
+// An AnswerError is the reason for which a server's answer cannot be used. It contains nothing that the server has
+// sent.
 type AnswerError struct {
 	// What describes the fault, such as "the message is not valid UTF-8".
 	What string
@@ -33,8 +34,8 @@ func AsAnswerError(err error) error {
 	return err
 }
 
-// AnswerFault describes the fault of a server's answer without text from the server. It returns "" if err contains no
-// [AnswerError].
+// AnswerFault describes the fault in a server's answer without anything that the server has sent. It returns "" if err
+// contains no [AnswerError].
 func AnswerFault(err error) string {
 	if fault, ok := errors.AsType[*AnswerError](err); ok {
 		return fault.What

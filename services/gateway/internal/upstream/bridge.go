@@ -9,9 +9,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Bridge is [Server.Open] for a client and a server without a common protocol family. hello is initialize for a server
-// without sessions, and server/discover for a server that has only sessions. Capabilities that cannot be translated are
-// offered to neither side.
+// Bridge is like [Server.Open], for a client and a server that support no common revision. hello is initialize for a
+// server without sessions, and server/discover for a server that supports only sessions. Capabilities that cannot be
+// translated are declared to neither side.
 func (s *Server) Bridge(ctx context.Context, key principal.Key, hello GatewayMessage, memory *limits.Memory) (*Session, Answer, error) {
 	switch first := hello.inTrace(ctx, memory); first.Method() {
 	case mcp.MethodInitialize:

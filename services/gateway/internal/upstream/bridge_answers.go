@@ -69,7 +69,7 @@ func Discovered(greeting *jsonrpc.Answer, id []byte) (*jsonrpc.Answer, error) {
 }
 
 // Complete translates an answer from a server with sessions for the revision without sessions. It adds members to the
-// result which declare that the result is complete and must not be cached.
+// result that declare that the result is complete and must not be cached.
 func Complete(a *jsonrpc.Answer, method string) (*jsonrpc.Answer, error) {
 	if !a.Result.Present() || a.ResultType.Present() {
 		return a, nil

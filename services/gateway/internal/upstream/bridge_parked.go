@@ -23,14 +23,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// parked is a request in flight to a server that may send requests before it answers.
+// parked is a request in flight to a server that may send its own requests before it answers.
 type parked struct {
 	of *stateless
 	// digest identifies the request. Only a repetition with the same digest can continue the request.
 	digest [sha256.Size]byte
-	// id and token are the raw id and progress token that the server receives. They differ from the client's, because
-	// clients of one caller share a session and may use the same ids and tokens. clientToken is the client's raw token, or
-	// nil if there is none.
+	// id and token are the raw id and progress token that the server receives. They differ from the client's, because one
+	// caller's clients share a session and may use the same ids and tokens. clientToken is the client's raw token, or nil
+	// if there is none.
 	id, token, clientToken []byte
 	// canAsk reports whether the client can receive the server's requests in the answer.
 	canAsk        bool
@@ -52,7 +52,7 @@ type parked struct {
 // question is a request from the server. It contains the raw parts and the whole message.
 type question struct {
 	id, method, params, raw []byte
-	// may reports whether policy allows sending the request to the client in the current round trip.
+	// may reports whether policy allows the request to be sent to the client in the current round trip.
 	may bool
 }
 
@@ -65,7 +65,7 @@ func (p *parked) setReceiver(events func([]byte), logs bool) {
 func (p *parked) handleMessage(raw []byte) {
 	m, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 	if err != nil {
-		return // impossible, because the connection has already parsed the message
+		return // the connection has already parsed the message, so this cannot fail
 	}
 	if m.Kind == jsonrpc.Request {
 		if !p.addQuestion(m) {
@@ -128,7 +128,7 @@ func (p *parked) dropQuestion(id []byte) {
 func (b *stateless) refuse(id []byte) {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
-	// Without this answer the server waits until its own timeout.
+	// Without this response, the server would wait until its own timeout.
 	_ = b.Notify(ctx, Refused(id, mcp.CodeMethodUnknown, NoClientForRequest).inTrace(ctx, nil))
 }
 
@@ -162,7 +162,7 @@ func (p *parked) sendResponses(ctx context.Context, responses map[string]jsontex
 func (p *parked) await(ctx context.Context, req Request) (Answer, error) {
 	for {
 		select {
-		case <-p.done: // unanswered requests from the server no longer matter
+		case <-p.done: // the server's unanswered requests no longer matter
 			return p.finalAnswer(ctx, req)
 		default:
 		}
@@ -190,7 +190,7 @@ func (p *parked) await(ctx context.Context, req Request) (Answer, error) {
 }
 
 // decide asks policy which of the server's requests the client may receive. It returns the allowed requests as a JSON
-// object, or nil if there are none. The server receives an error for each of the other requests, and continues. ready
+// object, or nil if there are none. For each of the other requests, the server receives an error and continues. ready
 // is false if more requests have arrived during the evaluation.
 func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bool) {
 	p.mu.Lock()
@@ -214,7 +214,7 @@ func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bo
 		}
 		p.mu.Unlock()
 		if refused != nil {
-			_ = p.of.Notify(ctx, refused.inTrace(ctx, nil)) // without this answer the server waits until its own timeout
+			_ = p.of.Notify(ctx, refused.inTrace(ctx, nil)) // without this response, the server would wait until its own timeout
 		}
 	}
 	p.mu.Lock()
@@ -233,7 +233,7 @@ func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bo
 		return nil, true
 	}
 	open, err := json.Marshal(asks, json.Deterministic(true))
-	if err != nil { // impossible, because the values were read from JSON
+	if err != nil { // the values were read from JSON, so this cannot fail
 		return nil, true
 	}
 	return open, true
@@ -244,7 +244,7 @@ func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bo
 func (b *stateless) sendCancellation(id []byte) {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
-	// Without this notification, the server would only continue unnecessary work.
+	// Without this notification, the server would do unnecessary work.
 	_ = b.Notify(ctx, Cancelled(id).inTrace(ctx, nil))
 }
 

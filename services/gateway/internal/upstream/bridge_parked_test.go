@@ -12,8 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// The server does not accept the client's answers. Checks that the request ends, releases its resources and counts as
-// sent.
+// The server does not accept the client's answers. The request ends, releases its resources and counts as sent.
 func TestStateless_FailedReplyEndsTheRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -36,8 +35,8 @@ func TestStateless_FailedReplyEndsTheRequest(t *testing.T) {
 	})
 }
 
-// A stdio process works on two requests. Checks that requests from the process are refused, because the process does
-// not specify the call to which its requests belong.
+// A stdio process handles two requests at a time. Its own requests are refused, because it does not specify the call to
+// which they belong.
 func TestStateless_RefusesRequestsOfUnknownCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -74,8 +73,7 @@ func TestStateless_RefusesRequestsOfUnknownCalls(t *testing.T) {
 	})
 }
 
-// Checks that a request from the server without params reaches the client with empty params, because some clients
-// require params.
+// A server's request without params reaches the client with empty params, because some clients require params.
 func TestStateless_AddsEmptyParamsToServerRequests(t *testing.T) {
 	t.Parallel()
 	s := new(statefulServer)

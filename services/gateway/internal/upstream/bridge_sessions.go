@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// maxRounds is the maximum number of rounds of requests from a server before it answers one request.
+	// maxRounds is the maximum number of rounds in which a server may send requests before it answers one request.
 	maxRounds = 16
-	// maxState is the maximum size of the state that a server may send for the client to return. maxResponses is the
-	// maximum total size of the client's answers. Both are in bytes.
+	// maxState is the maximum size of the state that a server may send and the client returns. maxResponses is the maximum
+	// total size of the client's responses. Both are in bytes.
 	maxState     = 64 << 10
 	maxResponses = 4 << 20
 	// maxSubscribed is the maximum number of resources to which a session may be subscribed.
@@ -59,15 +59,15 @@ type sessions struct {
 	// calls contains the requests in flight. pending contains the requests to the client that wait for responses, by id.
 	calls   map[*sent]struct{}
 	pending map[string]chan *jsonrpc.Answer
-	// level is the lowest level of log messages that the client has requested, as raw JSON. It is nil if the client has
-	// requested none.
+	// level is the minimum level of the log messages that the client has requested, as raw JSON. It is nil if the client
+	// has requested none.
 	level []byte
 	// uris are the resources to which the session is subscribed. renewed is closed and replaced when they change.
 	uris    []string
 	renewed chan struct{}
 }
 
-// sent is a request in flight, together with the key of its id.
+// sent is a request in flight with the key of its id.
 type sent struct {
 	key    string
 	cancel context.CancelCauseFunc
@@ -120,7 +120,7 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 	}
 }
 
-// sentBefore returns the error of a request for which the server has received an earlier round trip. The error does not
+// sentBefore returns the error for a request of which the server has received an earlier round trip. The error does not
 // match [ErrNeverSent], even if the last round trip was never sent.
 func sentBefore(err error) error {
 	what := []error{ErrNoAnswer}
@@ -146,8 +146,8 @@ func (b *sessions) members() []byte {
 	return out
 }
 
-// applySetting answers a request that changes a setting of the session, and stores the setting. A server without
-// sessions receives the setting with every later request or subscription.
+// applySetting answers a request that changes a session's setting, and stores the setting. A server without sessions
+// receives the setting with every later request or subscription.
 func (b *sessions) applySetting(req Request) (Answer, error) {
 	m := req.Message
 	b.mu.Lock()
@@ -211,7 +211,7 @@ func needsInput(a *jsonrpc.Answer) bool {
 	return a.Result.Present() && (a.InputRequests.Present() || string(a.ResultType.Of(a.Raw)) == `"`+mcp.ResultInputRequired+`"`)
 }
 
-// Errors that end a request whose server requests input.
+// Errors that end a request for which the server requires input.
 var (
 	errNoClient   = errors.New("no client takes requests of servers here")
 	errUnanswered = errors.New("the client did not answer, or policy does not allow the request")
@@ -258,7 +258,7 @@ func (b *sessions) askClient(ctx context.Context, answer *jsonrpc.Answer, events
 				return nil, errUnanswered
 			}
 			key, err := jsontext.AppendQuote(nil, name)
-			if err != nil { // impossible, because the value was read from JSON
+			if err != nil { // the value was read from JSON, so this cannot fail
 				return nil, errUnreadable
 			}
 			if i > 0 {
@@ -294,8 +294,8 @@ func (b *sessions) registerRequest(id []byte) (responses chan *jsonrpc.Answer, d
 	}
 }
 
-// Notify implements [Conn]. A response is passed to the request that waits for it, and a cancellation ends its request.
-// All other messages are dropped, because a server without sessions cannot use them.
+// Notify implements [Conn]. It passes a response to the request that waits for it, and ends the request that a
+// cancellation names. All other messages are dropped, because a server without sessions cannot use them.
 func (b *sessions) Notify(_ context.Context, req Request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -106,7 +106,7 @@ func bridged(t *testing.T, s *statelessServer) (*upstream.Session, *limits.Memor
 	return sess, memory
 }
 
-// requestMeta contains the members of `_meta` that each request has.
+// requestMeta contains the `_meta` members of each request.
 const requestMeta = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{},"url":{}}},"io.modelcontextprotocol/clientInfo":{"name":"c","version":"2"}`
 
 func request(t *testing.T, text string, memory *limits.Memory) upstream.Request {
@@ -120,8 +120,8 @@ func request(t *testing.T, text string, memory *limits.Memory) upstream.Request 
 
 const inputs = `"result":{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{"n":1e2}},"b":{"method":"roots/list"}},"requestState":"s\u00e9"}`
 
-// Each request repeats the declarations of the session. If the server requests input, it receives the request again,
-// with the client's answers and the server's own state added, and all other bytes unchanged.
+// Each request repeats the session's declarations. If the server requests input, it receives the request again, with
+// the client's answers and the server's own state added. All other bytes are unchanged.
 func TestSessions_RepeatsDeclarationsAndAnswersInput(t *testing.T) {
 	t.Parallel()
 	s := new(statelessServer)
@@ -169,8 +169,8 @@ func TestSessions_RepeatsDeclarationsAndAnswersInput(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that a request ends with an error in each of these cases: the server never stops requesting input, no
-// client accepts the server's requests, the requests cannot be parsed, or the client does not answer.
+// Case U1. A request ends with an error in each of these cases: the server never stops requesting input, no client
+// accepts the server's requests, the requests cannot be parsed, or the client does not answer.
 func TestSessions_UnansweredInputEndsTheRequest(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -209,8 +209,7 @@ func TestSessions_UnansweredInputEndsTheRequest(t *testing.T) {
 	}
 }
 
-// Checks that the server receives session settings with each request, and that the bridge refuses methods that the
-// server does not have.
+// The server receives session settings with each request. The bridge refuses methods that the server does not have.
 func TestSessions_SendsSettingsWithEachRequest(t *testing.T) {
 	t.Parallel()
 	s := &statelessServer{answers: func(context.Context, upstream.Request, func([]byte)) (string, error) { return `"result":{}`, nil }}
@@ -253,7 +252,7 @@ func TestSessions_SendsSettingsWithEachRequest(t *testing.T) {
 	}
 }
 
-// Checks that a cancellation by the client ends the request, because the server has no other way to notice it.
+// A cancellation by the client ends the request, because the server has no other way to detect it.
 func TestSessions_CancellationEndsTheRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -279,8 +278,8 @@ func TestSessions_CancellationEndsTheRequest(t *testing.T) {
 	})
 }
 
-// Checks that the stream of a session is a subscription, and that another subscription replaces it when the client
-// subscribes to other resources.
+// A session's stream is a subscription. When the client subscribes to other resources, another subscription replaces
+// it.
 func TestSessions_StreamIsASubscription(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -321,8 +320,8 @@ func TestSessions_StreamIsASubscription(t *testing.T) {
 	})
 }
 
-// Checks that a request counts as sent after the server has received one round trip, even if the next round trip fails.
-// A request that already contains the members of the second round trip is not sent.
+// A request counts as sent after the server has received the first round trip, even if the next one fails. A request
+// that already contains the members of the second round trip is not sent.
 func TestSessions_RequestCountsAsSentAfterFirstRoundTrip(t *testing.T) {
 	t.Parallel()
 	s := new(statelessServer)

@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	// parkedFor is the time for which a request with unanswered requests from the server waits until the client repeats
-	// it. maxParked is the maximum number of waiting requests per client and server.
+	// parkedFor is the time for which a request waits until the client repeats it with responses to the server's requests.
+	// maxParked is the maximum number of waiting requests per client and server.
 	parkedFor = 10 * time.Minute
 	maxParked = 16
 	// gatherTime is the time for which the bridge waits for further requests from the server after the first one.
 	gatherTime = 100 * time.Millisecond
-	// maxQuestions is the maximum number of requests from the server that wait during one call.
+	// maxQuestions is the maximum number of the server's requests that wait during one call.
 	maxQuestions = 16
 	// maxQuestion is the maximum size of a request from the server. maxGreeting is the maximum size of the response to
 	// initialize, which is stored. Both are in bytes.
@@ -34,9 +34,9 @@ const (
 	maxGreeting = 256 << 10
 )
 
-// withoutSessions opens a session with a server that has only sessions, for a client without sessions. Requests that
-// the server sends during a call are returned in an answer to that call. When the client repeats the call, the waiting
-// call continues.
+// withoutSessions opens a session with a server that supports only sessions, for a client without sessions. Requests
+// that the server sends during a call are returned in an answer to that call. When the client repeats the call, the
+// waiting call continues.
 func (s *Server) withoutSessions(ctx context.Context, key principal.Key, first Request) (*Session, Answer, error) {
 	name, version := first.Message.Client()
 	claims := first.Message.Meta.Capabilities.Of(first.Message.Raw)
@@ -77,10 +77,10 @@ type stateless struct {
 	server   *Server
 	// accounts are the accounts to which waiting requests are charged.
 	accounts principal.Accounts
-	// ambiguous is true if the server does not specify the call to which its requests belong.
+	// ambiguous is true if the server does not specify the calls to which its requests belong.
 	ambiguous bool
 
-	// resourceLock is a lock for subscribing to a resource and unsubscribing from it, which must happen in order. It is a
+	// resourceLock is a lock for subscribing to resources and unsubscribing from them, which must happen in order. It is a
 	// channel, so that a goroutine can stop waiting when its context ends.
 	resourceLock chan struct{}
 	// all waits for the goroutines that the bridge has started.

@@ -24,13 +24,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// statefulServer is a transport to a server that has only sessions.
+// statefulServer is a transport to a server that supports only revisions with sessions.
 type statefulServer struct {
 	upstream.ListChanged
 
 	answers func(ctx context.Context, r upstream.Request, events func([]byte)) (string, error)
-	says    chan string // messages on the stream of its session
-	kind    string      // http if empty
+	says    chan string // messages on its session's stream
+	kind    string      // http by default
 	notify  func(text string) error
 
 	mu  sync.Mutex
@@ -147,7 +147,7 @@ func stateOf(t *testing.T, a upstream.Answer) string {
 	return said.Result.RequestState
 }
 
-// asker makes the server send progress and two requests, one after the other, before it answers.
+// asker makes the server send progress and two requests in sequence before it answers.
 func asker(s *statefulServer) {
 	s.answers = func(ctx context.Context, r upstream.Request, events func([]byte)) (string, error) {
 		for i := range 2 {
@@ -168,8 +168,8 @@ func asker(s *statefulServer) {
 	}
 }
 
-// A client answers the server's requests during a call by repeating the call. Checks that the waiting call continues
-// with the answers, and that the server receives only one call.
+// During a call, a client answers the server's requests by repeating the call. The waiting call continues with the
+// answers, and the server receives only one call.
 func TestStateless_RepeatedCallContinues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -216,7 +216,7 @@ func TestStateless_RepeatedCallContinues(t *testing.T) {
 	})
 }
 
-// Checks that messages from a server are received even if the server sends them before the client's receiver is set.
+// Messages from a server are received even if the server sends them before the client's receiver is set.
 func TestStateless_ImmediateMessagesAreReceived(t *testing.T) {
 	t.Parallel()
 	s := &statefulServer{answers: func(_ context.Context, r upstream.Request, events func([]byte)) (string, error) {
@@ -235,8 +235,8 @@ func TestStateless_ImmediateMessagesAreReceived(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that a request from the server that policy denies is refused while the call continues. A waiting call
-// ends if its client does not repeat it before the timeout, if too many calls wait, or if its client cancels it.
+// Case U1. A server's request that policy denies is refused, and the call continues. A waiting call ends if its client
+// does not repeat it before the timeout, if too many calls wait, or if its client cancels it.
 func TestStateless_WaitingCallEnds(t *testing.T) {
 	t.Parallel()
 	t.Run("refused", func(t *testing.T) {
@@ -337,14 +337,14 @@ func TestStateless_WaitingCallEnds(t *testing.T) {
 	})
 }
 
-// Case U1. A request from the server arrives while policy evaluates an earlier one. Checks that policy evaluates both
-// separately, and that a client cannot answer a request that it has not received.
+// Case U1. A request from the server arrives while policy evaluates an earlier one. Policy evaluates both separately,
+// and a client cannot answer a request that it has not received.
 func TestStateless_LateServerRequestIsDecidedSeparately(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &statefulServer{answers: func(ctx context.Context, _ upstream.Request, events func([]byte)) (string, error) {
 			events([]byte(`{"jsonrpc":"2.0","id":"good","method":"elicitation/create","params":{}}`))
-			time.Sleep(105 * time.Millisecond) // policy is evaluating the first request now
+			time.Sleep(105 * time.Millisecond) // policy is evaluating the first request at this time
 			events([]byte(`{"jsonrpc":"2.0","id":"evil","method":"sampling/createMessage","params":{}}`))
 			time.Sleep(time.Second)
 			events([]byte(`{"jsonrpc":"2.0","id":"late","method":"elicitation/create","params":{}}`))
@@ -367,7 +367,7 @@ func TestStateless_LateServerRequestIsDecidedSeparately(t *testing.T) {
 		if err != nil || strings.Contains(string(a.Message.Raw), "sampling") || strings.Join(decided, " ") != `"good" "evil"` {
 			t.Fatalf("%v, %s, decided on %q", err, a.Message.Raw, decided)
 		}
-		time.Sleep(2 * time.Second) // the server has now sent another request, which the client has not received
+		time.Sleep(2 * time.Second) // in the meantime the server has sent another request, which the client has not received
 		r = leg(t, 2, `,"inputResponses":{"3":{"leak":1}},"requestState":"`+stateOf(t, a)+`"`)
 		r.May = may
 		if a, err = sess.Forward(t.Context(), r, nil); err != nil || !strings.Contains(string(a.Message.Raw), `"inputRequests":{"1":{`) || !strings.Contains(string(a.Message.Raw), `"3":{`) {
@@ -385,8 +385,7 @@ func TestStateless_LateServerRequestIsDecidedSeparately(t *testing.T) {
 	})
 }
 
-// Case N2. Checks that the number of waiting requests per caller and server is limited, across all clients of the
-// caller.
+// Case N2. The number of waiting requests per caller and server is limited, across all clients of the caller.
 func TestStateless_WaitingRequestsOfACallerAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

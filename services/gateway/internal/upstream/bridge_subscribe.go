@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// reopenFirst is the delay before an ended stream of a session is reopened. The delay doubles each time the stream
+	// reopenFirst is the delay before a session's ended stream is reopened. The delay doubles each time that the stream
 	// ends without an event, up to reopenMost.
 	reopenFirst = time.Second
 	reopenMost  = time.Minute
@@ -78,7 +78,7 @@ func (b *stateless) subscribe(ctx context.Context, req Request, events func([]by
 		return errorAnswer(req, mcp.CodeInvalidParams, "The params of the subscription are invalid.")
 	}
 	l := &listener{id: req.ID(), filter: params.Notifications, queue: make(chan []byte, maxQueued), full: make(chan struct{})}
-	b.addListener(l, req.Room) // first, so that a leaving listener does not unsubscribe from the same resources
+	b.addListener(l, req.Room) // added first, so that another listener that is removed at the same time does not unsubscribe from the same resources
 	defer b.removeListener(l)
 	within, cancel := context.WithTimeout(ctx, subscribeTimeout)
 	defer cancel()
@@ -192,7 +192,7 @@ func (b *stateless) stream(ctx context.Context, memory *limits.Memory) {
 		_ = recover() // net/http recovers only panics in the goroutines of requests
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if ctx.Err() == nil { // the server has no stream now, but may have one when the next subscription begins
+		if ctx.Err() == nil { // the server has no stream, but may have one when the next subscription begins
 			b.endStream = nil
 		}
 	}()
@@ -219,7 +219,7 @@ func (b *stateless) dispatch(ctx context.Context, raw []byte) {
 	if raw == nil || err != nil {
 		return
 	}
-	if m.Kind == jsonrpc.Request { // the request belongs to no call, so it cannot be sent to a client in an answer
+	if m.Kind == jsonrpc.Request { // the request belongs to no call, so an answer cannot contain it
 		_ = b.Notify(ctx, Refused(m.ID.Of(raw), mcp.CodeMethodUnknown, NoClientForRequest).inTrace(ctx, nil))
 		return
 	}

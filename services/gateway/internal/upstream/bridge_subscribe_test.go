@@ -12,9 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Checks that subscriptions share the stream of the session. Each client receives notifications with its own
-// subscription id. The gateway stays subscribed to a resource of the server while a subscription of any client includes
-// it.
+// Subscriptions share the session's stream. Each client receives notifications with its own subscription id. The
+// gateway stays subscribed to a resource while any client's subscription includes it.
 func TestStateless_SubscriptionsShareAStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -97,8 +96,8 @@ func TestStateless_SubscriptionsShareAStream(t *testing.T) {
 	})
 }
 
-// Checks that the subscription of a slow client ends and does not delay other clients. If one client leaves a resource
-// while another subscribes to it, the gateway stays subscribed.
+// A slow client's subscription ends and does not delay other clients. If one client unsubscribes from a resource while
+// another subscribes to it, the gateway stays subscribed.
 func TestStateless_SlowSubscriberDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -165,8 +164,8 @@ func TestStateless_SlowSubscriberDelaysNoOther(t *testing.T) {
 	})
 }
 
-// A stdio process reports a change during a call. Checks that only subscribers are notified, because the process does
-// not specify the request to which a message belongs.
+// A stdio process reports a change during a call. Only subscribers are notified, because the process does not specify
+// the request to which a message belongs.
 func TestStateless_ChangesGoOnlyToSubscribers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

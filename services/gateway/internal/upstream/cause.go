@@ -18,10 +18,10 @@ import (
 // A CauseError is the reason for which a server cannot be used.
 type CauseError struct {
 	// Text may be shown to every caller. It describes the problem and, if possible, contains advice, as a clause without a
-	// full stop. It contains no text from the server except for an address, which is escaped, bounded and without its
-	// query.
+	// full stop. It contains nothing that the server has sent except for an address, which is escaped, bounded and without
+	// its query.
 	Text string
-	// Detail may be shown only to operators of the home tenant. An example is the last line that a program has written to
+	// Detail may be shown only to operators of the home tenant. An example is the last line that a process has written to
 	// standard error. Detail is redacted, escaped and bounded. It may be empty.
 	Detail string
 	// Lasts is true if the same request will fail until an operator makes a change.
@@ -45,7 +45,7 @@ func CauseOf(err error) *CauseError {
 }
 
 // WithClass returns an error of the given class, such as [ErrNeverSent], with the message of err and with the
-// [CauseError] and [LimitError] in its chain. It drops the class of err, because err concerns another message.
+// [CauseError] and [LimitError] in its chain. It drops the class of err, because err is about another message.
 func WithClass(class error, what string, err error) error {
 	out := classedError{text: fmt.Sprintf("%v: %s: %v", class, what, err), under: []error{class}}
 	if limit, ok := errors.AsType[*LimitError](err); ok {
@@ -81,9 +81,9 @@ func Network(err error) string {
 	return ""
 }
 
-// ForLog returns the message of an error for the log at level debug. The message contains the reason for which a
-// request has no usable answer, the details that operators may see, the address that was not reached, and the fault in
-// an answer. Unlike err.Error(), it quotes no header, no argument and no part of an answer.
+// ForLog returns an error's message for the log at level debug. It contains the reason for which a request has no
+// usable answer, the details that operators may see, the address that was not reached, and the fault in an answer.
+// Unlike err.Error(), it quotes no header, no argument and no part of an answer.
 func ForLog(err error) string {
 	reason := reasonOf(Answer{}, err)
 	parts := []string{reason.text}
@@ -99,7 +99,7 @@ func ForLog(err error) string {
 	return strings.Join(parts, ": ")
 }
 
-// Escaped escapes each character of text that could forge or garble a line. The result has at most limit bytes, or
+// Escaped escapes each character of text that could forge or garble a log line. The result has at most limit bytes, or
 // slightly more if the last character is escaped. If text was truncated, "..." is appended.
 func Escaped(text string, limit int) string {
 	var b strings.Builder

@@ -11,14 +11,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// Checks that every transport applies to messages from a server.
+// These are the checks that every transport applies to messages from a server.
 
 // ErrForged means that a server has sent an answer that only the gateway may send.
 var ErrForged = errors.New("the server answered with the error code of the gateway's own refusals")
 
-// IsForged reports whether a client could mistake a server's answer for a refusal by the gateway. This is the case if
-// the error code is one of the gateway's codes, in any spelling, or is not a number. The client would read the data of
-// such an error as a decision.
+// IsForged reports whether a client could mistake a server's answer for the gateway's refusal. It could if the error
+// code is one of the gateway's codes, in any spelling, or is not a number. The client would read the error's data as a
+// decision.
 func IsForged(a *jsonrpc.Answer) bool {
 	if !a.Error.Present() {
 		return false
@@ -44,14 +44,14 @@ func SpeaksModern(a *jsonrpc.Answer) bool {
 }
 
 // BelongsToRequest reports whether a server's notification may be passed to the client of the request during which it
-// arrives. A progress notification must have the request's progress token; token is nil if the request has none.
+// arrives. A progress notification must have the request's progress token. token is nil if the request has none.
 // BelongsToRequest accepts all other notifications, which their receiver checks.
 func BelongsToRequest(a *jsonrpc.Answer, token []byte) bool {
 	return a.Method != mcp.MethodProgress || jsonrpc.SameID(a.ProgressToken.Of(a.Raw), token)
 }
 
-// ClassOf returns the class of an error of a request: [ErrNeverSent], [ErrTimeout] or [ErrNoAnswer]. All other errors
-// have the class ErrNoAnswer.
+// ClassOf returns the class of a request's error: [ErrNeverSent], [ErrTimeout] or [ErrNoAnswer]. All other errors have
+// the class ErrNoAnswer.
 func ClassOf(err error) error {
 	for _, class := range []error{ErrNeverSent, ErrTimeout} {
 		if errors.Is(err, class) {

@@ -12,8 +12,8 @@ const (
 	maxInFlight = 4096
 	// maxFailures is the number of consecutive failed connections after which no requests are sent to the server.
 	maxFailures = 10
-	// OpenDuration is the duration of the pause after maxFailures failures, in which no requests are sent. After the
-	// pause, the first request that does not reach the server starts another pause.
+	// OpenDuration is the duration of the pause after maxFailures failures. No requests are sent during the pause. After
+	// it, the first request that does not reach the server starts another pause.
 	OpenDuration = 2 * time.Second
 )
 
@@ -29,8 +29,8 @@ var (
 )
 
 // circuitBreaker determines whether requests are sent to a server. Only failed connections count, because a request
-// that the server answers with an error or too late must not block requests of other callers. circuitBreaker is safe
-// for concurrent use.
+// that the server answers with an error or too late must not block other callers' requests. circuitBreaker is safe for
+// concurrent use.
 type circuitBreaker struct {
 	// onOpen is called when a pause begins.
 	onOpen func()
@@ -65,7 +65,8 @@ func (h *circuitBreaker) begin() error {
 }
 
 // end records the end of a request, and the state of the connection according to err. Any answer shows that the server
-// is reachable. A request that was cancelled, or not sent for a reason other than the connection, shows nothing.
+// is reachable. A request that was cancelled, or not sent for a reason other than the connection, does not show
+// anything.
 func (h *circuitBreaker) end(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

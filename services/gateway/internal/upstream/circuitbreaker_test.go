@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// errUnreached is the error of a request for which there was no connection.
+// errUnreached is the error for a request that had no connection.
 var errUnreached = fmt.Errorf("%w: %w: refused", upstream.ErrNeverSent, upstream.ErrUnreached)
 
 func ask(t *testing.T, sess *upstream.Session) error {
@@ -20,8 +20,7 @@ func ask(t *testing.T, sess *upstream.Session) error {
 	return err
 }
 
-// Checks that no requests are sent to a server after many consecutive failed connections, and that requests are sent
-// again after a pause.
+// After many consecutive failed connections, no requests are sent to a server. After a pause, requests are sent again.
 func TestCircuitBreaker_PausesUnreachableServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -68,8 +67,8 @@ func TestCircuitBreaker_PausesUnreachableServer(t *testing.T) {
 	})
 }
 
-// Case X1. Checks that a caller's request cannot cause a pause, and that any sign of a reachable server resets the
-// count. After a pause, a slow request does not delay other requests.
+// Case X1. A caller's request cannot cause a pause, and any sign that the server is reachable resets the count. After a
+// pause, a slow request does not delay other requests.
 func TestCircuitBreaker_CallerCannotOpenIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -119,8 +118,7 @@ func TestCircuitBreaker_CallerCannotOpenIt(t *testing.T) {
 	})
 }
 
-// Checks that the number of requests in flight per server is limited, and that a refused request does not affect the
-// requests in flight.
+// The number of requests in flight per server is limited. A refused request does not affect the requests in flight.
 func TestCircuitBreaker_LimitsRequestsInFlight(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 )
 
 // A GatewayMessage is a message that the gateway itself writes and that needs no policy rule. Only the functions in
-// this file create a GatewayMessage. It consists of known fields, and contains data from a client only if the comment
-// of the creating function states that. The zero value is no message and is never sent.
+// this file create a GatewayMessage. It consists of known fields, and contains data from a client only if the creating
+// function's comment says so. The zero value is no message and is never sent.
 type GatewayMessage struct{ message *jsonrpc.Message }
 
 // Request returns the message as a request. traceParent is a W3C traceparent, which may be empty, and memory is the
@@ -46,7 +46,7 @@ const (
 	clientText = " ._-/@+()"
 )
 
-// Initialize returns the request that opens a session. If version is not a revision that the gateway speaks, the
+// Initialize returns the request that opens a session. If the gateway does not support the revision version, the
 // request contains the newest revision. The request contains the client's name and version, truncated to 64 and 32
 // bytes. Characters other than ASCII letters, digits and ` ._-/@+()` are dropped. The request declares exactly the
 // abilities in claims.
@@ -109,21 +109,21 @@ type Wanted struct {
 // because the messages on the stream refer to it.
 func Subscribe(id []byte, of *Client, wanted Wanted) GatewayMessage {
 	uris, err := json.Marshal(wanted.URIs)
-	if err != nil { // impossible, because the URIs were read from JSON
+	if err != nil { // the URIs were read from JSON, so this cannot fail
 		uris = []byte("[]")
 	}
 	return newGatewayMessage(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"%s","params":{%s"notifications":{"toolsListChanged":%t,"promptsListChanged":%t,"resourcesListChanged":%t,"resourceSubscriptions":%s}}}`,
 		id, mcp.MethodListen, of.meta(), wanted.Tools, wanted.Prompts, wanted.Resources, uris))
 }
 
-// ListTools returns the request for one page of the list of tools: the first page if cursor is empty, and otherwise the
-// page at that cursor from the server. of describes the client of a request without a session, and is nil in a session.
+// ListTools returns the request for one page of the tools list: the first page if cursor is empty, and otherwise the
+// page at that cursor from the server. of describes the client in a request without a session, and is nil in a session.
 func ListTools(cursor string, of *Client) GatewayMessage {
 	if cursor == "" {
 		return gatewayRequest(mcp.MethodToolsList, `{`+strings.TrimSuffix(of.meta(), ",")+`}`)
 	}
 	quoted, err := jsontext.AppendQuote(nil, cursor)
-	if err != nil { // impossible, because the cursor was read from JSON
+	if err != nil { // the cursor was read from JSON, so this cannot fail
 		quoted = []byte(`""`)
 	}
 	return gatewayRequest(mcp.MethodToolsList, `{`+of.meta()+`"cursor":`+string(quoted)+`}`)
@@ -149,7 +149,7 @@ func Pong(id []byte) GatewayMessage {
 // written text.
 func Refused(id []byte, code int, text string) GatewayMessage {
 	quoted, err := jsontext.AppendQuote(nil, text)
-	if err != nil { // impossible, because the gateway has written the text
+	if err != nil { // the gateway has written the text, so this cannot fail
 		quoted = []byte(`""`)
 	}
 	return newGatewayMessage(`{"jsonrpc":"2.0","id":` + string(id) + `,"error":{"code":` + strconv.Itoa(code) + `,"message":` + string(quoted) + `}}`)
@@ -180,8 +180,8 @@ func newGatewayMessage(text string) GatewayMessage {
 	return GatewayMessage{m}
 }
 
-// cleanClientText returns the allowed characters of text, truncated to most bytes. It returns "unknown" if no allowed
-// character is left.
+// cleanClientText returns the allowed characters of text, truncated to most bytes. It returns "unknown" if text
+// contains no allowed character.
 func cleanClientText(text string, most int) string {
 	allowed := strings.Map(func(r rune) rune {
 		switch {

@@ -14,21 +14,21 @@ const maxPaused = time.Hour
 // concurrent use.
 type PausableDeadline struct {
 	mu sync.Mutex
-	// work and wait are the remaining times, as of the time since, for which the server may work and wait. waiting is the
-	// number of requests from the server that wait for the client.
+	// work and wait are the remaining times for which the server may work and wait, measured at the time since. waiting is
+	// the number of the server's requests that wait for the client.
 	work, wait time.Duration
 	since      time.Time
 	// limit is the maximum working time without progress. maxWork is the maximum total working time. worked is the total
-	// working time up to the time since.
+	// working time until the time since.
 	limit, maxWork, worked time.Duration
 	paused                 time.Duration
 	waiting                int
 	timer                  *time.Timer // nil while there is no limit
 }
 
-// Begin starts the limits of a call. It must be called once. After the server has worked for the duration limit, Begin
-// calls end with the cause [context.DeadlineExceeded], unless stop was called earlier. Each progress report restarts
-// this duration, up to the total working time most. If most is less than limit, the total is limit.
+// Begin starts a call's limits. It must be called once. After the server has worked for the duration limit, Begin calls
+// end with the cause [context.DeadlineExceeded], unless stop was called before. Each progress report restarts this
+// duration, up to the total working time most. If most is less than limit, the total is limit.
 func (p *PausableDeadline) Begin(limit, most time.Duration, end context.CancelCauseFunc) (stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -48,7 +48,8 @@ func (p *PausableDeadline) Begin(limit, most time.Duration, end context.CancelCa
 	}
 }
 
-// Pause stops the clock while the server waits for the client. resume restarts the clock; the caller must call it once.
+// Pause pauses the deadline while the server waits for the client. resume continues it. The caller must call resume
+// once.
 func (p *PausableDeadline) Pause() (resume func()) {
 	if p == nil {
 		return func() {}
@@ -79,8 +80,7 @@ func (p *PausableDeadline) Progressed() {
 	}
 }
 
-// Worked returns the total working time of the server. most reports whether the server has used up the total that Begin
-// allows.
+// Worked returns the server's total working time. most reports whether the server has used the total that Begin allows.
 func (p *PausableDeadline) Worked() (worked time.Duration, most bool) {
 	if p == nil {
 		return 0, false

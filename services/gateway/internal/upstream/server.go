@@ -43,10 +43,10 @@ func New(t Transport, m *meters.Meters) (*Server, error) {
 // Transport returns the kind of the server's transport: `http`, `stdio` or `grpc`.
 func (s *Server) Transport() string { return s.transport.Kind() }
 
-// CanBeModern reports whether a server with this transport can speak 2026-07-28.
+// CanBeModern reports whether a server with this transport can support 2026-07-28.
 func (s *Server) CanBeModern() bool { return s.transport.Kind() != "grpc" }
 
-// ToolsChanged returns a channel that receives a value after the server has reported a change of its tool list. Only
+// ToolsChanged returns a channel that receives a value after the server has reported a change to its tool list. Only
 // one goroutine may receive from the channel.
 func (s *Server) ToolsChanged() <-chan struct{} { return s.transport.ToolsChanged() }
 
@@ -63,8 +63,8 @@ func (s *Server) CircuitOpenUntil() time.Time {
 	return until
 }
 
-// StartingSince returns the time at which the oldest unfinished start of the server's program began. It is zero if
-// there is none.
+// StartingSince returns the time at which the oldest unfinished start of one of the server's processes began. It is
+// zero if there is none.
 func (s *Server) StartingSince() time.Time {
 	if starter, ok := s.transport.(Starter); ok {
 		return starter.StartingSince()
@@ -72,8 +72,8 @@ func (s *Server) StartingSince() time.Time {
 	return time.Time{}
 }
 
-// ProgramNotice returns a warning for operators about the server's program, although calls still succeed. It returns ""
-// if there is no warning.
+// ProgramNotice returns a warning for operators about the server's processes that does not make calls fail. It returns
+// "" if there is none.
 func (s *Server) ProgramNotice() string {
 	if starter, ok := s.transport.(Starter); ok {
 		return starter.Notice()
@@ -82,7 +82,7 @@ func (s *Server) ProgramNotice() string {
 }
 
 // LastError returns the reason for which the last request had no usable answer, or "" if there is none. It contains no
-// part of a request, and no more text from the server than a [CauseError] may contain.
+// part of a request, and from the server only what a [CauseError] may contain.
 func (s *Server) LastError() string {
 	if last := s.lastError.Load(); last != nil {
 		return last.text
@@ -90,8 +90,8 @@ func (s *Server) LastError() string {
 	return ""
 }
 
-// LastErrorInDetail returns LastError with details that only operators of the home tenant may read, such as a program's
-// output.
+// LastErrorInDetail is like LastError, with details that only operators of the home tenant may read, such as a
+// process's output.
 func (s *Server) LastErrorInDetail() string {
 	last := s.lastError.Load()
 	if last == nil || last.detail == "" {

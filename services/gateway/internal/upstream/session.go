@@ -34,9 +34,9 @@ type Session struct {
 	// version is the negotiated protocol revision, and since is the time at which the session was opened.
 	version string
 	since   time.Time
-	// lost is true after the server has forgotten the session.
+	// lost is true after the server has lost the session.
 	lost bool
-	// err is the reason for which the session will never be open. It is nil while the session may still be opened. It is
+	// err is the reason for which the session can never be opened. It is nil while the session may still be opened. It is
 	// also nil for a session that was open from the beginning, because the transport detects whether that session is
 	// closed.
 	err error
@@ -84,15 +84,15 @@ func (s *Session) request(ctx context.Context, req Request, events func([]byte))
 	return answer, err
 }
 
-// IsLost reports whether the server has forgotten the session, so that the client must open another one.
+// IsLost reports whether the server has lost the session, so that the client must open another one.
 func (s *Session) IsLost() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lost
 }
 
-// SendNotification sends a notification from the gateway, or the gateway's response to a request from the server, in
-// the trace of ctx. It does nothing before the session is open. It returns the same errors as [Session.SendRequest].
+// SendNotification sends a notification from the gateway, or the gateway's response to a server's request, in the trace
+// of ctx. It does nothing before the session is open. It returns the same errors as [Session.SendRequest].
 func (s *Session) SendNotification(ctx context.Context, own GatewayMessage) error {
 	return s.notify(ctx, own.inTrace(ctx, nil))
 }
@@ -133,8 +133,8 @@ func (s *Session) notify(ctx context.Context, req Request) error {
 	return err
 }
 
-// Listen passes messages that the server sends outside of requests to the listener, as described at [Conn]. A session
-// that is not open yet has no stream.
+// Listen passes messages that the server sends outside requests to the listener, as described at [Conn]. A session that
+// is not open yet has no stream.
 func (s *Session) Listen(ctx context.Context, to Listener) error {
 	conn, err := s.current()
 	switch {
@@ -171,7 +171,7 @@ func (s *Session) IsOpen() bool {
 }
 
 // current returns the connection, or nil if the session is not open yet. The error is the reason for which the session
-// will never be open.
+// can never be opened.
 func (s *Session) current() (Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,7 +224,7 @@ func (s *Server) record(ctx context.Context, method string, request func() (Answ
 }
 
 // isNotServerFault reports whether an error does not show a fault of the server, because the gateway or the client has
-// ended the request, or because the server speaks another revision.
+// ended the request, or because the server supports another revision.
 func isNotServerFault(err error) bool {
 	return slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrCircuitOpen, ErrBusy, ErrWithheld, limits.ErrMemory, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
 }

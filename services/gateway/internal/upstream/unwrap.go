@@ -36,8 +36,8 @@ func (u *unwrapped) Notice() string {
 	return ""
 }
 
-// Unwrap returns a transport that restores the tool errors of a server. Claude Flow reports a failed tool,
-// `{"content":[…],"isError":true}`, as the only text of a successful result. The transport replaces the result by the
+// Unwrap returns a transport that restores a server's tool errors. Claude Flow reports a failed tool,
+// `{"content":[…],"isError":true}`, as the only text in a successful result. The transport replaces the result with the
 // result in that text. All other answers are unchanged.
 //
 // The transport also redacts secrets in the restored result, because it was JSON inside a JSON string, whose escapes
@@ -91,8 +91,8 @@ func (c *unwrappedConn) restoreError(a *jsonrpc.Answer) *jsonrpc.Answer {
 	return revealed
 }
 
-// maxHidden is the maximum size of a result that is searched for a hidden error, in bytes. The size is limited because
-// the search needs several copies of the result.
+// maxHidden is the maximum size of a result that is searched for a hidden error, in bytes. It is limited because the
+// search needs several copies of the result.
 const maxHidden = 1 << 20
 
 // hiddenError returns the only text of a result if that text is a result that reports an error, and nil otherwise.

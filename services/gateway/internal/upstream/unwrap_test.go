@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// unwrap returns a server's answer after it has passed through the transport of [upstream.Unwrap].
+// unwrap sends an answer through the transport of [upstream.Unwrap] and returns the result.
 func unwrap(t *testing.T, method, message string, secrets ...string) *jsonrpc.Answer {
 	t.Helper()
 	answer, err := jsonrpc.ReadAnswer([]byte(message), jsonrpc.AnswerLimits())
@@ -100,7 +100,7 @@ func TestUnwrap_LeavesOtherAnswersUnchanged(t *testing.T) {
 	}
 }
 
-// Checks that a secret is redacted in a restored result even if escapes have hidden the secret in the outer text.
+// A secret is redacted in a restored result even if escapes have hidden it in the outer string.
 func TestUnwrap_RedactsSecretsInRestoredErrors(t *testing.T) {
 	t.Parallel()
 	got := unwrap(t, "tools/call", says(`{"content":[{"type":"text","text":"with hunter\u0032-hunter"}],"isError":true}`), "hunter2-hunter")
@@ -117,8 +117,8 @@ func TestUnwrap_ReturnsErrorOfRefusedSession(t *testing.T) {
 	}
 }
 
-// FuzzUnwrap compares Unwrap with encoding/json: an answer is unchanged unless encoding/json finds a hidden error and
-// no other content in it.
+// FuzzUnwrap compares Unwrap with encoding/json. An answer must be unchanged unless encoding/json finds a hidden error
+// in it and no other content.
 func FuzzUnwrap(f *testing.F) {
 	f.Add(says(`{"content":[],"isError":true}`))
 	f.Add(says(`{"content":[],"isError":false}`))

@@ -1,7 +1,7 @@
 // Package upstream connects the gateway to MCP servers. The gateway sends every message to a server through a [Session]
-// of a [Server]. A client's message is sent only if it is a request that policy has allowed, or the response to a
-// request from the server that policy has allowed. The gateway itself writes all other messages. A [Transport] reopens
-// sessions that its server has forgotten, and checks the server's messages. It does not evaluate calls.
+// of a [Server]. It sends a client's message only if the message is a request that policy has allowed, or the response
+// to a server's request that policy has allowed. The gateway itself writes all other messages. A [Transport] reopens
+// sessions that its server has lost, and checks the server's messages. It does not evaluate calls.
 package upstream
 
 import (
@@ -20,7 +20,7 @@ import (
 
 // Errors of a [Session]. They describe the state of a request without a usable answer. Compare with errors.Is.
 var (
-	// ErrNeverSent means that the request provably never left the gateway, or was rejected before the server read it.
+	// ErrNeverSent means that the request certainly never left the gateway, or was rejected before the server read it.
 	ErrNeverSent = errors.New("the request never reached the server")
 	// ErrWithheld means, in addition to ErrNeverSent, that [Request.Begin] returned an error.
 	ErrWithheld = errors.New("the request was not sent, because it may not begin any more")
@@ -51,7 +51,7 @@ var (
 	ErrShutdown = errors.New("the gateway shuts down")
 )
 
-// ErrNoStream means that a server sends no messages outside of requests. Compare with errors.Is.
+// ErrNoStream means that a server sends no messages outside requests. Compare with errors.Is.
 var ErrNoStream = errors.New("the server has no stream")
 
 // ErrStreamEnded means that a server has ended a stream before the answer, without an event id after which the stream
@@ -68,7 +68,7 @@ var ErrSessionLost = errors.New("the server no longer knows the session")
 var ErrOneSession = errors.New("the server takes one session in all, and the gateway has used it to list the server's tools; " +
 	"configure the server to make a transport for each session, or to have no sessions")
 
-// ErrRevision means that a server does not speak the protocol revision of the first request. Compare with errors.Is.
+// ErrRevision means that a server does not support the protocol revision of the first request. Compare with errors.Is.
 var ErrRevision = errors.New("the server does not speak this revision of MCP")
 
 // NoClientForRequest is the error message for a server whose request cannot be sent to a client.
@@ -79,25 +79,25 @@ const NoClientForRequest = "No client takes this request here."
 type Transport interface {
 	// Open opens a session for a principal. It sends hello, which is a whole JSON-RPC request, and returns the connection
 	// and the server's answer. hello is an initialize request, or a server/discover request for a connection without
-	// sessions. If the server answers to server/discover that it needs a session, the error wraps [ErrRevision]. Sessions
-	// of different principals never share server-side state.
+	// sessions. If the server answers server/discover with an error that means that it needs a session, the error wraps
+	// [ErrRevision]. Different principals' sessions never share server-side state.
 	Open(ctx context.Context, key principal.Key, hello Request) (Conn, Answer, error)
 	// Kind returns `http`, `stdio` or `grpc`.
 	Kind() string
-	// ToolsChanged returns a channel that receives a value after the server has reported a change of its tool list. The
+	// ToolsChanged returns a channel that receives a value after the server has reported a change to its tool list. The
 	// channel is nil if the transport cannot receive such reports.
 	ToolsChanged() <-chan struct{}
 	// Close closes all connections and waits for the goroutines and processes of the transport.
 	Close() error
 }
 
-// A Starter is a [Transport] that starts programs.
+// A Starter is a [Transport] that starts processes.
 type Starter interface {
 	// StartingSince returns the time at which the oldest unfinished start began, for any principal. It is zero if there is
 	// none.
 	StartingSince() time.Time
-	// Notice returns a warning for operators about the program, although calls still succeed. It returns "" if there is no
-	// warning.
+	// Notice returns a warning for operators about the processes that does not make calls fail. It returns "" if there is
+	// none.
 	Notice() string
 }
 
@@ -106,19 +106,19 @@ type Conn interface {
 	// Request sends a request and returns the answer. Until the answer arrives, it passes the server's messages to events
 	// in order: notifications that belong to the request, and requests from the server. The caller must ensure that each
 	// of these requests gets a response. Request itself responds to pings. If events is nil, notifications are dropped and
-	// requests from the server are refused. Errors wrap [ErrNeverSent], [ErrTimeout] or [ErrNoAnswer].
+	// the server's requests are refused. Errors wrap [ErrNeverSent], [ErrTimeout] or [ErrNoAnswer].
 	Request(ctx context.Context, req Request, events func(message []byte)) (Answer, error)
-	// Notify sends a notification, or the response to a request from the server. It returns the same errors as Request.
+	// Notify sends a notification, or the response to a server's request. It returns the same errors as Request.
 	Notify(ctx context.Context, req Request) error
-	// Listen passes messages that the server sends outside of requests to the listener. It returns when ctx ends, the
-	// server ends its stream, or the listener returns an error. Listen responds to pings and drops responses. If the
-	// server has no such stream, the error wraps [ErrNoStream].
+	// Listen passes messages that the server sends outside requests to the listener. It returns when ctx ends, the server
+	// ends its stream, or the listener returns an error. Listen responds to pings and drops responses. If the server has
+	// no such stream, the error wraps [ErrNoStream].
 	Listen(ctx context.Context, to Listener) error
 	// Close ends the session with the server and all requests in flight.
 	Close(ctx context.Context) error
 }
 
-// A Listener receives the messages that a server sends outside of requests. Opened and Event are required.
+// A Listener receives the messages that a server sends outside requests. Opened and Event are required.
 type Listener struct {
 	// After is the id of the last received event, or "" if no event was received.
 	After string
@@ -146,8 +146,7 @@ type Request struct {
 	Message *jsonrpc.Message
 	// TraceParent is the W3C traceparent for the server. It may be empty.
 	TraceParent string
-	// Once means that the request must not be sent a second time, even if the server reports that it has forgotten the
-	// session.
+	// Once means that the request must not be sent a second time, even if the server reports that it has lost the session.
 	Once bool
 	// Begin is called immediately before the first byte of the request is sent, after every wait for a connection or a
 	// process. If it returns an error, nothing is sent, and the error of the request wraps it and [ErrNeverSent]. If Begin
@@ -155,9 +154,9 @@ type Request struct {
 	Begin func() error
 	// Mirrored contains the HTTP headers that repeat arguments of the call, for connections without sessions.
 	Mirrored []Header
-	// May evaluates a request from the server that the gateway would return to the client inside an answer. id is the raw
-	// id of the server's request, and raw is the request itself. May returns nil to allow the request. Otherwise the
-	// server receives the returned response. If May is nil, all such requests are refused.
+	// May evaluates a server's request that the gateway would return to the client inside an answer. id is the request's
+	// raw id, and raw is the request itself. May returns nil to allow the request. Otherwise the server receives the
+	// returned response. If May is nil, all such requests are refused.
 	May func(ctx context.Context, id, raw []byte) *GatewayMessage
 	// Leave ends the wait for the answer with the given cause. It may be called before or after the answer has arrived.
 	// Leave is nil if the wait cannot be ended by a call.

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// filter is a policy service that evaluates tools and names by their prefix. It changes its revision after each of the
+// filter is a policy service that evaluates tools and names by their prefix. Its revision changes after each of the
 // first flips requests.
 type filter struct {
 	policyv1.PolicyServiceClient
@@ -94,8 +94,8 @@ func listOf(tb testing.TB, names ...string) *jsonrpc.Answer {
 	return a
 }
 
-// The list has repeated, long, reserved, hidden and changed tools. The test checks which tools a caller sees, and which
-// digests a session remembers.
+// The list contains repeated, long, reserved, hidden and changed tools. The test checks the tools that a caller sees,
+// and the digests that a session stores.
 func TestTools_ShowsWhatPolicyShowsOnce(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("l", 129)

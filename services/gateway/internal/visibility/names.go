@@ -11,9 +11,9 @@ import (
 // cannot be used in a request to a server.
 const maxName = 4096
 
-// Names asks policy which of the names in the result of a list method the caller may see, such as the URIs in the
-// result of resources/list. A name that is empty or has more than 4096 bytes is not visible. Names returns [ErrPolicy]
-// or [ErrBusy] if it fails.
+// Names asks policy which names in a list's result the caller may see, such as the URIs in the result of
+// resources/list. A name that is empty or has more than 4096 bytes is not visible. Names returns [ErrPolicy] or
+// [ErrBusy] if it fails.
 func (v *Visibility) Names(ctx context.Context, c Caller, method string, names []string) (map[string]bool, error) {
 	visible := make(map[string]bool, len(names))
 	var asked []string

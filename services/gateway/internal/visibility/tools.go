@@ -36,7 +36,7 @@ type Caller struct {
 	// message. The records of policy's decisions contain them.
 	Principal    *identityv1.Principal
 	Session, Run string
-	// Owner is the principal whose quota of filtered lists is used.
+	// Owner is the principal to whose quota the filtered list is charged.
 	Owner principal.Key
 	// Server is the configured name of the server.
 	Server string
@@ -48,7 +48,7 @@ func (c Caller) behalf(ctx context.Context) context.Context {
 	return authn.OnBehalfOf(ctx, p)
 }
 
-// Tools contains policy's response about the tools of a list for one caller.
+// Tools contains policy's response about a list's tools for one caller.
 type Tools struct {
 	// Visible has an entry for each tool in the request to policy. It is true if the caller may see the tool.
 	Visible map[string]bool
@@ -56,7 +56,7 @@ type Tools struct {
 	Revision string
 	// NeedsApproval reports whether every call to one of the visible tools needs an approval.
 	NeedsApproval bool
-	// Unaccepted reports whether a tool is hidden because its definition is not known as accepted.
+	// Unaccepted reports whether a tool is hidden because its definition is not known to be accepted.
 	Unaccepted bool
 	// Changed contains the tools whose definition differs from the accepted definition.
 	Changed map[string]bool
@@ -68,7 +68,7 @@ type Tools struct {
 // Hides reports whether the caller may not see a tool.
 func (t *Tools) Hides(tool jsonrpc.Tool) bool { return !t.Visible[tool.Name] }
 
-// Digests returns the digests of the visible and the changed tools. Policy evaluates calls of a session with the
+// Digests returns the digests of the visible and the changed tools. Policy evaluates a session's calls with the
 // definitions that the server lists to this session, even if the server lists other definitions to other sessions. A
 // changed tool without a known digest gets a digest that matches no definition.
 func (t *Tools) Digests(known map[string][]byte) map[string][]byte {
@@ -89,9 +89,9 @@ func (t *Tools) Digests(known map[string][]byte) map[string][]byte {
 	return out
 }
 
-// Tools asks policy which tools of a list the caller may see. It also hides tools whose name is listed twice, because
-// clients may use either definition, and a server's tool with the name of the gateway's own tool. It returns
-// [ErrPolicy] or [ErrBusy] if it fails.
+// Tools asks policy which tools of a list the caller may see. It also hides tools with a name that is listed twice,
+// because clients may use either definition, and a server's tool that has the name of the gateway's own tool. It
+// returns [ErrPolicy] or [ErrBusy] if it fails.
 func (v *Visibility) Tools(ctx context.Context, c Caller, list *jsonrpc.Answer, known *toolreport.Response) (*Tools, error) {
 	asked, listed := toolRefs(list, known)
 	done, err := v.filters.Acquire(ctx, c.Owner)

@@ -43,7 +43,7 @@ func (v views) find(key string, found *discovery.Result, revision string) *Tools
 	return nil
 }
 
-// View returns policy's response about the tools of the gateway's own list of a server. revision is the policy revision
+// View returns policy's response about the tools in the gateway's own list of a server. revision is the policy revision
 // of the caller's [Access]. It returns [ErrPolicy] or [ErrBusy] if it fails.
 func (v *Visibility) View(ctx context.Context, c Caller, found *discovery.Result, revision string) (*Tools, error) {
 	key := string(AppendKey(nil, c.Principal, c.Server))

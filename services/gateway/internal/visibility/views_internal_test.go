@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// Case X1. A cached view does not keep its list in memory. Otherwise old views would keep outdated lists in memory if a
+// Case X1. A cached view does not reference its list. Otherwise old views would keep outdated lists in memory if a
 // server changes its list often.
 func TestViews_KeepNoListInMemory(t *testing.T) {
 	t.Parallel()

@@ -23,7 +23,7 @@ const (
 	policyTimeout = 2 * time.Second
 	// maxCached is the maximum number of servers with cached responses, for one principal and the principals that act for
 	// it. maxOwners is the maximum number of principals with cached responses. If a limit is exceeded, cached responses
-	// are dropped, and policy is asked again when they are needed.
+	// are removed, and policy is asked again when they are needed.
 	maxCached = 256
 	maxOwners = 10_000
 	// maxMethods is the maximum number of methods that are cached for one caller on one server. It is limited because a
@@ -54,8 +54,8 @@ type Access struct {
 	PromptNamesIgnored, ResourceNamesIgnored bool
 	// Methods contains the methods of [mcp.OfferedMethods] that policy does not deny to the caller.
 	Methods []string
-	// Hidden reports whether a request to the server must be answered as if the server did not exist: policy allows the
-	// caller nothing on the server and hides a part of it, and no list shows the caller a tool.
+	// Hidden reports whether a request to the server must be answered as if the server did not exist. It must if policy
+	// allows the caller nothing on the server and hides part of it, and no list shows the caller a tool.
 	Hidden bool
 	// Revision is the policy revision of the response, in hex.
 	Revision string
@@ -104,8 +104,8 @@ func New(deps Deps) (*Visibility, error) {
 	return &Visibility{deps: deps, views: newViews(), filters: filters, access: make(map[principal.Key]map[string]Access)}, nil
 }
 
-// Access returns the permissions of a principal on a server. It returns an error if the policy service has not
-// answered. In that case the principal must be treated as if policy allowed nothing.
+// Access returns a principal's permissions on a server. It returns an error if the policy service has not answered. The
+// principal must then be treated as if policy allowed nothing.
 func (v *Visibility) Access(ctx context.Context, p *identityv1.Principal, server string) (Access, error) {
 	active := v.deps.Revision()
 	var space [256]byte
@@ -130,7 +130,7 @@ func (v *Visibility) Access(ctx context.Context, p *identityv1.Principal, server
 	return access, nil
 }
 
-// MayUse reports whether a method outside of [mcp.OfferedMethods] could be allowed to a principal on a server. It
+// MayUse reports whether a principal could be allowed to use a method outside [mcp.OfferedMethods] on a server. It
 // returns false if the policy service does not answer, or if too many methods were used.
 func (v *Visibility) MayUse(ctx context.Context, p *identityv1.Principal, server, method string) bool {
 	access, err := v.Access(ctx, p, server)

@@ -45,8 +45,8 @@ func ana() *identityv1.Principal {
 	}
 }
 
-// Case X4. The policy service is asked once for each principal, server and revision. While the active revision is
-// unknown, it is asked each time.
+// Case X4. The gateway asks the policy service once for each principal, server and revision. While the active revision
+// is unknown, it asks each time.
 func TestAccess_IsAskedOncePerPrincipalServerAndRevision(t *testing.T) {
 	t.Parallel()
 	p, active := &policy{revision: "r1"}, "r1"
@@ -111,7 +111,7 @@ func TestAccess_CacheOfOnePrincipalIsBounded(t *testing.T) {
 	}
 }
 
-// BenchmarkAccess measures Access with a cached response, which every allowed call needs.
+// BenchmarkAccess measures Access with a cached response. Every allowed call makes such a request.
 func BenchmarkAccess(b *testing.B) {
 	v, err := newVisibility(&policy{revision: "r"}, func() string { return "r" })
 	if err != nil {
@@ -125,8 +125,8 @@ func BenchmarkAccess(b *testing.B) {
 	}
 }
 
-// Case N2. The policy service is asked once about each method that a server or client invents, and about at most 256
-// methods.
+// Case N2. A server or client may invent methods. The gateway asks the policy service once about each, and about at
+// most 256.
 func TestMayUse_AsksOncePerMethodUpToALimit(t *testing.T) {
 	t.Parallel()
 	p := &policy{revision: "r", methods: []string{"notifications/x"}}
@@ -139,7 +139,7 @@ func TestMayUse_AsksOncePerMethodUpToALimit(t *testing.T) {
 			t.Error("the methods are not what policy allows")
 		}
 	}
-	if n := p.asked; n != 3 { // one of the requests is for the access
+	if n := p.asked; n != 3 { // one of the requests asks for the access
 		t.Errorf("policy was asked %d times", n)
 	}
 	for n := range 1000 {

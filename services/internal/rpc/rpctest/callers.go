@@ -35,9 +35,9 @@ type caller struct {
 }
 
 // CheckCallers calls every method of every service in a protobuf package, as every kind of caller. The kinds are each
-// role with and without a principal, each kind of token, no token, and an unknown token. The requests satisfy the
-// contracts. Callers that the contract does not name must be refused. Other callers must receive UNIMPLEMENTED, except
-// from the methods whose full names are in implemented.
+// role with and without a principal, each kind of token, no token, and an unknown token. The requests are valid under
+// the contracts. Callers that the contract does not list must be refused. Other callers must receive UNIMPLEMENTED,
+// except from the methods whose full names are in implemented.
 func (s *Server) CheckCallers(t *testing.T, contracts protoreflect.FullName, implemented ...protoreflect.FullName) {
 	t.Helper()
 	callers := s.callers(t)

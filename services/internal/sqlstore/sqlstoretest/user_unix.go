@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// unprivileged returns attributes with which root runs a command as another user, because PostgreSQL requires this. It
-// also makes that user the owner of the directory.
+// unprivileged returns the attributes for running a command as another user if the current user is root, because
+// PostgreSQL does not run as root. It also makes that user the owner of the directory.
 func unprivileged(dir string) (*syscall.SysProcAttr, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil //nolint:nilnil // nil means that nothing changes

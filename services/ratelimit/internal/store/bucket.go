@@ -99,8 +99,8 @@ func (b *buckets) setUp(most int) {
 	}
 }
 
-// takeQuota acquires the quotas for n new buckets of an owner: the quota of the store and the quota of the owner. If
-// one of them is used up, it acquires nothing and returns an error. It returns nil if n is 0.
+// takeQuota reserves n new buckets in the store's quota and in the owner's quota. If one of them is used up, it
+// reserves nothing and returns an error. It returns nil if n is 0.
 func (b *buckets) takeQuota(owner string, n int64) (*owner, error) {
 	if n == 0 {
 		return nil, nil
@@ -131,7 +131,7 @@ func (b *buckets) unlock(set shardSet) {
 	}
 }
 
-// of returns the index of the shard of a name.
+// of returns the index of the shard for a name.
 func (b *buckets) of(name string) uint8 {
 	return uint8(maphash.String(b.seed, name) % shards)
 }

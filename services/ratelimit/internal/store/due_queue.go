@@ -15,8 +15,8 @@ type dueQueue[T interface{ position() *slot }] struct {
 	heap []entry[T]
 }
 
-// entry is a member with its due time. The due time is stored outside of the member, so that comparisons do not access
-// the memory of the member.
+// entry is a member with its due time. The due time is stored outside the member, so that comparisons do not access the
+// memory of the member.
 type entry[T any] struct {
 	due    time.Duration
 	member T

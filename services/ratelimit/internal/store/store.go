@@ -54,10 +54,8 @@ type Store interface {
 	// The error is ErrInvalid if outcome is neither Sent nor NeverSent.
 	Settle(ctx context.Context, id string, outcome Outcome) (settled bool, err error)
 
-	// Peek returns the units that remain in the buckets of 1 to MaxLimits limits, in the order of the limits. It takes no
-	// units and ignores the costs. Several limits may have the same bucket.
-	//
-	// The error is ErrInvalid.
+	// Peek returns the remaining units in the buckets of 1 to MaxLimits limits, in the same order. It takes no units and
+	// ignores the costs. Several limits may have the same bucket. The error is ErrInvalid.
 	Peek(ctx context.Context, limits []Limit) (remaining []int64, err error)
 
 	// Reset empties a bucket. Reservations that took units from the bucket remain, but Settle returns no units to the

@@ -96,8 +96,8 @@ func (g *Log) Take(now time.Duration, cost, limit int64) (stamp time.Duration, o
 	return stamp, true
 }
 
-// Undo removes the units that one call to [Log.Take] took. It must be called at most once for each call to Take, with
-// the stamp that Take returned and the same cost. If the units no longer count, Undo does nothing.
+// Undo removes the units that a call to [Log.Take] took. It must be called at most once for each call to Take, with the
+// stamp that Take returned and the same cost. If the units no longer count, Undo does nothing.
 func (g *Log) Undo(stamp time.Duration, cost int64) {
 	i, found := g.entries.find(stamp)
 	if !found || cost < 1 {

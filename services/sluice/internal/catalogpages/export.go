@@ -65,7 +65,7 @@ func export(dir, format string, pages iter.Seq[page]) (err error) {
 	return f.removeStale(now)
 }
 
-// folder is the directory of an export.
+// directory is the directory of an export.
 type folder struct {
 	root   *os.Root
 	format string

@@ -21,7 +21,7 @@ const (
 	markGone
 )
 
-// mark is a mark. Slug is its name in CSS classes, and Label is its name on pages.
+// mark describes a mark on a tool. Slug is its name in CSS classes, and Label is its name on pages.
 type mark struct{ Slug, Label string }
 
 var markNames = [...]mark{{"stopped", "Stopped"}, {"waits", "Waits"}, {"unsure", "Unsure"}, {"decided", "Decided by a person"}, {"gone", "Not listed"}}

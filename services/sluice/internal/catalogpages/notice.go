@@ -79,8 +79,8 @@ func notAccepted(t *tool) *notice {
 	}
 }
 
-// otherWaits returns the notice about a tool that is stopped because a definition other than its newest definition
-// waits.
+// otherWaits returns a notice if a tool can't be called because one of its older definitions waits for a decision.
+// Otherwise it returns nil.
 func otherWaits(t *tool) *notice {
 	if !t.GetStopped() || pinOf(t.GetPin()).Slug == "waiting" {
 		return nil

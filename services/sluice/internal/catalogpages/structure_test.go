@@ -97,7 +97,7 @@ func body(t *testing.T, page *html.Node) *html.Node {
 	return nil
 }
 
-// withSpaces adds spaces between blocks, where a browser breaks lines.
+// withSpaces adds spaces between blocks, because a browser shows a line break there.
 func withSpaces(n *html.Node) *html.Node {
 	blocks := []atom.Atom{atom.Dt, atom.Dd, atom.Div, atom.P, atom.H1, atom.H2, atom.H3, atom.Li, atom.Pre}
 	for d := range n.Descendants() {

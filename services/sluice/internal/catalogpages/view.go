@@ -20,7 +20,7 @@ const sure = 0.5
 const (
 	// maxDefinition is the maximum number of characters of the raw definition that a page shows.
 	maxDefinition = 64 << 10
-	// maxLede is the maximum number of characters of a description at the top of a page.
+	// maxLede is the maximum number of characters in a description at the top of a page.
 	maxLede = 1200
 	// maxHeading is the maximum number of characters of a name in headings and titles.
 	maxHeading = 64

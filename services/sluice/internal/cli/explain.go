@@ -24,8 +24,8 @@ type requestTarget struct {
 
 type wrongRoleError struct{ error }
 
-// checkAddr returns an error if addr is neither empty nor HOST:PORT. from is the flag or variable from which addr
-// comes.
+// checkAddr returns an error if addr is not empty and is not HOST:PORT. from is the name of the flag or variable that
+// contains addr.
 func checkAddr(from, addr string) error {
 	if addr == "" {
 		return nil

@@ -76,8 +76,8 @@ func (t *tool) run(ctx context.Context, args []string) int {
 	return 1
 }
 
-// selfName returns the name of this program for a person: SLUICE_COMMAND if that variable is set, as in containers.
-// Otherwise it is program if that is a relative path, or else "sluice".
+// selfName returns the name of this program that people see. It is SLUICE_COMMAND if that variable is set, as in
+// containers. Otherwise it is program if that is a relative path, or "sluice" if not.
 func selfName(program string, env config.Env) string {
 	if name, ok := env("SLUICE_COMMAND"); ok && name != "" {
 		return name
@@ -181,7 +181,7 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// suggestion returns the subcommand whose name is similar to the first argument, or "" if there is no such subcommand.
+// suggestion returns the subcommand that has a similar name to the first argument, or "" if there is none.
 func suggestion(c *cobra.Command, given []string) string {
 	const typos = 2
 	if len(given) == 0 || !c.HasSubCommands() {

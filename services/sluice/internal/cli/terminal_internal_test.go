@@ -29,7 +29,7 @@ import (
 )
 
 // hostile is an untrusted string with control characters. It clears the screen by ESC and by its C1 form, returns to
-// the beginning of a line, reverses the direction of text, and begins another line with each kind of line break.
+// the beginning of a line, reverses the text direction, and begins another line with each kind of line break.
 const hostile = "x\x1b[2J\u009b2J\a\rFORGED\u202e\u2066\u2028FORGED\u0085FORGED\nFORGED"
 
 var hostileDigest = hex.EncodeToString([]byte(hostile))[:16]

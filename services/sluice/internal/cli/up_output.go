@@ -26,7 +26,7 @@ var (
 type upOutput struct {
 	Version string            `json:"version"`
 	MCP     map[string]string `json:"mcp"`
-	// All is the URL of all servers together.
+	// All is the URL for all servers together.
 	All      string   `json:"all"`
 	GRPC     string   `json:"grpc"`
 	Policies []string `json:"policies"`

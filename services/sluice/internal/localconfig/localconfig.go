@@ -33,9 +33,9 @@ func (e *UntrustedError) Error() string {
 }
 
 // Digest returns the SHA-256 digest of a directory's path and the content of its file, as 64 hexadecimal digits.
-func Digest(folder string, content []byte) string {
+func Digest(dir string, content []byte) string {
 	h := sha256.New()
-	_, _ = fmt.Fprintf(h, "sluice local configuration v1\n%d %s\n", len(folder), folder) // a hash never returns an error
+	_, _ = fmt.Fprintf(h, "sluice local configuration v1\n%d %s\n", len(dir), dir) // a hash never returns an error
 	_, _ = h.Write(content)
 	return hex.EncodeToString(h.Sum(nil))
 }

@@ -149,18 +149,18 @@ func TestAgreed_HasOnlyAddedDigests(t *testing.T) {
 	if !agreed.Has(one) || agreed.Has(two) || (localconfig.Agreed{}).Has(one) {
 		t.Error("the store does not have exactly the digest that was added")
 	}
-	folder := filepath.Join(home, "config", "sluice", "agreed")
-	chmod(t, folder, 0o770)
+	dir := filepath.Join(home, "config", "sluice", "agreed")
+	chmod(t, dir, 0o770)
 	if agreed.Has(one) {
 		t.Error("an agreement in a folder that others may write to counts")
 	}
-	chmod(t, folder, 0o700)
-	chmod(t, filepath.Join(folder, one), 0o666)
+	chmod(t, dir, 0o700)
+	chmod(t, filepath.Join(dir, one), 0o666)
 	if agreed.Has(one) {
 		t.Error("an agreement in a file that others may write counts")
 	}
-	chmod(t, filepath.Join(folder, one), 0o600)
-	chown(t, folder)
+	chmod(t, filepath.Join(dir, one), 0o600)
+	chown(t, dir)
 	if agreed.Has(one) {
 		t.Error("an agreement in a folder of another user counts")
 	}

@@ -12,8 +12,8 @@ import (
 
 // Read returns an [UntrustedError] if the file exists, because this package can check only on Unix who may write to a
 // file.
-func Read(folder string) ([]byte, error) {
-	if _, err := os.Lstat(filepath.Join(folder, Name)); errors.Is(err, fs.ErrNotExist) {
+func Read(dir string) ([]byte, error) {
+	if _, err := os.Lstat(filepath.Join(dir, Name)); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: %w", Name, err)
 	}
 	return nil, &UntrustedError{Why: "this system does not say who may write it"}

@@ -20,8 +20,8 @@ const groupOrOtherWrite = 0o022
 // Read returns the content of the file in a directory. It returns [fs.ErrNotExist] if there is no file. It returns an
 // [UntrustedError] unless the directory and the file belong to this process's user and no other user may write to them.
 // Read checks the open file, so the file can't be replaced between check and use. It does not follow a symbolic link.
-func Read(folder string) ([]byte, error) {
-	file, err := open(folder)
+func Read(dir string) ([]byte, error) {
+	file, err := open(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -37,8 +37,8 @@ func Read(folder string) ([]byte, error) {
 }
 
 // Usable reports whether [Read] would read the file in a directory. It does not read the file.
-func Usable(folder string) bool {
-	file, err := open(folder)
+func Usable(dir string) bool {
+	file, err := open(dir)
 	return err == nil && file.Close() == nil
 }
 
@@ -48,7 +48,7 @@ func open(folder string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the folder %s: %w", folder, err)
 	}
-	defer unix.Close(dir) //nolint:errcheck // the folder is only inspected
+	defer unix.Close(dir) //nolint:errcheck // the directory is only inspected
 	fd, err := unix.Openat(dir, Name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, unix.ENOENT):

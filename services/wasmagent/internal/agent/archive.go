@@ -92,10 +92,9 @@ func (a *Agent) ArchiveContent(ctx context.Context, allowUncovered bool) (c arch
 	return c, err
 }
 
-// Import creates an agent from the content of an archive. The agent is stopped until it is resumed. The agent gets the
-// id, the creator, the guest, the manifest, the limits, the creation time and the archive's digest from s, and
-// everything else from the archive. The parameter limits bounds the number of agents. Errors: [archive.ErrInvalid],
-// [ErrABI], or an error from the store.
+// Import creates an agent from an archive's content. The agent is stopped until it is resumed. Its id, creator, guest,
+// manifest, limits, creation time and archive digest come from s. Everything else comes from the archive. The parameter
+// limits contains the maximum numbers of agents. Errors: [archive.ErrInvalid], [ErrABI], or an error from the store.
 func Import(caller Caller, s Spec, c archive.Content, deps Deps, limits store.AgentLimits) (*Agent, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err

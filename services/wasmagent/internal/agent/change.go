@@ -82,8 +82,8 @@ func (a *Agent) changeState(ctx context.Context, do func(next *state) (*wasmagen
 	return nil
 }
 
-// changeError is the cancellation cause of a turn that was cancelled so that the agent can be changed. The turn itself
-// makes the change when it ends, so that no other change can come first.
+// changeError is the cancellation cause of a turn that was cancelled because the agent must be changed. The turn makes
+// the change when it ends, so that no other change can be made before.
 type changeError struct {
 	error
 	change func(next *state) (*wasmagentv1.Event, error)

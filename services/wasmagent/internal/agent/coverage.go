@@ -79,7 +79,7 @@ func differenceError(d *wasmagentv1.StoredDifference) error {
 	return fmt.Errorf("%w: %s", ErrStateDiffers, d.GetMessage())
 }
 
-// notCovered returns the names of the parts of the agent whose content the journal does not record completely.
+// notCovered returns the names of the agent's parts whose content is not completely recorded in the journal.
 func (c *coverage) notCovered() []string {
 	if c.List == nil {
 		return inventory.Parts()

@@ -51,7 +51,7 @@ func (a *Agent) endTurn(t *turn, envelope abi.GuestEnvelope, memory []byte, err 
 	return Answer{}, err
 }
 
-// leaveTurn hands a turn without a caller over to the next process, because this process stops.
+// leaveTurn stores a turn without a caller for the next process, because this process stops.
 func (a *Agent) leaveTurn(t *turn) error {
 	err := a.flushEvents(t.ctx, store.DetachedTurn)
 	a.mu.Lock()
@@ -60,9 +60,9 @@ func (a *Agent) leaveTurn(t *turn) error {
 	return errors.Join(ErrUnavailable, err)
 }
 
-// recordEnd records the events at the end of a turn, if they apply: the undoing of the turn, the output of a failed
-// step, and the change to the agent's state. err is the error of the turn, or nil. If forced is not nil, recordEnd
-// makes the forced change.
+// recordEnd records the last events of a turn, if they apply: that the turn was undone, the output of a failed step,
+// and the change to the agent's state. err is the turn's error, or nil. If forced is not nil, recordEnd makes the
+// forced change.
 func (a *Agent) recordEnd(t *turn, next *state, forced *changeError, err error) {
 	if isUndone := err != nil && !errors.Is(err, ErrTurnFailed); isUndone && t.eventBytes > 0 {
 		a.recordEvent(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: undoReason(err)}, nil)
@@ -84,8 +84,8 @@ func (a *Agent) recordEnd(t *turn, next *state, forced *changeError, err error) 
 	}
 }
 
-// saveEnd stores the state at the end of a turn. It stores nothing if the turn has no events, because a turn without
-// events has changed nothing.
+// saveEnd stores the state at the end of a turn. It stores nothing if the turn has no events, because such a turn has
+// changed nothing.
 func (a *Agent) saveEnd(t *turn, next *state) error {
 	if t.eventBytes == 0 && !t.detached {
 		return nil

@@ -116,9 +116,9 @@ func (a *Agent) Reset(caller Caller, module string) (epoch int, err error) {
 	return epoch, err
 }
 
-// Migrate begins a new epoch in which the agent runs the module that has this digest. The memory of the guest is
-// dropped. The new module gets the conversation and the todos when it starts. Migrate returns the digest of the
-// previous module, or an empty string if the agent already runs the module.
+// Migrate begins a new epoch in which the agent runs the module with this digest. The guest's memory is dropped. When
+// the new module starts, it gets the conversation and the todos. Migrate returns the previous module's digest, or an
+// empty string if the agent already runs the module.
 func (a *Agent) Migrate(caller Caller, module string) (from string, err error) {
 	err = a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		from = ""

@@ -25,7 +25,7 @@ const AskTool = "wasm_model_ask"
 // ErrNoModel means that the guest asked a model although no model is configured.
 var ErrNoModel = errors.New("no model is configured for the agent: name one when the agent is created, or under agents.model, and its provider under agents.providers")
 
-// maxCallName is the maximum length of the name and of the id of a tool call that a model requests, in bytes.
+// maxCallName is the maximum length of a tool call's name and of its id, in bytes. A model requests the tool call.
 const maxCallName = 128
 
 const noModelCode = "no_model_configured"
@@ -248,8 +248,8 @@ func (a *Agent) listTools(t *turn) (in abi.HostEnvelope, err error) {
 	return in, nil
 }
 
-// CheckModelRights returns nil if the rights of an agent, and of every agent in its chain, allow a question to a model
-// and are not used up. priced is true if the model has a configured price. Errors: [manifest.ErrNotAllowed],
+// CheckModelRights returns nil if an agent's rights, and the rights of every agent in its chain, allow a question to a
+// model and are not used up. priced is true if the model has a configured price. Errors: [manifest.ErrNotAllowed],
 // [manifest.ErrSpent], or an error from the store.
 func CheckModelRights(ctx context.Context, db *store.Store, lineage []*Agent, model string, priced bool) error {
 	for _, member := range lineage {

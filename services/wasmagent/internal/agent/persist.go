@@ -312,8 +312,8 @@ func (a *Agent) storedChange(next *state, basis inventory.Basis) (c store.Change
 	return c, list, nil
 }
 
-// commit stores a change, even if the caller gives up. After an error, the change may or may not have been stored, so
-// the agent must be loaded again.
+// commit stores a change, even if the caller's context is cancelled. After an error, the change may or may not have
+// been stored, so the agent must be loaded again.
 func (a *Agent) commit(ctx context.Context, c store.Change) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()

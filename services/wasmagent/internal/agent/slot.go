@@ -60,7 +60,7 @@ func (a *Agent) reportQueued(ctx context.Context, t *turn) (stop func()) {
 
 // awaitCall runs the function call, which makes a call for the guest, and waits until it returns. If the call takes
 // longer than the agent's YieldAfter, the guest releases its slot until the call ends. An error means that the guest
-// can't continue, and that the call may have run.
+// can't continue. In that case, the call may have run.
 func (a *Agent) awaitCall(t *turn, call func()) (err error) {
 	done := make(chan struct{})
 	var fault any

@@ -26,7 +26,7 @@ const (
 	BasisFound Basis = "found"
 )
 
-// change is the envelope of an event of the kind STORED, as JSON.
+// change is the envelope of a STORED event, as JSON.
 type change struct {
 	Form  string `json:"form"`
 	Basis Basis  `json:"basis,omitzero"`
@@ -81,9 +81,9 @@ func mapChange(before, now map[string]entry) map[string]*string {
 	return out
 }
 
-// listChange returns the splices that turn before into now. They keep the common prefix of both lists, drop entries
-// directly after the prefix, and add the new entries at the end. This suits a conversation, which keeps its
-// instructions and drops its oldest messages.
+// listChange returns the splices that change before to now. They keep the common prefix of both lists, remove the
+// entries directly after the prefix, and add the new entries at the end. This is efficient for a conversation, which
+// keeps its instructions and removes its oldest messages.
 func listChange(before, now []entry) (out []splice) {
 	same := func(a, b entry) bool { return a.value == b.value }
 	at := 0
@@ -135,8 +135,8 @@ func parseChange(envelope []byte) (c change, err error) {
 	return c, nil
 }
 
-// Apply applies a change, which is the envelope of an event of the kind STORED. place is the position of the event in
-// the journal, counted from 1. Errors: [ErrChange].
+// Apply applies a change, which is the envelope of a STORED event. place is the event's position in the journal,
+// counted from 1. Errors: [ErrChange].
 func (c *Covered) Apply(envelope []byte, place int64) error {
 	next, err := parseChange(envelope)
 	if err != nil {

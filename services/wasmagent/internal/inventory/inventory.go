@@ -1,6 +1,6 @@
-// Package inventory lists the digests of the stored parts of an agent. Whenever an agent is stored, its journal records
-// the difference from the previous list. Therefore the hash chain of the journal covers every stored part, and a check
-// can name a part that another program has changed. Package agent uses the package.
+// Package inventory lists the digests of an agent's stored parts. Whenever an agent is stored, its journal records the
+// difference from the previous list. Therefore the journal's hash chain covers every stored part, and a check can name
+// a part that another process has changed. Package agent uses the package.
 package inventory
 
 import (

@@ -166,7 +166,7 @@ func (a *openAIAnswer) add(_ string, event []byte) (end bool, err error) {
 
 // addCall adds a piece to the latest call that has the same index. If the piece has a different id and a name, it
 // begins a new call, because some servers send each call in one piece without an index. If the piece has a different id
-// but no name, it belongs to the latest call, because some servers send a new id with each piece.
+// but no name, it belongs to the latest call, because some servers send a different id in each piece.
 func (a *openAIAnswer) addCall(piece openAICall) error {
 	index := max(piece.Index, 0) // some servers send -1 for 0
 	call := a.latest[index]

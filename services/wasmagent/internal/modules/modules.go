@@ -113,8 +113,8 @@ func eachShipped(yield func(name string, module io.Reader) error) error {
 // Guests is the set of guests that agents may run. The zero value contains only the shipped guests.
 type Guests struct{ listed map[string]Listed }
 
-// New returns the shipped and the listed guests. It returns an error if the file of a listed guest is missing or has
-// another digest, or if a listed guest has the name of a shipped one.
+// New returns the shipped and the listed guests. It returns an error if a listed guest's file is missing or has another
+// digest, or if a listed guest has the same name as a shipped guest.
 func New(listed map[string]Listed) (*Guests, error) {
 	g := &Guests{listed: maps.Clone(listed)}
 	for _, name := range slices.Sorted(maps.Keys(listed)) {

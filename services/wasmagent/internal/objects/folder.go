@@ -13,12 +13,12 @@ import (
 	"strings"
 )
 
-// tempPrefix is the prefix of the names of files that are being written. If a crash leaves such a file behind, it is
-// listed and deleted like an object.
+// tempPrefix is the prefix of names of incomplete files. If a crash leaves such a file behind, it is listed and deleted
+// like an object.
 const tempPrefix = ".writing-"
 
-// folder is a bucket in a directory of the file system. The first part of a key is the name of a subdirectory, and the
-// second part is the name of a file in it.
+// directory is a bucket in a directory of the file system. The first part of a key is the name of a subdirectory, and
+// the second part is the name of a file in it.
 type folder struct{ root *os.Root }
 
 // OpenFolder returns a bucket in a directory. If create is set and the directory does not exist, OpenFolder creates the

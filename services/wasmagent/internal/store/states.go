@@ -28,8 +28,8 @@ const recentAge = 10 * time.Minute
 // name.
 type states struct{ objects.Bucket }
 
-// openStates opens the bucket url, or the directory folder if url is empty.
-func openStates(url, folder string) (states, error) {
+// openStates opens the bucket url, or the directory directory if url is empty.
+func openStates(url, dir string) (states, error) {
 	if url != "" {
 		bucket, err := objects.Open(url)
 		if err != nil {
@@ -37,7 +37,7 @@ func openStates(url, folder string) (states, error) {
 		}
 		return states{bucket}, nil
 	}
-	bucket, err := objects.OpenFolder(folder, true)
+	bucket, err := objects.OpenFolder(dir, true)
 	if err != nil {
 		return states{}, fmt.Errorf("open the folder of states: %w", err)
 	}

@@ -280,8 +280,8 @@ func TestCountUses_CountsAllOrNone(t *testing.T) {
 	})
 }
 
-// While a process holds the lease on a turn, AbandonedTurns does not return the agent to other processes, but they can
-// take over the turn. If the store is not shared, the next process finds the turn at once.
+// While a process has the lease on a turn, AbandonedTurns does not return the agent to other processes, but they can
+// take over the turn. If the store is not shared, the next process finds the turn immediately.
 func TestLease_HidesTurnUntilSeized(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, open func(string) *store.Store) {

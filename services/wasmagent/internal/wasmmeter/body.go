@@ -47,8 +47,8 @@ type flowMark struct {
 	cost        int64
 }
 
-// A chargePoint is a mark at which fuel is charged. A point with the op opReturn charges nothing. It is directly before
-// a return, and pushes the budget as the last result.
+// A chargePoint is a position in the code at which fuel is charged. A point with the op opReturn charges nothing. It is
+// directly before a return, and pushes the budget as the last result.
 type chargePoint struct {
 	flowMark
 	// checksFuel is true if the point checks whether the fuel is sufficient. savedLocals is the set of the locals that are

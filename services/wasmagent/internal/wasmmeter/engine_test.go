@@ -20,7 +20,7 @@ var (
 
 type engine struct {
 	wazero.Runtime
-	// each is the fuel per refill, most is the maximum fuel of all refills together, and granted is the fuel that was
+	// each is the fuel per refill. most is the maximum total fuel of all refills. granted is the fuel that has been
 	// granted so far.
 	each, most, granted int64
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // Generated programs compute the same results as plain modules, as metered modules, and in this test's interpreter. If
-// minSeparate is 0, the counted fuel must be exact. With the default, it must not be lower. The size of the refills
-// must make no difference.
+// minSeparate is 0, the counted fuel must be exact. With the default, it must not be lower. The refill size must not
+// change the results.
 func TestMetered_ComputesSameResults(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

@@ -1,7 +1,7 @@
 package wasmmeter
 
-// Bounds on a guest's module. They limit the time and memory for compiling a module. Without them, compiling a module
-// with 70 KB of locals and blocks took 125 s. The shipped guests use at most a tenth of each bound, except for nested
+// Limits for a guest's module. They limit the time and memory for compiling it. Without them, compiling a module with
+// 70 KB of locals and blocks took 125 s. The shipped guests reach at most a tenth of each limit, except for nested
 // blocks and the size of a body, because Go's compiler creates large functions with many blocks.
 const (
 	maxSize      = 16 << 20

@@ -2,8 +2,8 @@ package wasmmeter
 
 import "math/bits"
 
-// maxSavedLocals is the maximum number of locals that a function saves in globals while it calls the refill function,
-// and maxSavedPerKind is the maximum number of locals of each kind. Only the first locals of a function are saved.
+// maxSavedLocals is the maximum number of locals that a function saves in globals while it calls the refill function.
+// maxSavedPerKind is the maximum number of these locals for each kind. Only a function's first locals are saved.
 const maxSavedLocals, maxSavedPerKind = 64, 16
 
 // savedKinds contains the kinds of locals that are saved, and their zero values.

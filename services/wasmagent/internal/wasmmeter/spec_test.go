@@ -126,9 +126,9 @@ func engineTests(t *testing.T) string {
 	return filepath.Join(strings.TrimSpace(string(out)), "internal/integration_test/spectest")
 }
 
-// TestMetered_PassesSpecificationTests runs the test suite of WebAssembly 2.0 with metered modules. It checks that a
-// metered module computes what the specification requires, and that an invalid module is refused. Modules that use
-// features that guests may not use are skipped.
+// TestMetered_PassesSpecificationTests runs the WebAssembly 2.0 test suite with metered modules. A metered module must
+// compute the specified results, and an invalid module must be refused. The test skips modules with features that
+// guests may not use.
 func TestMetered_PassesSpecificationTests(t *testing.T) {
 	t.Parallel()
 	scripts, err := filepath.Glob(filepath.Join(engineTests(t), "v2/testdata/*.json"))

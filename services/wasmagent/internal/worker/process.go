@@ -35,7 +35,7 @@ type process struct {
 	pausing sync.Mutex
 
 	mu sync.Mutex
-	// programs is the set of digests of the programs that the worker has loaded.
+	// programs contains the digests of the programs that the worker has loaded.
 	programs map[string]bool
 }
 

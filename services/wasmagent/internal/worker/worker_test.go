@@ -262,7 +262,7 @@ func TestStep_EndsNextToEndlessSteps(t *testing.T) {
 	})
 }
 
-// Case W5. A module that takes too much time or memory to compile is refused, and so is a module that is not a guest.
+// Case W5. A module is refused if it takes too much time or memory to compile, or if it is not a guest.
 func TestCompile_RefusesModulesThatTakeTooMuch(t *testing.T) {
 	t.Parallel()
 	text := scriptModule(t)

@@ -1,5 +1,5 @@
 // Command npm-warm installs every npm package that the tests need into the user's cache, so that the tests run without
-// a network. It prints the folder of each set and the time of its install.
+// a network. It prints each set's directory and the duration of its install.
 package main
 
 import (

@@ -33,8 +33,8 @@ func (x aggregated) Rename(method string, raw []byte, others []jsonrpc.Edit) ([]
 	return editsOutside(names, others), err
 }
 
-// editsOutside returns the edits in names that are not inside an edit in others, because the edits in others remove the
-// bytes of their spans.
+// editsOutside returns the edits in names that are not inside an edit in others. The edits in others remove their
+// spans.
 func editsOutside(names, others []jsonrpc.Edit) []jsonrpc.Edit {
 	holes := slices.Clone(others)
 	slices.SortFunc(holes, func(a, b jsonrpc.Edit) int { return cmp.Compare(a.Span.Start, b.Span.Start) })
@@ -53,15 +53,15 @@ func (x aggregated) RenameRequest(req upstream.Request) ([]jsonrpc.Edit, error) 
 	return append(edits, names...), err
 }
 
-// Event removes the id of the event, because the events of different servers have no common order. Clients therefore
-// cannot resume the stream after an event.
+// Event removes the event's id, because events from different servers have no common order. So clients cannot resume
+// the stream after an event.
 func (aggregated) Event(e upstream.Event) upstream.Event {
 	e.ID, e.Retry = "", ""
 	return e
 }
 
 // Forwards excludes the acknowledgement of a subscription, because the gateway has sent its own. It also excludes
-// changes to the list of tools, because the client reads the gateway's own list.
+// changes to the tools list, because the client reads the gateway's own list.
 func (aggregated) Forwards(notification string) bool {
 	return notification != mcp.MethodAcknowledged && notification != mcp.MethodToolsChanged
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Names within elements that are removed from an answer must not be replaced.
+// The gateway removes an element from an answer. It must not replace names within that element.
 func TestRename_LeavesRemovedElementsOut(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -28,7 +28,8 @@ func TestRename_LeavesRemovedElementsOut(t *testing.T) {
 	})
 }
 
-// Case A4. A call is decided by the definition that the client was shown, even if the server now lists another one.
+// Case A4. Policy checks a call with the definition that the client has received, even if the server lists another one
+// now.
 func TestListedDigest_IsThatOfTheShownDefinition(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) { lists(g.Files(), tool("safe")) }, func(t *testing.T, c client) {
@@ -53,7 +54,7 @@ func TestListedDigest_IsThatOfTheShownDefinition(t *testing.T) {
 	})
 }
 
-// Case X9. A list does not make a hidden tool callable.
+// Case X9. A client cannot call a hidden tool even if a list has contained it.
 func TestListedDigest_HasNoHiddenTools(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -70,8 +71,8 @@ func TestListedDigest_HasNoHiddenTools(t *testing.T) {
 	})
 }
 
-// The stream of an answer is stored in the client's own session, because the client does not know the session with the
-// server.
+// The stream of an answer is stored in the client's own session, because the client does not know the member session
+// with the server.
 func TestResumable_IsTheSessionOfTheClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -98,8 +99,8 @@ func TestResumable_IsTheSessionOfTheClient(t *testing.T) {
 	})
 }
 
-// One stream has the messages of many servers. The gateway has acknowledged the subscription, and a message of another
-// subscription is not this one's.
+// One stream carries the messages of many servers, and the gateway itself acknowledges the subscription. Messages that
+// belong to another subscription are not forwarded.
 func TestSubscription_HasItsOwnMessagesOnly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -136,7 +137,7 @@ func TestSubscription_HasItsOwnMessagesOnly(t *testing.T) {
 	})
 }
 
-// A server that sends too many names for the gateway to replace affects its own answer only.
+// If a server sends too many names for the gateway to replace, only its own answer is refused.
 func TestRename_IsLimited(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {

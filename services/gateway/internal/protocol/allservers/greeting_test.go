@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// The gateway itself greets clients for all servers, so that no server is contacted before it is used.
+// The gateway itself answers initialize at the URL for all servers, so that it contacts no server before the server is
+// used.
 func TestGreeting_JoinsWhatTheServersOffer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -40,7 +41,8 @@ func TestGreeting_JoinsWhatTheServersOffer(t *testing.T) {
 	})
 }
 
-// A client that asks for a revision that the gateway does not speak is offered the newest one with sessions.
+// If a client requests a revision that the gateway does not support, the gateway offers the newest revision with
+// sessions.
 func TestGreeting_OffersARevisionThatTheGatewaySpeaks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -53,7 +55,8 @@ func TestGreeting_OffersARevisionThatTheGatewaySpeaks(t *testing.T) {
 	})
 }
 
-// A server that speaks both families is described by what it declares to clients of 2026-07-28.
+// A server supports revisions with and without sessions. The gateway describes it with what it declares to clients of
+// 2026-07-28.
 func TestGreeting_IsThatOfTheFamily(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -68,7 +71,7 @@ func TestGreeting_IsThatOfTheFamily(t *testing.T) {
 		}
 		g.Start()
 		modern := client{Gateway: g}
-		modern.call("files__safe") // the gateway learns that the server speaks 2026-07-28
+		modern.call("files__safe") // the gateway learns that the server supports 2026-07-28
 		time.Sleep(time.Minute)
 		if got := modern.list("server/discover"); !strings.Contains(got, `"capabilities":{"tools":{"listChanged":true}}`) {
 			t.Errorf("a client of 2026-07-28: %s", got)

@@ -10,10 +10,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// greeting is the answer to initialize of a server with tools, prompts and resources.
+// greeting is the result of initialize for a server with tools, prompts and resources.
 const greeting = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"prompts":{"listChanged":true},"resources":{"subscribe":true},"logging":{}},"serverInfo":{"name":"x","version":"1"},"instructions":"Mind."}`
 
-// newGateway returns a gateway that is not started yet, with the servers files and notes. Both speak revisions with
+// newGateway returns a gateway that is not started yet, with the servers files and notes. Both support revisions with
 // sessions, and policy denies no method.
 func newGateway(t *testing.T) *gatewaytest.Gateway {
 	t.Helper()
@@ -39,16 +39,16 @@ func startGateway(t *testing.T) *gatewaytest.Gateway {
 	return g
 }
 
-// client is a client at the URL of all servers.
+// client is a client at the URL for all servers.
 type client struct {
 	*gatewaytest.Gateway
 
-	// session is the header of a client of the revisions with sessions; nil for a client of 2026-07-28.
+	// session contains the session header. It is nil for a client of 2026-07-28.
 	session http.Header
 }
 
-// message returns a request. name is the name in the headers of 2026-07-28, and params are members of the params; both
-// may be empty.
+// message returns a request. name is the name in the headers of 2026-07-28, and params contains members of the params.
+// Both may be empty.
 func (c client) message(method, name, params string) gatewaytest.Message {
 	if c.session == nil {
 		return gatewaytest.Modern(method, name, params).To("")
@@ -60,20 +60,19 @@ func (c client) do(method, name, params string) gatewaytest.Reply {
 	return c.Do(c.message(method, name, params))
 }
 
-// call calls a tool without arguments.
 func (c client) call(tool string) gatewaytest.Reply {
 	return c.do("tools/call", tool, `"name":"`+tool+`"`)
 }
 
-// list returns the answer to a request without params.
+// list sends a request without params and returns the response.
 func (c client) list(method string) string { return c.do(method, "", "").Text }
 
-// connect returns a client of the revisions with sessions that has all capabilities.
+// connect returns a client of a revision with sessions that declares all capabilities.
 func connect(g *gatewaytest.Gateway) client {
 	return client{g, g.ConnectAs(gatewaytest.Message{Body: gatewaytest.InitializeAll})}
 }
 
-// forEachFamily calls story in a subtest for a client of each family of revisions.
+// forEachFamily runs story in a subtest for a client of 2026-07-28 and for one of a revision with sessions.
 func forEachFamily(t *testing.T, prepare func(*gatewaytest.Gateway), story func(t *testing.T, c client)) {
 	t.Helper()
 	for name, modern := range map[string]bool{"with sessions": false, "2026-07-28": true} {
@@ -93,10 +92,9 @@ func forEachFamily(t *testing.T, prepare func(*gatewaytest.Gateway), story func(
 	}
 }
 
-// asIs changes nothing.
 func asIs(*gatewaytest.Gateway) {}
 
-// lists makes a server answer the gateway's own tools/list with these tools.
+// lists sets the tools that a server lists in the gateway's own sessions.
 func lists(s *gatewaytest.Server, tools string) {
 	own := s.Discovery
 	s.Discovery = func(r upstream.Request) (upstream.Answer, error) {
@@ -107,10 +105,9 @@ func lists(s *gatewaytest.Server, tools string) {
 	}
 }
 
-// tool returns the definition of a tool.
 func tool(name string) string { return `{"name":"` + name + `","inputSchema":{"type":"object"}}` }
 
-// resultOf returns the members of the result in a response.
+// resultOf returns the members of a response's result.
 func resultOf(response string) string {
 	_, result, _ := strings.Cut(response, `"result":{`)
 	return strings.TrimPrefix(strings.TrimSuffix(result, "}}"), `"resultType":"complete","ttlMs":0,"cacheScope":"private",`)

@@ -27,10 +27,10 @@ import (
 )
 
 const (
-	// DiscoveryTimeout is the maximum time for which a list waits for the discovery of servers that were never discovered,
-	// or whose last discovery is outdated.
+	// DiscoveryTimeout is the maximum time for which a list waits until servers are discovered that were never discovered
+	// or have an outdated discovery.
 	DiscoveryTimeout = 3 * time.Second
-	// maxGreeting is the maximum size of a server's answer to initialize that is used for all servers, in bytes.
+	// maxGreeting is the maximum size of a server's answer to initialize for use at the URL for all servers, in bytes.
 	maxGreeting = 256 << 10
 	// gatherTimeout is the maximum time for one server to return all pages of a list. At most maxGatheredPages pages are
 	// read.
@@ -44,7 +44,7 @@ const (
 	elementOverhead = 64
 )
 
-// Accessible is a server on which policy may allow calls of the caller.
+// Accessible is a server that policy may allow the caller to call.
 type Accessible struct {
 	Member
 
@@ -60,8 +60,8 @@ type Accessible struct {
 	unrecorded bool
 }
 
-// Accessible returns the servers on which policy may allow calls of the caller, sorted by name. It waits at most 3 s
-// for servers that were never discovered.
+// Accessible returns the servers that policy may allow the caller to call, sorted by name. It waits at most 3 s for
+// servers that were never discovered.
 func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 	if err := x.Slot.Admit(ctx); err != nil {
 		return nil, dispatch.NotAdmitted(err)
@@ -80,7 +80,7 @@ func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 		if !s.Allowed.MayCall {
 			continue
 		}
-		// For other methods the gateway sends a request to the server, and counts that request.
+		// For other methods the gateway sends a request to the server and counts that request.
 		if aggregate.FieldOf(x.Message.Method) == "" {
 			if refused := x.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: server, Method: x.Message.Method}); refused != nil {
 				return nil, refused
@@ -93,8 +93,8 @@ func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 	return out, nil
 }
 
-// discover sets Found to the gateway's discovery of the server. It does not start a program that is not running. If the
-// server does not answer now, its last discovery is used, because calls to the server report the problem.
+// discover sets Found to the gateway's discovery of the server. It does not start a stdio server that is not running.
+// If the server does not answer now, its last discovery is used, because calls to the server report the problem.
 func (s *Accessible) discover(ctx context.Context) {
 	s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // remains set if the discovery panics
 	var err error
@@ -122,7 +122,7 @@ func (s *Accessible) discover(ctx context.Context) {
 	}
 }
 
-// listTools answers tools/list with the tools that the caller may see in the gateway's own lists of all servers. It
+// listTools answers tools/list with the tools that the caller may see, from the gateway's own lists of all servers. It
 // opens no sessions with servers.
 func (x All) listTools(ctx context.Context) dispatch.Response {
 	if x.Message.Cursor != "" {
@@ -151,7 +151,7 @@ func (x All) listTools(ctx context.Context) dispatch.Response {
 	return x.joinLists("tools", parts)
 }
 
-// noCursor returns the refusal of a request with a cursor. Lists of all servers have only one page.
+// noCursor returns the refusal for a request with a cursor. At the URL for all servers, lists have only one page.
 func noCursor() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "the cursor was not given in this session."}
 }
@@ -208,8 +208,8 @@ func keepElements(raw []byte, array jsonrpc.Span) []jsonrpc.Edit {
 	return []jsonrpc.Edit{{Span: jsonrpc.Span{End: array.Start + 1}}, {Span: jsonrpc.Span{Start: array.End - 1, End: len(raw)}}}
 }
 
-// gatherList answers a request for a list whose method needs a rule. It requests the list, on behalf of the caller,
-// from each server that declares the capability. It omits servers whose rules do not allow the list.
+// gatherList answers a request for a list if the list's method needs a rule. It requests the list, on behalf of the
+// caller, from each server that declares the capability. It omits servers on which no rule allows the list.
 func (x All) gatherList(ctx context.Context) dispatch.Response {
 	var params struct {
 		Cursor jsontext.Value `json:"cursor"`
@@ -273,8 +273,8 @@ func isDenial(code commonv1.Code) bool {
 	}
 }
 
-// gatherPages requests the server's list page by page, each page as a request of the caller. It adds the size of the
-// elements to size, which is the total size for all servers in bytes.
+// gatherPages requests the server's list page by page, on behalf of the caller. It adds the size of the elements to
+// size, the total size for all servers in bytes.
 func (s *Accessible) gatherPages(ctx context.Context, field string, size *atomic.Int64) *refusal.Refusal {
 	ctx, cancel := context.WithTimeout(ctx, gatherTimeout)
 	defer cancel()
@@ -316,8 +316,8 @@ func (s *Accessible) gatherPages(ctx context.Context, field string, size *atomic
 	return s.unreadableList(field, commonv1.Code_CODE_BODY_TOO_LARGE, fmt.Sprintf("it has more than %d pages", maxGatheredPages))
 }
 
-// requestPage requests one page of the server's list, and returns the server's answer. A request that is not answered
-// before the deadline of the whole list is refused as a timeout, whichever timer has ended it.
+// requestPage requests one page of the server's list and returns the server's answer. If the request is not answered
+// before the whole list's deadline, it is refused as a timeout, whichever timer has ended it.
 func (s *Accessible) requestPage(ctx context.Context, deadline time.Time) ([]byte, *refusal.Refusal) {
 	late := &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_TIMEOUT}
 	if s.Timeout = min(s.Timeout, time.Until(deadline)); s.Timeout <= 0 || ctx.Err() != nil {
@@ -331,7 +331,7 @@ func (s *Accessible) requestPage(ctx context.Context, deadline time.Time) ([]byt
 	return response.Joined, response.Refusal
 }
 
-// addElements adds elements to the server's part. It returns false if they do not fit.
+// addElements adds elements to the server's part of the list. It returns false if they do not fit.
 func (s *Accessible) addElements(items []jsontext.Value, size *atomic.Int64) bool {
 	for _, item := range items {
 		more := len(item) + elementOverhead
@@ -345,7 +345,7 @@ func (s *Accessible) addElements(items []jsontext.Value, size *atomic.Int64) boo
 	return true
 }
 
-// joinLists answers with one list that contains the parts of all servers.
+// joinLists answers with one list that contains all servers' parts.
 func (x All) joinLists(field string, parts []*aggregate.Part) dispatch.Response {
 	members := ""
 	if x.ResultType != "" {

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// checkResult reports an error if the response does not have these members of the result.
+// checkResult reports an error unless the response's result has exactly these members.
 func checkResult(t *testing.T, name, response, want string) {
 	t.Helper()
 	if diff := cmp.Diff(want, resultOf(response)); diff != "" {
@@ -28,8 +28,8 @@ func checkResult(t *testing.T, name, response, want string) {
 	}
 }
 
-// The list of tools is made from the gateway's own lists. It has what the caller may see, under combined names and with
-// titles that name the server.
+// The tools list is made from the gateway's own lists. It contains the tools that the caller may see, with combined
+// names and with titles that contain the server's name.
 func TestListTools_JoinsWhatTheCallerMaySee(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -46,13 +46,13 @@ func TestListTools_JoinsWhatTheCallerMaySee(t *testing.T) {
 				t.Errorf("the list of another family: %s", text)
 			}
 		}
-		if passed := c.Passed(); passed["tools/list"] != 2*3 { // one for the message, and one for each server
+		if passed := c.Passed(); passed["tools/list"] != 2*3 { // one for the message and one for each server
 			t.Errorf("counted are %v", passed)
 		}
 	})
 }
 
-// A message that needs no rule must be small.
+// A message that needs no rule is refused if it is large.
 func TestListTools_RefusesALargeRequest(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, asIs, func(t *testing.T, c client) {
@@ -88,7 +88,7 @@ func TestListTools_HasOnePage(t *testing.T) {
 	})
 }
 
-// Elements that a strict client would refuse are named instead, unless they are hidden from the caller.
+// The list omits elements that a strict client would reject, and names them unless they are hidden from the caller.
 func TestListTools_NamesWhatIsLeftOut(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -105,7 +105,7 @@ func TestListTools_NamesServersThatCannotBeListed(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		discovery func(upstream.Request) (upstream.Answer, error)
-		failed    error // of the catalog
+		failed    error // the catalog's error
 		want      string
 		most      time.Duration
 	}{
@@ -134,7 +134,7 @@ func TestListTools_NamesServersThatCannotBeListed(t *testing.T) {
 				if took := time.Since(begin); took > tt.most {
 					t.Errorf("the list took %v", took)
 				}
-				time.Sleep(time.Hour) // until the hanging request has ended
+				time.Sleep(time.Hour) // longer than the hanging request
 			})
 		})
 	}
@@ -150,7 +150,7 @@ func TestListTools_NamesServersThatCannotBeListed(t *testing.T) {
 	})
 }
 
-// A program is not started only to list it again.
+// The gateway does not start a stdio server only to list it again.
 func TestListTools_StartsNoProgram(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -177,7 +177,7 @@ func TestListTools_StartsNoProgram(t *testing.T) {
 	})
 }
 
-// The gateway's own tool is listed once a visible tool needs an approval.
+// The list contains the gateway's own tool after a visible tool needs an approval.
 func TestListTools_HasTheWaitToolIfACallMayWait(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -217,7 +217,7 @@ func TestListTools_FilterThatFailsNamesTheServer(t *testing.T) {
 	})
 }
 
-// pages makes a server list prompts in pages. The text of a page is the result without the cursor.
+// pages makes a server list prompts in pages. Each of texts is the result on a page without its cursor.
 func pages(s *gatewaytest.Server, next func(page int) string, texts ...string) {
 	s.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 		at := 0
@@ -234,7 +234,8 @@ func pages(s *gatewaytest.Server, next func(page int) string, texts ...string) {
 	}
 }
 
-// A list that needs a rule is requested from each server page by page, as requests of the caller.
+// If a list's method needs a rule, the gateway requests the list from each server page by page, on behalf of the
+// caller.
 func TestGather_JoinsAllPages(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -274,7 +275,7 @@ func TestGather_AsksOnlyServersThatOfferTheList(t *testing.T) {
 	})
 }
 
-// A list that policy denies is not a fault of its server.
+// If policy denies a list, the server is omitted and not reported as faulty.
 func TestGather_OmitsServersThatPolicyDenies(t *testing.T) {
 	t.Parallel()
 	for _, code := range []commonv1.Code{commonv1.Code_CODE_DENIED_BY_RULE, commonv1.Code_CODE_DENIED_BY_DEFAULT, commonv1.Code_CODE_METHOD_DENIED} {
@@ -326,7 +327,7 @@ func TestGather_NamesServersWhoseListCannotBeRead(t *testing.T) {
 	}
 }
 
-// A list is complete within a time limit, and a server that was too slow is named.
+// A list is complete within a time limit. It names a server that was too slow.
 func TestGather_EndsInTime(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -358,7 +359,7 @@ func TestGather_RefusesAnswersToRequests(t *testing.T) {
 	})
 }
 
-// A client learns that the outcome of one of the requests is not on record.
+// The client is informed if the outcome of one of the requests is not recorded.
 func TestGather_ReportsUnrecordedOutcomes(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -375,7 +376,7 @@ func TestGather_ReportsUnrecordedOutcomes(t *testing.T) {
 	})
 }
 
-// What a server sends before its list reaches no client, because the client has asked for one list.
+// Messages that a server sends before its list are not forwarded, because the client has requested only one list.
 func TestGather_ServerCannotSendRequestsMeanwhile(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -398,7 +399,7 @@ func TestGather_ServerCannotSendRequestsMeanwhile(t *testing.T) {
 	})
 }
 
-// A panic while one server is asked does not concern the others.
+// A panic during the request to one server does not affect the requests to the others.
 func TestGather_PanicNamesTheServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -412,7 +413,7 @@ func TestGather_PanicNamesTheServer(t *testing.T) {
 	})
 }
 
-// Case X4. The list of tools counts as one message, and as one more for each server.
+// Case X4. A request for the tools list counts as one message, plus one for each server.
 func TestLists_AreCountedForEachServer(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, asIs, func(t *testing.T, c client) {

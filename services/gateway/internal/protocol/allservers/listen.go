@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// MinRelistenDelay is the delay after which an ended stream of a server is reopened for the first time.
+	// MinRelistenDelay is the delay before a server's ended stream is reopened for the first time.
 	MinRelistenDelay = time.Second
 	// MaxRelistenDelay is the maximum delay. The delay doubles after each attempt.
 	MaxRelistenDelay = time.Minute
 )
 
-// Listen forwards the messages from the servers of the session, until ctx or the client's stream ends. It also notifies
-// the client of changes to lists.
+// Listen forwards the messages from the session's servers until ctx or the client's stream ends. It also notifies the
+// client of changes to lists.
 func (x All) Listen(ctx context.Context) dispatch.Response {
 	out := x.NewRelay()
 	ctx, cancel := context.WithCancel(ctx)
@@ -32,7 +32,7 @@ func (x All) Listen(ctx context.Context) dispatch.Response {
 	defer cancel()
 	out.Open()
 	all.Go(func() { out.KeepOpen(ctx, cancel) })
-	// A client that has not read a list yet is notified of changes from now on.
+	// A client that has not read a list yet is notified of changes that happen after this.
 	x.Session.Members.SetListState(cmp.Or(x.Session.Members.SetListState(""), x.ListState(ctx)))
 	tick := time.NewTicker(dispatch.KeepAliveInterval) // policy may have changed
 	defer tick.Stop()
@@ -91,7 +91,7 @@ func (x All) ListState(ctx context.Context) string {
 	return aggregate.State(servers)
 }
 
-// Go runs do in a goroutine and logs a panic of do. net/http recovers only panics in the goroutines of requests.
+// Go runs do in a goroutine and logs its panics. net/http recovers only panics in the goroutines of requests.
 func (x All) Go(all *sync.WaitGroup, do func()) {
 	all.Go(func() {
 		defer func() {
@@ -103,8 +103,8 @@ func (x All) Go(all *sync.WaitGroup, do func()) {
 	})
 }
 
-// listen forwards the messages from one server to the client's stream. It reopens the server's stream when the stream
-// has ended.
+// listen forwards the messages from one server to the client's stream. It reopens the server's stream after it has
+// ended.
 func (x Member) listen(ctx context.Context, end context.CancelFunc, id string) {
 	sess, ctx, done, err := x.Sessions.Listen(ctx, id, protocol.SessionKey(x.Caller, x.ServerName), true)
 	if err != nil {
@@ -126,7 +126,7 @@ func (x Member) listen(ctx context.Context, end context.CancelFunc, id string) {
 	}
 }
 
-// listenOnce forwards one stream of the server. It calls passed after each event, and end if the client has
+// listenOnce forwards one of the server's streams. It calls passed after each event, and end if the client has
 // disconnected.
 func (x Member) listenOnce(ctx context.Context, out *dispatch.Relay, passed func(), end context.CancelFunc) (err error) {
 	if !x.MayReceive(ctx) {

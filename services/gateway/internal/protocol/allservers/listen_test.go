@@ -22,7 +22,7 @@ func (c client) listen() *gatewaytest.Stream {
 	return c.Listen(gatewaytest.Message{}.In(c.session), http.MethodGet)
 }
 
-// messages returns the messages of a stream that have arrived.
+// messages returns the messages that have arrived on a stream.
 func messages(s *gatewaytest.Stream) (out []string) {
 	synctest.Wait()
 	for _, line := range s.Lines() {
@@ -33,7 +33,7 @@ func messages(s *gatewaytest.Stream) (out []string) {
 	return out
 }
 
-// say makes the server send what is sent to the returned channel on each stream.
+// say returns a channel. The server sends each event from the channel on its streams.
 func say(s *gatewaytest.Server) chan<- upstream.Event {
 	events := make(chan upstream.Event)
 	s.Listen = func(ctx context.Context, to upstream.Listener) error {
@@ -52,8 +52,8 @@ func say(s *gatewaytest.Server) chan<- upstream.Event {
 	return events
 }
 
-// Case T4. The joined stream has the messages of the servers that the session has used, under combined names and without
-// the servers' event ids.
+// Case T4. The joined stream contains the messages of the servers that the session has used, with combined names and
+// without the servers' event ids.
 func TestListen_JoinsTheStreamsOfUsedServers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestListen_JoinsTheStreamsOfUsedServers(t *testing.T) {
 		c.call("notes__safe")
 		files <- upstream.Event{ID: "e1", Retry: "5", Message: []byte(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b"}}`)}
 		synctest.Wait()
-		files <- upstream.Event{ID: "e2", Message: []byte(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)} // the gateway sends its own
+		files <- upstream.Event{ID: "e2", Message: []byte(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)} // the gateway sends its own notification instead
 		notes <- upstream.Event{Message: []byte(`{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`)}
 		want := []string{
 			`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"mcp.files+a:b"}}`, `{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`,
@@ -88,7 +88,7 @@ func TestListen_JoinsTheStreamsOfUsedServers(t *testing.T) {
 	})
 }
 
-// The client is notified of a list that has changed since it was last notified or has read the list.
+// The client is notified of a list that has changed since the last notification or since the client has read the list.
 func TestListen_NotifiesOfListsThatHaveChanged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestListen_NotifiesOfListsThatHaveChanged(t *testing.T) {
 	})
 }
 
-// A client must not learn what changes on a server that it may not use.
+// A client is not notified of changes on a server that it may not use.
 func TestListen_HidesChangesOfServersOutOfReach(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestListen_HidesChangesOfServersOutOfReach(t *testing.T) {
 	})
 }
 
-// A change between the list and the stream must not be lost.
+// A list changes after the client has read it and before it opens the stream. The client is still notified.
 func TestListen_NotifiesOfWhatChangedBeforeTheStream(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -175,12 +175,13 @@ func TestListen_NotifiesOfWhatChangedBeforeTheStream(t *testing.T) {
 	}
 }
 
-// A stream that ends is opened again, less and less often until a message comes. A server without streams is asked once.
+// If a server's stream ends, the gateway opens it again, at increasing intervals until a message arrives. It requests a
+// stream only once from a server that has none.
 func TestListen_ReopensStreamsThatEnd(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		listen func(n int, to upstream.Listener) error
-		want   []time.Duration // after the first stream, in a little more than two minutes
+		want   []time.Duration // times after the first stream, in slightly more than two minutes
 	}{
 		"it has none":  {func(int, upstream.Listener) error { return upstream.ErrNoStream }, nil},
 		"it ends each": {func(int, upstream.Listener) error { return upstream.ErrNoAnswer }, []time.Duration{1, 3, 7, 15, 31, 63, 123}},
@@ -248,8 +249,8 @@ func TestListen_OpensNoStreamOfAServerOutOfReach(t *testing.T) {
 	})
 }
 
-// A call that is denied does not contact its server, and the stream does not contact it either. The server's stream is
-// opened once the server is used.
+// Neither a denied call nor the client's stream contacts the server. The gateway opens the server's stream after the
+// server is used.
 func TestListen_OpensNoSessionWithAServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -275,8 +276,8 @@ func TestListen_OpensNoSessionWithAServer(t *testing.T) {
 	})
 }
 
-// A server that is used while the stream is open joins it. A member session that has not been used with its server has
-// no stream.
+// A server that is used while the client's stream is open joins the stream. A member session that has not been used
+// with its server has no stream.
 func TestListen_OpensStreamsOfServersAsTheyAreUsed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

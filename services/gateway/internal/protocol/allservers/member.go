@@ -32,8 +32,8 @@ func (x Member) Begin(ctx context.Context) (release func(), refused *refusal.Ref
 	return func() { done(); slot.End() }, nil
 }
 
-// joinSession assigns the message to the member session with its server. If there is none yet, it creates one. The
-// session with the server itself is opened with the first request.
+// joinSession assigns the message to the member session with its server, and creates the member session if there is
+// none. The session with the server itself is opened by the first request.
 func (x Member) joinSession(ctx context.Context) (done func(), refused *refusal.Refusal) {
 	key := protocol.SessionKey(x.Caller, x.ServerName)
 	use := func(id string) error {
@@ -67,8 +67,8 @@ func (x Member) joinSession(ctx context.Context) (done func(), refused *refusal.
 	}
 }
 
-// newMember returns a new member session of the aggregate session. Records contain the digest of the aggregate session
-// instead of the digest of the member session.
+// newMember returns a new member session of the aggregate session. Records contain the aggregate session's digest
+// instead of the member session's.
 func (x Member) newMember(key session.Key, access visibility.Access) *session.Session {
 	parent := x.Aggregate
 	id, _ := session.NewID()

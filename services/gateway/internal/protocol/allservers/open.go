@@ -28,7 +28,7 @@ type initializeResponse struct {
 	} `json:"result"`
 }
 
-// Open opens an aggregate session. It contacts no server, because servers are contacted when they are used.
+// Open opens an aggregate session. It does not contact the servers, which are contacted when they are used.
 func (x All) Open(ctx context.Context) dispatch.Response {
 	done, err := x.Sessions.BeginOpen(x.Slot.Owner.Accounts)
 	if err != nil {
@@ -65,7 +65,7 @@ func (x All) newSession(version string) *session.Session {
 }
 
 // SharedAbilities returns the client's capabilities that all servers may use. It excludes the context in sampling,
-// because that context would show a model the messages of other servers.
+// because the context would show a model the messages of other servers.
 func (x All) SharedAbilities() []mcp.Ability {
 	out := x.Abilities()
 	for i, a := range out {

@@ -1,7 +1,7 @@
-// Package allservers answers messages at /mcp, the URL of all servers, at which the servers appear as one server. A
+// Package allservers answers messages at /mcp, the URL for all servers, where the servers appear as one server. A
 // message names its server in a prefix of the names of tools, prompts and resources. The message is rewritten with the
-// server's own names, and handled as a message to that server, in a member session that belongs to the client's
-// session. Lists of all servers are joined.
+// server's own names, and handled as a message to that server, in a member session of the client's session. The
+// servers' lists are joined.
 package allservers
 
 import (
@@ -23,13 +23,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// All is a message to the URL of all servers.
+// All is a message to the URL for all servers.
 type All struct{ *protocol.Request }
 
 // New returns the request as a message to all servers.
 func New(x *protocol.Request) All { return All{Request: x} }
 
-// Member is a message to the URL of all servers, in the form in which it is sent to one of the servers.
+// Member is a message to the URL for all servers, in the form in which it is sent to one of the servers.
 type Member struct{ *protocol.Request }
 
 // Route handles a message to all servers.
@@ -44,7 +44,7 @@ func (x All) Route(ctx context.Context) dispatch.Response {
 	return x.Answer(ctx)
 }
 
-// Answer answers a request, or sends it to the server that it names.
+// Answer answers a request itself, or sends it to the server that the request names.
 func (x All) Answer(ctx context.Context) dispatch.Response {
 	do := x.ownAnswer()
 	if do == nil {
@@ -96,7 +96,7 @@ func (x All) sendToServer(ctx context.Context) dispatch.Response {
 	return member.Protocol.Route(ctx)
 }
 
-// resolveTarget returns the server that the request names, and the edits that replace the combined names by the
+// resolveTarget returns the server that the request names, and the edits that replace the combined names with the
 // server's own names.
 func (x All) resolveTarget(ctx context.Context) (server string, edits []jsonrpc.Edit, why *refusal.Refusal) {
 	server, edits, err := aggregate.ResolveTarget(x.Message.Method, x.Message.Raw)
@@ -168,8 +168,8 @@ func (x All) rewriteFor(server string, edits ...jsonrpc.Edit) (Member, *refusal.
 	return member, nil
 }
 
-// respond sends a client's answer to the server of the request. If no request waits for the answer, the answer is
-// dropped.
+// respond sends a client's response to the server that has sent the request. If no request waits for the response, it
+// is dropped.
 func (x All) respond(ctx context.Context) dispatch.Response {
 	server, id, ok := aggregate.SplitID(x.ID())
 	if _, configured := x.Servers[server]; ok && configured {

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// A request that names no server, or more than one, reaches no server. The refusal says how servers are named.
+// A request that names no server, or more than one, is sent to no server. The refusal describes how to name a server.
 func TestRoute_RefusesRequestsThatNameNoServer(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -61,7 +61,7 @@ func TestRoute_RefusesRequestsThatNameNoServer(t *testing.T) {
 	})
 }
 
-// Case X9. A hidden server is refused in the same words as an absent one.
+// Case X9. The refusal for a hidden server equals the refusal for an absent one.
 func TestRoute_HiddenServerIsAnsweredLikeAnAbsentOne(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -85,7 +85,8 @@ func TestRoute_HiddenServerIsAnsweredLikeAnAbsentOne(t *testing.T) {
 	})
 }
 
-// The server gets the client's bytes, in which only the combined names are replaced. Its answer gets combined names.
+// The server receives the client's bytes, in which only the combined names are replaced. The client receives the answer
+// with combined names.
 func TestRoute_SendsARequestToTheServerThatItNames(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, asIs, func(t *testing.T, c client) {
@@ -116,7 +117,7 @@ func TestRoute_SendsARequestToTheServerThatItNames(t *testing.T) {
 	})
 }
 
-// A tool whose name model APIs would not accept has an alias, which must mean one tool only.
+// If model APIs would not accept a tool's name, the tool has an alias. An alias must refer to one tool only.
 func TestRoute_ResolvesAliases(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -134,8 +135,8 @@ func TestRoute_ResolvesAliases(t *testing.T) {
 		if sent := c.Files().Requests(); len(sent) != 1 || !strings.Contains(sent[0], `"name":"a.b"`) {
 			t.Errorf("the server got %q", sent)
 		}
-		lists(c.Files(), tool("a.b")+","+tool(strings.TrimPrefix(alias, "files__"))) // another tool takes the name
-		time.Sleep(10 * time.Minute)                                                 // the list is old, so that it is read again
+		lists(c.Files(), tool("a.b")+","+tool(strings.TrimPrefix(alias, "files__"))) // another tool is named like the alias
+		time.Sleep(10 * time.Minute)                                                 // the list is outdated and is read again
 		c.list("tools/list")
 		if got := c.call(alias); got.Code() != "tool_unknown" || len(c.Files().Requests()) != 1 {
 			t.Errorf("a call by an alias that means two tools: %s", got.Text)
@@ -143,7 +144,7 @@ func TestRoute_ResolvesAliases(t *testing.T) {
 	})
 }
 
-// At the URL of all servers ids may be longer than a server accepts, because they may contain the server's name.
+// At the URL for all servers, an id may be longer than a server accepts, because it may contain the server's name.
 func TestRoute_RewrittenMessagesAreParsedAsStrictly(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, asIs, func(t *testing.T, c client) {
@@ -176,7 +177,7 @@ func TestRoute_ServersRequestsAreLimitedOneByOne(t *testing.T) {
 		if got := c.call("notes__safe"); got.Code() != "" {
 			t.Errorf("a call of notes: %d %s", got.Status, got.Text)
 		}
-		for range 256 - 1 { // the message itself is a request in flight, and so is the one to the server
+		for range 256 - 1 { // the message itself and the message to the server are also requests in flight
 			slot, err := c.MCP.InFlight.Begin(gatewaytest.Caller("ana").Principal, "files")
 			if err != nil {
 				t.Fatal(err)
@@ -192,7 +193,7 @@ func TestRoute_ServersRequestsAreLimitedOneByOne(t *testing.T) {
 func TestRoute_IsRefusedWithoutPolicy(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, asIs, func(t *testing.T, c client) {
-		c.call("files__safe") // the revisions of the server are known
+		c.call("files__safe") // makes the server's revisions known
 		c.Policy.Change(func() { c.Policy.Access = nil })
 		for _, got := range []gatewaytest.Reply{c.call("files__safe"), c.do("tools/list", "", ""), c.do("prompts/list", "", "")} {
 			if got.Code() != "policy_unavailable" {
@@ -212,7 +213,7 @@ func TestRoute_IsRefusedWithoutPolicy(t *testing.T) {
 	})
 }
 
-// Each caller has member sessions of its own, one for each server. They end with the aggregate session.
+// Each client has its own member session for each server. The member sessions end with the aggregate session.
 func TestMembers_BelongToOneClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -231,7 +232,7 @@ func TestMembers_BelongToOneClient(t *testing.T) {
 			digests[r.Session]++
 		}
 		for _, state := range g.Sessions.List(gatewaytest.Tenant) {
-			if state.Members != nil && digests[state.Digest] != 2 { // records name the session of the client
+			if state.Members != nil && digests[state.Digest] != 2 { // records contain the client's session
 				t.Errorf("the sessions on record are %v", digests)
 			}
 		}
@@ -251,7 +252,7 @@ func TestMembers_BelongToOneClient(t *testing.T) {
 	})
 }
 
-// A message that gets no member session is no longer in flight.
+// A message that gets no member session no longer counts as in flight.
 func TestMembers_RefusedMessagesAreNotInFlight(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -259,7 +260,7 @@ func TestMembers_RefusedMessagesAreNotInFlight(t *testing.T) {
 		c := connect(g)
 		answered := 0
 		g.Policy.AccessOf = func(string) *policyv1.CheckServerResponse {
-			if answered++; answered%2 == 0 { // the server is found, and then policy does not answer
+			if answered++; answered%2 == 0 { // policy answers the first request, which finds the server, but not the second
 				return nil
 			}
 			return g.Policy.Access
@@ -271,13 +272,13 @@ func TestMembers_RefusedMessagesAreNotInFlight(t *testing.T) {
 			}
 		}
 		g.Policy.AccessOf = nil
-		if got := c.call("files__safe"); got.Code() != "" || refused < 300 { // more than may be in flight to a server
+		if got := c.call("files__safe"); got.Code() != "" || refused < 300 { // more requests than may be in flight to a server
 			t.Errorf("after %d refusals: %s", refused, got.Text)
 		}
 	})
 }
 
-// The gateway's own tool runs in the session of the client, which can cancel it.
+// The gateway's own tool runs in the client's session, and the client can cancel it.
 func TestNotification_CancelsTheWaitForAnApproval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -297,7 +298,8 @@ func TestNotification_CancelsTheWaitForAnApproval(t *testing.T) {
 	})
 }
 
-// Changed roots concern only servers that may ask for them. For the others the notification is not a refused one.
+// The notification that roots have changed is sent only to servers that may request roots. For other servers it is not
+// recorded as refused.
 func TestNotification_OfRootsReachesServersThatMayAsk(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -320,7 +322,7 @@ func TestNotification_OfRootsReachesServersThatMayAsk(t *testing.T) {
 	})
 }
 
-// A response reaches the server that has sent the request. All other responses are dropped, and counted.
+// A response is sent to the server that has sent the request. All other responses are dropped and counted.
 func TestResponse_ReachesTheServerThatHasAsked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -328,7 +330,7 @@ func TestResponse_ReachesTheServerThatHasAsked(t *testing.T) {
 		for _, s := range g.Servers {
 			s.Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 				events([]byte(`{"jsonrpc":"2.0","id":3,"method":"roots/list"}`))
-				s.Notified(2) // notifications/initialized, and the response
+				s.Notified(2) // notifications/initialized and the response
 				return gatewaytest.Result(r, `{"content":[]}`), nil
 			}
 		}
@@ -435,7 +437,8 @@ func TestNotification_ThatNoServerMayGetIsRefused(t *testing.T) {
 	})
 }
 
-// The context in sampling would contain what other servers have sent.
+// The gateway does not offer servers the context in sampling requests, because it would contain other servers'
+// messages.
 func TestMembers_AreNotOfferedTheContextOfAllServers(t *testing.T) {
 	t.Parallel()
 	for name, modern := range map[string]bool{"with sessions": false, "2026-07-28": true} {

@@ -14,8 +14,8 @@ const (
 	ping        = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 )
 
-// forEachAddress calls story in a subtest for the URL of one server and for the URL of all servers. prefix is the
-// prefix of the names of the server's tools at the URL.
+// forEachAddress runs story in a subtest for the URL for one server and for the URL for all servers. prefix is the
+// prefix of the server's tool names at the URL.
 func forEachAddress(t *testing.T, story func(t *testing.T, server, prefix string)) {
 	t.Helper()
 	for name, at := range map[string][2]string{"one server": {"files", ""}, "all servers": {"", "files__"}} {
@@ -26,7 +26,7 @@ func forEachAddress(t *testing.T, story func(t *testing.T, server, prefix string
 	}
 }
 
-// initialize returns the initialize request of a client of this revision with these capabilities.
+// initialize returns an initialize request with this revision and these capabilities.
 func initialize(server, version, capabilities string) gatewaytest.Message {
 	return gatewaytest.Message{
 		Server: server,
@@ -34,12 +34,11 @@ func initialize(server, version, capabilities string) gatewaytest.Message {
 	}
 }
 
-// message returns a message in a session.
 func message(server, body string, session http.Header) gatewaytest.Message {
 	return gatewaytest.Message{Server: server, Body: body}.In(session)
 }
 
-// declared returns the capabilities that a server has received in an initialize request.
+// declared returns the capabilities in an initialize request that a server has received.
 func declared(request string) string {
 	_, rest, _ := strings.Cut(request, `"capabilities":`)
 	capabilities, _, _ := strings.Cut(rest, `,"clientInfo"`)

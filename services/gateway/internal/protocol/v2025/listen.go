@@ -71,8 +71,8 @@ func (x Message) Listen(method string) (resp dispatch.Response, exists bool) {
 	return x.endpoint().listen(ctx, after)
 }
 
-// resumeAnswer continues the stream of an answer after the event with the id after, until the answer. Policy has
-// already evaluated these messages for the session, so they are sent again without an evaluation.
+// resumeAnswer continues an answer's stream after the event with the id after, up to the answer. Policy has already
+// evaluated these messages for the session, so they are sent again without an evaluation.
 func (x Message) resumeAnswer(after string, release func()) dispatch.Response {
 	if x.Stale {
 		return x.Refuse(x.ClientCtx, refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, ""))
@@ -102,8 +102,8 @@ func (x Message) resumeAnswer(after string, release func()) dispatch.Response {
 	return dispatch.Response{Unrecorded: stream.IsUnrecorded()}
 }
 
-// mayListen refuses a stream if the policy service is unavailable. exists is false if policy allows the caller no call
-// to the server.
+// mayListen refuses a stream if the policy service is unavailable. exists is false if policy does not allow the caller
+// any call to the server.
 func (x Message) mayListen(ctx context.Context) (refused *refusal.Refusal, exists bool) {
 	access, err := x.Access(ctx)
 	if err != nil {
@@ -150,7 +150,7 @@ func (x Message) listen(ctx context.Context, after string) (resp dispatch.Respon
 
 // endUnopened returns the response to a stream that has ended before the server has opened its own. If the session has
 // ended, the client has to open another one. Otherwise a new stream has replaced this one, the client has disconnected,
-// or the gateway stops: the stream ends like one that was open.
+// or the gateway stops, and the stream ends like one that was open.
 func (x Message) endUnopened(ctx context.Context, out *dispatch.Relay) dispatch.Response {
 	_, done, err := x.Sessions.Use(x.Session.ID, x.Session.Key)
 	if err != nil {

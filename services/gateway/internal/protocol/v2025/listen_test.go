@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// say makes the server send what is sent to the returned channel on each stream.
+// say returns a channel. The server sends each event from the channel on its streams.
 func say(s *gatewaytest.Server) chan<- upstream.Event {
 	events := make(chan upstream.Event)
 	s.Listen = func(ctx context.Context, to upstream.Listener) error {
@@ -41,7 +41,6 @@ func logMessage(data string) upstream.Event {
 	return upstream.Event{Message: []byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"` + data + `"}}`)}
 }
 
-// isOver reports whether a stream has ended.
 func isOver(s *gatewaytest.Stream) bool {
 	synctest.Wait()
 	return s.Ended()
@@ -86,8 +85,8 @@ func TestListen_IsRefusedWithoutAStreamForTheCaller(t *testing.T) {
 	})
 }
 
-// At the URL of one server, policy decides whether there is a stream. At the URL of all servers, each message is decided
-// when its server sends it.
+// At the URL for one server, policy decides whether a client may open a stream. At the URL for all servers, policy
+// checks each message when its server sends it.
 func TestListen_AtOneServerNeedsAccess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -147,7 +146,7 @@ func TestListen_IsCountedAndLimited(t *testing.T) {
 		if passed := g.Passed(); passed["listen"] != 3 {
 			t.Errorf("counted are %v", passed)
 		}
-		for g.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: gatewaytest.Caller("ana").Principal, Method: "ping"}) == nil { // until the quota is used up
+		for g.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: gatewaytest.Caller("ana").Principal, Method: "ping"}) == nil { // uses the whole quota
 		}
 		if got, _ := g.Listen(m, http.MethodGet).End(); got.Status != http.StatusTooManyRequests || got.Code() != "abuse_limited" {
 			t.Errorf("%d %s", got.Status, got.Text)
@@ -155,7 +154,7 @@ func TestListen_IsCountedAndLimited(t *testing.T) {
 	})
 }
 
-// The session's stream carries what policy lets the client receive, and policy is evaluated for each message.
+// The session's stream contains only messages that the client may receive. Policy evaluates each message.
 func TestListen_ForwardsWhatTheClientMayReceive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -220,7 +219,7 @@ func TestListen_EndsWithItsSessionAndItsToken(t *testing.T) {
 	})
 }
 
-// A session without requests and streams is ended after an hour.
+// A session ends after an hour without requests and streams.
 func TestListen_KeepsTheSessionUntilItEnds(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, _ string) {
@@ -245,7 +244,7 @@ func TestListen_KeepsTheSessionUntilItEnds(t *testing.T) {
 	})
 }
 
-// Only an event that was sent on the session's stream can be continued after.
+// A client can resume only after an event that was sent on its session's stream.
 func TestListen_ContinuesAfterAnEventOfTheSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -279,8 +278,8 @@ func TestListen_ContinuesAfterAnEventOfTheSession(t *testing.T) {
 	})
 }
 
-// lostCall makes a call whose client disconnects after the first of two messages, and returns the id of the event that
-// it has received last. The call ends when the channel is closed.
+// lostCall makes a call and disconnects after the first of two messages. It returns the id of the last event that the
+// client has received. The call ends when the channel is closed.
 func lostCall(t *testing.T, g *gatewaytest.Gateway, call gatewaytest.Message) (last string, answer chan struct{}) {
 	t.Helper()
 	answer = make(chan struct{})
@@ -301,7 +300,7 @@ func lostCall(t *testing.T, g *gatewaytest.Gateway, call gatewaytest.Message) (l
 	return last, answer
 }
 
-// Case N2. A client that has lost its connection gets the rest of an answer, in its own session only.
+// Case N2. A client that has lost its connection receives the rest of an answer, but only in its own session.
 func TestListen_ContinuesTheStreamOfAnAnswer(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {
@@ -341,7 +340,8 @@ func TestListen_ContinuesTheStreamOfAnAnswer(t *testing.T) {
 	})
 }
 
-// What was decided and sent before is sent again without a decision, unless the caller has lost its access.
+// Messages that policy has allowed and that were sent before are sent again without another decision, unless the caller
+// has lost its access.
 func TestListen_StoredAnswerNeedsAccess(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {

@@ -49,7 +49,7 @@ func TestInitialize_AgreesOnARevisionThatBothSpeak(t *testing.T) {
 	}
 }
 
-// At the URL of all servers the gateway itself agrees on a revision, so that it contacts no server.
+// At the URL for all servers, the gateway itself negotiates the revision and contacts no server.
 func TestInitialize_AtAllServersTheGatewayAnswers(t *testing.T) {
 	t.Parallel()
 	for asked, want := range map[string]string{"2025-11-25": "2025-11-25", "2024-11-05": "2024-11-05", "2031-01-01": "2025-11-25", "x": "2025-11-25"} {
@@ -66,8 +66,8 @@ func TestInitialize_AtAllServersTheGatewayAnswers(t *testing.T) {
 	}
 }
 
-// A server learns the capabilities of a client that policy allows it to use. It learns none if its requests could not
-// reach the client.
+// The gateway declares to a server the client capabilities that policy allows it to use. It declares none if the
+// server's requests could not reach the client.
 func TestInitialize_DeclaresTheCapabilitiesThatTheServerMayUse(t *testing.T) {
 	t.Parallel()
 	const has = `{"sampling":{"tools":{},"x":{}},"elicitation":{"form":{}},"roots":{"listChanged":true},"tasks":{},"experimental":{"y":{}}}`
@@ -130,8 +130,8 @@ func TestInitialize_RemembersWhatTheClientHasDeclared(t *testing.T) {
 	})
 }
 
-// Case X9. A caller that may use nothing of a server gets what the gateway itself has discovered, without anything by
-// which the server could be recognized. The server is contacted for the caller when policy allows something.
+// Case X9. A caller without permissions on a server receives what the gateway itself has discovered, without anything
+// that identifies the server. The gateway contacts the server for the caller when policy allows a request.
 func TestInitialize_OfACallerWithoutAccessContactsNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestInitialize_OfACallerWithoutAccessContactsNoServer(t *testing.T) {
 		if got := g.Do(gatewaytest.Call("safe", "").In(session)); got.Text != `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}` {
 			t.Errorf("a call: %s", got.Text)
 		}
-		g.Do(message("files", initialized, session)) // once more, because the client can't know that the server was contacted
+		g.Do(message("files", initialized, session)) // sent again, because the client can't know that the server was contacted
 		if notified := g.Files().Notified(1); len(notified) != 1 || notified[0] != initialized {
 			t.Errorf("the server was notified of %q", notified)
 		}
@@ -169,7 +169,7 @@ func TestInitialize_OfACallerWithoutAccessContactsNoServer(t *testing.T) {
 	})
 }
 
-// The gateway declares no capability to a server that it contacts later, so the server may use no capability.
+// If the gateway contacts a server only later, it declares no client capability, so the server may use none.
 func TestInitialize_OfACallerWithoutAccessOffersNothing(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {
@@ -186,7 +186,7 @@ func TestInitialize_OfACallerWithoutAccessOffersNothing(t *testing.T) {
 		})
 		g.Files().Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			events([]byte(`{"jsonrpc":"2.0","id":3,"method":"roots/list"}`))
-			g.Files().Notified(2) // notifications/initialized, and the refusal
+			g.Files().Notified(2) // notifications/initialized and the refusal
 			return gatewaytest.Result(r, `{"content":[]}`), nil
 		}
 		if got := g.Do(call); len(got.Events) != 0 || got.Code() != "" {
@@ -207,7 +207,7 @@ func TestInitialize_IsCountedAndLimited(t *testing.T) {
 		if passed := g.Passed(); passed["initialize"] == 0 {
 			t.Errorf("counted are %v", passed)
 		}
-		for g.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: gatewaytest.Caller("ana").Principal, Method: "ping"}) == nil { // until the quota is used up
+		for g.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: gatewaytest.Caller("ana").Principal, Method: "ping"}) == nil { // uses the whole quota
 		}
 		if got := g.Do(open); got.Code() != "abuse_limited" || got.Response.Session != "" || g.Sessions.Len() != 1 {
 			t.Errorf("%d %s", got.Status, got.Text)
@@ -247,10 +247,10 @@ func TestInitialize_OpensNoSessionWithoutAUsableServer(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		open func(upstream.Request) (upstream.Answer, error)
-		// withdraw removes what the caller may use.
+		// withdraw removes the caller's permissions.
 		withdraw bool
 		closed   int
-		code     string // of the refusal; empty for an error of the server
+		code     string // the refusal code, or empty if the server returns an error
 	}{
 		"the server is away": {open: func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }, code: "upstream_unavailable"},
 		"the server is slow": {open: func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrTimeout }, code: "upstream_timeout"},
@@ -272,7 +272,7 @@ func TestInitialize_OpensNoSessionWithoutAUsableServer(t *testing.T) {
 				g.Policy.Access.CouldAllow = !tt.withdraw
 				own := g.Files().Open
 				g.Files().Open = func(r upstream.Request) (upstream.Answer, error) {
-					if r.Method() == "server/discover" { // the server speaks only revisions with sessions
+					if r.Method() == "server/discover" { // the server supports only revisions with sessions
 						return own(r)
 					}
 					return tt.open(r)

@@ -1,4 +1,4 @@
-// Package v2025 serves the revisions of MCP that have sessions: 2024-11-05, 2025-03-26, 2025-06-18 and 2025-11-25.
+// Package v2025 serves the MCP revisions with sessions: 2024-11-05, 2025-03-26, 2025-06-18 and 2025-11-25.
 package v2025
 
 import (
@@ -28,19 +28,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Message is a message of the revisions with sessions, from 2024-11-05 to 2025-11-25. It implements [protocol.Handler].
+// Message is a message of a revision with sessions, from 2024-11-05 to 2025-11-25. It implements [protocol.Handler].
 // [New] creates it. One goroutine handles a Message.
 type Message struct{ *protocol.Request }
 
-// endpoint implements the differences between the URL of one server and the URL of all servers.
+// endpoint implements the differences between the URL for one server and the URL for all servers.
 type endpoint interface {
 	open(ctx context.Context) dispatch.Response
 	// Route executes a message in a session.
 	Route(ctx context.Context) dispatch.Response
-	// mayListen returns a refusal if the stream is refused. exists is false if there is no stream for the caller.
+	// mayListen returns a refusal if the stream is refused. exists is false if the caller may not open a stream.
 	mayListen(ctx context.Context) (refused *refusal.Refusal, exists bool)
-	// listen forwards the events of a session's stream that follow the event with the id after, or all events if after is
-	// empty. exists is false if there is no stream.
+	// listen forwards the events of a session's stream after the event with the id after. If after is empty, it forwards
+	// all events. exists is false if there is no stream.
 	listen(ctx context.Context, after string) (resp dispatch.Response, exists bool)
 }
 
@@ -61,7 +61,7 @@ func (x allServers) Route(ctx context.Context) dispatch.Response {
 	return allservers.New(x.Request).Route(ctx)
 }
 
-// mayListen refuses no stream, because policy is checked for each server when the server sends a message.
+// mayListen refuses no stream, because policy checks each message when its server sends it.
 func (allServers) mayListen(context.Context) (*refusal.Refusal, bool) { return nil, true }
 
 func (x allServers) listen(ctx context.Context, _ string) (dispatch.Response, bool) {
@@ -86,8 +86,8 @@ func (x Message) Post(ctx context.Context) dispatch.Response {
 	return x.endpoint().Route(ctx)
 }
 
-// findSession finds the session that the request names. The session's id is not a credential: it is valid only together
-// with the principal and the server.
+// findSession finds the session that the request names. The session's id is not a credential: it is valid only for its
+// principal and server.
 func (x Message) findSession() *refusal.Refusal {
 	id, ok := protocol.SingleHeader(x.Header, mcp.HeaderSession)
 	if !ok {
@@ -159,7 +159,7 @@ func (x Message) Prepare(_ context.Context, call attempt.Call, _ *session.Call, 
 // TranslatesRevisions implements [dispatch.Era].
 func (x Message) TranslatesRevisions() bool { return x.Server.IsStateless() }
 
-// Pending implements [dispatch.Era]: a call that waits is refused with the id of its approval.
+// Pending implements [dispatch.Era]: a waiting call is refused with its approval's id.
 func (Message) Pending(context.Context, pipeline.Result) (dispatch.Response, bool) {
 	return dispatch.Response{}, false
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case N2. The id of a session is not a credential: it is valid only for its principal and its server.
+// Case N2. A session id is not a credential: it is valid only for its principal and its server.
 func TestPost_NeedsASessionOfTheCallerWithTheServer(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {
@@ -77,7 +77,7 @@ func TestPing_IsAnsweredWithoutAServer(t *testing.T) {
 	})
 }
 
-// A call is decided and recorded as the server's own name, and forwarded byte for byte.
+// A call is checked and recorded under the server's own tool name, and forwarded byte for byte.
 func TestCall_IsForwardedAsItWasDecided(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {
@@ -118,8 +118,8 @@ func TestRoute_RefusesInputResponsesInSessions(t *testing.T) {
 	})
 }
 
-// Only pings pass a server whose requests have used up the quota of the caller, because they tell a client that its
-// session is alive.
+// The caller has used its whole quota of requests to a server. Only pings are still sent, because they show the client
+// that its session is alive.
 func TestRoute_RequestsToAServerAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestRoute_RequestsToAServerAreLimited(t *testing.T) {
 	})
 }
 
-// A notification has no answer, so that a refusal is only recorded.
+// A notification has no response, so its refusal is only recorded.
 func TestNotification_IsAcceptedEvenIfItIsRefused(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, _ string) {
@@ -165,7 +165,7 @@ func TestNotification_IsAcceptedEvenIfItIsRefused(t *testing.T) {
 				params = `,"params":{"name":"safe"}`
 			}
 			got := g.Do(message(server, `{"jsonrpc":"2.0","method":"`+method+`"`+params+`}`, session))
-			if method == "tools/call" { // a request without an id is no notification
+			if method == "tools/call" { // a request without an id is not a notification
 				if got.Code() != "id_invalid" {
 					t.Errorf("%s without an id: %d %s", method, got.Status, got.Text)
 				}
@@ -178,7 +178,8 @@ func TestNotification_IsAcceptedEvenIfItIsRefused(t *testing.T) {
 	})
 }
 
-// A server could act on capabilities in a request, so that they are replaced by what initialize has declared to it.
+// A server could use capabilities in a request. The gateway replaces them with those that it has declared in
+// initialize.
 func TestCall_CapabilitiesInRequestsAreReplaced(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {
@@ -195,7 +196,7 @@ func TestCall_CapabilitiesInRequestsAreReplaced(t *testing.T) {
 	})
 }
 
-// The stream of an answer can be resumed only by clients that understand the event with which such a stream begins.
+// The stream of an answer can be resumed only by clients that support the event with which such a stream begins.
 func TestCall_OnlyNewClientsGetStreamsThatCanBeResumed(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {
@@ -225,8 +226,8 @@ func TestCall_OnlyNewClientsGetStreamsThatCanBeResumed(t *testing.T) {
 	})
 }
 
-// A server without sessions gets the arguments in headers too. A client of a session does not send these headers, so that
-// they are made from the arguments.
+// A server without sessions also expects arguments in headers. A client with a session does not send these headers, so
+// the gateway derives them from the arguments.
 func TestCall_DerivesHeadersForServersWithoutSessions(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -248,7 +249,7 @@ func TestCall_DerivesHeadersForServersWithoutSessions(t *testing.T) {
 					return own(ctx, r, events)
 				}
 				session := g.Connect(server)
-				for range 2 { // the first call makes the server known
+				for range 2 { // makes the server known
 					got = ""
 					if reply := g.Do(gatewaytest.Call(prefix+"region", `{"r":"eu"}`).To(server).In(session)); reply.Code() != "" {
 						t.Fatalf("%d %s", reply.Status, reply.Text)
@@ -262,7 +263,8 @@ func TestCall_DerivesHeadersForServersWithoutSessions(t *testing.T) {
 	}
 }
 
-// If a server without sessions says that a header is wrong, the arguments that it wants in headers may have changed.
+// If a server without sessions reports a wrong header, the arguments that it expects in headers may have changed. The
+// gateway lists the server again.
 func TestCall_HeaderErrorMakesTheGatewayListAServerWithoutSessions(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -289,7 +291,7 @@ func TestCall_HeaderErrorMakesTheGatewayListAServerWithoutSessions(t *testing.T)
 				}
 				session := g.Connect("files")
 				g.Do(gatewaytest.Call("safe", "").In(session))
-				time.Sleep(time.Minute) // a younger list is not renewed
+				time.Sleep(time.Minute) // the gateway does not renew a list that is younger
 				g.Files().Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 					return gatewaytest.ErrorAnswer(r, fmt.Sprintf(`{"code":%d,"message":"no"}`, tt.code)), nil
 				}
@@ -305,7 +307,7 @@ func TestCall_HeaderErrorMakesTheGatewayListAServerWithoutSessions(t *testing.T)
 	}
 }
 
-// The gateway lists a server without sessions in its own revision, whatever the client speaks.
+// The gateway lists a server without sessions in the server's revision, not in the client's.
 func TestListTools_AreReportedInTheRevisionOfTheServer(t *testing.T) {
 	t.Parallel()
 	for want, server := range map[string]func(testing.TB) *gatewaytest.Server{"2025-06-18": gatewaytest.NewServer, "2026-07-28": gatewaytest.NewModernServer} {
@@ -337,7 +339,8 @@ func TestListTools_AreReportedInTheRevisionOfTheServer(t *testing.T) {
 	}
 }
 
-// At the URL of all servers, a request of a server must name the server, and gets no context of other servers.
+// At the URL for all servers, a server's request must contain the server's name, and must not receive other servers'
+// context.
 func TestServerRequest_AtAllServersIsCheckedForOneOfMany(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {
@@ -357,7 +360,8 @@ func TestServerRequest_AtAllServersIsCheckedForOneOfMany(t *testing.T) {
 	})
 }
 
-// Case U1. Clients of sessions may act on requests in an answer, although no revision with sessions has them.
+// Case U1. In revisions with sessions, answers cannot contain requests, but clients might act on them. The gateway does
+// not forward such answers.
 func TestAnswer_WithRequestsForTheClientIsNotPassedOn(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {
@@ -391,8 +395,8 @@ func TestCall_ThatWaitsIsRefusedWithATicket(t *testing.T) {
 	})
 }
 
-// At the URL of all servers, a server's session is opened in the revision of the client's session. A server that answers
-// with a revision that the gateway does not speak can't be used.
+// At the URL for all servers, the gateway opens a server's session in the revision of the client's session. If the
+// server answers with a revision that the gateway does not support, it can't be used.
 func TestOpenMember_NeedsASupportedRevision(t *testing.T) {
 	t.Parallel()
 	for spoken, want := range map[string]string{"2025-03-26": "", "2031-01-01": "upstream_unavailable"} {
@@ -424,8 +428,8 @@ func TestOpenMember_NeedsASupportedRevision(t *testing.T) {
 	}
 }
 
-// A server's request reaches the client only in a session that offers it, and is checked against what the server was
-// told.
+// A server's request reaches the client only in a session that supports it. The gateway checks it against the
+// capabilities that it has declared to the server.
 func TestServerRequest_NeedsWhatTheServerWasTold(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {

@@ -8,19 +8,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 )
 
-// address is a URL to which a client sends its messages.
 type address struct {
-	// server is the name in the URL; empty for the URL of all servers. prefix is the prefix of the server's tools there.
+	// server is the name in the URL, or empty for the URL for all servers. prefix is the prefix of the server's tool names
+	// there.
 	server, prefix string
 }
 
-// call returns a call of a tool. arguments are members of the params after the name; they may be empty.
+// call returns a call to a tool. arguments contains members of the params that follow the name; it may be empty.
 func (a address) call(tool, arguments string) gatewaytest.Message {
 	return gatewaytest.ModernCall(a.prefix+tool, arguments).To(a.server)
 }
 
-// forEachAddress calls story in a subtest for each URL and each family of revisions of the server files, with a started
-// gateway whose policy does not deny these methods.
+// forEachAddress runs story in a subtest for each URL and for each kind of server: one with sessions and one without.
+// The gateway is started, and its policy allows these methods.
 func forEachAddress(t *testing.T, methods []string, story func(t *testing.T, g *gatewaytest.Gateway, at address)) {
 	t.Helper()
 	for name, at := range map[string]address{"one server": {"files", ""}, "all servers": {"", "files__"}} {
@@ -39,7 +39,7 @@ func forEachAddress(t *testing.T, methods []string, story func(t *testing.T, g *
 	}
 }
 
-// last returns the last request that the server has received; empty if there is none.
+// last returns the last request that the server has received, or "" if there is none.
 func last(s *gatewaytest.Server) string {
 	if all := s.Requests(); len(all) > 0 {
 		return all[len(all)-1]
@@ -47,12 +47,12 @@ func last(s *gatewaytest.Server) string {
 	return ""
 }
 
-// patient returns the message as one of a client whose calls are held.
+// patient returns the message with the name of a client whose calls are held.
 func patient(m gatewaytest.Message) gatewaytest.Message {
 	return m.Replace(`"name":"c"`, `"name":"`+gatewaytest.Patient+`"`)
 }
 
-// takesTasks returns the message as one of a client that accepts tasks.
+// takesTasks returns the message with the declaration that the client accepts tasks.
 func takesTasks(m gatewaytest.Message) gatewaytest.Message {
 	return m.Replace(`"tasks":{}`, `"extensions":{"io.modelcontextprotocol/tasks":{}}`)
 }

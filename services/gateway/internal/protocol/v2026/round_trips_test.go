@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 )
 
-// inState returns a call with this requestState of the gateway; an empty state is omitted.
+// inState returns a call with a requestState, or without one if state is empty.
 func (a address) inState(state string) gatewaytest.Message {
 	if state == "" {
 		return patient(a.call("safe", ""))
@@ -20,12 +20,13 @@ func (a address) inState(state string) gatewaytest.Message {
 	return patient(a.call("safe", `"requestState":"`+state+`"`))
 }
 
-// A call waits in round trips, each of which is held as long as a call. Then it is refused with the id of its approval.
+// A call waits in round trips. Each is held for a call's hold time. After the last one, the call is refused with its
+// approval's id.
 func TestRoundTrips_CallWaitsForItsApproval(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, nil, func(t *testing.T, g *gatewaytest.Gateway, at address) {
 		g.RequireApproval("safe")
-		g.Do(at.call("safe", "")) // the server is known
+		g.Do(at.call("safe", "")) // makes the server known
 		begin, state := time.Now(), ""
 		for n := range 3 {
 			got := g.Do(at.inState(state))
@@ -65,7 +66,8 @@ func TestRoundTrips_CallRunsWhenItIsApproved(t *testing.T) {
 	})
 }
 
-// Without a client no one would make the next round trip, and a client that is not held gets the ticket at once.
+// A call does not wait in round trips if it comes without a client, because no further round trip would follow. If the
+// client's calls are not held, the client receives the ticket immediately.
 func TestRoundTrips_NeedAClientThatIsHeld(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, []string{"sampling/createMessage"}, func(t *testing.T, g *gatewaytest.Gateway, at address) {
@@ -87,7 +89,7 @@ func TestRoundTrips_NeedAClientThatIsHeld(t *testing.T) {
 	})
 }
 
-// Cases A2, A3. A requestState allows nothing: it only names an approval, which only its caller can use.
+// Cases A2, A3. A requestState does not authorize a call. It only names an approval, which only its caller can use.
 func TestRoundTrips_StateThatTheGatewayHasNotGivenIsRefused(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, nil, func(t *testing.T, g *gatewaytest.Gateway, at address) {
@@ -140,7 +142,7 @@ func TestRoundTrips_UsedApprovalIsRefused(t *testing.T) {
 	})
 }
 
-// A requestState of the server is the server's business.
+// A requestState that the server has created is forwarded to it unchanged.
 func TestRoundTrips_StateOfTheServerPasses(t *testing.T) {
 	t.Parallel()
 	for name, at := range map[string]address{"one server": {"files", ""}, "all servers": {"", "files__"}} {

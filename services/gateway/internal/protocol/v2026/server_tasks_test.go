@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// tasksOf makes the server answer calls with a task, and requests about tasks with this raw result.
+// tasksOf makes the server answer calls with the task created, and requests about tasks with result. Both are raw JSON.
 func tasksOf(s *gatewaytest.Server, created, result string) {
 	s.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 		if r.Method() == "tools/call" {
@@ -23,7 +23,8 @@ func tasksOf(s *gatewaytest.Server, created, result string) {
 	}
 }
 
-// Case I4. Everyone who knows the id of a server's task could use it. A client gets an id that only its caller can use.
+// Case I4. Anyone who knows the id of a server's task could use the task. So the client receives another id, which only
+// its caller can use.
 func TestServerTask_IDIsBoundToItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -56,7 +57,7 @@ func TestServerTask_IDIsBoundToItsCaller(t *testing.T) {
 	})
 }
 
-// A server learns that the client accepts tasks if the client says so and policy allows tasks/get.
+// The gateway declares to a server that the client accepts tasks if the client declares it and policy allows tasks/get.
 func TestServerTask_IsDeclaredAsPolicyAllows(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -85,7 +86,7 @@ func TestServerTask_IsDeclaredAsPolicyAllows(t *testing.T) {
 	}
 }
 
-// The tasks of a server with sessions are those of another revision.
+// A server with sessions answers with a task. The answer is refused, because tasks in those revisions are different.
 func TestServerTask_OfAServerWithSessionsIsNotAccepted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -98,7 +99,7 @@ func TestServerTask_OfAServerWithSessionsIsNotAccepted(t *testing.T) {
 	})
 }
 
-// Case U1. The outcome of a server's task is checked and cleaned like any other answer.
+// Case U1. The result of a server's task is checked and cleaned like any other answer.
 func TestServerTask_OutcomeIsChecked(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ created, result, want string }{

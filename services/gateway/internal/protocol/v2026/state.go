@@ -52,9 +52,9 @@ func (p *Protocol) Handler(x *protocol.Request) protocol.Handler {
 	return &message{Request: x, Protocol: p}
 }
 
-// stateIDs returns the ids under which the state of callers without sessions is stored. An id is an HMAC of caller,
-// server and client with a secret of this gateway. Therefore no table is needed, and two callers never share an id.
-// stateIDs is safe for concurrent use.
+// stateIDs returns the ids under which callers' states are stored. An id is an HMAC of caller, server and client with a
+// secret of this gateway. So no table is needed, and two callers never share an id. stateIDs is safe for concurrent
+// use.
 type stateIDs struct {
 	mu     sync.Mutex // held while a state is created
 	secret []byte

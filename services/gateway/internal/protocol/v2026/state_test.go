@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// exempt returns a message of ana that needs no rule.
+// exempt returns a message from ana that needs no rule.
 func exempt() pipeline.ExemptMessage {
 	return pipeline.ExemptMessage{Principal: gatewaytest.Caller("ana").Principal, Method: "ping"}
 }
@@ -26,9 +26,10 @@ func TestNew_NeedsNoSecretOfACertainLength(t *testing.T) {
 	}
 }
 
-// Case S1. The state in place of a session belongs to one caller, as policy distinguishes callers. A server without
-// sessions knows the client by its message, so that one state serves all clients of a caller. A server with sessions,
-// and the URL of all servers, have one for each client and its capabilities.
+// Case S1. In place of a session, the gateway stores a state for a caller. Callers that policy distinguishes do not
+// share a state. A server without sessions receives the client's description with each message, so one state serves all
+// clients of a caller. For a server with sessions, and at the URL for all servers, each client has a state for each set
+// of capabilities.
 func TestState_IsSharedOnlyWhereThatRevealsNothing(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -84,8 +85,8 @@ func TestState_IsSharedOnlyWhereThatRevealsNothing(t *testing.T) {
 	}
 }
 
-// A server with sessions learns the capabilities of a client once, in its session. If policy changes what servers may
-// use, the gateway opens another session.
+// A server with sessions receives the client's capabilities once, when its session is opened. If policy changes the
+// capabilities that servers may use, the gateway opens another session.
 func TestState_HasAnotherSessionWhenTheCapabilitiesChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -107,7 +108,8 @@ func TestState_HasAnotherSessionWhenTheCapabilitiesChange(t *testing.T) {
 	})
 }
 
-// A server at the URL of all servers gets no context in sampling, which would show a model the messages of others.
+// At the URL for all servers, a server does not receive the context capability for sampling, because the context would
+// contain other servers' messages.
 func TestState_AtAllServersDeclaresNoContext(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -127,7 +129,7 @@ func TestState_AtAllServersDeclaresNoContext(t *testing.T) {
 	}
 }
 
-// No client can name a state, and the state of another caller cannot be ended.
+// A client can neither select a state by name nor end another caller's state.
 func TestState_CannotBeNamed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -145,7 +147,7 @@ func TestState_CannotBeNamed(t *testing.T) {
 	})
 }
 
-// Without room for a state a message is refused.
+// If there is no space for another state, the message is refused.
 func TestState_IsLimitedLikeSessions(t *testing.T) {
 	t.Parallel()
 	for name, at := range map[string]address{"one server": {"files", ""}, "all servers": {"", "files__"}} {

@@ -42,15 +42,15 @@ func (x *message) readSubscription() (notificationFilter, *refusal.Refusal) {
 	return params.Notifications, nil
 }
 
-// tooManySubscriptions returns the refusal of a subscription that exceeds the quota, or whose caller's state was
+// tooManySubscriptions returns the refusal for a subscription that exceeds the quota, or whose caller's state was
 // evicted.
 func tooManySubscriptions() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: "this caller has too many subscriptions here, or its state was just removed; end some of them, or subscribe again."}
 }
 
-// subscribe opens a stream of the notifications that the client has subscribed to and policy allows (MCP 2026-07-28,
-// Subscriptions). The gateway sends its own request to the server, with the id of the client's request. The stream ends
-// when the client disconnects, its token is revoked, or the gateway stops.
+// subscribe opens a stream of the notifications to which the client has subscribed and that policy allows (MCP
+// 2026-07-28, Subscriptions). The gateway sends its own request to the server, with the id of the client's request. The
+// stream ends when the client disconnects, its token is revoked, or the gateway stops.
 func (x *message) subscribe(ctx context.Context) dispatch.Response {
 	requested, refused := x.readSubscription()
 	if refused == nil && !x.access.MayCall {
@@ -118,7 +118,7 @@ func (x *message) forward(ctx context.Context, wants upstream.Wanted) dispatch.R
 	switch {
 	case err == nil:
 		refused = x.CheckInputRequests(ctx, answer.Message)
-	case !ended: // the client, its token or the gateway has not ended the stream
+	case !ended: // neither the client nor its token nor the gateway has ended the stream
 		refused = x.ServerFailed(ctx, answer, err)
 	}
 	switch {

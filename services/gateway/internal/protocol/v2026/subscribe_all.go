@@ -18,11 +18,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// subscribeAll opens a stream of the servers' notifications that the client has subscribed to and policy allows (MCP
-// 2026-07-28, Subscriptions). It subscribes to notifications from the servers of the named resources. For changes to
-// lists it subscribes to notifications from the servers that the client uses, so that a client that only lists opens no
-// sessions. The stream ends when the client disconnects, its token is revoked, the gateway stops, or the caller's state
-// is evicted.
+// subscribeAll opens a stream of the servers' notifications to which the client has subscribed and that policy allows
+// (MCP 2026-07-28, Subscriptions). It subscribes to notifications from the servers of the named resources. For changes
+// to lists, it subscribes to notifications from the servers that the client uses, so that a client that only lists
+// opens no sessions. The stream ends when the client disconnects, its token is revoked, the gateway stops, or the
+// caller's state is evicted.
 func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 	all := allservers.New(x.Request)
 	requested, refused := x.readSubscription()
@@ -83,7 +83,7 @@ func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 }
 
 // grantSubscription returns the subscription at each server, and the combined subscription. Each contains the
-// notifications that the server offers and policy allows. Policy evaluates each resource. A server is omitted if its
+// notifications that the server supports and policy allows. Policy evaluates each resource. A server is omitted if its
 // revision is not known before the timeout.
 func (x *message) grantSubscription(ctx context.Context, servers []*allservers.Accessible, requested notificationFilter) (subscriptions []*serverSubscription, all notificationFilter) {
 	byServer := make(map[string][]string)
@@ -134,8 +134,8 @@ type serverSubscription struct {
 }
 
 // canBegin reports whether to subscribe to the server now. A subscription to resources begins immediately. A
-// subscription to lists begins when the client uses the server in one of the sessions, whose keys begin with the names
-// of servers.
+// subscription to lists begins when the client uses the server in one of the sessions, whose keys begin with the
+// servers' names.
 func (h *serverSubscription) canBegin(sessions map[string]string) bool {
 	if len(h.URIs) > 0 {
 		return true
@@ -149,8 +149,8 @@ func (h *serverSubscription) canBegin(sessions map[string]string) bool {
 	return false
 }
 
-// run forwards the messages from the server to the client's stream. When the server's stream has ended, run reopens it,
-// unless the server offers no stream.
+// run forwards the messages from the server to the client's stream. After the server's stream has ended, run reopens
+// it, unless the server has no streams.
 func (h *serverSubscription) run(ctx context.Context) {
 	wait := allservers.MinRelistenDelay
 	for reopened := false; ; reopened = true {
@@ -170,9 +170,9 @@ func (h *serverSubscription) run(ctx context.Context) {
 	}
 }
 
-// forwardOnce forwards one stream of the server, and reports whether the stream may be reopened. If reopened is true,
-// an earlier stream has ended: policy evaluates the resources again, and the client is notified that they may have
-// changed.
+// forwardOnce forwards one of the server's streams, and reports whether the stream may be reopened. If reopened is
+// true, an earlier stream has ended: policy evaluates the resources again, and the client is notified that they may
+// have changed.
 func (h *serverSubscription) forwardOnce(ctx context.Context, reopened bool) bool {
 	x := h.all.ForServer(h.server)
 	if !x.MayReceive(ctx) {

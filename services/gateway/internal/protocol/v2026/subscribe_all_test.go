@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// newSubscribers returns a started gateway with the servers files, which has no sessions, and notes, which has sessions.
-// Both have resources.
+// newSubscribers returns a started gateway with two servers that have resources: files, which has no sessions, and
+// notes, which has sessions.
 func newSubscribers(t *testing.T) *gatewaytest.Gateway {
 	t.Helper()
 	g := gatewaytest.New(t)
@@ -35,8 +35,8 @@ func newSubscribers(t *testing.T) *gatewaytest.Gateway {
 
 var everywhere = address{"", "files__"}
 
-// Case T4. One subscription has the resources of many servers. It is acknowledged by the gateway with what policy
-// allows and the servers offer.
+// Case T4. One subscription contains the resources of many servers. The gateway acknowledges the notifications that
+// policy allows and the servers support.
 func TestSubscribeAll_ForwardsResourcesOfTheirServers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestSubscribeAll_ForwardsResourcesOfTheirServers(t *testing.T) {
 	})
 }
 
-// A subscription to what no server offers is acknowledged without it.
+// If no server supports the requested notifications, the subscription is acknowledged without them.
 func TestSubscribeAll_LeavesOutWhatNoServerOffers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestSubscribeAll_LeavesOutWhatNoServerOffers(t *testing.T) {
 	})
 }
 
-// The gateway itself notifies of changes of lists, as far as the client has subscribed to them.
+// The gateway itself notifies clients of changed lists if they have subscribed to them.
 func TestSubscribeAll_NotifiesOfChangedLists(t *testing.T) {
 	t.Parallel()
 	for notifications, want := range map[string][]string{
@@ -110,7 +110,7 @@ func TestSubscribeAll_NotifiesOfChangedLists(t *testing.T) {
 				g := newSubscribers(t)
 				stream := g.Stream(everywhere.subscribe(notifications))
 				stream.Next()
-				synctest.Wait() // the gateway has read the state of all lists
+				synctest.Wait() // waits until the gateway has read the state of all lists
 				g.Policy.Change(func() {
 					g.Policy.Access.PolicyRevision, g.Policy.Access.ResourcesAlike = "next", false
 				})
@@ -129,8 +129,8 @@ func TestSubscribeAll_NotifiesOfChangedLists(t *testing.T) {
 	}
 }
 
-// A client that only lists opens no session. Changes of a server's lists are subscribed to once the client uses the
-// server.
+// A client that only requests lists opens no session. The gateway subscribes to changes of a server's lists after the
+// client has used the server.
 func TestSubscribeAll_SubscribesToListsOfUsedServers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -152,13 +152,14 @@ func TestSubscribeAll_SubscribesToListsOfUsedServers(t *testing.T) {
 	})
 }
 
-// A subscription that ends is opened again, and decided again. The client learns that its resources may have changed.
+// If a server's subscription ends, the gateway opens it again, after policy has checked it again. The client is
+// notified that its resources may have changed.
 func TestSubscribeAll_IsOpenedAgainWhenItEnds(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		answer func(upstream.Request) (upstream.Answer, error)
 		denies bool
-		// least and most are how often the server is asked in ten minutes.
+		// least and most are the limits for the number of requests to the server in ten minutes.
 		least, most int
 	}{
 		"it has none": {func(r upstream.Request) (upstream.Answer, error) {
@@ -204,7 +205,7 @@ func TestSubscribeAll_IsOpenedAgainWhenItEnds(t *testing.T) {
 	}
 }
 
-// A server that is slow does not delay the acknowledgement.
+// A slow server does not delay the acknowledgement.
 func TestSubscribeAll_DoesNotWaitForASlowServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -220,6 +221,6 @@ func TestSubscribeAll_DoesNotWaitForASlowServer(t *testing.T) {
 		}
 		stream.HangUp()
 		stream.End()
-		time.Sleep(time.Minute) // until the slow request has ended
+		time.Sleep(time.Minute) // longer than the slow request
 	})
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// subscribe returns the request for a subscription to these notifications.
 func (a address) subscribe(notifications string) gatewaytest.Message {
 	return gatewaytest.Modern("subscriptions/listen", "", `"notifications":`+notifications).To(a.server)
 }
@@ -25,7 +24,8 @@ func subscription(method, params string) string {
 
 const acknowledged = "subscriptions/acknowledged"
 
-// streams makes the server answer a subscription with what is sent to the returned channel, until the gateway ends it.
+// streams returns a channel. The server sends each message from the channel in its answer to a subscription, until the
+// gateway ends it.
 func streams(s *gatewaytest.Server) chan<- string {
 	say, own := make(chan string), s.Request
 	s.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
@@ -81,7 +81,8 @@ func TestSubscribe_AtAServerOutOfReachIsRefused(t *testing.T) {
 	})
 }
 
-// Case T4. The server is asked for what policy allows, and the client gets what it has subscribed to.
+// Case T4. The gateway requests from the server only notifications that policy allows. The client receives the
+// notifications to which it has subscribed.
 func TestSubscribe_ForwardsWhatPolicyAllows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -119,7 +120,7 @@ func TestSubscribe_ForwardsWhatPolicyAllows(t *testing.T) {
 	})
 }
 
-// Each kind of notification needs the permission to list.
+// To receive notifications of a changed list, a client needs permission for the list's method.
 func TestSubscribe_ToListsNeedsThePermissionToList(t *testing.T) {
 	t.Parallel()
 	for method, want := range map[string]string{
@@ -143,7 +144,7 @@ func TestSubscribe_ToListsNeedsThePermissionToList(t *testing.T) {
 	}
 }
 
-// A resource that policy denies is left out, in the request to the server and in the acknowledgement.
+// The request to the server and the acknowledgement do not contain resources that policy denies.
 func TestSubscribe_DecidesEachResource(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -181,7 +182,7 @@ func TestSubscribe_DecidesEachResource(t *testing.T) {
 	}
 }
 
-// A client that loses its token or its access gets no more notifications.
+// After a client has lost its token or its access, it receives no more notifications.
 func TestSubscribe_EndsWithTheAccessOfTheCaller(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ revoke bool }{"the token is revoked": {true}, "the server is out of reach": {false}} {
@@ -210,7 +211,8 @@ func TestSubscribe_EndsWithTheAccessOfTheCaller(t *testing.T) {
 	}
 }
 
-// The answer of the server ends the subscription. An error before the first message has its status.
+// The server's answer ends the subscription. If it is an error that comes before the first message, the response has
+// the error's status.
 func TestSubscribe_EndsWithTheAnswerOfTheServer(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -257,7 +259,7 @@ func TestSubscribe_EndsWithTheAnswerOfTheServer(t *testing.T) {
 	}
 }
 
-// Case X4. A caller may have 64 streams at a time, and each resource counts as a message.
+// Case X4. A caller may have 64 streams at a time. Each resource in a subscription counts as a message.
 func TestSubscribe_IsLimited(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, gatewaytest.Methods(), func(t *testing.T, g *gatewaytest.Gateway, at address) {
@@ -293,10 +295,10 @@ func TestSubscribe_ResourcesBeyondTheQuotaAreNotDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := gatewaytest.StartModern(t, gatewaytest.Methods()...)
-		g.Do(gatewaytest.ModernCall("safe", "")) // the server is known
+		g.Do(gatewaytest.ModernCall("safe", "")) // makes the server known
 		g.Files().Respond(`{}`)
 		before := len(g.Policy.Decided())
-		for range 10_000 - 5 - 2 { // the call was a probe, and the subscription counts too
+		for range 10_000 - 5 - 2 { // the call was a probe, and the subscription also counts
 			if g.Pipeline.CountExempt(exempt()) != nil {
 				t.Fatal("the quota is used up")
 			}

@@ -20,16 +20,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/tasks"
 )
 
-// mayBeTask reports whether the request is a call that is answered with a task if it waits for an approval. A task
-// cannot forward requests from its server. Therefore a call in a session whose server may send requests does not become
-// a task.
+// mayBeTask reports whether the request is a call that becomes a task if it waits for an approval. A task cannot
+// forward requests from its server. So a call in a session whose server may send requests does not become a task.
 func (x *message) mayBeTask() bool {
 	return x.takesTasks && x.Message.Method == mcp.MethodToolsCall && len(x.Message.Raw) <= tasks.MaxMessage &&
 		!x.Message.InputResponses.Present() && !x.Message.RequestState.Present() && x.roundTrip == (roundTrip{}) && (!x.translates || len(x.capabilities) == 0) &&
 		x.tasks.HasCapacity(&x.Slot.Owner, string(x.owner()))
 }
 
-// answerWithTask answers a call that waits for an approval with a task. It returns false if that is not possible.
+// answerWithTask answers a call that waits for an approval with a task. It returns false if this is not possible.
 func (x *message) answerWithTask(ctx context.Context, why *refusal.Refusal) (dispatch.Response, bool) {
 	if why.Code != commonv1.Code_CODE_APPROVAL_PENDING || why.Approval == nil {
 		return dispatch.Response{}, false
@@ -52,7 +51,7 @@ func (x *message) answerWithTask(ctx context.Context, why *refusal.Refusal) (dis
 	return x.answerTask(ctx, state, tasks.Outcome{}), true
 }
 
-// advanceTask starts the call of a task in the background if its approval has been decided.
+// advanceTask starts a task's call in the background after its approval has been decided.
 func (x *message) advanceTask(ctx context.Context, t *tasks.Task) {
 	approval, waits := t.AwaitedApproval()
 	if !waits {
@@ -60,7 +59,7 @@ func (x *message) advanceTask(ctx context.Context, t *tasks.Task) {
 	}
 	a, refused := x.Pipeline.Approval(ctx, x.ActingPrincipal(), approval)
 	if refused != nil && refused.Retryable() || a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING || !x.Background.Begin() {
-		return // a stopping gateway starts no calls of tasks
+		return // a stopping gateway starts no task's call
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	if !t.Begin(cancel) { // another request has already started the call

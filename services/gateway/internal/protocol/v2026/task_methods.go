@@ -66,7 +66,7 @@ func (x *message) ownTask(ctx context.Context) dispatch.Response {
 		if approval, _ := t.AwaitedApproval(); t.Cancel() {
 			x.withdraw(ctx, x.Caller, t, approval)
 		}
-	} // a task sends no requests to its client, so an update answers none
+	} // a task sends no requests to its client, so an update contains no response
 	return x.OwnResponse(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"%s"}}`, x.ID(), mcp.ResultComplete), nil)
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// taskCall returns a call of a client that accepts tasks.
+// taskCall returns a call from a client that accepts tasks.
 func taskCall(arguments string) gatewaytest.Message {
 	return takesTasks(gatewaytest.ModernCall("safe", arguments))
 }
@@ -27,7 +27,7 @@ func aboutTask(method, id string) gatewaytest.Message {
 	return takesTasks(gatewaytest.Modern(method, id, `"taskId":"`+id+`"`))
 }
 
-// makeTask makes a call that becomes a task, and returns the id of the task.
+// makeTask makes a call that becomes a task, and returns the task's id.
 func makeTask(t *testing.T, g *gatewaytest.Gateway) string {
 	t.Helper()
 	got := g.Do(taskCall(""))
@@ -38,20 +38,21 @@ func makeTask(t *testing.T, g *gatewaytest.Gateway) string {
 	return id
 }
 
-// allow sets the approval to approved, and makes policy allow calls.
+// allow makes policy allow calls and sets the approval's state to approved.
 func allow(g *gatewaytest.Gateway) {
 	g.Policy.Change(func() { g.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW} })
 	g.Approvals.SetState(approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)
 }
 
-// poll requests the state of a task, and waits until the call that this may have begun has ended.
+// poll requests a task's state. If the request starts the task's call, poll waits until the call has ended.
 func poll(g *gatewaytest.Gateway, id string) string {
 	text := g.Do(aboutTask("tasks/get", id)).Text
 	synctest.Wait()
 	return text
 }
 
-// A call that waits is answered with a task at once. The call is made when the client polls after the approval.
+// A call that waits for an approval is answered with a task at once. The call is sent when the client polls after the
+// approval.
 func TestTask_CallIsMadeAfterItsApproval(t *testing.T) {
 	t.Parallel()
 	for name, server := range map[string]func(testing.TB) *gatewaytest.Server{"without sessions": gatewaytest.NewModernServer, "with sessions": gatewaytest.NewServer} {
@@ -124,7 +125,7 @@ func TestTask_NeedsAClientThatAcceptsTasks(t *testing.T) {
 	})
 }
 
-// While the gateway does not know whether a token is still valid, the token gets no task.
+// While the gateway does not know whether a token is still valid, the token gives no access to tasks.
 func TestTask_IsNotShownToAStaleToken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -139,7 +140,8 @@ func TestTask_IsNotShownToAStaleToken(t *testing.T) {
 	})
 }
 
-// A server with sessions could send requests during the call, which a task can't pass on.
+// A server with sessions could send requests during the call, which a task can't forward. So a call to such a server
+// does not become a task.
 func TestTask_IsNotMadeIfTheServerMayAsk(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -152,7 +154,7 @@ func TestTask_IsNotMadeIfTheServerMayAsk(t *testing.T) {
 	})
 }
 
-// Cases I4, A3. A task is known to the caller that has made it, and to no one else.
+// Cases I4, A3. Only the caller that has created a task can use it.
 func TestTask_BelongsToItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -195,7 +197,7 @@ func TestTask_EndsAsItsCallEnds(t *testing.T) {
 		change  func(*gatewaytest.Gateway)
 		request func(upstream.Request) (upstream.Answer, error)
 		want    string
-		// again reports whether the call is made again at the next poll.
+		// again reports whether the call is sent again at the next poll.
 		again bool
 	}{
 		"an error of the server": {request: func(r upstream.Request) (upstream.Answer, error) {
@@ -250,7 +252,7 @@ func TestTask_EndsAsItsCallEnds(t *testing.T) {
 	}
 }
 
-// An approver has denied the call of a task. The call is not made, even if policy has allowed such calls since.
+// An approver has denied a task's call. The call is not sent, even if policy has allowed such calls since then.
 func TestTask_DeniedCallIsNotMade(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -306,7 +308,7 @@ func TestTask_IsCancelled(t *testing.T) {
 	})
 }
 
-// A gateway that shuts down makes no more calls of tasks, and waits for those that are being made.
+// A gateway that shuts down sends no more calls for tasks, and waits for calls that are in flight.
 func TestTask_CallIsNotMadeWhileTheGatewayStops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -342,7 +344,8 @@ func TestTask_CallIsNotMadeWhileTheGatewayStops(t *testing.T) {
 	})
 }
 
-// The call is made with the credential of the client that polls.
+// A task's call is sent with the credential of the client that polls. If the caller's token is revoked, the call is not
+// sent.
 func TestTask_OfARevokedCallerIsNotMade(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -365,7 +368,7 @@ func TestTask_OfARevokedCallerIsNotMade(t *testing.T) {
 	})
 }
 
-// Case N2. Further calls of a caller with 64 tasks are refused with the id of their approval.
+// Case N2. A caller has 64 tasks. Its further calls are refused with their approval's id.
 func TestTask_CountIsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

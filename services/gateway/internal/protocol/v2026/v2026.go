@@ -1,6 +1,6 @@
-// Package v2026 serves revision 2026-07-28 of MCP, which has no sessions. Each request declares its client and its
-// revision, and requests from a server are contained in answers. A call that waits for a person becomes a task or
-// continues in further round trips.
+// Package v2026 serves MCP revision 2026-07-28, which has no sessions. Each request declares its client and its
+// revision, and answers contain the server's requests. A call that waits for an approver becomes a task or continues in
+// further round trips.
 package v2026
 
 import (
@@ -38,13 +38,13 @@ type message struct {
 	// declares to the server.
 	access       visibility.Access
 	capabilities []mcp.Ability
-	// translates reports whether the gateway translates the message, because the server only speaks revisions with
+	// translates reports whether the gateway translates the message, because the server supports only revisions with
 	// sessions.
 	translates bool
 	// paramHeaders are the headers that repeat arguments.
 	paramHeaders []upstream.Header
-	// takesTasks reports whether the client accepts a task as an answer. declaresTasks reports whether that is declared to
-	// the server. becomesTask reports whether this call becomes a task if it waits for an approval.
+	// takesTasks reports whether the client accepts a task as an answer. declaresTasks reports whether the gateway
+	// declares this to the server. becomesTask reports whether this call becomes a task if it waits for an approval.
 	takesTasks, declaresTasks, becomesTask bool
 	roundTrip                              roundTrip
 	releaseState                           func()
@@ -59,13 +59,13 @@ func (x *message) Post(ctx context.Context) dispatch.Response {
 	return x.endpoint().handle(ctx)
 }
 
-// statelessEndpoint implements the differences between the URL of one server and the URL of all servers.
+// statelessEndpoint implements the differences between the URL for one server and the URL for all servers.
 type statelessEndpoint interface {
 	handle(ctx context.Context) dispatch.Response
 	// connect sets the sessions through which the caller's state sends requests.
 	connect(sess *session.Session)
-	// hasManyClients reports whether one state serves all clients of a caller. That is possible if each message itself
-	// tells the server about its client.
+	// hasManyClients reports whether one state serves all clients of a caller. This is possible if each message itself
+	// describes its client to the server.
 	hasManyClients() bool
 }
 
@@ -140,8 +140,8 @@ func (x *message) handleServer(ctx context.Context) dispatch.Response {
 	return x.handleAdmitted(ctx)
 }
 
-// setTarget configures the message for its server. speaks reports whether the server speaks 2026-07-28; otherwise it
-// needs a session.
+// setTarget configures the message for its server. speaks reports whether the server supports 2026-07-28. If it does
+// not, the message needs a session.
 func (x *message) setTarget(speaks bool) {
 	x.translates, x.Discovery = !speaks, x.Server.Own()
 	if speaks {
@@ -162,7 +162,7 @@ func (x *message) setCapabilities(access visibility.Access, capabilities []mcp.A
 	}
 }
 
-// isServerModern reports whether the server speaks 2026-07-28. If that is not known, it asks the server, and the
+// isServerModern reports whether the server supports 2026-07-28. If this is not known, it asks the server, and the
 // request counts as a probe.
 func (x *message) isServerModern(ctx context.Context) (bool, *dispatch.Response) {
 	speaks, known := x.Server.Stateless()
@@ -182,8 +182,8 @@ func (x *message) isServerModern(ctx context.Context) (bool, *dispatch.Response)
 	return speaks, nil
 }
 
-// checkRequired refuses a message without a member that every request of 2026-07-28 must have. It also refuses a
-// message whose headers disagree with its body.
+// checkRequired refuses a message that lacks a member that every request of 2026-07-28 must have. It also refuses a
+// message with headers that disagree with its body.
 func (x *message) checkRequired() *refusal.Refusal {
 	m := x.Message
 	version, _ := protocol.SingleHeader(x.Header, mcp.HeaderVersion)
@@ -211,8 +211,8 @@ func (x *message) checkRequired() *refusal.Refusal {
 	return nil
 }
 
-// checkParamHeaders refuses a call whose headers disagree with its arguments. If the tool is not in the caller's list,
-// checkParamHeaders returns nil, and the call is refused later because its tool is unknown.
+// checkParamHeaders refuses a call with headers that disagree with its arguments. If the tool is not in the caller's
+// list, checkParamHeaders returns nil, and the call is refused later because its tool is unknown.
 func (x *message) checkParamHeaders(ctx context.Context, tools dispatch.Tools) *refusal.Refusal {
 	if tools.HidesTools {
 		if listing, err := tools.Listed(ctx); err != nil || !listing.Listed {
@@ -255,8 +255,8 @@ func (x *message) handleAdmitted(ctx context.Context) dispatch.Response {
 	}
 }
 
-// discover answers server/discover with the revisions and capabilities of the server that the caller may use. If policy
-// allows the caller no call, the answer is the gateway's own discovery.
+// discover answers server/discover with the server's revisions and the capabilities that the caller may use. If policy
+// does not allow the caller any call, the answer comes from the gateway's own discovery.
 func (x *message) discover(ctx context.Context) dispatch.Response {
 	out := x.NewRelay()
 	defer out.Settle()
@@ -271,7 +271,7 @@ func (x *message) discover(ctx context.Context) dispatch.Response {
 			x.Log.DebugContext(ctx, "supportedVersions of the server is not readable", "server", x.ServerName)
 		}
 		common, err := json.Marshal(slices.DeleteFunc(x.SupportedVersions(), func(version string) bool { return !slices.Contains(versions, version) }))
-		if err != nil { // impossible, because they are constants
+		if err != nil { // the values are constants, so this cannot fail
 			common = []byte("[]")
 		}
 		edits = append(edits, jsonrpc.Edit{Span: at, With: common})
@@ -305,12 +305,12 @@ func (x *message) discovered(ctx context.Context, out *dispatch.Relay) (*jsonrpc
 	return greeting, nil
 }
 
-// editsOutside returns the edits outside of a span that is replaced as a whole.
+// editsOutside returns the edits outside a span that is replaced as a whole.
 func editsOutside(edits []jsonrpc.Edit, at jsonrpc.Span) []jsonrpc.Edit {
 	return slices.DeleteFunc(edits, func(e jsonrpc.Edit) bool { return e.Span.Start >= at.Start && e.Span.End <= at.End })
 }
 
-// statusOf returns the HTTP status of an answer of 2026-07-28: the server's status if MCP defines that status for
+// statusOf returns the HTTP status for an answer of 2026-07-28: the server's status if MCP defines that status for
 // errors, and otherwise 200 (MCP 2026-07-28, Transports).
 func statusOf(answer *jsonrpc.Answer, status int) int {
 	if answer.Error.Present() && (status == http.StatusBadRequest || status == http.StatusNotFound) {

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case T1. Policy decides on the body, and a message whose headers say something else is refused.
+// Case T1. Policy checks the body. A message with headers that disagree with its body is refused.
 func TestPost_HeadersMustAgreeWithTheBody(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, nil, func(t *testing.T, g *gatewaytest.Gateway, at address) {
@@ -25,7 +25,7 @@ func TestPost_HeadersMustAgreeWithTheBody(t *testing.T) {
 		for what, tt := range map[string]struct {
 			message gatewaytest.Message
 			status  int
-			want    string // empty: the server gets the call
+			want    string // empty if the server receives the call
 		}{
 			"all the same":             {call, 200, ""},
 			"a name in base64":         {call.With("Mcp-Name", "=?base64?"+map[string]string{"safe": "c2FmZQ==", "files__safe": "ZmlsZXNfX3NhZmU="}[name]+"?="), 200, ""},
@@ -51,8 +51,8 @@ func TestPost_HeadersMustAgreeWithTheBody(t *testing.T) {
 	})
 }
 
-// Arguments that a tool wants in headers must be the same there. A tool that is hidden from the caller is refused as
-// unknown, whatever the headers say.
+// If a tool expects arguments in headers, the headers must contain the same values. A tool that is hidden from the
+// caller is refused as unknown, regardless of the headers.
 func TestPost_ArgumentsInHeadersMustAgree(t *testing.T) {
 	t.Parallel()
 	for name, at := range map[string]address{"one server": {"files", ""}, "all servers": {"", "files__"}} {
@@ -61,7 +61,7 @@ func TestPost_ArgumentsInHeadersMustAgree(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := gatewaytest.StartModern(t)
 				call := at.call("region", `"arguments":{"r":"eu"}`)
-				g.Do(gatewaytest.Modern("tools/list", "", "").To(at.server)) // the tools of the server are known
+				g.Do(gatewaytest.Modern("tools/list", "", "").To(at.server)) // makes the server's tools known
 				for what, tt := range map[string]struct {
 					message gatewaytest.Message
 					want    string
@@ -93,7 +93,7 @@ func TestPost_ArgumentsInHeadersMustAgree(t *testing.T) {
 	}
 }
 
-// tools returns the requests for the list of tools.
+// tools returns the tools/list requests.
 func tools(requests []string) (out []string) {
 	for _, r := range requests {
 		if strings.Contains(r, `"method":"tools/list"`) {
@@ -103,7 +103,8 @@ func tools(requests []string) (out []string) {
 	return out
 }
 
-// If a server says that a header is wrong or that it does not speak the revision, its tools may have changed.
+// If a server reports that a header is wrong or that it does not support the revision, its tools may have changed. The
+// gateway lists the server again.
 func TestAnswer_ErrorsOfTheRevisionMakeTheGatewayListTheServer(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[int]bool{-32020: true, -32022: true, -32603: false} {
@@ -135,11 +136,12 @@ func TestAnswer_ErrorsOfTheRevisionMakeTheGatewayListTheServer(t *testing.T) {
 	}
 }
 
-// A session belongs to another revision. A server that speaks 2026-07-28 can ignore the header.
+// A message of 2026-07-28 contains the header of a session, which belongs to another revision. A server that supports
+// 2026-07-28 can ignore the header.
 func TestPost_WithASessionNeedsAServerOfThisRevision(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, nil, func(t *testing.T, g *gatewaytest.Gateway, at address) {
-		g.Do(at.call("safe", "")) // the revisions of the server are known
+		g.Do(at.call("safe", "")) // makes the server's revisions known
 		got := g.Do(at.call("safe", "").With("Mcp-Session-Id", "x"))
 		isModern := strings.Contains(last(g.Files()), "io.modelcontextprotocol/protocolVersion")
 		if at.server == "" || !isModern {
@@ -152,8 +154,8 @@ func TestPost_WithASessionNeedsAServerOfThisRevision(t *testing.T) {
 	})
 }
 
-// The server gets the client's bytes, except for the capabilities that policy denies and for the combined names. A
-// server with sessions gets them in a session.
+// The server receives the client's bytes, except for the combined names and the capabilities that policy denies. A
+// server with sessions receives them in a session.
 func TestCall_ReachesServersOfBothFamilies(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, []string{"sampling/createMessage"}, func(t *testing.T, g *gatewaytest.Gateway, at address) {
@@ -180,7 +182,7 @@ func TestCall_ReachesServersOfBothFamilies(t *testing.T) {
 	})
 }
 
-// MCP defines the status of some errors. All other answers have the status 200.
+// MCP defines the HTTP status for some errors. All other answers have status 200.
 func TestAnswer_KeepsTheStatusOfErrors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -204,7 +206,7 @@ func TestAnswer_KeepsTheStatusOfErrors(t *testing.T) {
 	})
 }
 
-// Policy has decided for one caller, so that no cache may give the answer to another.
+// Policy decides for one caller, so caches must not return the answer to another caller.
 func TestAnswer_IsPrivateToTheCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -228,7 +230,7 @@ func TestAnswer_IsPrivateToTheCaller(t *testing.T) {
 	})
 }
 
-// The answers of the gateway itself have the type that the revision requires.
+// The gateway's own answers have the resultType that the revision requires.
 func TestRefusal_OfACallHasTheTypeOfTheRevision(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, nil, func(t *testing.T, g *gatewaytest.Gateway, at address) {
@@ -239,7 +241,7 @@ func TestRefusal_OfACallHasTheTypeOfTheRevision(t *testing.T) {
 	})
 }
 
-// The catalog learns in which revision a server has listed its tools.
+// The gateway reports to the catalog the revision in which a server has listed its tools.
 func TestListTools_AreReportedInTheRevisionOfTheServer(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -252,7 +254,7 @@ func TestListTools_AreReportedInTheRevisionOfTheServer(t *testing.T) {
 				g := gatewaytest.New(t)
 				g.Servers["files"] = tt.server(t)
 				g.Start()
-				g.Do(gatewaytest.ModernCall("safe", "")) // the gateway lists the server
+				g.Do(gatewaytest.ModernCall("safe", "")) // makes the gateway list the server
 				g.Files().Respond(`{"tools":[{"name":"new","inputSchema":{"type":"object"}}],"resultType":"complete"}`)
 				g.Do(gatewaytest.Modern("tools/list", "", ""))
 				reports := g.Catalog.Reports()
@@ -264,7 +266,7 @@ func TestListTools_AreReportedInTheRevisionOfTheServer(t *testing.T) {
 	}
 }
 
-// The revisions of a server are asked for once, and the question counts as a probe of the caller.
+// The gateway requests a server's revisions once. The request counts as a probe by the caller.
 func TestPost_AsksOnceForTheRevisionsOfTheServer(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, nil, func(t *testing.T, g *gatewaytest.Gateway, at address) {
@@ -293,7 +295,7 @@ func TestPost_IsRefusedIfTheRevisionsCannotBeKnown(t *testing.T) {
 		if got := g.Do(at.call("safe", "")); got.Status != http.StatusOK || got.Code() != "upstream_unavailable" {
 			t.Errorf("%d %s", got.Status, got.Text)
 		}
-		for g.Pipeline.CountExempt(exempt()) == nil { // until the quota is used up
+		for g.Pipeline.CountExempt(exempt()) == nil { // uses the whole quota
 		}
 		time.Sleep(time.Second / 2)
 		if got := g.Do(at.call("safe", "")); got.Code() != "abuse_limited" {
@@ -320,8 +322,8 @@ func TestPost_IsRefusedWithoutPolicy(t *testing.T) {
 	})
 }
 
-// Notifications of 2026-07-28 are answered with 202. None reaches a server, because a client cancels a request by
-// closing its stream.
+// A notification of 2026-07-28 is answered with 202 and not sent to a server. A client cancels a request by closing its
+// stream, so it needs no notification.
 func TestNotification_IsRefusedAndReachesNoServer(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, nil, func(t *testing.T, g *gatewaytest.Gateway, at address) {
@@ -381,7 +383,7 @@ func TestPost_InputResponsesNeedAServerThatMayAsk(t *testing.T) {
 	}
 }
 
-// Case U1. Requests of the server in an answer are decided, if the method may have some.
+// Case U1. Policy checks the server's requests in an answer, if the method's answers may contain requests.
 func TestAnswer_RequestsForTheClientAreDecided(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -409,7 +411,7 @@ func TestAnswer_RequestsForTheClientAreDecided(t *testing.T) {
 	}
 }
 
-// Requests of a server with sessions are decided when it sends them, and reach the client in the answer.
+// Policy checks the requests of a server with sessions when the server sends them. They reach the client in the answer.
 func TestAnswer_RequestsOfServersWithSessionsAreDecidedOnce(t *testing.T) {
 	t.Parallel()
 	for name, at := range map[string]address{"one server": {"files", ""}, "all servers": {"", "files__"}} {
@@ -420,7 +422,7 @@ func TestAnswer_RequestsOfServersWithSessionsAreDecidedOnce(t *testing.T) {
 				g.Policy.Allow("sampling/createMessage")
 				g.Files().Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 					events([]byte(`{"jsonrpc":"2.0","id":3,"method":"sampling/createMessage","params":{"messages":[],"maxTokens":1}}`))
-					g.Files().Notified(2) // notifications/initialized, and the answer of the client
+					g.Files().Notified(2) // notifications/initialized and the client's response
 					return gatewaytest.Result(r, `{"content":[]}`), nil
 				}
 				first := g.Do(at.call("safe", ""))
@@ -446,7 +448,6 @@ func TestAnswer_RequestsOfServersWithSessionsAreDecidedOnce(t *testing.T) {
 	}
 }
 
-// A client that closes its stream cancels its request.
 func TestCall_IsCancelledWhenTheClientDisconnects(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, nil, func(t *testing.T, g *gatewaytest.Gateway, at address) {

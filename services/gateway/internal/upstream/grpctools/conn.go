@@ -55,7 +55,7 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 // servers support no other notifications.
 func (*conn) Notify(context.Context, upstream.Request) error { return nil }
 
-// Listen implements upstream.Conn. A gRPC server sends no messages outside of calls.
+// Listen implements upstream.Conn. A gRPC server sends no messages outside calls.
 func (*conn) Listen(context.Context, upstream.Listener) error { return upstream.ErrNoStream }
 
 // Close implements upstream.Conn.
@@ -134,8 +134,8 @@ func (c *conn) toAnswer(ctx context.Context, req upstream.Request, result []byte
 // errTooMany means that a stream contained too many progress messages.
 var errTooMany = fmt.Errorf("more than %d messages came before the answer", upstream.MaxEvents)
 
-// invoke calls the method and returns its response. It passes progress messages before the response to events. Memory
-// for the largest possible message is reserved before a message is read.
+// invoke calls the method and returns its response. It passes progress messages before the response to events. It
+// reserves memory for a message of the maximum size before it reads a message.
 func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req upstream.Request, events func([]byte)) (protoreflect.Message, error) {
 	ctx, cancel := context.WithCancel(c.transport.callContext(ctx, req.TraceParent))
 	defer cancel()
@@ -200,12 +200,12 @@ func (c *conn) passProgress(ctx context.Context, text []byte, req upstream.Reque
 // errOwn marks an error of the gateway itself, not of the server.
 var errOwn = errors.New("the call failed in the gateway")
 
-// isOwn reports whether the gRPC library in the gateway has created a status.
+// isOwn reports whether the gateway's gRPC library has created a status.
 func isOwn(st *status.Status) bool {
 	return (st.Code() == codes.ResourceExhausted || st.Code() == codes.Internal) && strings.HasPrefix(st.Message(), "grpc: ")
 }
 
-// errAway marks a call for which there was no connection.
+// errAway marks a call that had no connection.
 var errAway = errors.New("there is no connection to the server")
 
 func neverSent(err error) error {

@@ -1,6 +1,6 @@
-// Package grpctools offers methods of a gRPC server as tools: each method whose protobuf definition has the option
-// (sluice.mcp.v1.tool). A tool call calls the method. The arguments are parsed strictly by the tool's schema and become
-// the method's request. The method's response becomes the tool result.
+// Package grpctools provides a gRPC server's methods as tools: each method whose protobuf definition has the option
+// (sluice.mcp.v1.tool). A tool call calls the method. The arguments are parsed strictly according to the tool's schema
+// and become the method's request. The method's response becomes the tool result.
 package grpctools
 
 import (

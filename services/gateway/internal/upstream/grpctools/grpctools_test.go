@@ -164,7 +164,7 @@ func TestCall_RefusesAmbiguousArguments(t *testing.T) {
 	}
 }
 
-// TestCall_PassesProgressBeforeTheAnswer checks that a stream of messages is one call with progress.
+// TestCall_PassesProgressBeforeTheAnswer checks that a stream of messages is one call with progress notifications.
 func TestCall_PassesProgressBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -367,8 +367,8 @@ func (c *closes) Close() error {
 	return nil
 }
 
-// Checks that a transport does not close a connection that belongs to its caller, such as the connection to the mesh's
-// own agents. If that connection were closed twice, the gateway would exit with status 1.
+// A transport does not close a connection that belongs to its caller, such as the connection to the mesh's own agents.
+// If that connection were closed twice, the gateway would exit with status 1.
 func TestClose_ClosesOnlyItsOwnConnection(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -30,11 +30,11 @@ func outputSchema(md protoreflect.MessageDescriptor, budget *int) (schema, error
 	return (&schemas{budget: budget}).objectSchema(md)
 }
 
-// maxSchemas is the maximum number of properties and enum names in the schemas of one server. The number is limited
-// because nested messages can produce very large schemas from few bytes.
+// maxSchemas is the maximum number of properties and enum names in one server's schemas. It is limited because nested
+// messages can produce very large schemas from few bytes.
 const maxSchemas = 200_000
 
-// errSchemas is the error for a server whose schemas exceed maxSchemas.
+// errSchemas is the error for a server with schemas that exceed maxSchemas.
 var errSchemas = fmt.Errorf("the schemas of the server's tools have more than %d properties", maxSchemas)
 
 type schemas struct {

@@ -21,10 +21,10 @@ const (
 	// dropped, because a slow client must not delay others.
 	eventQueue = 64
 	maxEvent   = 256 << 10
-	// maxOwed is the maximum number of abandoned requests that are remembered per process, so that late answers are
+	// maxOwed is the maximum number of a process's abandoned requests that are stored, so that late answers are
 	// recognized.
 	maxOwed = 4096
-	// maxAsked is the maximum number of remembered requests that the process has sent.
+	// maxAsked is the maximum number of stored requests that the process has sent.
 	maxAsked = 64
 )
 
@@ -43,11 +43,10 @@ type pendingCall struct {
 	// bytes.
 	events      chan []byte
 	seen, bytes int
-	// begun is the start of the current minute if the request is not meant to end, because the limits then apply per
-	// minute.
+	// begun is the start of the current minute if the request is not expected to end. The limits then apply per minute.
 	begun time.Time
-	// room is the memory for the answer, and queued is the memory for the messages in events. They are nil for a
-	// request of the gateway.
+	// room is the memory for the answer, and queued is the memory for the messages in events. They are nil for the
+	// gateway's own request.
 	room, queued *limits.Memory
 	// result receives the answer. It is buffered.
 	result chan callResult
@@ -61,7 +60,7 @@ type callResult struct {
 
 func (c *pendingCall) number() []byte { return strconv.AppendInt(nil, c.id, 10) }
 
-// progressToken returns the progress token that the process sees, or nil if the request has none.
+// progressToken returns the progress token that the process receives, or nil if the request has none.
 func (c *pendingCall) progressToken() []byte {
 	if c.token == nil {
 		return nil
@@ -81,7 +80,7 @@ type callTable struct {
 	// greetings is the number of requests that opened the process: initialize or server/discover.
 	greetings int64
 	// tools is the number of tool calls. retired means that the process has served its maximum number of tool calls and
-	// gets no more requests.
+	// receives no more requests.
 	tools   int
 	retired bool
 }
@@ -121,7 +120,7 @@ func (t *callTable) methodOf(id []byte) string {
 	return ""
 }
 
-// onlyPending returns the request in flight if the process works on no other request, and otherwise nil. In a shared
+// onlyPending returns the request in flight if the process handles no other request, and otherwise nil. In a shared
 // process, abandoned requests count until they are answered, because the answer to another principal's request must not
 // end this request.
 func (t *callTable) onlyPending(shared bool) *pendingCall {
@@ -146,8 +145,8 @@ func (t *callTable) first() (first *pendingCall) {
 	return first
 }
 
-// addRequest registers a request of the process with this raw id, and reports whether the id is valid and new. If there
-// are too many requests, the oldest is forgotten, and the response to it will be dropped.
+// addRequest registers a request that the process has sent with this raw id, and reports whether the id is valid and
+// new. If there are too many requests, the oldest is removed, and the response to it will be dropped.
 func (t *callTable) addRequest(id []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -174,7 +173,7 @@ func (t *callTable) takeRequest(id []byte) bool {
 	return true
 }
 
-// hasRequests reports whether the process waits for a response of a client.
+// hasRequests reports whether the process waits for a client's response.
 func (t *callTable) hasRequests() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -196,7 +195,7 @@ func (t *callTable) countGreeting() {
 }
 
 // retire makes the table refuse further requests if no request is in flight and the number of tool calls has reached
-// the limit `after`. It reports whether this call of retire did so.
+// the limit after. It reports whether this call has retired the process.
 func (t *callTable) retire(after int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -219,7 +218,7 @@ func (t *callTable) remove(c *pendingCall) {
 	delete(t.byID, c.id)
 }
 
-// abandon removes a request, and remembers its id because the answer may still arrive.
+// abandon removes a request and stores its id, because the answer may still arrive.
 func (t *callTable) abandon(c *pendingCall) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -236,7 +235,7 @@ func (t *callTable) abandon(c *pendingCall) {
 	t.abandoned[c.id] = struct{}{}
 }
 
-// wasAbandoned reports whether the request with this raw id was abandoned, and forgets that request.
+// wasAbandoned reports whether the request with this raw id was abandoned, and removes the id.
 func (t *callTable) wasAbandoned(raw []byte) bool {
 	id, err := strconv.ParseInt(string(raw), 10, 64)
 	if err != nil {
@@ -285,7 +284,7 @@ func (c *pendingCall) line() ([]byte, error) {
 	if c.token != nil {
 		edits = append(edits, jsonrpc.Edit{Span: c.m.Meta.ProgressToken, With: c.number()})
 	}
-	if c.m.Method == mcp.MethodInitialize && c.m.Capabilities.Present() && c.proc.server.cfg.Shared { // a shared process serves several clients, so the capabilities of one are not sent
+	if c.m.Method == mcp.MethodInitialize && c.m.Capabilities.Present() && c.proc.server.cfg.Shared { // a shared process serves several clients, so it does not receive the capabilities of one
 		edits = append(edits, jsonrpc.Edit{Span: c.m.Capabilities, With: []byte("{}")})
 	}
 	return frame(c.m.Raw, edits...)
@@ -330,7 +329,7 @@ func (c *pendingCall) withClientID(ctx context.Context, a *jsonrpc.Answer) (*jso
 	return addressed, nil
 }
 
-// await waits for the answer. It passes messages that arrive earlier than the answer to events.
+// await waits for the answer. It passes messages that arrive before the answer to events.
 func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.Answer, error) {
 	for {
 		select {
@@ -356,7 +355,7 @@ func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.
 	}
 }
 
-// drainEvents passes the messages that arrived earlier than the answer to events, and returns the answer.
+// drainEvents passes the messages that have arrived before the answer to events, and returns the answer.
 func (c *pendingCall) drainEvents(r callResult, events func([]byte)) (*jsonrpc.Answer, error) {
 	for {
 		select {
@@ -375,8 +374,8 @@ func (p *process) recycle() {
 	}
 }
 
-// abandon sends the process a cancellation of a request if the caller no longer waits for the answer. It sends no
-// cancellation for initialize, because MCP forbids that, and none if the client has already sent one.
+// abandon sends the process a cancellation of a request if the caller no longer waits for the answer. It sends none for
+// initialize, because MCP forbids it, or if the client has already sent one.
 func (p *process) abandon(ctx context.Context, c *pendingCall, err error) {
 	if errors.Is(err, upstream.ErrNeverSent) || c.m.Method == mcp.MethodInitialize || errors.Is(context.Cause(ctx), upstream.ErrCancelled) {
 		return

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// cancelGrace is how long an answer is still accepted after the client has cancelled the request. A server that handles
-// the cancellation sends no answer.
+// cancelGrace is the time for which an answer is still accepted after the client has cancelled the request. A server
+// that handles the cancellation sends no answer.
 const cancelGrace = 2 * time.Second
 
 // conn is a session with the current process of a host.
@@ -64,7 +64,7 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	return upstream.Answer{Message: answer}, err
 }
 
-// register registers a request with the process that will receive it.
+// register registers a request with the process that receives it.
 func (c *conn) register(ctx context.Context, m *jsonrpc.Message, memory *limits.Memory, events bool) (*pendingCall, error) {
 	for {
 		p, err := c.process(ctx)
@@ -104,8 +104,8 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	return p.send(ctx, line, req.MayBegin)
 }
 
-// requester returns the process whose request a client's message refers to. The message is a response or a progress
-// notification. If another process has replaced that process, requester returns an error.
+// requester returns the process that has sent the request to which a client's message refers. The message is a response
+// or a progress notification. If another process has replaced that process, requester returns an error.
 func (c *conn) requester(m *jsonrpc.Message) (*process, error) {
 	c.server.mu.Lock()
 	p := c.host.proc
@@ -159,7 +159,7 @@ func (c *conn) process(ctx context.Context) (*process, error) {
 	}
 	p, err := c.server.acquire(ctx, c.host, greeting{})
 	switch {
-	case err == nil && p.modern.Load() != c.modern: // the new process speaks another protocol family and does not know the session
+	case err == nil && p.modern.Load() != c.modern: // the new process supports other revisions and does not know the session
 		return nil, c.closedError()
 	case err == nil:
 		return p, nil

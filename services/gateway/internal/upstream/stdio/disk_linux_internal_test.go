@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removal contains a private folder from which files are removed, and a folder outside of it.
+// removal contains a private directory from which files are removed, and a directory outside it.
 type removal struct {
 	t                     *testing.T
 	root, folder, outside string
 	since                 time.Time
 }
 
-// newRemoval creates a private folder with the file `old`, and a file outside of the folder.
+// newRemoval creates a private directory with the file `old`, and a file outside the directory.
 func newRemoval(t *testing.T) *removal {
 	t.Helper()
 	top := t.TempDir()
@@ -34,8 +34,7 @@ func newRemoval(t *testing.T) *removal {
 	return r
 }
 
-// bornAfter waits until new files have a birth time after since, and returns the birth time of the last file that it
-// has created.
+// bornAfter creates files until one has a birth time after since, and returns that birth time.
 func (r *removal) bornAfter(since time.Time) time.Time {
 	r.t.Helper()
 	for {
@@ -72,8 +71,8 @@ func (r *removal) goes(path ...string) {
 	}
 }
 
-// Checks that files that the process has created are removed, and that older files are kept even if the process has
-// written to them or renamed them.
+// Files that the process has created are removed. Older files are kept even if the process has written to them or
+// renamed them.
 func TestRemoveSince_OlderFilesStay(t *testing.T) {
 	r := newRemoval(t)
 	for _, name := range []string{"grown", "renamed", "linked"} {
@@ -96,8 +95,7 @@ func TestRemoveSince_OlderFilesStay(t *testing.T) {
 	r.goes(r.folder, "new")
 }
 
-// Checks that nothing outside of the folder is removed, regardless of what the program has put into the folder or in
-// place of the folder.
+// Nothing outside the directory is removed, no matter what the program has put into the directory or in its place.
 func TestRemoveSince_NothingOutsideOfTheFolderIsRemoved(t *testing.T) {
 	r := newRemoval(t)
 	r.write(r.outside, "file")
@@ -127,8 +125,8 @@ func TestRemoveSince_NothingOutsideOfTheFolderIsRemoved(t *testing.T) {
 	r.stays(r.outside, "file")
 }
 
-// Checks that a folder of the same file system that is mounted into the private folder is not removed, because it does
-// not belong to the program.
+// A directory of the same file system is mounted into the private directory. It is not removed, because it does not
+// belong to the program.
 func TestRemoveSince_MountedFolderStays(t *testing.T) {
 	r := newRemoval(t)
 	at := filepath.Join(r.folder, "mounted")

@@ -22,5 +22,5 @@ func (*disk) admit() error { return nil }
 
 func (*disk) makeRoom(*slog.Logger) {}
 
-// measure returns 0, because no process has left a folder.
+// measure returns 0, because no process has left a directory.
 func measure(string, int64) (int64, error) { return 0, nil }

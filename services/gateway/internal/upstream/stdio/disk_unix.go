@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// fileCost is the minimum size that is counted for a file or folder, in bytes. Empty files count, too, because file
+	// fileCost is the minimum size that is counted for a file or directory, in bytes. Empty files also count, because file
 	// systems limit the number of files.
 	fileCost = 4 << 10
-	// maxDepth is the maximum depth of folders in a private folder.
+	// maxDepth is the maximum nesting depth in a private directory.
 	maxDepth = 200
-	// measureEvery is the minimum time between two measurements of a folder. The pause after a measurement is at least
-	// measureShare times as long as the measurement took.
+	// measureEvery is the minimum time between two measurements of a directory. The pause after a measurement is at least
+	// measureShare times as long as the measurement.
 	measureEvery = 2 * time.Second
 	measureShare = 4
-	// smallDrop is the smallest drop of the free space that causes an early measurement, in bytes.
+	// smallDrop is the minimum decrease of the free space that causes an early measurement, in bytes.
 	smallDrop = 4 << 20
 	// A file system is short of space if its free space is less than 1/shortShare of its size and less than shortMost
 	// bytes.
@@ -38,16 +38,17 @@ const (
 
 var errDepth = fmt.Errorf("its private folder has folders nested deeper than %d levels", maxDepth)
 
-// disk measures the size of a process's private folder. It must be used by one goroutine at a time.
+// disk measures the size of a process's private directory. It must be used by one goroutine at a time.
 type disk struct {
 	server *transport
-	// dir is the private folder, or empty if the folder is not private. called is the name of the folder in errors.
+	// dir is the private directory, or empty if the directory is not private. called is the name of the directory in
+	// errors.
 	dir     string
 	called  string
 	started time.Time
-	// next is the latest time of the next measurement, and earliest is the earliest.
+	// next is the latest time for the next measurement, and earliest is the earliest time.
 	next, earliest time.Time
-	// used is the last measured size, and free is the free space at the time of that measurement, both in bytes.
+	// used is the last measured size, and free is the free space at that time, both in bytes.
 	used, free int64
 }
 
@@ -58,12 +59,11 @@ func newDisk(s *transport, dir string) *disk {
 	return diskOf(s, dir, "its private folder")
 }
 
-// diskOf returns a disk for the given folder.
 func diskOf(s *transport, dir, called string) *disk {
 	return &disk{server: s, dir: dir, called: called, started: time.Now()}
 }
 
-// check returns a limit error if the folder is too large or cannot be measured.
+// check returns a limit error if the directory is too large or cannot be measured.
 func (d *disk) check(now time.Time, group *proclimit.Group) error {
 	if d.dir == "" || now.Before(d.earliest) {
 		return nil
@@ -84,7 +84,7 @@ func (d *disk) check(now time.Time, group *proclimit.Group) error {
 	return d.limitError(err)
 }
 
-// limitError returns the limit error for the last measurement, or nil if the folder is within its limit.
+// limitError returns the limit error for the last measurement, or nil if the directory is within its limit.
 func (d *disk) limitError(err error) error {
 	most := d.server.cfg.Limits.Disk
 	switch {
@@ -96,8 +96,8 @@ func (d *disk) limitError(err error) error {
 	return nil
 }
 
-// isCausedByProgram reports whether the program can have caused an error of a measurement. Other errors, such as too
-// many open files in the gateway, are ignored until the next measurement.
+// isCausedByProgram reports whether the server's process can have caused a measurement's error. Other errors, such as
+// too many open files in the gateway, are ignored until the next measurement.
 func isCausedByProgram(err error) bool {
 	return errors.Is(err, errDepth) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
 }
@@ -109,7 +109,7 @@ func withoutPath(err error) error {
 	return err
 }
 
-// admit returns a limit error if the folder is too large to start another process.
+// admit returns a limit error if the directory is too large to start another process.
 func (d *disk) admit() error {
 	if d.dir == "" {
 		return nil
@@ -118,7 +118,7 @@ func (d *disk) admit() error {
 	d.used, err = measure(d.dir, d.server.cfg.Limits.Disk)
 	d.free, _ = space(d.dir)
 	if isCausedByProgram(err) {
-		err = nil // an ended process must not be able to prevent the next start; such errors count only while a process runs
+		err = nil // an ended process must not prevent the next start, so such errors count only while a process runs
 	}
 	if err = d.limitError(err); err != nil {
 		d.server.log.ErrorContext(context.Background(), "server is not started: its private folder is too large; remove files from it, or raise the limit", "folder", d.dir, "error", err)
@@ -127,8 +127,8 @@ func (d *disk) admit() error {
 }
 
 // makeRoom removes the files that were created since the process started, if the file system is short of space. The
-// mesh and other servers need that space. Older files are kept, and so are all files in a folder that principals share.
-// A file that replaced an older file counts as new.
+// mesh and other servers need that space. Older files are kept, and so are all files in a directory that principals
+// share. A file that replaced an older file counts as new.
 func (d *disk) makeRoom(log *slog.Logger) {
 	if d.dir == "" || d.server.cfg.Shared {
 		return
@@ -142,8 +142,8 @@ func (d *disk) makeRoom(log *slog.Logger) {
 	}
 }
 
-// space returns how many bytes a file system can still store, where each free inode counts as fileCost. short reports
-// whether that is too little.
+// space returns the number of bytes that a file system can still store. Each free inode counts as fileCost. short
+// reports whether this is too little.
 func space(dir string) (free int64, short bool) {
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) != nil {
@@ -158,7 +158,7 @@ func space(dir string) (free int64, short bool) {
 	return bytes, short
 }
 
-// measure returns the size of a folder in bytes. It stops when the size exceeds `most`.
+// measure returns the size of a directory in bytes. It stops when the size exceeds most.
 func measure(dir string, most int64) (used int64, err error) {
 	errEnough := errors.New("the folder is larger")
 	linked := make(map[uint64]struct{})
@@ -180,9 +180,9 @@ func measure(dir string, most int64) (used int64, err error) {
 	return used, err
 }
 
-// removeSince removes the files that were created in a private folder since a time. The birth time is recorded by the
-// file system, so a program cannot change it. If the file system does not report birth times, no file is removed. Links
-// on the path from root to the folder are not followed, because the program may have created them.
+// removeSince removes the files in a private directory that were created after since. The file system records the birth
+// time, so a process cannot change it. If the file system does not report birth times, no file is removed. Links on the
+// path from root to the directory are not followed, because a process may have created them.
 func removeSince(root, dir string, since time.Time) error {
 	fd, err := openBelow(root, dir)
 	if err != nil {
@@ -194,7 +194,7 @@ func removeSince(root, dir string, since time.Time) error {
 		switch {
 		case !known || in != mount || made.Before(since):
 		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
-			_ = unix.Unlinkat(fd, name, unix.AT_REMOVEDIR) // fails if the folder contains older files
+			_ = unix.Unlinkat(fd, name, unix.AT_REMOVEDIR) // fails if the directory contains older files
 		default:
 			_ = unix.Unlinkat(fd, name, 0)
 		}
@@ -202,7 +202,7 @@ func removeSince(root, dir string, since time.Time) error {
 	})
 }
 
-// openBelow opens the folder dir, which is below root. It follows no links on the path from root to dir.
+// openBelow opens the directory dir below root. It follows no links on the path from root to dir.
 func openBelow(root, dir string) (int, error) {
 	inside, err := filepath.Rel(root, dir)
 	if err != nil || !filepath.IsLocal(inside) || inside == "." {
@@ -221,8 +221,8 @@ func openBelow(root, dir string) (int, error) {
 	return fd, err
 }
 
-// walk calls visit for everything in a folder. The content of a folder is visited before the folder itself. walk
-// follows no links and does not enter other file systems.
+// walk calls visit for each entry below a directory. The entries of a directory are visited before the directory
+// itself. walk follows no links and does not enter other file systems.
 func walk(dir string, visit func(folder int, name string, st *unix.Stat_t) error) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -231,8 +231,8 @@ func walk(dir string, visit func(folder int, name string, st *unix.Stat_t) error
 	return walkOpen(fd, visit)
 }
 
-// walkOpen is [walk] for an open folder. It closes the folder.
-func walkOpen(fd int, visit func(folder int, name string, st *unix.Stat_t) error) error {
+// walkOpen is like [walk], for an open directory. It closes the directory.
+func walkOpen(fd int, visit func(dir int, name string, st *unix.Stat_t) error) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		_ = unix.Close(fd)
@@ -241,28 +241,28 @@ func walkOpen(fd int, visit func(folder int, name string, st *unix.Stat_t) error
 	return walkIn(fd, uint64(st.Dev), 0, visit) //nolint:unconvert // its type differs on other systems
 }
 
-// walkIn visits the content of an open folder at the given depth. It closes the folder.
-func walkIn(fd int, device uint64, depth int, visit func(folder int, name string, st *unix.Stat_t) error) error {
-	folder := os.NewFile(uintptr(fd), "folder")
-	defer folder.Close() //nolint:errcheck // the folder was only read
+// walkIn visits the entries of an open directory at the given depth. It closes the directory.
+func walkIn(fd int, device uint64, depth int, visit func(dir int, name string, st *unix.Stat_t) error) error {
+	dir := os.NewFile(uintptr(fd), "folder")
+	defer dir.Close() //nolint:errcheck // the directory was only read
 	if depth > maxDepth {
 		return errDepth
 	}
 	const batch = 512
 	for {
-		names, err := folder.Readdirnames(batch)
+		names, err := dir.Readdirnames(batch)
 		for _, name := range names {
 			if err := visitOne(fd, name, device, depth, visit); err != nil && !errors.Is(err, unix.ENOENT) {
 				return err
 			}
 		}
 		if err != nil || len(names) == 0 {
-			return nil // the end of the folder is io.EOF
+			return nil // the error at the end of the directory is io.EOF
 		}
 	}
 }
 
-func visitOne(fd int, name string, device uint64, depth int, visit func(folder int, name string, st *unix.Stat_t) error) error {
+func visitOne(fd int, name string, device uint64, depth int, visit func(dir int, name string, st *unix.Stat_t) error) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
@@ -282,8 +282,8 @@ func visitOne(fd int, name string, device uint64, depth int, visit func(folder i
 	return visit(fd, name, &st)
 }
 
-// deletedSize returns the total size of the deleted files on the folder's file system that processes of the group still
-// have open, in bytes.
+// deletedSize returns the total size of deleted files that processes in the group still have open on the directory's
+// file system, in bytes.
 func deletedSize(dir string, group *proclimit.Group) (used int64) {
 	var folder unix.Stat_t
 	if unix.Stat(dir, &folder) != nil {

@@ -13,29 +13,30 @@ import (
 )
 
 const (
-	// maxEndedFolders is the maximum number of private folders of one person's ended agents that are kept for one server.
+	// maxEndedFolders is the maximum number of private directories of one person's ended agents that are kept for one
+	// server.
 	maxEndedFolders = 200
-	// maxEndedDisk is the maximum size of these folders together, as a multiple of [Limits.Disk].
+	// maxEndedDisk is the maximum total size of these directories, as a multiple of [Limits.Disk].
 	maxEndedDisk = 2
 )
 
-// agentFolder is a private folder of an agent.
+// agentFolder is a private directory of an agent.
 type agentFolder struct {
 	folderUser
 
 	dir string
-	// used is when a process last used the folder.
+	// used is the time at which a process last used the directory.
 	used time.Time
 }
 
-// folderSize is the size of a folder in bytes, measured when a process had last used the folder at the time used.
+// folderSize is the size of a directory in bytes. used is the time of the directory's last use before the measurement.
 type folderSize struct {
 	used  time.Time
 	bytes int64
 }
 
-// readMark returns an agent's private folder as its mark describes it. The user is empty if an earlier release wrote the
-// mark, or if writing it was interrupted.
+// readMark returns the description of an agent's private directory from its marker file. The user is empty if an
+// earlier release wrote the file, or if writing it was interrupted.
 func readMark(dir string) (agentFolder, error) {
 	f := agentFolder{dir: dir}
 	info, err := os.Stat(dir + agentMark)
@@ -50,8 +51,8 @@ func readMark(dir string) (agentFolder, error) {
 	return f, err
 }
 
-// limitEnded removes the private folders with which one person's ended agents exceed their limit, the least recently
-// used first. Folders of agents that have not ended, or that can be restored, do not count.
+// limitEnded removes private directories of each person's ended agents until they are within the limit, least recently
+// used first. Directories of agents that have not ended, or that can be restored, do not count.
 func (w *sweeper) limitEnded(now time.Time, unused []agentFolder) {
 	byPerson := make(map[principal.Key][]agentFolder)
 	for _, f := range unused {
@@ -62,11 +63,11 @@ func (w *sweeper) limitEnded(now time.Time, unused []agentFolder) {
 	maps.DeleteFunc(w.sizes, func(dir string, _ folderSize) bool {
 		return !slices.ContainsFunc(unused, func(f agentFolder) bool { return f.dir == dir })
 	})
-	for person, folders := range byPerson {
-		if len(w.excess(folders)) == 0 {
+	for person, dirs := range byPerson {
+		if len(w.excess(dirs)) == 0 {
 			continue
 		}
-		ended, err := w.ended(folders)
+		ended, err := w.ended(dirs)
 		if err != nil {
 			w.log.WarnContext(w.closing, "private folders of ended agents exceed their limit, but it is not known which agents have ended; the gateway tries again in an hour",
 				"person", person.Subject, "error", err)
@@ -78,22 +79,22 @@ func (w *sweeper) limitEnded(now time.Time, unused []agentFolder) {
 	}
 }
 
-// excess returns those of a person's folders that exceed the limit, after it has sorted the folders by their last use.
-func (w *sweeper) excess(folders []agentFolder) []agentFolder {
-	if len(folders) <= maxEndedDisk { // no folder is larger than Limits.Disk
+// excess sorts a person's directories by their last use and returns those that exceed the limit.
+func (w *sweeper) excess(dirs []agentFolder) []agentFolder {
+	if len(dirs) <= maxEndedDisk { // no directory is larger than Limits.Disk
 		return nil
 	}
-	slices.SortFunc(folders, func(a, b agentFolder) int { return b.used.Compare(a.used) })
+	slices.SortFunc(dirs, func(a, b agentFolder) int { return b.used.Compare(a.used) })
 	var bytes int64
-	for i, f := range folders {
+	for i, f := range dirs {
 		if bytes += w.size(f); i == maxEndedFolders || bytes > maxEndedDisk*w.cfg.Limits.Disk {
-			return folders[i:]
+			return dirs[i:]
 		}
 	}
 	return nil
 }
 
-// size returns the size of an unused folder. A folder that cannot be measured counts with the largest size.
+// size returns the size of an unused directory. A directory that cannot be measured counts with the maximum size.
 func (w *sweeper) size(f agentFolder) int64 {
 	if known, ok := w.sizes[f.dir]; ok && known.used.Equal(f.used) {
 		return known.bytes
@@ -106,12 +107,12 @@ func (w *sweeper) size(f agentFolder) int64 {
 	return bytes
 }
 
-// ended returns the folders of agents that have ended and can't be restored.
-func (w *sweeper) ended(folders []agentFolder) (out []agentFolder, err error) {
+// ended returns the directories of agents that have ended and can't be restored.
+func (w *sweeper) ended(dirs []agentFolder) (out []agentFolder, err error) {
 	ctx, cancel := context.WithTimeout(w.closing, time.Minute)
 	defer cancel()
 	alive := make(map[string]map[string]bool)
-	for _, f := range folders {
+	for _, f := range dirs {
 		tenant := f.Agent.Tenant
 		if alive[tenant] == nil {
 			if alive[tenant], err = w.agents(ctx, tenant); err != nil {

@@ -26,12 +26,12 @@ func agentOf(person, id string) *identityv1.Principal {
 	}
 }
 
-// unknownAgents makes the search for agents fail, so that no folder is removed because of the limit.
+// unknownAgents makes the request for ended agents fail, so that the limit removes no directory.
 func unknownAgents(d *stdio.Deps) {
 	d.Agents = func(context.Context, string) (map[string]bool, error) { return nil, errors.New("wasmagent is down") }
 }
 
-// agentFolders contains the private folders of agents of one server.
+// agentFolders contains the private directories of one server's agents.
 type agentFolders struct {
 	root string
 	disk int64
@@ -41,8 +41,9 @@ func (f agentFolders) edit(c *stdio.Config) {
 	c.WorkRoot, c.Limits.Disk, c.Limits.Tasks, c.Limits.Memory = f.root, f.disk, 512, 2<<30
 }
 
-// leave lets an agent use the server once, which leaves a folder of the given size that looks unused for a time.
-func (f agentFolders) leave(t *testing.T, agent *identityv1.Principal, size int, since time.Duration) (folder string) {
+// leave lets an agent use the server once. This leaves a directory of the given size that looks unused for the time
+// since.
+func (f agentFolders) leave(t *testing.T, agent *identityv1.Principal, size int, since time.Duration) (dir string) {
 	t.Helper()
 	r := newRigWith(t, "good", f.edit, unknownAgents)
 	hello := hello(0)
@@ -50,19 +51,19 @@ func (f agentFolders) leave(t *testing.T, agent *identityv1.Principal, size int,
 	conn, _, err := r.Open(t.Context(), principal.Of(agent), hello)
 	put(t, err)
 	s := session{t, conn}
-	folder = s.call(1, "info", nil)["dir"]
+	dir = s.call(1, "info", nil)["dir"]
 	put(t, conn.Close(t.Context()))
 	put(t, r.Close())
-	put(t, os.WriteFile(filepath.Join(folder, "state"), []byte(strings.Repeat("x", size)), 0o600))
-	restFor(t, folder, since)
-	return folder
+	put(t, os.WriteFile(filepath.Join(dir, "state"), []byte(strings.Repeat("x", size)), 0o600))
+	restFor(t, dir, since)
+	return dir
 }
 
-// Checks that the folders of one person's ended agents have a common limit, and that the oldest of them are removed
-// first. The folders of agents that have not ended and of other people's agents do not count, whatever their age.
+// The directories of one person's ended agents share a limit, and the oldest are removed first. The directories of
+// agents that have not ended and of other people's agents do not count, whatever their age.
 func TestFolders_OfOnePersonsEndedAgentsAreLimited(t *testing.T) {
 	t.Parallel()
-	f := agentFolders{t.TempDir(), 1 << 20} // two such folders fit into the limit
+	f := agentFolders{t.TempDir(), 1 << 20} // two such directories fit into the limit
 	const size = 900 << 10
 	alive := f.leave(t, agentOf("olga", "alive"), size, 100*time.Hour)
 	others := f.leave(t, agentOf("ben", "ended"), size, 100*time.Hour)
@@ -79,8 +80,8 @@ func TestFolders_OfOnePersonsEndedAgentsAreLimited(t *testing.T) {
 	eventually.Holds(t, "the oldest folders are removed", func() bool {
 		return !exists(t, ended[2]) && !exists(t, ended[3]) && !exists(t, ended[3]+".agent") && !exists(t, ended[2]+".ended") && !exists(t, ended[3]+".ended")
 	})
-	for what, folder := range map[string]string{"the newest ended agent": ended[0], "the second ended agent": ended[1], "an agent that has not ended": alive, "another person's agent": others} {
-		if !exists(t, filepath.Join(folder, "state")) {
+	for what, dir := range map[string]string{"the newest ended agent": ended[0], "the second ended agent": ended[1], "an agent that has not ended": alive, "another person's agent": others} {
+		if !exists(t, filepath.Join(dir, "state")) {
 			t.Errorf("the folder of %s was removed", what)
 		}
 	}
@@ -89,7 +90,7 @@ func TestFolders_OfOnePersonsEndedAgentsAreLimited(t *testing.T) {
 	}
 }
 
-// Checks that many small folders of one person's ended agents are limited, too.
+// The number of directories of one person's ended agents is also limited, even if they are small.
 func TestFolders_OfEndedAgentsAreLimitedInNumber(t *testing.T) {
 	t.Parallel()
 	f := agentFolders{t.TempDir(), 2 << 30}
@@ -98,10 +99,10 @@ func TestFolders_OfEndedAgentsAreLimitedInNumber(t *testing.T) {
 	put(t, err)
 	const more = 205
 	for i := range more {
-		folder := filepath.Join(filepath.Dir(first), fmt.Sprint("copy", i))
-		put(t, os.Mkdir(folder, 0o700))
-		put(t, os.WriteFile(folder+".agent", mark, 0o600))
-		restFor(t, folder, time.Duration(i+2)*time.Hour)
+		dir := filepath.Join(filepath.Dir(first), fmt.Sprint("copy", i))
+		put(t, os.Mkdir(dir, 0o700))
+		put(t, os.WriteFile(dir+".agent", mark, 0o600))
+		restFor(t, dir, time.Duration(i+2)*time.Hour)
 	}
 	newRig(t, "good", f.edit).open(t, ana)
 	left := func() int {
@@ -117,19 +118,19 @@ func TestFolders_OfEndedAgentsAreLimitedInNumber(t *testing.T) {
 	}
 }
 
-// Checks that no folder is removed because of the limit while it is not known which agents have ended.
+// The limit removes no directory while the gateway does not know which agents have ended.
 func TestFolders_AreKeptWhileTheAgentsAreUnknown(t *testing.T) {
 	t.Parallel()
 	f := agentFolders{t.TempDir(), 1 << 20}
-	var folders []string
+	var dirs []string
 	for i := range 4 {
-		folders = append(folders, f.leave(t, agentOf("olga", fmt.Sprint(i)), 900<<10, time.Duration(i+2)*time.Hour))
+		dirs = append(dirs, f.leave(t, agentOf("olga", fmt.Sprint(i)), 900<<10, time.Duration(i+2)*time.Hour))
 	}
 	r := newRigWith(t, "good", f.edit, unknownAgents)
 	r.open(t, ana)
 	eventually.Holds(t, "the log says why", func() bool { return strings.Contains(r.log.String(), "wasmagent is down") })
-	for i, folder := range folders {
-		if !exists(t, filepath.Join(folder, "state")) {
+	for i, dir := range dirs {
+		if !exists(t, filepath.Join(dir, "state")) {
 			t.Errorf("folder %d was removed", i)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// prepare returns the command for the process of a host, and creates the folder of the process.
+// prepare returns the command for a host's process, and creates the process's directory.
 func (s *transport) prepare(h *host, used *usedProgram) (c sandbox.Command, err error) {
 	c.Args = s.cfg.Command
 	if c.Dir, err = s.cfg.folder(h.key); err != nil {
@@ -50,8 +50,8 @@ func (s *transport) prepare(h *host, used *usedProgram) (c sandbox.Command, err 
 	return c, nil
 }
 
-// Missing returns an error if no process can be started on this machine, because the program or the working directory
-// does not exist. Otherwise it returns nil.
+// Missing returns an error if no process can be started on this machine because the program or the working directory
+// does not exist.
 func (c *Config) Missing() error {
 	if c.Dir != "" {
 		if _, err := c.folder(principal.Key{}); err != nil {
@@ -65,16 +65,16 @@ func (c *Config) Missing() error {
 	return err
 }
 
-// Program returns the file of the program and the environment of its processes. HOME is unset if each process has a
-// folder of its own.
+// Program returns the path of the program and the environment of its processes. HOME is unset if each process has its
+// own directory.
 func (c *Config) Program() (path string, env map[string]string, err error) {
 	env = c.environment(c.Dir)
 	path, err = findProgram(c.Command[0], env["PATH"])
 	return path, env, err
 }
 
-// existingFolders returns a PATH without the absolute folders that do not exist. Otherwise a process could create one
-// of these folders and put programs into it that are found before the intended ones.
+// existingFolders removes the absolute directories that do not exist from a PATH. Otherwise a process could create one
+// of them and put programs into it that are found before the intended ones.
 func existingFolders(path string) string {
 	return strings.Join(slices.DeleteFunc(filepath.SplitList(path), func(dir string) bool {
 		info, err := os.Stat(dir)
@@ -82,7 +82,7 @@ func existingFolders(path string) string {
 	}), string(filepath.ListSeparator))
 }
 
-// folder returns the working directory for a principal's process. It creates the directory if it is private.
+// directory returns the working directory for a principal's process. It creates the directory if it is private.
 func (c *Config) folder(key principal.Key) (string, error) {
 	if c.Dir != "" {
 		info, err := os.Stat(c.Dir)
@@ -105,13 +105,13 @@ func (c *Config) folder(key principal.Key) (string, error) {
 	return dir, nil
 }
 
-// inFolder reports whether name is a clean relative path that does not lead out of a folder.
+// inFolder reports whether name is a clean relative path that does not lead out of a directory.
 func inFolder(name string) bool {
 	return filepath.IsLocal(name) && filepath.Clean(name) == name && name != "."
 }
 
-// removeFiles removes the given files if they exist. A process controls the folder, so it is an error if a name refers
-// to a link or a folder instead of a file.
+// removeFiles removes the given files if they exist. A process controls the directory, so a name that refers to a link
+// or a directory is an error.
 func removeFiles(dir string, names []string) error {
 	if len(names) == 0 {
 		return nil
@@ -138,14 +138,14 @@ func removeFiles(dir string, names []string) error {
 	return nil
 }
 
-// folderName returns the name of a principal's private folder. The name contains the length of the tenant, so that
-// principals whose concatenated names are equal have different folders.
+// folderName returns the name of a principal's private directory. The name contains the length of the tenant, so that
+// principals with equal concatenated names have different directories.
 func folderName(key principal.Key) string {
 	sum := sha256.Sum256([]byte(strconv.Itoa(len(key.Tenant)) + ":" + key.Tenant + key.Subject))
 	return hex.EncodeToString(sum[:16])
 }
 
-// environment returns the environment of a process in the given folder.
+// environment returns the environment for a process in the given directory.
 func (c *Config) environment(dir string) map[string]string {
 	env := map[string]string{"PATH": c.Path, "HOME": c.Home}
 	if c.Dir == "" {
@@ -156,8 +156,8 @@ func (c *Config) environment(dir string) map[string]string {
 	return env
 }
 
-// findProgram returns the file of a program: name itself if name is absolute, and otherwise the first executable file
-// called name in the absolute folders of path.
+// findProgram returns the path of a program: name itself if it is absolute, and otherwise the first executable file
+// with this name in the absolute directories of path.
 func findProgram(name, path string) (string, error) {
 	if filepath.IsAbs(name) {
 		return name, executable(name)

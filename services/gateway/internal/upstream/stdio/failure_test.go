@@ -23,22 +23,22 @@ func TestOpen_SaysWhyAServerDoesNotStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder := t.TempDir()
-	plain := filepath.Join(folder, "plain")
+	dir := t.TempDir()
+	plain := filepath.Join(dir, "plain")
 	if err := os.WriteFile(plain, []byte("#!/bin/sh\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	command := func(words ...string) func(*stdio.Config) {
-		return func(c *stdio.Config) { c.Command, c.Path = words, "relative:"+folder }
+		return func(c *stdio.Config) { c.Command, c.Path = words, "relative:"+dir }
 	}
 	hasty := func(c *stdio.Config) { c.Start = 300 * time.Millisecond }
 	for name, c := range map[string]struct {
 		role string
 		edit func(*stdio.Config)
-		want error // nil if the error depends on how fast the process is
+		want error // nil if the error depends on the speed of the process
 		says []string
 	}{
-		"no such program on PATH": {"good", command("nonesuch"), upstream.ErrNeverSent, []string{`"nonesuch"`, folder}},
+		"no such program on PATH": {"good", command("nonesuch"), upstream.ErrNeverSent, []string{`"nonesuch"`, dir}},
 		"no such file":            {"good", command("/nonesuch/x"), upstream.ErrNeverSent, []string{"/nonesuch/x", "no such file"}},
 		"a file without the bit":  {"good", command(plain), upstream.ErrNeverSent, []string{plain, "can't be executed"}},
 		"no such folder": {"good", func(c *stdio.Config) { c.Dir = "/nonesuch" },
@@ -79,7 +79,7 @@ func TestOpen_WaitsNoLongerThanItsCaller(t *testing.T) {
 	}
 }
 
-// Checks that a caller learns before its deadline that the server is still starting, because the client may have the
+// A server is still starting. The caller gets an error shortly before its deadline, because the client may have the
 // same deadline.
 func TestOpen_AnswersBeforeTheDeadlineWhileAServerStarts(t *testing.T) {
 	t.Parallel()
@@ -122,7 +122,7 @@ func TestRequest_StartsAnotherProcessAfterADeath(t *testing.T) {
 func TestOpen_PausesAfterFailedStarts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "exits", nil)
-	const free = 4 // the first start and three soon after it
+	const free = 4 // the first start, and three shortly after it
 	begun := time.Now()
 	for range free {
 		if _, _, err := r.Open(t.Context(), ana, hello(1)); err == nil || strings.Contains(err.Error(), "start again") {
@@ -150,7 +150,7 @@ func TestRequest_EndsWhenTheProcessDoesNotRead(t *testing.T) {
 	one, two := r.open(t, ana), r.open(t, ana)
 	one.call(1, "deaf", nil)
 	large := one.begin(2, "info", map[string]string{"text": strings.Repeat("x", 1<<20)})
-	// The pipe's buffer is smaller than that, so no other message can be written.
+	// The message is larger than the pipe's buffer, so no other message can be written.
 	eventually.Holds(t, "a request behind the one that is stuck is never sent", func() bool {
 		brief, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
@@ -161,5 +161,5 @@ func TestRequest_EndsWhenTheProcessDoesNotRead(t *testing.T) {
 	if !errors.Is(got.err, upstream.ErrNoAnswer) || !strings.Contains(got.err.Error(), "did not read its standard input for 2s") {
 		t.Errorf("the call that is stuck ended with %v, want ErrNoAnswer", got.err)
 	}
-	two.call(2, "info", nil) // answered by the next process
+	two.call(2, "info", nil) // the next process answers this call
 }

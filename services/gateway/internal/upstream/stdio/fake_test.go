@@ -30,11 +30,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// roleVariable is the environment variable that makes this test program a server. Its value names the server's
+// roleVariable names the environment variable that makes this test binary run as a server. Its value names the server's
 // behavior.
 const roleVariable = "FAKE_ROLE"
 
-// lifetime is the maximum lifetime of a process. It is longer than any test waits for a process to end.
+// lifetime is the maximum lifetime of a process. No test waits longer for a process to end.
 const lifetime = 2 * time.Minute
 
 func TestMain(m *testing.M) {
@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	(&fake{role: role, held: map[string]jsontext.Value{}}).run()
 }
 
-// fake is an MCP server over stdio, correct or faulty.
+// fake is an MCP server over stdio that is correct or faulty, depending on its role.
 type fake struct {
 	role string
 	out  sync.Mutex
@@ -59,7 +59,7 @@ type fake struct {
 	replies      []string
 }
 
-// incoming is a message as the server reads it.
+// incoming is a message that the server has received.
 type incoming struct {
 	ID     jsontext.Value `json:"id,omitzero"`
 	Method string         `json:"method"`
@@ -144,7 +144,7 @@ func (f *fake) initialize(m incoming) {
 	}
 }
 
-// era returns the server's role. For a server that changes its role, the role is the content of a file in its folder.
+// era returns the server's role. If the server can change its role, the role depends on a file in its directory.
 func (f *fake) era() string {
 	if _, err := os.Stat("modern"); f.role == "changes" && err == nil {
 		return "modern"
@@ -152,7 +152,6 @@ func (f *fake) era() string {
 	return f.role
 }
 
-// discover answers server/discover.
 func (f *fake) discover(m incoming) {
 	f.discovered++
 	if f.era() != "modern" {
@@ -162,7 +161,7 @@ func (f *fake) discover(m incoming) {
 	f.say(`{"jsonrpc":"2.0","id":%s,"result":{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"resultType":"complete"}}`, m.ID)
 }
 
-// listen opens a subscription, and reports changes of two lists immediately.
+// listen opens a subscription and immediately reports that two lists have changed.
 func (f *fake) listen(m incoming) {
 	for _, method := range []string{"subscriptions/acknowledged", "tools/list_changed", "prompts/list_changed"} {
 		f.say(`{"jsonrpc":"2.0","method":"notifications/%s","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":%s}}}`, method, m.ID)
@@ -177,7 +176,7 @@ func (f *fake) say(format string, args ...any) {
 	fmt.Printf(format+"\n", args...)
 }
 
-// answer answers a call with a result that has the given members.
+// answer answers a call with a result that contains the given members.
 func (f *fake) answer(id jsontext.Value, result map[string]string) {
 	raw, err := json.Marshal(result)
 	if err != nil {
@@ -196,7 +195,6 @@ func (m *incoming) args() map[string]string {
 // burstSize is the length of each message of a burst, in bytes.
 const burstSize = 16 << 10
 
-// call executes the tool that a call names.
 func (f *fake) call(m incoming, line []byte) {
 	args := m.args()
 	switch m.Params.Name {
@@ -218,13 +216,13 @@ func (f *fake) call(m incoming, line []byte) {
 	case "size":
 		n, _ := strconv.Atoi(args["bytes"])
 		f.answer(m.ID, map[string]string{"x": strings.Repeat("x", n)})
-	case "stall": // writes half a line
+	case "stall": // writes an incomplete line
 		fmt.Print(`{"jsonrpc":"2.0","id":1,"result":{"x":"`, strings.Repeat("x", 1<<20))
 	case "ask":
 		f.say(`{"jsonrpc":"2.0","id":"p1","method":"ping"}`)
 		f.say(`{"jsonrpc":"2.0","id":41,"method":"sampling/createMessage","params":{}}`)
 		f.answer(m.ID, map[string]string{"ok": "yes"})
-	case "aside": // writes a message a little later, when no call may be in flight
+	case "aside": // writes a message after a delay, when no call may be in flight
 		f.answer(m.ID, map[string]string{"ok": "yes"})
 		f.say(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b"}}`)
 		f.say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
@@ -257,7 +255,7 @@ func (f *fake) call(m incoming, line []byte) {
 	case "unasked":
 		f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`, m.ID)
 		f.answer(m.ID, map[string]string{"ok": "yes"})
-	case "raw": // writes a line that the test sets
+	case "raw": // writes the line in the arguments
 		f.raws++
 		f.say("%s", strings.NewReplacer("ID", string(m.ID), "<E9>", "\xe9", "<BOM>", "\ufeff").Replace(args["line"]))
 	case "forge":
@@ -288,8 +286,8 @@ func (f *fake) info() map[string]string {
 	}
 }
 
-// hold delays its answer until a call with the key "now" arrives. It then answers all calls in reverse order, each with
-// its key.
+// hold delays its answer until a call with the key "now" arrives. It then answers all held calls in reverse order, each
+// with its key.
 func (f *fake) hold(key string, id jsontext.Value) {
 	f.held[key] = id.Clone()
 	if key != "now" {
@@ -301,8 +299,8 @@ func (f *fake) hold(key string, id jsontext.Value) {
 	f.held = map[string]jsontext.Value{}
 }
 
-// progress sends progress for a call, without a token, and for a token that a client could have chosen. After that it
-// sends a log message and the answer.
+// progress sends progress notifications with the call's token, without a token, and with a token that a client could
+// have chosen. After that it sends a log message and the answer.
 func (f *fake) progress(m incoming) {
 	note := func(token string, n int) {
 		f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d,"message":%q,"_meta":{"dev.sluice/x":1}}}`,
@@ -317,7 +315,7 @@ func (f *fake) progress(m incoming) {
 	f.answer(m.ID, map[string]string{"key": m.args()["key"]})
 }
 
-// noise writes messages that must be dropped while the call with the given id is in flight.
+// noise writes messages that the gateway must drop while the call with the given id is in flight.
 func (f *fake) noise(id jsontext.Value) {
 	const forged = `"result":{"forged":"yes"}}`
 	f.say("this is not JSON")
@@ -336,8 +334,8 @@ func (f *fake) noise(id jsontext.Value) {
 	f.say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
 }
 
-// breed starts a grandchild that ignores SIGTERM and keeps the pipes open. The grandchild is in the process's group, or
-// outside of the group if escape is true.
+// breed starts a grandchild that ignores SIGTERM and keeps the pipes open. If escape is true, the grandchild is outside
+// the process group.
 func (f *fake) breed(id jsontext.Value, escape bool) {
 	if escape {
 		f.answer(id, map[string]string{"pid": escapedSleeper()})
@@ -353,7 +351,7 @@ func (f *fake) breed(id jsontext.Value, escape bool) {
 }
 
 // escapedSleeper starts a process in its own session that keeps the pipes open, and returns its process id. The parent
-// of the started process ends immediately, so that the started process is not a descendant of this process.
+// of that process ends immediately, so that the process is not a descendant of this process.
 func escapedSleeper() string {
 	parent := exec.Command("sh", "-c", "setsid sleep 300 </dev/null >&3 2>&3 & echo $!")
 	parent.ExtraFiles = []*os.File{os.Stdout}
@@ -364,8 +362,8 @@ func escapedSleeper() string {
 	return strings.TrimSpace(string(pid))
 }
 
-// runGateway runs a gateway with one session. It prints the id of the process that serves the session, and waits to be
-// killed.
+// runGateway runs a gateway with one session. It prints the id of the process that serves the session, and waits until
+// it is killed.
 func runGateway() {
 	self, _ := os.Executable()
 	srv, err := stdio.New(stdio.Config{

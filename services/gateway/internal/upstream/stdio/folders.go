@@ -15,31 +15,31 @@ import (
 )
 
 const (
-	// agentMark is the suffix of a file next to an agent's private folder. The modification time of the file records when
-	// a process of the agent last used the folder. The file contains a [folderUser]. No process can change the file there.
+	// agentMark is the suffix of a marker file next to an agent's private directory. Its modification time is the time at
+	// which one of the agent's processes last used the directory. It contains a [folderUser]. No process can change it.
 	agentMark = ".agent"
-	// endedFolder is the suffix of a folder that is being removed.
+	// endedFolder is the suffix of a directory that is being removed.
 	endedFolder = ".ended"
-	// agentFolderTime is how long an unused private folder of an agent is kept. It must be long, because an ended agent
-	// can be restored for an hour, and an agent may wait for an approver for days.
+	// agentFolderTime is the time for which an agent's unused private directory is kept. It must be long, because an ended
+	// agent can be restored for an hour, and an agent may wait for an approver for days.
 	agentFolderTime = 30 * 24 * time.Hour
-	// sweepInterval is the time between two searches for unused folders.
+	// sweepInterval is the time between two searches for unused directories.
 	sweepInterval = time.Hour
 )
 
-// Reasons for which a folder of an agent is removed.
+// Reasons for which an agent's directory is removed.
 const (
 	unusedReason = "no process had used it for 30 days"
 	limitReason  = "the folders of this person's ended agents exceeded their limit"
 )
 
-// folderUser says for whom a private folder of an agent was made.
+// folderUser identifies the user of an agent's private directory.
 type folderUser struct {
 	// Agent is the agent, and Person is the person for whom the agent works.
 	Agent, Person principal.Key
 }
 
-// touchMark records that an agent uses its private folder now.
+// touchMark records that an agent uses its private directory now.
 func touchMark(dir string, user folderUser, now time.Time) error {
 	raw, err := json.Marshal(user)
 	if err != nil {
@@ -48,15 +48,15 @@ func touchMark(dir string, user folderUser, now time.Time) error {
 	return errors.Join(os.WriteFile(dir+agentMark, raw, 0o600), os.Chtimes(dir+agentMark, now, now))
 }
 
-// sweeper removes unused folders of agents. Only one goroutine may use it.
+// sweeper removes agents' unused directories. Only one goroutine may use it.
 type sweeper struct {
 	*transport
 
-	// sizes contains the sizes of unused folders, by path.
+	// sizes contains the sizes of unused directories by path.
 	sizes map[string]folderSize
 }
 
-// sweepAlways removes unused folders of agents until the transport is closed.
+// sweepAlways removes agents' unused directories until the transport is closed.
 func (s *transport) sweepAlways() {
 	w := &sweeper{s, make(map[string]folderSize)}
 	tick := time.NewTicker(sweepInterval)
@@ -71,8 +71,8 @@ func (s *transport) sweepAlways() {
 	}
 }
 
-// sweep removes the private folders of agents that no process has used for [agentFolderTime], and then those that
-// exceed the limit of a person's ended agents.
+// sweep removes the agents' private directories that no process has used for [agentFolderTime], and then those that
+// exceed the limit for a person's ended agents.
 func (w *sweeper) sweep(now time.Time) {
 	root := filepath.Join(w.cfg.WorkRoot, w.cfg.Name)
 	entries, err := os.ReadDir(root)
@@ -96,8 +96,8 @@ func (w *sweeper) sweep(now time.Time) {
 	w.limitEnded(now, unused)
 }
 
-// end removes an agent's private folder if no process uses it, and isOld returns true for the time at which a process
-// last used it. It reports whether the folder is being removed.
+// end removes an agent's private directory if no process uses it and isOld returns true for the time of its last use.
+// It reports whether the directory is being removed.
 func (w *sweeper) end(dir string, now time.Time, reason string, isOld func(used time.Time) bool) bool {
 	ended, err := w.renameUnused(dir, now, isOld)
 	if err != nil {
@@ -109,8 +109,9 @@ func (w *sweeper) end(dir string, now time.Time, reason string, isOld func(used 
 	return ended != ""
 }
 
-// renameUnused renames an agent's private folder if it is unused and isOld returns true, and removes its mark, so that a
-// process that starts later gets a new folder. It returns the new name, or "" if the folder was not renamed.
+// renameUnused renames an agent's private directory if it is unused and isOld returns true, and removes its marker
+// file, so that a process that starts later gets a new directory. It returns the new name, or "" if the directory was
+// not renamed.
 func (s *transport) renameUnused(dir string, now time.Time, isOld func(used time.Time) bool) (ended string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +130,7 @@ func (s *transport) renameUnused(dir string, now time.Time, isOld func(used time
 	return dir + endedFolder, os.Remove(dir + agentMark)
 }
 
-// removeFolder removes a folder that no process uses.
+// removeFolder removes a directory that no process uses.
 func (s *transport) removeFolder(dir, reason string) {
 	if err := datadir.RemoveAll(dir); err != nil {
 		s.log.WarnContext(s.closing, "the private folder of an agent can't be removed; the gateway tries again", "folder", dir, "error", err)

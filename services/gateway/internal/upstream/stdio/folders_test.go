@@ -17,27 +17,27 @@ func agentKey(id string) principal.Key {
 	return principal.Key{Tenant: "default", Subject: "agent:default/" + id}
 }
 
-// visited lets a principal use a server once. It returns the principal's private folder after the process has ended.
-func visited(t *testing.T, root string, key principal.Key) (folder string) {
+// visited lets a principal use a server once. It returns the principal's private directory after the process has ended.
+func visited(t *testing.T, root string, key principal.Key) (dir string) {
 	t.Helper()
 	r := newRig(t, "good", func(c *stdio.Config) { c.WorkRoot = root })
 	s := r.open(t, key)
-	folder = s.call(1, "info", nil)["dir"]
+	dir = s.call(1, "info", nil)["dir"]
 	put(t, s.conn.Close(t.Context()))
 	put(t, r.Close())
-	put(t, os.WriteFile(filepath.Join(folder, "state"), []byte("1"), 0o600))
-	return folder
+	put(t, os.WriteFile(filepath.Join(dir, "state"), []byte("1"), 0o600))
+	return dir
 }
 
-// restFor changes the times of a folder so that the folder looks unused for the given time.
-func restFor(t *testing.T, folder string, since time.Duration) {
+// restFor changes the times of a directory so that it looks unused for the time since.
+func restFor(t *testing.T, dir string, since time.Duration) {
 	t.Helper()
 	at := time.Now().Add(-since)
-	put(t, os.Chtimes(folder+".agent", at, at))
-	put(t, os.Chtimes(folder, at, at))
+	put(t, os.Chtimes(dir+".agent", at, at))
+	put(t, os.Chtimes(dir, at, at))
 }
 
-// Checks that the folder of an agent that has ended is removed. The folders of agents that may be restored, of running
+// The directory of an agent that has ended is removed. The directories of agents that may be restored, of running
 // agents and of other principals are kept.
 func TestFolders_OfEndedAgentsAreRemoved(t *testing.T) {
 	t.Parallel()
@@ -55,8 +55,8 @@ func TestFolders_OfEndedAgentsAreRemoved(t *testing.T) {
 	if got := back.call(1, "info", nil)["dir"]; got != there {
 		t.Errorf("the agent that is there works in %s, not in %s", got, there)
 	}
-	for what, folder := range map[string]string{"an agent that rests": rests, "an agent that is there": there, "a person": person} {
-		if !exists(t, filepath.Join(folder, "state")) {
+	for what, dir := range map[string]string{"an agent that rests": rests, "an agent that is there": there, "a person": person} {
+		if !exists(t, filepath.Join(dir, "state")) {
 			t.Errorf("the folder of %s is gone", what)
 		}
 	}
@@ -65,21 +65,21 @@ func TestFolders_OfEndedAgentsAreRemoved(t *testing.T) {
 	}
 }
 
-// Checks that files in a program's folder neither prevent the removal of the folder nor cause the removal of files
-// outside of it.
+// A program's files cannot prevent the removal of its directory, and cannot cause the removal of files outside the
+// directory.
 func TestFolders_OfHostileProgramsAreRemoved(t *testing.T) {
 	t.Parallel()
 	root, outside := t.TempDir(), t.TempDir()
 	put(t, os.WriteFile(filepath.Join(outside, "kept"), nil, 0o600))
-	folder := visited(t, root, agentKey("ended"))
-	put(t, os.Symlink(outside, filepath.Join(folder, "link")))
-	put(t, os.MkdirAll(filepath.Join(folder, "a", "b"), 0o700))
-	put(t, os.WriteFile(filepath.Join(folder, "a", "b", "x"), nil, 0o400))
-	put(t, os.Symlink(outside, filepath.Join(folder, "a", "b", "link")))
-	put(t, os.Chmod(filepath.Join(folder, "a", "b"), 0o500))
-	put(t, os.Chmod(filepath.Join(folder, "a"), 0))
-	restFor(t, folder, 31*24*time.Hour)
-	put(t, os.Chtimes(folder, time.Time{}, time.Now().Add(1000*time.Hour))) // a program could do the same
+	dir := visited(t, root, agentKey("ended"))
+	put(t, os.Symlink(outside, filepath.Join(dir, "link")))
+	put(t, os.MkdirAll(filepath.Join(dir, "a", "b"), 0o700))
+	put(t, os.WriteFile(filepath.Join(dir, "a", "b", "x"), nil, 0o400))
+	put(t, os.Symlink(outside, filepath.Join(dir, "a", "b", "link")))
+	put(t, os.Chmod(filepath.Join(dir, "a", "b"), 0o500))
+	put(t, os.Chmod(filepath.Join(dir, "a"), 0))
+	restFor(t, dir, 31*24*time.Hour)
+	put(t, os.Chtimes(dir, time.Time{}, time.Now().Add(1000*time.Hour))) // a program could do the same
 	mode := func() os.FileMode {
 		info, err := os.Stat(outside)
 		put(t, err)
@@ -88,19 +88,18 @@ func TestFolders_OfHostileProgramsAreRemoved(t *testing.T) {
 	before := mode()
 
 	newRig(t, "good", func(c *stdio.Config) { c.WorkRoot = root }).open(t, ana)
-	eventually.Holds(t, "the folder is gone", func() bool { return !exists(t, folder) && !exists(t, folder+".ended") })
+	eventually.Holds(t, "the folder is gone", func() bool { return !exists(t, dir) && !exists(t, dir+".ended") })
 	if !exists(t, filepath.Join(outside, "kept")) || mode() != before {
 		t.Error("what a link leads to has changed")
 	}
 }
 
-// Checks that an interrupted removal is completed.
 func TestFolders_InterruptedRemovalsAreCompleted(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	folder := visited(t, root, agentKey("ended"))
-	put(t, os.Rename(folder, folder+".ended"))
-	put(t, os.Remove(folder+".agent"))
+	dir := visited(t, root, agentKey("ended"))
+	put(t, os.Rename(dir, dir+".ended"))
+	put(t, os.Remove(dir+".agent"))
 	newRig(t, "good", func(c *stdio.Config) { c.WorkRoot = root }).open(t, ana)
-	eventually.Holds(t, "the folder is gone", func() bool { return !exists(t, folder+".ended") })
+	eventually.Holds(t, "the folder is gone", func() bool { return !exists(t, dir+".ended") })
 }

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownGroup makes a child the leader of a new session and thereby of a new process group, without the gateway's
-// terminal. The kernel kills the child if the gateway dies without ending it. Children of the child are not killed, but
+// ownGroup makes a child the leader of a new session, and so of a new process group, without the gateway's terminal. If
+// the gateway dies without ending the child, the kernel kills the child. The child's own children are not killed, but
 // their standard input ends.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}

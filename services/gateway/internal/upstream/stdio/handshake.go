@@ -16,12 +16,13 @@ const initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "
 // maxRefusal is the maximum length of a server's refusal in an error, in bytes.
 const maxRefusal = 512
 
-// greeting contains the requests that open a process: first and, if the process refuses first, other. One request is
-// initialize. The other request is server/discover, for a program without sessions (MCP 2026-07-28).
+// greeting contains the requests that open a process: first and, if the process refuses it, other. One is initialize.
+// The other is server/discover, for a server without sessions (MCP 2026-07-28).
 type greeting struct{ first, other *jsonrpc.Message }
 
-// greetingOf returns the greeting for a session that is opened with hello. It begins with the protocol family that the
-// server is known to speak. If that is not known, it begins with initialize, because most servers have sessions.
+// greetingOf returns the greeting for a session that is opened with hello. It begins with the request for the kind of
+// revisions that the server is known to support. If this is not known, it begins with initialize, because most servers
+// have sessions.
 func greetingOf(hello *jsonrpc.Message, known *protocolFamily) greeting {
 	if hello.Method == mcp.MethodInitialize && known.isModern() {
 		return greeting{discover(hello), hello}
@@ -37,8 +38,8 @@ func greetingOf(hello *jsonrpc.Message, known *protocolFamily) greeting {
 	return greeting{initialize, hello}
 }
 
-// handshake greets a process that was just started. If handshake fails, it returns after the process has ended. Only a
-// small answer is accepted, because it is stored as long as the process runs.
+// handshake greets a process that was just started. If it fails, it returns after the process has ended. Only a small
+// answer is accepted, because it is stored for as long as the process runs.
 func (p *process) handshake(with greeting) error {
 	ctx, cancel := p.starting.begin(p.server.cfg.Start)
 	defer cancel()
@@ -84,7 +85,7 @@ func (p *process) handshake(with greeting) error {
 	return fmt.Errorf("%w: %w", upstream.ClassOf(err), p.cause)
 }
 
-// refuses reports whether an answer to a greeting means that the server speaks the other protocol family.
+// refuses reports whether an answer to a greeting means that the server needs the other greeting.
 func refuses(hello *jsonrpc.Message, answer *jsonrpc.Answer) bool {
 	if hello.Method == mcp.MethodDiscover {
 		return !upstream.SpeaksModern(answer)
@@ -92,14 +93,12 @@ func refuses(hello *jsonrpc.Message, answer *jsonrpc.Answer) bool {
 	return upstream.Answer{Message: answer}.IsUnknownRequest()
 }
 
-// sendGreeting sends a greeting.
 func (p *process) sendGreeting(ctx context.Context, hello *jsonrpc.Message) (*jsonrpc.Answer, error) {
 	p.calls.countGreeting()
 	return p.do(ctx, p.register(hello, nil, false), nil)
 }
 
-// greetingFor returns the answer that the process gave to its greeting, with the id of hello, which another session
-// sent.
+// greetingFor returns the process's answer to its greeting, with the id of hello, which another session has sent.
 func (p *process) greetingFor(hello *jsonrpc.Message) (*jsonrpc.Answer, error) {
 	answer, err := p.hello.WithID(hello.ID.Of(hello.Raw))
 	if err != nil {
@@ -108,18 +107,18 @@ func (p *process) greetingFor(hello *jsonrpc.Message) (*jsonrpc.Answer, error) {
 	return answer, nil
 }
 
-// protocolFamily describes the protocol family that the server's processes speak. The next process is greeted in this
-// family first.
+// protocolFamily records whether the server's processes support revisions with sessions or only 2026-07-28. It
+// determines which greeting the next process receives first.
 type protocolFamily struct {
-	// refusal is the answer to initialize of a server that speaks only 2026-07-28. It is nil for a server with
+	// refusal is the answer to initialize from a server that supports only 2026-07-28. It is nil for a server with
 	// sessions.
 	refusal *jsonrpc.Answer
 }
 
-// isModern reports whether the server is known to speak only 2026-07-28.
+// isModern reports whether the server is known to support only 2026-07-28.
 func (e *protocolFamily) isModern() bool { return e != nil && e.refusal != nil }
 
-// discover returns a server/discover request for the client that sent hello.
+// discover returns a server/discover request for the client that has sent hello.
 func discover(hello *jsonrpc.Message) *jsonrpc.Message {
 	name, version := hello.Client()
 	return upstream.Discover(&upstream.Client{Name: name, Version: version}).Request("", nil).Message

@@ -31,7 +31,7 @@ var (
 	ben = principal.Key{Tenant: "default", Subject: "ben"}
 )
 
-// soon is much less than the timeout of a call in these tests, and much longer than a call takes. patience is the
+// soon is much shorter than the timeout of a call in these tests, and much longer than a call takes. patience is the
 // timeout for work that should take almost no time.
 const (
 	soon     = 5 * time.Second
@@ -58,7 +58,7 @@ func (l *logbook) String() string {
 
 func newLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// rig is a server whose processes run this test program.
+// rig is a server with processes that run this test binary.
 type rig struct {
 	upstream.Transport
 	all  *limits.Budget
@@ -71,7 +71,7 @@ func newRig(t *testing.T, role string, edit func(*stdio.Config)) *rig {
 	return newRigWith(t, role, edit, func(*stdio.Deps) {})
 }
 
-// newRigWith is [newRig] with other dependencies.
+// newRigWith is like [newRig], and also changes the dependencies.
 func newRigWith(t *testing.T, role string, edit func(*stdio.Config), editDeps func(*stdio.Deps)) *rig {
 	t.Helper()
 	self, err := os.Executable()
@@ -108,7 +108,6 @@ func newRigWith(t *testing.T, role string, edit func(*stdio.Config), editDeps fu
 	return r
 }
 
-// session is an open session.
 type session struct {
 	t    *testing.T
 	conn upstream.Conn
@@ -169,7 +168,7 @@ func (s session) notify(body string) {
 	}
 }
 
-// request returns a request for a message, as the gateway creates it.
+// request returns the request that the gateway creates for a message.
 func request(body string) upstream.Request {
 	m, err := jsonrpc.Parse([]byte(body), jsonrpc.DefaultLimits())
 	if err != nil {
@@ -200,7 +199,7 @@ func toolCall(id any, tool string, args map[string]string) upstream.Request {
 		idOf(id), tool, raw))
 }
 
-// resultOf returns the members of an answer's result.
+// resultOf returns the members in the result of an answer.
 func resultOf(a upstream.Answer) map[string]string {
 	var result map[string]string
 	if err := json.Unmarshal(a.Message.Result.Of(a.Message.Raw), &result); err != nil {
@@ -219,7 +218,7 @@ func isAlive(pid string) bool {
 	return !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
 }
 
-// mustBeAlive fails the test if a process does not run, because the test could otherwise pass although the process
+// mustBeAlive fails the test if a process does not run. Without this check, a test could pass although the process
 // never ran.
 func mustBeAlive(t *testing.T, pid string) {
 	t.Helper()

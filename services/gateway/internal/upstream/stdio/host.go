@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// quickStarts is the number of quick starts in a row that need no pause. The pause before each further start begins at
+	// quickStarts is the number of consecutive quick starts without a pause. The pause before each further start begins at
 	// startInterval and doubles up to doublings times, because a start uses much processor time.
 	quickStarts   = 3
 	startInterval = time.Second
@@ -21,20 +21,19 @@ const (
 	steadyAfter = 10 * time.Second
 )
 
-// Reasons for which the gateway ends a process although nothing failed.
+// Reasons for which the gateway ends a process although there was no failure.
 var (
 	errIdle     = errors.New("no session is open")
 	errRecycled = errors.New("it has served the configured number of calls")
 )
 
-// host contains the process of one principal, or the one process of a shared server. Its fields are guarded by
-// transport.mu.
+// host contains one principal's process, or a shared server's only process. Its fields are guarded by transport.mu.
 type host struct {
 	key principal.Key
 	// accounts are the quotas to which the process is charged.
 	accounts principal.Accounts
-	// room identifies the memory budget to which lines from the host's processes are charged: the principal's budget, or
-	// the server's own budget if the server is shared. No memory is reserved in room itself.
+	// room identifies the memory budget to which the processes' output lines are charged: the principal's budget, or the
+	// server's own budget if the server is shared. No memory is reserved in room itself.
 	room *limits.Memory
 	// conns is the number of sessions that are open or being opened.
 	conns int
@@ -42,14 +41,14 @@ type host struct {
 	proc *process
 	// start is the start that is in progress. It is nil if there is none.
 	start *startup
-	// greeting is the greeting that the server accepted. A replacement process must look the same to open sessions.
+	// greeting is the greeting that the server accepted. A replacement process must behave the same for open sessions.
 	greeting greeting
-	// startedAt is the time of the last start, and quick is the number of quick starts in a row.
+	// startedAt is the time of the last start, and quick is the number of consecutive quick starts.
 	startedAt time.Time
 	quick     int
 	// limited records the last processes that have reached a limit.
 	limited limited
-	// failure is the error of the last start; nil if it succeeded.
+	// failure is the error of the last start, or nil if it succeeded.
 	failure error
 	// idle is the timer that runs while no session is open.
 	idle *time.Timer
@@ -57,7 +56,7 @@ type host struct {
 	listeners map[*listener]struct{}
 }
 
-// startup is one start of a process, for which many callers may wait. Its results are set before done is closed.
+// startup is one start of a process. Many callers may wait for it. Its results are set before done is closed.
 type startup struct {
 	done chan struct{}
 	proc *process
@@ -129,15 +128,15 @@ func (s *transport) removeHost(h *host) {
 	}
 }
 
-// hasOne reports whether the host serves exactly one session. If so, messages that belong to no request are for the
-// client of that session.
+// hasOne reports whether the host serves exactly one session. Messages that belong to no request are then for that
+// session's client.
 func (h *host) hasOne(s *transport) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.cfg.Shared && h.conns == 1
 }
 
-// ownIdle is how long a process stays idle after the gateway has used it to list the server's tools.
+// ownIdle is the time for which a process stays idle after the gateway has used it to list the server's tools.
 const ownIdle = 2 * time.Second
 
 // removeSession reverses addSession.
@@ -153,8 +152,8 @@ func (s *transport) removeSession(h *host) {
 	}
 }
 
-// expire ends the process of a host without sessions. Once the process has ended, the next call of expire removes the
-// host. Until then, no other process may be started in the same folder.
+// expire ends the process of a host without sessions. After the process has ended, the next call of expire removes the
+// host. Until then, no other process may be started in the same directory.
 func (s *transport) expire(h *host) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,8 +169,8 @@ func (s *transport) expire(h *host) {
 	}
 }
 
-// acquire returns the host's process, and starts one if there is none. The argument `with` is the greeting of a session
-// that is being opened. It is empty for an open session. Errors are the same as for Transport.Open.
+// acquire returns the host's process, and starts one if there is none. with is the greeting of a session that is being
+// opened. It is empty for an open session. acquire returns the same errors as Transport.Open.
 func (s *transport) acquire(ctx context.Context, h *host, with greeting) (*process, error) {
 	s.mu.Lock()
 	if s.closed {
@@ -210,7 +209,7 @@ func (s *transport) begin(h *host, with greeting) error {
 	now := time.Now()
 	since := now.Sub(h.startedAt)
 	if h.failure == nil && h.proc != nil && h.proc.calls.isRetired() || errors.Is(h.failure, errInstall) {
-		h.quick = 0 // the gateway has ended the process, or an installation has failed, which is followed by its own pause
+		h.quick = 0 // the gateway has ended the process, or an installation has failed and has its own pause
 	}
 	if err := h.limited.check(); err != nil {
 		return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, s.cfg.Name, err)
@@ -231,7 +230,7 @@ func (s *transport) begin(h *host, with greeting) error {
 	h.start = start
 	s.running.Go(func() {
 		if old != nil {
-			<-old.done // two processes must not use one folder
+			<-old.done // two processes must not use one directory
 		}
 		s.finish(h, s.startNext(h, with))
 	})
@@ -246,7 +245,7 @@ func (h *host) pause() time.Duration {
 	return startInterval << min(h.quick-quickStarts, doublings)
 }
 
-// pauseError returns the error for a server that is not started yet because its processes ended soon after their
+// pauseError returns the error for a server that is not started yet because its processes ended shortly after their
 // starts.
 func (s *transport) pauseError(h *host, wait time.Duration) error {
 	last := errors.New("it is still ending")
@@ -261,7 +260,7 @@ func (s *transport) pauseError(h *host, wait time.Duration) error {
 		out.Text, out.Detail = out.Text+"; last: "+cause.Text, cause.Detail
 	}
 	out.Err = fmt.Errorf("server %q keeps ending soon after its start and may start again in %s; last: %s",
-		s.cfg.Name, wait.Round(time.Millisecond), last) //nolint:errorlint // the last error says nothing about the current message
+		s.cfg.Name, wait.Round(time.Millisecond), last) //nolint:errorlint // the last error is not about the current message
 	return out
 }
 
@@ -277,7 +276,7 @@ func (s *transport) notStarted(err error) error {
 	}
 }
 
-// startAndGreet starts a process and greets it. used is the installed program, or nil if the command is run as
+// startAndGreet starts a process and greets it. used is the installed program, or nil if the command runs as
 // configured.
 func (s *transport) startAndGreet(h *host, with greeting, used *usedProgram) error {
 	p, err := s.launch(h, used)
@@ -315,8 +314,7 @@ func (s *transport) closedError() error {
 	return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, s.cfg.Name, upstream.ErrShutdown)
 }
 
-// waitError returns the error for a caller whose context ended while the caller waited for work that was already in
-// progress.
+// waitError returns the error for a caller whose context has ended while it waited for work in progress.
 func (s *transport) waitError(ctx context.Context) error {
 	class := upstream.ErrNoAnswer
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// TestPause_GrowsWithQuickStarts checks that the pauses between quick starts in a row become longer and longer.
+// TestPause_GrowsWithQuickStarts checks that the pauses between consecutive quick starts increase.
 func TestPause_GrowsWithQuickStarts(t *testing.T) {
 	for quick, want := range map[int]time.Duration{
 		0: 0, 2: 0, 3: time.Second, 4: 2 * time.Second, 5: 4 * time.Second, 6: 8 * time.Second, 7: 8 * time.Second, 1 << 40: 8 * time.Second,
@@ -18,7 +18,7 @@ func TestPause_GrowsWithQuickStarts(t *testing.T) {
 	}
 }
 
-// TestForget_IgnoresReplacedHost checks that the timer of a removed host does not affect the host that has replaced it.
+// TestForget_IgnoresReplacedHost checks that a removed host's timer does not affect the host that has replaced it.
 func TestForget_IgnoresReplacedHost(t *testing.T) {
 	key := principal.Key{Tenant: "acme", Subject: "ana"}
 	old, now := &host{key: key}, &host{key: key}

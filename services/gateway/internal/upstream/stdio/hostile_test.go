@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Case U1. Checks that progress is passed only to the request that has its token.
+// Case U1. A progress notification is forwarded only to the request with its token.
 func TestRequest_ReceivesOnlyItsOwnProgress(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
@@ -28,7 +28,7 @@ func TestRequest_ReceivesOnlyItsOwnProgress(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that members that only the gateway may send are removed from answers.
+// Case U1. Members that only the gateway may send are removed from answers.
 func TestRequest_RemovesReservedMembersFromAnswers(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
@@ -42,7 +42,7 @@ func TestRequest_RemovesReservedMembersFromAnswers(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that messages that belong to no request are dropped, and that each reason is logged only once.
+// Case U1. Messages that belong to no request are dropped. Each reason is logged only once.
 func TestRequest_DropsMessagesThatBelongToNoRequest(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -61,7 +61,7 @@ func TestRequest_DropsMessagesThatBelongToNoRequest(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that the gateway itself answers requests of the server that no client can receive.
+// Case U1. The gateway itself answers a server's requests that no client can receive.
 func TestRequest_GatewayAnswersServerRequests(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
@@ -80,7 +80,7 @@ func TestRequest_GatewayAnswersServerRequests(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that a line that is too long ends the process.
+// Case U1. The process is ended if it writes a line that is too long.
 func TestRequest_LimitsLines(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.MaxMessage = 1 << 20 })
@@ -95,10 +95,10 @@ func TestRequest_LimitsLines(t *testing.T) {
 	if !errors.Is(err, upstream.ErrNoAnswer) || !strings.Contains(err.Error(), "a line of more than 1048576 bytes") {
 		t.Errorf("the error is %v, want ErrNoAnswer for a long line", err)
 	}
-	s.call(2, "info", nil) // answered by the next process
+	s.call(2, "info", nil) // the next process answers this call
 }
 
-// Case S2. Checks that lines of standard error are redacted, escaped and cut before they are logged.
+// Case S2. Lines of standard error are redacted, escaped and truncated before they are logged.
 func TestLog_StandardErrorIsRedactedAndEscaped(t *testing.T) {
 	t.Parallel()
 	const secret = "hunter2-correct-horse"
@@ -122,7 +122,7 @@ func TestLog_StandardErrorIsRedactedAndEscaped(t *testing.T) {
 	}
 }
 
-// Case S1. Checks that configured secrets are redacted in answers.
+// Case S1.
 func TestRequest_RedactsSecretsInAnswers(t *testing.T) {
 	t.Parallel()
 	const secret, plain = "hunter2-correct-horse", "eu-central-1"
@@ -135,8 +135,8 @@ func TestRequest_RedactsSecretsInAnswers(t *testing.T) {
 	}
 }
 
-// Case S1. Checks that the log quotes the output of a process that did not start. This is safe because the process has
-// not received any call whose arguments it could print. Later lines of a process are logged only at level debug.
+// Case S1. The log contains the output of a process that has failed to start. This is safe, because the process has not
+// received a call whose arguments it could print. Later lines are logged only at level debug.
 func TestLog_ContainsStandardErrorBeforeTheFirstCall(t *testing.T) {
 	t.Parallel()
 	logged := func(r *rig, text string) (warned bool) {
@@ -161,7 +161,7 @@ func TestLog_ContainsStandardErrorBeforeTheFirstCall(t *testing.T) {
 	}
 }
 
-// Case S2. Checks that only some lines of standard error are logged if a process writes many.
+// Case S2. If a process writes many lines to standard error, only some are logged.
 func TestLog_StandardErrorIsRateLimited(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -181,7 +181,7 @@ func TestLog_StandardErrorIsRateLimited(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that the total size of the messages before an answer is limited.
+// Case U1. The total size of the messages before an answer is limited.
 func TestRequest_LimitsSizeOfMessagesBeforeAnswer(t *testing.T) {
 	t.Parallel()
 	const most = 64 << 20
@@ -192,14 +192,14 @@ func TestRequest_LimitsSizeOfMessagesBeforeAnswer(t *testing.T) {
 	if !errors.Is(err, upstream.ErrNoAnswer) || !strings.Contains(err.Error(), "came before the answer") || bytes > most {
 		t.Errorf("after %d bytes the error is %v, want ErrNoAnswer", bytes, err)
 	}
-	// The process continues for a while after its call has ended. On a busy machine this may take long.
+	// The process continues for a time after its call has ended. On a busy machine this may take long.
 	if _, err = s.conn.Request(t.Context(), toolCall(2, "info", nil), nil); err == nil || !strings.Contains(err.Error(), "unexpected messages") {
 		t.Errorf("the error is %v, want it to say that the process was ended", err)
 	}
 	s.call(3, "info", nil)
 }
 
-// Case U1. Checks that a request ends if too many messages arrive before its answer.
+// Case U1. A request ends if too many messages arrive before its answer.
 func TestRequest_LimitsNumberOfMessagesBeforeAnswer(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -209,7 +209,7 @@ func TestRequest_LimitsNumberOfMessagesBeforeAnswer(t *testing.T) {
 	if !errors.Is(err, upstream.ErrNoAnswer) || seen > 100_000 {
 		t.Errorf("after %d messages the error is %v, want ErrNoAnswer", seen, err)
 	}
-	// The process continues for a while after its call has ended.
+	// The process continues for a time after its call has ended.
 	if _, err = s.try(2, "info", nil); err == nil || !strings.Contains(err.Error(), "unexpected messages") {
 		t.Errorf("the error is %v, want it to say that the process was ended", err)
 	}
@@ -221,8 +221,7 @@ func TestRequest_LimitsNumberOfMessagesBeforeAnswer(t *testing.T) {
 	s.call(5, "info", nil)
 }
 
-// Case X3. Checks that late answers to the abandoned calls of one principal do not end a process that other principals
-// share.
+// Case X3. Principals share a process. Late answers to one principal's abandoned calls do not end it.
 func TestRequest_AbandonedCallsDoNotEndASharedProcess(t *testing.T) {
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })
 	bens := r.open(t, ben)

@@ -11,26 +11,26 @@ import (
 )
 
 const (
-	// maxInstall is how long a start waits for another installation of its package. It equals the longest installation
-	// time that can be configured.
+	// maxInstall is the maximum time for which a start waits for another installation of its package. It equals the
+	// maximum installation time that can be configured.
 	maxInstall = 30 * time.Minute
 	// maxInstalls is the maximum number of packages that the gateway installs at the same time. Each installation uses
 	// much of the network, the disk and the processor.
 	maxInstalls = 2
 )
 
-// Installs lets one installation of a package run at a time, because package managers that install the same package at
-// the same time break each other's caches. It also limits how many packages the gateway installs at the same time. The
-// zero value is ready to use. It is safe for concurrent use.
+// Installs allows only one installation of a package at a time, because package managers that install the same package
+// concurrently corrupt each other's caches. It also limits the number of packages that the gateway installs at a time.
+// The zero value is ready to use. It is safe for concurrent use.
 type Installs struct {
 	mu      sync.Mutex
 	running map[string]*install
-	// held is the number of places in use. queue contains the places that wait, the first in line first.
+	// held is the number of slots in use. queue contains the waiting slots in order.
 	held  int
 	queue []*place
 }
 
-// A place allows one installation by the gateway. granted is closed when the installation may begin.
+// A place is a slot for one installation by the gateway. granted is closed when the installation may begin.
 type place struct{ granted chan struct{} }
 
 func (p *place) isGranted() bool {
@@ -42,7 +42,7 @@ func (p *place) isGranted() bool {
 	}
 }
 
-// enqueue returns a place, which is granted when all earlier ones are granted and fewer than maxInstalls are in use. The
+// enqueue returns a slot, which is granted when all earlier ones are granted and fewer than maxInstalls are in use. The
 // caller must call leave.
 func (i *Installs) enqueue() *place {
 	i.mu.Lock()
@@ -53,7 +53,7 @@ func (i *Installs) enqueue() *place {
 	return p
 }
 
-// leave gives back a place, whether or not it was granted.
+// leave releases a slot, whether or not it was granted.
 func (i *Installs) leave(p *place) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -65,7 +65,7 @@ func (i *Installs) leave(p *place) {
 	i.grant()
 }
 
-// grant grants the first places in line while some are free. The caller holds the lock.
+// grant grants the first waiting slots while fewer than maxInstalls are in use. The caller holds the lock.
 func (i *Installs) grant() {
 	for i.held < maxInstalls && len(i.queue) > 0 {
 		close(i.queue[0].granted)
@@ -81,8 +81,8 @@ type install struct {
 	wanted int
 }
 
-// wait waits for the lock of a package and returns the function that releases the lock. An empty name needs no lock.
-// The error is the cause of ctx, or says that maxInstall has passed.
+// wait waits for a package's lock and returns the function that releases it. An empty name needs no lock. The error is
+// the cause of ctx, or means that maxInstall has passed.
 func (i *Installs) wait(ctx context.Context, name string) (done func(), err error) {
 	if name == "" {
 		return func() {}, nil
@@ -126,18 +126,18 @@ func (i *Installs) removeWaiter(name string) {
 	}
 }
 
-// selfInstallers are the programs that install a package before they run it. The value lists the arguments that make
-// the program do so. If the value is empty, the program always does so.
+// selfInstallers are the programs that install a package before they run it. The value lists the arguments with which
+// the program does this. If the value is empty, the program always does.
 var selfInstallers = map[string][][]string{
 	"npx": nil, "pnpx": nil, "bunx": nil, "uvx": nil,
 	"npm": {{"exec"}, {"x"}}, "pnpm": {{"dlx"}}, "yarn": {{"dlx"}}, "bun": {{"x"}}, "pipx": {{"run"}}, "uv": {{"tool", "run"}, {"run"}},
 }
 
-// packageFlags are the flags that name a package whose program has another name.
+// packageFlags are the flags that name a package if the program has another name.
 var packageFlags = []string{"-p", "--package", "--from", "--spec", "--with"}
 
-// packageOf returns the package that a command may install at its start, together with the program that installs the
-// package. It is empty if the command installs no package.
+// packageOf returns the package that a command may install at its start, and the program that installs it. It is empty
+// if the command installs no package.
 func packageOf(command []string) string {
 	program, args := selfInstaller(command)
 	if program == "" {
@@ -146,8 +146,8 @@ func packageOf(command []string) string {
 	return program + " " + firstPackage(args)
 }
 
-// selfInstaller returns the program of a command that may install a package at its start, and the arguments that name
-// the package. The program is empty if the command installs no package.
+// selfInstaller returns a command's program if it may install a package at its start, and the arguments that name the
+// package. The program is empty if the command installs no package.
 func selfInstaller(command []string) (program string, args []string) {
 	program = strings.TrimSuffix(strings.TrimSuffix(filepath.Base(command[0]), ".exe"), ".cmd")
 	forms, is := selfInstallers[program]
@@ -167,7 +167,7 @@ func selfInstaller(command []string) (program string, args []string) {
 }
 
 // SelfInstaller returns the name of the program, such as uvx, with which a command itself installs a package at its
-// start. It is empty if the command installs no package, or installs one into the folder of a project as `uv run` does.
+// start. It is empty if the command installs no package, or installs it into a project's directory as `uv run` does.
 func SelfInstaller(command []string) string {
 	if len(command) == 0 {
 		return ""

@@ -21,7 +21,7 @@ import (
 )
 
 // installs is the source of a program that replaces npm. It records each run in the file TALLY, and installs a package
-// whose program is this test program.
+// that contains this test binary as its program.
 const installs = `#!/bin/sh
 echo run >> TALLY
 sleep 0.2
@@ -196,10 +196,10 @@ func TestInstall_ExactVersionIsNotRenewed(t *testing.T) {
 }
 
 // age makes installations look more than a day old.
-func age(t *testing.T, folders []string) {
+func age(t *testing.T, dirs []string) {
 	t.Helper()
 	old := time.Now().Add(-25 * time.Hour)
-	for _, dir := range folders {
+	for _, dir := range dirs {
 		if err := os.Chtimes(filepath.Join(dir, "program.json"), old, old); err != nil {
 			t.Fatal(err)
 		}

@@ -10,18 +10,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 )
 
-// Limits are the limits of one process and everything that it starts. Every field must be positive.
+// Limits are the limits of one process and all processes that it starts. Every field must be positive.
 type Limits struct {
 	// Tasks is the maximum number of processes and threads.
 	Tasks int
 	// Memory is the maximum memory of all these processes together, in bytes.
 	Memory int64
-	// Disk is the maximum size of a private folder, in bytes. A file counts with the size of its blocks. Each file and
-	// folder counts with at least 4 KiB. A folder that is configured with Dir has no limit.
+	// Disk is the maximum size of a private directory, in bytes. A file counts with the size of its blocks. Each file and
+	// directory counts with at least 4 KiB. A directory that is configured with Dir has no limit.
 	Disk int64
 }
 
-// DefaultLimits returns the limits of a server without configured limits: 512 tasks, 2 GiB of memory and 2 GiB of disk.
+// DefaultLimits returns the limits for a server without configured limits: 512 tasks, 2 GiB of memory and 2 GiB of
+// disk.
 func DefaultLimits() Limits { return Limits{Tasks: 512, Memory: 2 << 30, Disk: 2 << 30} }
 
 const (
@@ -33,11 +34,11 @@ const (
 	limitForgotten = 10 * time.Minute
 )
 
-// limited records the processes of a host that were ended because they reached a limit.
+// limited records a host's processes that were ended because they reached a limit.
 type limited struct {
 	last *upstream.LimitError
-	// ended is the time at which the last of these processes ended, and times is how many such processes ended in a
-	// row.
+	// ended is the time at which the last of these processes ended, and times is the number of such processes in
+	// succession.
 	ended time.Time
 	times int
 }

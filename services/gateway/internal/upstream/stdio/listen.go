@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// listener receives the messages of a process that belong to no request of the listener's session.
+// listener receives a process's messages that belong to no request of the listener's session.
 type listener struct {
 	messages chan []byte
 	// queued is the memory for the messages in the channel.
@@ -63,7 +63,7 @@ func (c *conn) addListener(l *listener) bool {
 	return true
 }
 
-// removeListener removes a listener, and refuses the requests of the server that are still in its queue.
+// removeListener removes a listener, and refuses the server's requests that are still in its queue.
 func (c *conn) removeListener(l *listener) {
 	c.server.mu.Lock()
 	delete(c.host.listeners, l)
@@ -88,7 +88,7 @@ func (l *listener) queue(message []byte) bool {
 	}
 }
 
-// cancelRequests sends the listeners a cancellation for each open request of a process that has ended.
+// cancelRequests sends the listeners a cancellation for each open request of an ended process.
 func (p *process) cancelRequests() {
 	p.calls.mu.Lock()
 	ids := p.calls.processRequests
@@ -103,9 +103,9 @@ func (p *process) cancelRequests() {
 	}
 }
 
-// listenersFor returns the listeners that receive a message that belongs to no request. A notification about the server
-// itself goes to all listeners. Any other message goes to the listeners of the only session; if there are several
-// sessions, listenersFor returns none.
+// listenersFor returns the listeners for a message that belongs to no request. A notification about the server itself
+// is for all listeners. Any other message is for the listeners of the only session. If there are several sessions,
+// listenersFor returns none.
 func (p *process) listenersFor(m *jsonrpc.Answer) (out []*listener) {
 	s := p.server
 	s.mu.Lock()

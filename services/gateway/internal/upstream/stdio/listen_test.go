@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// listen starts listening in a session. It returns a channel for the received messages, a function that stops
-// listening, and a channel for the error of Listen.
+// listen starts to listen in a session. It returns a channel for the received messages, a function that stops
+// listening, and a channel for the error that Listen returns.
 func (s session) listen(memory *limits.Memory) (heard chan string, hangUp func(), ended chan error) {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -42,8 +42,8 @@ const (
 	rooted  = `{"jsonrpc":"2.0","id":42,"method":"roots/list"}`
 )
 
-// Checks that messages outside of requests are sent to the only session. If there are several sessions, or if the
-// process is shared, sessions receive only notifications about the server itself.
+// Messages outside requests are sent to the only session. If there are several sessions, or if the process is shared,
+// sessions receive only notifications about the server itself.
 func TestListen_ReceivesMessagesOutsideOfRequests(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -97,8 +97,8 @@ func TestListen_ReceivesMessagesOutsideOfRequests(t *testing.T) {
 	}
 }
 
-// Checks that a listener gets no more messages after it stops or its session is closed, and that a listener also gets
-// the messages of a replacement process.
+// After a listener has stopped or its session is closed, it receives no more messages. A listener also receives the
+// messages of a replacement process.
 func TestListen_StoppedListenerReceivesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -130,8 +130,8 @@ func TestListen_StoppedListenerReceivesNothing(t *testing.T) {
 	}
 }
 
-// Checks that when a process ends, the client gets a cancellation of each open request of the process, and that the
-// next process gets no responses to these requests.
+// When a process ends, the client receives a cancellation for each of its open requests. The next process receives no
+// responses to these requests.
 func TestListen_RequestsEndWithTheirProcess(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -159,8 +159,8 @@ func TestListen_RequestsEndWithTheirProcess(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that no request of a shared process is sent to a client, regardless of the method, and that the
-// process gets exactly one refusal.
+// Case U1. A shared process's requests are not sent to a client, regardless of the method. The process receives exactly
+// one refusal for each.
 func TestListen_RequestsOfASharedProcessAreRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })

@@ -19,13 +19,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// npmFlags make npm work in the given folder regardless of its configuration, and report errors in few lines.
+// npmFlags make npm work in the given directory regardless of its configuration, and report errors in few lines.
 var npmFlags = []string{
 	"--no-global", "--no-workspaces", "--no-dry-run", "--bin-links", "--no-audit", "--no-fund", "--no-update-notifier", "--no-progress", "--color=false",
 	"--loglevel=warn", "--logs-max=0",
 }
 
-// An npmError says that npm failed.
+// An npmError means that npm failed.
 type npmError struct {
 	state *os.ProcessState
 	// reason is the reason that npm has printed, redacted and escaped.
@@ -34,7 +34,7 @@ type npmError struct {
 
 func (e *npmError) Error() string { return fmt.Sprintf("npm ended, %s: %s", e.state, e.reason) }
 
-// install waits until no other server installs the same package and a place is free, and then installs the package.
+// install waits until no other server installs the same package and a slot is free, and then installs the package.
 func (p *program) install(run *installing) (*npx.Installed, error) {
 	s := p.server
 	done, err := s.installs.wait(s.closing, s.installed)
@@ -113,7 +113,7 @@ func (p *program) npm(ctx context.Context, box *sandbox.Sandbox, to *npx.Attempt
 	return r.run(ctx)
 }
 
-// command returns the command for npm. The environment of npm contains only Install.Env and PATH of the server's
+// command returns the command for npm. npm's environment contains only Install.Env and the PATH from the server's
 // environment.
 func (p *program) command(to *npx.Attempt, args []string) sandbox.Command {
 	env := maps.Clone(p.Env)
@@ -135,7 +135,7 @@ type npmRun struct {
 	// exited is closed when npm has ended, and outputEnded when its output has ended.
 	exited, outputEnded chan struct{}
 	lastLines           stderrTail
-	// reasons contains the lines in which npm has printed why it failed.
+	// reasons contains the lines in which npm has printed the reason for its failure.
 	reasons []string
 }
 
@@ -164,7 +164,7 @@ func (r *npmRun) run(ctx context.Context) error {
 	switch {
 	case reason != nil:
 		return reason
-	case err != nil && len(r.reasons) == 0: // awaitExit may lose the status; in that case Commit checks the result
+	case err != nil && len(r.reasons) == 0: // awaitExit may lose the status; Commit then checks the result
 		return nil
 	case err != nil, !state.Success():
 		return &npmError{state, r.reasonText()}
@@ -198,7 +198,7 @@ func (r *npmRun) checkLimits() error {
 	return r.disk.check(time.Now(), r.group)
 }
 
-// listen reads the output of npm.
+// listen reads npm's output.
 func (r *npmRun) listen(ctx context.Context) {
 	defer close(r.outputEnded)
 	from := bufio.NewReaderSize(r.output, maxReadLine)
@@ -221,7 +221,7 @@ func (r *npmRun) listen(ctx context.Context) {
 
 const maxReasons = 8
 
-// ignoredLines are texts that identify those lines of npm's errors that do not say why npm failed.
+// ignoredLines identify the lines of npm's error output that do not contain the reason for its failure.
 var ignoredLines = []string{
 	"A complete log of this run", "Log files were not written", "Note that you can also install from a", "tarball, folder, http url, or git folder", "tarball, folder, http url, or git url",
 }
@@ -230,7 +230,7 @@ func isIgnored(line string) bool {
 	return slices.ContainsFunc(ignoredLines, func(words string) bool { return strings.Contains(line, words) })
 }
 
-// note stores a line if npm has printed in it why it failed.
+// note stores a line if it contains npm's reason for its failure.
 func (r *npmRun) note(line string) {
 	text, is := strings.CutPrefix(line, "npm error ")
 	if !is {

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxDropped is how many bytes of messages may be dropped per process and minute.
+// maxDropped is the maximum number of message bytes that may be dropped per process and minute.
 const maxDropped = 4 * upstream.MaxStream
 
 // outgoing is a line whose sender waits until the line is written.
@@ -113,7 +113,7 @@ func (p *process) send(ctx context.Context, line []byte, begin func() error) err
 	}
 }
 
-// ended returns an error of the given class that says how the process has ended.
+// ended returns an error of the given class that describes how the process has ended.
 func (p *process) ended(ctx context.Context, class error) error {
 	select {
 	case <-p.done:
@@ -123,9 +123,9 @@ func (p *process) ended(ctx context.Context, class error) error {
 	}
 }
 
-// frame encodes a message as one line, because messages are separated by line breaks. Line breaks in a message can
-// occur only between tokens, where a space means the same. U+0085, U+2028 and U+2029 can occur only in strings. Some
-// parsers treat these characters as line breaks, so frame escapes them.
+// frame encodes a message as one line, because line breaks separate messages. Line breaks in a message can occur only
+// between tokens, where a space is equivalent. U+0085, U+2028 and U+2029 can occur only in strings. Some parsers treat
+// these characters as line breaks, so frame escapes them.
 func frame(message []byte, edits ...jsonrpc.Edit) ([]byte, error) {
 	spliced, err := jsonrpc.ApplyEdits(message, edits...)
 	if err != nil {
@@ -180,7 +180,7 @@ func (p *process) read() {
 	}
 }
 
-// memory returns the buffer for long lines of the process. Lines are charged to the host's principal, because the
+// memory returns the buffer for the process's long lines. Lines are charged to the host's principal, because the
 // request to which a line belongs is not known until the line is read. While the budget is exhausted, nothing more is
 // read.
 func (p *process) memory(limit int) *bodyreader.Memory {

@@ -22,18 +22,18 @@ import (
 const (
 	// killAfter is the time between SIGTERM and SIGKILL.
 	killAfter = 2 * time.Second
-	// settleTime is how long a process may take to end by itself after the process or the gateway has closed a pipe. MCP
-	// 2025-11-25, Shutdown, requires this grace period. It allows a process that was about to exit to report its status.
+	// settleTime is the time in which a process may end by itself after the process or the gateway has closed a pipe. MCP
+	// 2025-11-25, Shutdown, requires this grace period. A process that was about to exit can then report its status.
 	settleTime = 500 * time.Millisecond
-	// statusTime is how long the gateway waits for the exit status of a process that has closed a pipe. On a busy
-	// machine, the end of a process in namespaces takes longer than settleTime.
+	// statusTime is the time for which the gateway waits for the exit status of a process that has closed a pipe. On a
+	// busy machine, the end of a process in namespaces takes longer than settleTime.
 	statusTime = 2 * time.Second
-	// drainTime is how long the rest of the output is read after the process and its group have ended. Only a grandchild
-	// that has left the group can keep a pipe open after that.
+	// drainTime is the time for which the rest of the output is read after the process and its group have ended. Only a
+	// grandchild that has left the group can still keep a pipe open.
 	drainTime = time.Second
 )
 
-// process is one child process with its process group. The goroutine in supervise controls it.
+// process is one child process with its process group. The goroutine that runs supervise controls it.
 type process struct {
 	server  *transport
 	host    *host
@@ -42,26 +42,26 @@ type process struct {
 	started time.Time
 
 	stdin, stdout, stderr *os.File
-	// lines contains messages whose senders wait until the messages are written. replies contains messages of the gateway
-	// for which no sender waits.
+	// lines contains messages whose senders wait until they are written. replies contains messages from the gateway for
+	// which no sender waits.
 	lines     chan outgoing
 	replies   chan []byte
 	piping    sync.WaitGroup
 	lastLines stderrTail
-	// starting limits the time of the start.
+	// starting limits the duration of the start.
 	starting startTime
-	// group contains the process and everything that it starts. disk measures its private folder.
+	// group contains the process and all processes that it starts. disk measures its private directory.
 	group *proclimit.Group
 	disk  *disk
-	// program is the installed package that the process runs; nil for any other program.
+	// program is the installed package that the process runs, or nil for any other program.
 	program *usedProgram
 
-	// endings receives the reason why the process must end. Only the first reason counts.
+	// endings receives the reason for which the process must end. Only the first reason counts.
 	endings chan ending
 	// exited is closed when the process has ended. writeEnded is closed when nothing more is written to the process. done
 	// is closed when the process's output has ended and its group is dead.
 	exited, writeEnded, done chan struct{}
-	// reason is why the gateway ended the process. It is nil if the process ended by itself.
+	// reason is the reason for which the gateway has ended the process. It is nil if the process ended by itself.
 	reason error
 	// cause describes how the process ended. It is set before done is closed.
 	cause error
@@ -150,8 +150,8 @@ func closeAll(files ...*os.File) {
 
 // supervise runs the process from its start to its end.
 func (p *process) supervise(command sandbox.Command, childEnds [3]*os.File, started chan<- error) {
-	// Pdeathsig kills the child when the thread that started it ends, which can happen while the gateway still runs.
-	// Therefore the thread is locked for the lifetime of the child.
+	// Pdeathsig kills the child when the thread that started it ends, which can happen while the gateway still runs. So
+	// the thread is locked for the child's lifetime.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var err error
@@ -211,8 +211,8 @@ func (p *process) stop() {
 	}
 }
 
-// untilEnd waits until the process has ended or must end. It returns why the process must end, or nil if it has ended
-// by itself.
+// untilEnd waits until the process has ended or must end. It returns the reason for which the process must end, or nil
+// if it has ended by itself.
 func (p *process) untilEnd() error {
 	select {
 	case <-p.exited:
@@ -261,7 +261,7 @@ func (p *process) logEnd(state *os.ProcessState) {
 	}
 	if !p.calls.hasCalls() {
 		how = p.cause
-	} // otherwise its last lines are not logged, because they may quote arguments
+	} // the last lines are not logged otherwise, because they may quote arguments
 	p.log.Log(context.Background(), level, "server process ended", "cause", how, "dropped", p.drops)
 	p.cancelRequests()
 	if p.program != nil {
@@ -270,8 +270,8 @@ func (p *process) logEnd(state *os.ProcessState) {
 	close(p.done)
 }
 
-// describe returns an error that says how the process ended. It contains the names of the server and the program, and
-// the last lines of standard error. If err contains a [upstream.CauseError], its text and detail are used.
+// describe returns an error that describes how the process has ended. It contains the names of the server and the
+// program, and the last lines of standard error. If err contains a [upstream.CauseError], its text and detail are used.
 func (p *process) describe(err error) error {
 	text := ""
 	if n := p.drops[dropMalformed]; n > 0 {

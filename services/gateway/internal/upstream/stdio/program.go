@@ -13,31 +13,31 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// Install describes how the package of a server's program is installed once for all processes of the server.
+// Install describes how the package of a server's program is installed once for all of the server's processes.
 type Install struct {
-	// Command names the package, and the program in the package that is run.
+	// Command names the package and the program in it.
 	Command npx.Command
-	// Folder is the folder of the server's installations. Digest is the digest of Command and everything else that
-	// determines what is installed.
+	// Folder is the directory of the server's installations. Digest is the digest of Command and all other inputs of an
+	// installation.
 	Folder npx.Folder
 	Digest string
-	// NPM is the path of the npm program. Env is the environment of npm without PATH, HOME and TMPDIR. Install scripts of
-	// packages can read Env.
+	// NPM is the path of the npm program. Env is npm's environment without PATH, HOME and TMPDIR. Packages' install
+	// scripts can read Env.
 	NPM string
 	Env map[string]string
-	// ScriptsApart means that the install scripts of packages run in a separate step and a separate sandbox.
+	// ScriptsApart means that install scripts run in a separate step and a separate sandbox.
 	ScriptsApart bool
 }
 
 const (
-	// installLimit is how long an installation may take. npm prints nothing while a package is being built, so an
+	// installLimit is the maximum duration of an installation. npm prints nothing while it builds a package, so an
 	// installation is not ended because it prints nothing.
 	installLimit = 10 * time.Minute
 	// renewAfter is the age after which a start renews an installation, if the package has no exact version. renewAgain is
 	// the time between a failed renewal and the next attempt.
 	renewAfter = 24 * time.Hour
 	renewAgain = time.Hour
-	// renewWait is how long a start waits for a renewal before it uses the older version.
+	// renewWait is the time for which a start waits for a renewal before it uses the older version.
 	renewWait = 20 * time.Second
 	// installPause is the pause after a failed installation. It doubles with each further failure, up to
 	// installDoublings times.
@@ -55,18 +55,18 @@ type program struct {
 	boxes  func() (installer, scripts *sandbox.Sandbox, err error)
 
 	mu sync.Mutex // guards the fields below
-	// newest is the program that the next process runs; nil until it is known.
+	// newest is the program that the next process runs, or nil while it is not known.
 	newest *usedProgram
 	// underWay is the installation that is in progress, or nil if there is none.
 	underWay *installing
-	// failure is the error of the last installation; nil if it succeeded. failed is the time of the failure, and
-	// failures is the number of failures in a row.
+	// failure is the error of the last installation, or nil if it succeeded. failed is the time of the failure, and
+	// failures is the number of consecutive failures.
 	failure  *upstream.CauseError
 	failed   time.Time
 	failures int
 }
 
-// usedProgram is an installation, together with the number of processes that run it.
+// usedProgram is an installation with the number of processes that run it.
 type usedProgram struct {
 	*npx.Installed
 
@@ -76,7 +76,7 @@ type usedProgram struct {
 // installing is one installation in progress. Its error is set before done is closed.
 type installing struct {
 	begun time.Time
-	// place is the place of the installation in the queue of all installations; nil until it has one.
+	// place is the installation's slot in the queue of all installations, or nil if it has none yet.
 	place atomic.Pointer[place]
 	done  chan struct{}
 	err   error
@@ -90,7 +90,7 @@ func (p *program) acquire() (*usedProgram, error) {
 	missing := found == nil
 	switch {
 	case missing:
-		p.newest = nil // an operator may have removed the folder
+		p.newest = nil // an operator may have removed the directory
 	case p.newest == nil || p.newest.Dir != found.Dir:
 		p.newest = &usedProgram{Installed: found}
 	}
@@ -144,8 +144,8 @@ func (p *program) begin() *installing {
 	return p.underWay
 }
 
-// await waits until an installation ends. Unless missing is true, an older version exists, and await returns at the
-// latest when renewWait has passed since the installation began.
+// await waits until an installation ends. If missing is false, an older version exists, and await returns at the latest
+// when renewWait has passed since the installation began.
 func (i *installing) await(missing bool) {
 	if missing {
 		<-i.done
@@ -181,7 +181,7 @@ func (p *program) finish(run *installing) {
 	p.report(installed, run.err, old != nil)
 }
 
-// causeOf converts the error of an installation into the form that callers and operators may see.
+// causeOf converts an installation's error into the form that callers and operators may see.
 func (p *program) causeOf(err error) *upstream.CauseError {
 	text := fmt.Sprintf("the installation of %s for server %s failed", upstream.Escaped(p.Command.DisplayPackage(), maxTailLine), p.server.cfg.Name)
 	out := &upstream.CauseError{Text: text, RetryAfter: installPause << min(p.failures, installDoublings), Err: fmt.Errorf("%s: %w: %w", text, errInstall, err)}
@@ -213,12 +213,11 @@ func (p *program) report(installed *npx.Installed, err error, hasOlder bool) {
 	}
 }
 
-// notice returns a warning that an older version is used because the last installation failed. Otherwise the text is
-// empty.
+// notice returns a warning if an older version is used because the last installation failed. Otherwise it returns "".
 func (p *program) notice() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.newest == nil || p.failure == nil { // if no version is installed, calls are refused, and the last error says why
+	if p.newest == nil || p.failure == nil { // if no version is installed, calls are refused, and the last error contains the reason
 		return ""
 	}
 	return upstream.Escaped(fmt.Sprintf("no newer version of %s could be installed, so version %s is still used: %s",
@@ -242,7 +241,7 @@ func (p *program) remove(old *usedProgram) {
 	}
 }
 
-// progress returns what the start of a process waits for, or "" if it does not wait for an installation.
+// progress returns the reason for which the start of a process waits, or "" if it does not wait for an installation.
 func (p *program) progress() string {
 	if p == nil {
 		return ""

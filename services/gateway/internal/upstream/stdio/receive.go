@@ -14,26 +14,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Reasons for dropping a message of a process.
+// Reasons for which a message from a process is dropped.
 const (
-	// dropMalformed: the message is not JSON-RPC, or could be read in two ways.
+	// dropMalformed: the message is not JSON-RPC, or two parsers could read it differently.
 	dropMalformed = "malformed"
 	// dropUnknown: the message answers no known request, or is a second answer to a request.
 	dropUnknown = "unknown_id"
-	// dropLate: the message answers an abandoned request. Such messages do not count towards the limit that ends the
+	// dropLate: the message answers an abandoned request. Such messages do not count toward the limit that ends the
 	// process. Otherwise a caller that abandons its requests could end the process for all callers.
 	dropLate = "late"
 	// dropUnasked: the message is a notification that belongs to no request.
 	dropUnasked = "unasked"
-	// dropOverflow: the receiver is too slow for the message, or cannot receive it at all.
+	// dropOverflow: the receiver is too slow, or cannot receive the message at all.
 	dropOverflow = "overflow"
-	// dropRequest: the message is a request of the server that the gateway has answered itself.
+	// dropRequest: the message is a request from the server that the gateway has answered itself.
 	dropRequest = "server_request"
 	// dropUnusable: the message is an answer that cannot be used. The call that it answers has failed.
 	dropUnusable = "unusable"
 )
 
-// maxServerID is the maximum length of a request id from a server, in bytes. Requests with a longer id get no response.
+// maxServerID is the maximum length of a server's request id, in bytes. Requests with a longer id get no response.
 const maxServerID = 1 << 10
 
 // drop counts a dropped message. The first message for each reason is logged.
@@ -44,8 +44,8 @@ func (p *process) drop(reason string) {
 	}
 }
 
-// receive handles one line of the process. If own is true, receive may keep the line; otherwise it copies the parts
-// that it needs. It returns the reason for dropping the message, or "" if the message was not dropped.
+// receive handles one line from the process. If own is true, receive may keep the line. Otherwise it copies the parts
+// that it needs. It returns the reason for which it has dropped the message, or "" if it has not.
 func (p *process) receive(line []byte, own bool) string {
 	a, err := bodyreader.ReadRepaired(context.Background(), line, p.server.clean, p.room, p.calls.methodOf) // the wait for a processor slot is short
 	switch {
@@ -114,8 +114,8 @@ func (p *process) unreadable(line []byte, err error) string {
 	}
 }
 
-// failByLooseID handles an answer whose id matches no call. A call fails if the id is another spelling of the call's
-// id. If the answer is an error without an id and only one call is in flight, that call fails. In both cases
+// failByLooseID handles an answer with an id that matches no call. If the id is another spelling of a call's id, that
+// call fails. If the answer is an error without an id and only one call is in flight, that call fails. In both cases
 // failByLooseID returns "". Otherwise it returns the reason for dropping the answer.
 func (p *process) failByLooseID(s jsonrpc.Sketch) string {
 	if n, ok := jsonrpc.Integer(s.ID); ok {
@@ -140,7 +140,7 @@ func (p *process) fail(c *pendingCall, why error) {
 	c.result <- callResult{nil, fmt.Errorf("%w: server %q: %w", upstream.ErrNoAnswer, p.server.cfg.Name, why)}
 }
 
-// handleRequest passes a request of the server to the client of the only session, or answers the request itself.
+// handleRequest passes a server's request to the client of the only session, or answers the request itself.
 func (p *process) handleRequest(a *jsonrpc.Answer) string {
 	id := a.ID.Of(a.Raw)
 	if len(id) > maxServerID {
@@ -158,7 +158,7 @@ func (p *process) handleRequest(a *jsonrpc.Answer) string {
 	return dropRequest
 }
 
-// refuseRequest answers a request of the server that no client accepts, and reports whether the answer was queued.
+// refuseRequest answers a server's request that no client accepts, and reports whether the answer was queued.
 func (p *process) refuseRequest(a *jsonrpc.Answer) bool {
 	id := a.ID.Of(a.Raw)
 	own := upstream.Refused(id, mcp.CodeMethodUnknown, upstream.NoClientForRequest)
@@ -170,7 +170,7 @@ func (p *process) refuseRequest(a *jsonrpc.Answer) bool {
 	return err == nil && req.Kind() != jsonrpc.Invalid && p.reply(line)
 }
 
-// refuseQueued refuses the requests of the server in a queue that is no longer read.
+// refuseQueued refuses the server's requests in a queue that is no longer read.
 func (p *process) refuseQueued(messages chan []byte) {
 	for {
 		select {
@@ -184,10 +184,9 @@ func (p *process) refuseQueued(messages chan []byte) {
 	}
 }
 
-// deliverUnassigned delivers a message that does not say to which request it belongs, and reports whether it has a
-// receiver. If the process has only one session with one request in flight, the message most likely belongs to that
-// request. Otherwise it is delivered to the listeners or, if no listener accepts it, to the oldest request of the only
-// session.
+// deliverUnassigned delivers a message that does not specify its request, and reports whether it has a receiver. If the
+// process has only one session with one request in flight, the message most likely belongs to that request. Otherwise
+// it is delivered to the listeners or, if no listener accepts it, to the oldest request of the only session.
 func (p *process) deliverUnassigned(m *jsonrpc.Answer, message []byte) bool {
 	one := p.host.hasOne(p.server)
 	if c := p.calls.onlyCall(); one && c != nil && c.events != nil {
@@ -204,7 +203,7 @@ func (p *process) deliverUnassigned(m *jsonrpc.Answer, message []byte) bool {
 }
 
 // handleNotification passes a notification to the request or the sessions to which it belongs. It also records that the
-// tool list changed.
+// tools list has changed.
 func (p *process) handleNotification(a *jsonrpc.Answer) string {
 	if a.Method == mcp.MethodToolsChanged {
 		p.server.Notify()

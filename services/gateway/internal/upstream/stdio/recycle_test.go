@@ -69,8 +69,7 @@ func TestRecycle_WaitsForCallsInFlight(t *testing.T) {
 	}
 }
 
-// Checks that no call is lost even if processes are replaced many times, and that these replacements do not delay later
-// starts as crashes would.
+// Processes are replaced many times. No call is lost, and the replacements do not delay later starts as crashes would.
 func TestRecycle_LosesNoCall(t *testing.T) {
 	t.Parallel()
 	r := recycling(t, 1)

@@ -15,17 +15,17 @@ import (
 
 const lock = "state/a.lock"
 
-// removing returns a session with a server whose lock file is removed before each start, and the folder of a process
-// that has ended.
-func removing(t *testing.T) (s session, folder string) {
+// removing returns a session and the directory of a process that has ended. The server's lock file is removed before
+// each start.
+func removing(t *testing.T) (s session, dir string) {
 	t.Helper()
 	r := newRig(t, "good", func(c *stdio.Config) { c.Remove = []string{lock, "other.lock"} })
 	s = r.open(t, ana)
-	folder = s.call(1, "info", nil)["dir"]
+	dir = s.call(1, "info", nil)["dir"]
 	if _, err := s.try(2, "die", nil); err == nil {
 		t.Fatal("the process lives on")
 	}
-	return s, folder
+	return s, dir
 }
 
 func put(t *testing.T, err error) {
@@ -46,45 +46,45 @@ func exists(t *testing.T, file string) bool {
 
 func TestRemove_RemovesAStaleLock(t *testing.T) {
 	t.Parallel()
-	s, folder := removing(t)
-	put(t, os.Mkdir(filepath.Join(folder, "state"), 0o700))
+	s, dir := removing(t)
+	put(t, os.Mkdir(filepath.Join(dir, "state"), 0o700))
 	for _, name := range []string{lock, "state/kept", "other.lock"} {
-		put(t, os.WriteFile(filepath.Join(folder, name), []byte("1"), 0o600))
+		put(t, os.WriteFile(filepath.Join(dir, name), []byte("1"), 0o600))
 	}
-	if got := s.call(3, "info", nil)["dir"]; got != folder {
-		t.Errorf("the next process works in %s, want %s", got, folder)
+	if got := s.call(3, "info", nil)["dir"]; got != dir {
+		t.Errorf("the next process works in %s, want %s", got, dir)
 	}
 	for name, want := range map[string]bool{lock: false, "other.lock": false, "state/kept": true} {
-		if got := exists(t, filepath.Join(folder, name)); got != want {
+		if got := exists(t, filepath.Join(dir, name)); got != want {
 			t.Errorf("%s is there: %v, want %v", name, got, want)
 		}
 	}
-	put(t, os.WriteFile(filepath.Join(folder, lock), nil, 0o600))
+	put(t, os.WriteFile(filepath.Join(dir, lock), nil, 0o600))
 	s.call(4, "info", nil)
-	if !exists(t, filepath.Join(folder, lock)) {
+	if !exists(t, filepath.Join(dir, lock)) {
 		t.Error("the lock of a process that runs is removed")
 	}
 }
 
-// Checks that nothing outside of the folder is removed, regardless of what a program puts in place of its lock file.
+// Nothing outside the directory is removed, no matter what a program puts in place of its lock file.
 func TestRemove_RemovesOnlyFilesOfTheFolder(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		plant func(folder, outside string) error
+		plant func(dir, outside string) error
 		says  string
 	}{
-		"a link to a file": {func(folder, outside string) error {
-			return errors.Join(os.Mkdir(filepath.Join(folder, "state"), 0o700), os.Symlink(filepath.Join(outside, "a.lock"), filepath.Join(folder, lock)))
+		"a link to a file": {func(dir, outside string) error {
+			return errors.Join(os.Mkdir(filepath.Join(dir, "state"), 0o700), os.Symlink(filepath.Join(outside, "a.lock"), filepath.Join(dir, lock)))
 		}, "not a regular file"},
-		"a link to its folder": {func(folder, outside string) error { return os.Symlink(outside, filepath.Join(folder, "state")) }, "path escapes"},
-		"a folder":             {func(folder, _ string) error { return os.MkdirAll(filepath.Join(folder, lock), 0o700) }, "not a regular file"},
+		"a link to its folder": {func(dir, outside string) error { return os.Symlink(outside, filepath.Join(dir, "state")) }, "path escapes"},
+		"a folder":             {func(dir, _ string) error { return os.MkdirAll(filepath.Join(dir, lock), 0o700) }, "not a regular file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			outside := t.TempDir()
 			put(t, os.WriteFile(filepath.Join(outside, "a.lock"), nil, 0o600))
-			s, folder := removing(t)
-			put(t, c.plant(folder, outside))
+			s, dir := removing(t)
+			put(t, c.plant(dir, outside))
 			if _, err := s.try(3, "info", nil); !errors.Is(err, upstream.ErrNeverSent) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), lock) {
 				t.Errorf("the error is %v, want ErrNeverSent with %q", err, c.says)
 			}

@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// unusedMark is the suffix of a file next to the folder of a server that uses no private folders. The modification
-	// time of the file is the time since which no process of the server can have used its folder.
+	// unusedMark is the suffix of a marker file next to the directory of a server that no longer uses private directories.
+	// No process of the server can have used its directory since the file's modification time.
 	unusedMark = ".unused"
-	// serverFolderTime is how long the private folders of a server are kept after the server was removed from the
+	// serverFolderTime is the time for which a server's private directories are kept after the server was removed from the
 	// configuration.
 	serverFolderTime = 30 * 24 * time.Hour
 )
 
-// A WorkRoot is the absolute path of the folder in which private folders are created. Each server has a folder in it.
-// No link in that folder is followed.
+// A WorkRoot is the absolute path of the directory in which private directories are created. Each server has a
+// directory in it. No link in it is followed.
 type WorkRoot string
 
-// EndUnused renames the folder of each server for which used returns false, if no process has used the folder for
-// 30 days. That time begins when EndUnused is first called with such a function used. [WorkRoot.RemoveEnded] removes the
-// renamed folders. EndUnused may be called only while no process of these servers is started.
+// EndUnused renames the directory of each server for which used returns false, if no process has used the directory for
+// 30 days. That time begins when EndUnused is first called with such a function. [WorkRoot.RemoveEnded] removes the
+// renamed directories. EndUnused may be called only while no process of these servers is started.
 func (r WorkRoot) EndUnused(ctx context.Context, log *slog.Logger, used func(server string) bool, now time.Time) error {
 	root, entries, err := r.open()
 	if root == nil {
@@ -51,7 +51,7 @@ func (r WorkRoot) EndUnused(ctx context.Context, log *slog.Logger, used func(ser
 	return errors.Join(append(errs, root.Close())...)
 }
 
-// open returns the folder and its entries. It returns nil if the folder does not exist or cannot be opened.
+// open returns the directory and its entries. It returns nil if the directory does not exist or cannot be opened.
 func (r WorkRoot) open() (*os.Root, []fs.DirEntry, error) {
 	root, err := os.OpenRoot(string(r))
 	if err != nil {
@@ -64,8 +64,8 @@ func (r WorkRoot) open() (*os.Root, []fs.DirEntry, error) {
 	return root, entries, nil
 }
 
-// endUnused marks a server's folder as unused. If it was marked long ago, endUnused renames it, unless a process that
-// has outlived an earlier gateway still uses it.
+// endUnused marks a server's directory as unused. If it was marked long ago, endUnused renames it, unless a process
+// that has outlived an earlier gateway still uses it.
 func (r WorkRoot) endUnused(ctx context.Context, log *slog.Logger, root *os.Root, server string, now time.Time) error {
 	mark := server + unusedMark
 	info, err := root.Lstat(mark)
@@ -86,8 +86,8 @@ func (r WorkRoot) endUnused(ctx context.Context, log *slog.Logger, root *os.Root
 	return root.Remove(mark)
 }
 
-// RemoveEnded removes the folders that [WorkRoot.EndUnused] has renamed. If ctx ends earlier, the next call removes the
-// rest.
+// RemoveEnded removes the directories that [WorkRoot.EndUnused] has renamed. If ctx ends earlier, the next call removes
+// the rest.
 func (r WorkRoot) RemoveEnded(ctx context.Context, log *slog.Logger) error {
 	root, entries, err := r.open()
 	if root == nil {
@@ -107,18 +107,18 @@ func (r WorkRoot) RemoveEnded(ctx context.Context, log *slog.Logger) error {
 	return errors.Join(append(errs, root.Close())...)
 }
 
-// removeParts removes a folder, which may be large, entry by entry until ctx ends.
-func removeParts(ctx context.Context, root *os.Root, folder string) error {
-	parts, _ := fs.ReadDir(root.FS(), folder) // RemoveAllIn reports the error
+// removeParts removes a directory, which may be large, entry by entry until ctx ends.
+func removeParts(ctx context.Context, root *os.Root, dir string) error {
+	parts, _ := fs.ReadDir(root.FS(), dir) // RemoveAllIn reports the error
 	for _, part := range parts {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := datadir.RemoveAllIn(root, path.Join(folder, part.Name())); err != nil {
+		if err := datadir.RemoveAllIn(root, path.Join(dir, part.Name())); err != nil {
 			return err
 		}
 	}
-	return datadir.RemoveAllIn(root, folder)
+	return datadir.RemoveAllIn(root, dir)
 }
 
 func isMissing(root *os.Root, name string) bool {

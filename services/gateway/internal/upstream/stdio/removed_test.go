@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
 )
 
-// never is a function that says that no server uses private folders.
+// never reports that no server uses private directories.
 func never(string) bool { return false }
 
 // endUnused calls EndUnused and RemoveEnded, as a start of the gateway does.
@@ -24,7 +24,7 @@ func endUnused(t *testing.T, root string, used func(string) bool, now time.Time)
 	put(t, stdio.WorkRoot(root).RemoveEnded(t.Context(), newLog()))
 }
 
-// unusedFor marks the folder of a server as unused for some days.
+// unusedFor marks a server's directory as unused for some days.
 func unusedFor(t *testing.T, root, server string, days int) {
 	t.Helper()
 	at := time.Now().Add(-time.Duration(days) * 24 * time.Hour)
@@ -61,8 +61,8 @@ func TestEndUnused_RemovesFoldersAfter30DaysOnly(t *testing.T) {
 	endUnused(t, filepath.Join(root, "none"), never, time.Now())
 }
 
-// Checks that neither links nor permissions in the folders of a removed server prevent the removal, and that nothing
-// outside of the folder is removed.
+// Links and permissions in a removed server's directories do not prevent the removal. Nothing outside the directory is
+// removed.
 func TestEndUnused_FollowsNoLink(t *testing.T) {
 	t.Parallel()
 	root, outside := t.TempDir(), t.TempDir()
@@ -85,15 +85,16 @@ func TestEndUnused_FollowsNoLink(t *testing.T) {
 	}
 }
 
-// Checks that a folder is kept while a process that has outlived the gateway uses it, and for another 30 days.
+// A process that has outlived the gateway uses a directory. The directory is kept while it runs, and for another 30
+// days.
 func TestEndUnused_KeepsFolderThatAProcessUses(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	folder := filepath.Join(root, "old", "shared")
-	put(t, os.MkdirAll(folder, 0o700))
+	dir := filepath.Join(root, "old", "shared")
+	put(t, os.MkdirAll(dir, 0o700))
 	unusedFor(t, root, "old", 31)
 	left := exec.Command("sh", "-c", "echo there; read line")
-	left.Dir = folder
+	left.Dir = dir
 	out, err := left.StdoutPipe()
 	put(t, err)
 	in, err := left.StdinPipe()
@@ -105,16 +106,15 @@ func TestEndUnused_KeepsFolderThatAProcessUses(t *testing.T) {
 	put(t, in.Close())
 	_ = left.Wait() // its status does not matter
 	endUnused(t, root, never, time.Now())
-	if !exists(t, folder) {
+	if !exists(t, dir) {
 		t.Fatal("the folder was removed while a process used it, or soon after")
 	}
 	endUnused(t, root, never, time.Now().Add(31*24*time.Hour))
-	if exists(t, folder) {
+	if exists(t, dir) {
 		t.Error("the folder was not removed after the process had ended")
 	}
 }
 
-// Checks that an interrupted removal is completed.
 func TestRemoveEnded_CompletesInterruptedRemovals(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

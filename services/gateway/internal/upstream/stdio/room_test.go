@@ -17,10 +17,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// large contains a size that is large enough to be charged to the memory budget.
+// large sets a size that is charged to the memory budget.
 var large = map[string]string{"bytes": strconv.Itoa(1 << 20)}
 
-// Case X3. Checks that the answers of a principal's own process wait while the principal's memory budget is exhausted.
+// Case X3. The answers of a principal's own process wait while the principal's memory budget is exhausted.
 func TestMemory_AnswerWaitsForTheBudgetOfItsPrincipal(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -40,8 +40,8 @@ func TestMemory_AnswerWaitsForTheBudgetOfItsPrincipal(t *testing.T) {
 	}
 }
 
-// Case X3. Checks that a shared process does not wait for any session: if a principal's budget is exhausted, an answer
-// to this principal is lost with an unknown outcome, and other sessions still get their answers.
+// Case X3. A shared process does not wait for any session. If a principal's budget is exhausted, an answer to this
+// principal is lost and its outcome is unknown. Other sessions still receive their answers.
 func TestMemory_SharedProcessWaitsForNoSession(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })
@@ -59,8 +59,7 @@ func TestMemory_SharedProcessWaitsForNoSession(t *testing.T) {
 	anas.call(4, "size", large)
 }
 
-// Case X3. Checks that a process that stalls in the middle of a large line is ended, and that the caller gets the
-// reason.
+// Case X3. A process that stalls in the middle of a large line is ended, and the caller receives the reason.
 func TestMemory_StalledLineEndsTheProcess(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -72,8 +71,7 @@ func TestMemory_StalledLineEndsTheProcess(t *testing.T) {
 	s.call(2, "size", large)
 }
 
-// Case X3. Checks that a large answer to initialize is not accepted, because it would be stored as long as the process
-// runs.
+// Case X3. A large answer to initialize is refused, because it would be stored for as long as the process runs.
 func TestMemory_LargeGreetingIsRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "verbose", nil)
@@ -83,8 +81,7 @@ func TestMemory_LargeGreetingIsRefused(t *testing.T) {
 	}
 }
 
-// Case X3. Checks that the messages that are stored for a client that does not read are limited across all calls of the
-// client.
+// Case X3. A client does not read. The messages that are stored for it are limited across all its calls.
 func TestMemory_QueuedMessagesAreLimited(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -107,7 +104,7 @@ func TestMemory_QueuedMessagesAreLimited(t *testing.T) {
 		done <- err
 	}()
 	<-began
-	s.call(2, "info", nil) // answered after all messages that the process has written before
+	s.call(2, "info", nil) // answered after all messages that the process has written before it
 	close(read)
 	if err := <-done; err != nil {
 		t.Fatal(err)

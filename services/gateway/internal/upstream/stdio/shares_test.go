@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// Checks that a caller together with its agents may have a quarter of the processes, and a person half of them,
-// regardless of how the agents were created. Ended processes do not count.
+// A caller together with its agents may have a quarter of the processes, and a person may have half, no matter how the
+// agents were created. Ended processes do not count.
 func TestOpen_AgentsShareTheLimitOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	bot := &identityv1.Principal{Tenant: "acme", Subject: "bot", Owner: "olga"}

@@ -11,24 +11,24 @@ import (
 )
 
 const (
-	// startLimit is how long a start may take if the server has no configured time. Each time the process writes to
-	// standard error, the start may take another startQuiet, because an installation may take minutes and writes its
-	// progress to standard error. maxStart is the maximum duration of a start.
+	// startLimit is the maximum duration of a start if the server has no configured time. Each time that the process
+	// writes to standard error, the start may take another startQuiet, because an installation may take minutes and writes
+	// its progress to standard error. maxStart is the maximum duration of any start.
 	startLimit = time.Minute
 	startQuiet = 30 * time.Second
 	maxStart   = 10 * time.Minute
 )
 
-// startTime limits how long the start of a process may take. It is safe for concurrent use.
+// startTime limits the duration of a process's start. It is safe for concurrent use.
 type startTime struct {
 	mu sync.Mutex
-	// begun is when the start began, and ended is when it ended. written is when the process last wrote to standard error.
-	// Each is zero until that event.
+	// begun is the time at which the start began, and ended is the time at which it ended. written is the time at which
+	// the process last wrote to standard error. Each is zero until that event.
 	begun, ended, written time.Time
 }
 
 // begin returns a context that ends with [context.DeadlineExceeded] when the time for the start is over. This time is
-// `fixed` or, if `fixed` is 0, is determined by startLimit, startQuiet and maxStart.
+// fixed or, if fixed is 0, is determined by startLimit, startQuiet and maxStart.
 func (s *startTime) begin(fixed time.Duration) (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s.mu.Lock()
@@ -64,8 +64,8 @@ func (s *startTime) begin(fixed time.Duration) (ctx context.Context, end func())
 	})
 }
 
-// until returns the time by which the start must end, considering when the process last wrote to standard error. The
-// caller holds the lock.
+// until returns the time by which the start must end, which depends on the time at which the process last wrote to
+// standard error. The caller holds the lock.
 func (s *startTime) until(fixed time.Duration) time.Time {
 	if fixed > 0 {
 		return s.begun.Add(fixed)
@@ -89,7 +89,7 @@ func (s *startTime) wrote() {
 	}
 }
 
-// lasted returns the time limit of a start that has timed out.
+// lasted returns the timeout of a start that has timed out.
 func (s *startTime) lasted(fixed time.Duration) time.Duration {
 	if fixed > 0 {
 		return fixed
@@ -99,7 +99,7 @@ func (s *startTime) lasted(fixed time.Duration) time.Duration {
 	return s.until(fixed).Sub(s.begun).Round(time.Second)
 }
 
-// notifyingReader is a reader that calls the function `read` whenever it has read data.
+// notifyingReader calls read whenever it has read data.
 type notifyingReader struct {
 	io.Reader
 
@@ -133,11 +133,11 @@ func (s *transport) startNext(h *host, with greeting) error {
 	return s.startAndGreet(h, with, nil)
 }
 
-// startMargin is how long before a caller's deadline the gateway answers that the server is still starting. The client
-// may have the same deadline and would not receive a later answer.
+// startMargin is the time before a caller's deadline at which the gateway answers that the server is still starting.
+// The client may have the same deadline and would not receive a later answer.
 const startMargin = 15 * time.Second
 
-// beforeDeadline returns a channel that receives a value shortly before the deadline of ctx, if ctx has one.
+// beforeDeadline returns a channel that receives a value startMargin before the deadline of ctx, if ctx has one.
 func beforeDeadline(ctx context.Context) (late <-chan time.Time, stop func()) {
 	until, ok := ctx.Deadline()
 	if !ok {
@@ -151,8 +151,8 @@ func beforeDeadline(ctx context.Context) (late <-chan time.Time, stop func()) {
 // startAgain is the time after which a caller whose request arrived during a start may try again.
 const startAgain = 5 * time.Second
 
-// stillStarting returns the error for a caller whose deadline is reached while the process is being started. The
-// caller's request was not sent to the process, only the greeting was. The start continues.
+// stillStarting returns the error for a caller whose deadline is reached while the process starts. Only the greeting
+// was sent to the process, and not the caller's request. The start continues.
 func (s *transport) stillStarting() error {
 	return fmt.Errorf("%w: %w", upstream.ErrNeverSent, &upstream.CauseError{
 		Text: "the server is still starting" + s.program.progress(), RetryAfter: startAgain, Err: fmt.Errorf("server %q is still starting", s.cfg.Name),

@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// maxReadLine is how many bytes of one line of standard error are read, and maxLoggedLine is how many of them are
-	// logged.
+	// maxReadLine is the maximum number of bytes of one line of standard error that are read, and maxLoggedLine is the
+	// maximum number that are logged.
 	maxReadLine   = 8 << 10
 	maxLoggedLine = 1 << 10
 	// stderrRate is the maximum number of lines that are logged per second.
 	stderrRate = 20
-	// tailLines is how many of the last lines errors quote, and maxTailLine is how many bytes of each line they quote at
-	// most.
+	// tailLines is the maximum number of the last lines that errors quote, and maxTailLine is the maximum number of bytes
+	// that they quote of each.
 	tailLines   = 10
 	maxTailLine = 256
 )

@@ -1,4 +1,4 @@
-// Package stdio runs MCP servers as child processes that speak MCP over standard input and output (MCP 2025-11-25,
+// Package stdio runs MCP servers as child processes that use MCP over standard input and output (MCP 2025-11-25,
 // Transports, stdio).
 package stdio
 
@@ -40,95 +40,96 @@ type Config struct {
 	Env map[string]string
 	// Secrets are values that an answer must not contain. Values of at least 8 bytes are redacted.
 	Secrets []string
-	// Path is the PATH of the processes. Absolute folders that do not exist when New is called are removed from Path and
-	// from a PATH in Env. Otherwise a process could create one of these folders and put programs into it.
+	// Path is the processes' PATH. Absolute directories that do not exist when New is called are removed from Path and
+	// from a PATH in Env. Otherwise a process could create one of them and put programs into it.
 	Path string
-	// Install describes how the package of the program is installed before the first process is started. It is nil if
-	// the package already exists, or if the command installs it at each start.
+	// Install describes how the program's package is installed before the first process is started. It is nil if the
+	// package already exists, or if the command installs it at each start.
 	Install *Install
-	// Home is the HOME of the processes if Dir is set. If Dir is empty, the HOME of a process is its private folder, so
-	// that files that programs store in HOME are not shared, either.
+	// Home is the processes' HOME if Dir is set. If Dir is empty, a process's HOME is its private directory, so that files
+	// in HOME are not shared either.
 	Home string
-	// Shared means that one process serves all principals. Otherwise each principal has a process of its own.
+	// Shared means that one process serves all principals. Otherwise each principal has its own process.
 	Shared bool
-	// Dir is the absolute path of the working directory. If Dir is empty, each process has a private folder below
-	// WorkRoot, which later processes of the same principal reuse. The folder of an agent of the mesh is removed when no
-	// process has used it for 30 days, or earlier if the person for whom the agent works has too many ended agents.
+	// Dir is the absolute path of the working directory. If Dir is empty, each process has a private directory below
+	// WorkRoot, which later processes of the same principal reuse. The directory of an agent of the mesh is removed after
+	// no process has used it for 30 days, or earlier if the person for whom the agent works has too many ended agents.
 	Dir string
-	// WorkRoot is the absolute path of the folder in which private folders are created. It is not needed if Dir is set.
+	// WorkRoot is the absolute path of the directory in which private directories are created. It is not needed if Dir is
+	// set.
 	WorkRoot string
 	// Remove lists files that an earlier process may have left behind, such as a lock. They are clean paths relative to
-	// the private folder. Before a process is started, the files are removed if they exist. No process is started if
-	// that fails, if a file is not a regular file, or if a symbolic link leads out of the folder. Remove must be empty
-	// if Dir is set.
+	// the private directory. Before a process is started, the files are removed if they exist. No process is started if
+	// the removal fails, if a file is not a regular file, or if a symbolic link leads out of the directory. Remove must be
+	// empty if Dir is set.
 	Remove []string
-	// Recycle is the number of tool calls that a process serves. When that number is reached and no call is in flight, the
-	// process is ended, and the next request starts another process. 0 means no limit.
+	// Recycle is the number of tool calls that a process serves. After that number, when no call is in flight, the process
+	// is ended, and the next request starts another one. If Recycle is 0, there is no limit.
 	Recycle int
-	// Limits are the limits of one process. The zero value means [DefaultLimits].
+	// Limits are the limits of one process. The zero value selects [DefaultLimits].
 	Limits Limits
-	// Start is the maximum time from the start of a process to its answer to initialize. 0 means 60 s, or up to 10 min
-	// while the process writes to standard error.
+	// Start is the maximum time between the start of a process and its answer to initialize. If it is 0, the maximum is 60
+	// s, or up to 10 min while the process writes to standard error.
 	Start time.Duration
-	// WriteTimeout is the time after which a process is ended if it does not read a message; 0 means 10 s.
+	// WriteTimeout is the time after which a process is ended if it does not read a message. If it is 0, the time is 10 s.
 	WriteTimeout time.Duration
-	// IdleTimeout is the time after which a process without open sessions is ended; 0 means 5 min.
+	// IdleTimeout is the time after which a process without open sessions is ended. If it is 0, the time is 5 min.
 	IdleTimeout time.Duration
-	// MaxProcesses is the maximum number of principals that have a process at a time; 0 means 256. A principal together
-	// with the agents that it has created may have a quarter of these processes. All principals of one person together may
-	// have half of them. Each may always have one process. A shared server has only one process.
+	// MaxProcesses is the maximum number of principals that have a process at a time. If it is 0, the maximum is 256. A
+	// principal together with the agents that it has created may have a quarter of these processes. All principals of one
+	// person together may have half of them. Each may always have one process. A shared server has only one process.
 	MaxProcesses int
-	// MaxMessage is the maximum length of a line from a process, in bytes. A longer line ends the process. 0 means
-	// [upstream.MaxMessage], which is also the largest allowed value.
+	// MaxMessage is the maximum length of a line from a process, in bytes. A longer line ends the process. If MaxMessage
+	// is 0, the maximum is [upstream.MaxMessage], which MaxMessage must not exceed.
 	MaxMessage int
 }
 
 // Deps are the dependencies of a transport. All except Installer and Installs are required. Installer is required with
 // Config.Install.
 type Deps struct {
-	// Log receives messages about the starts and ends of processes and about dropped messages. At level debug it also
-	// receives the standard error of the processes, which may quote arguments. Values of Config.Env are redacted.
+	// Log receives messages about starts and ends of processes and about dropped messages. At level debug it also receives
+	// the processes' standard error, which may quote arguments. Values in Config.Env are redacted.
 	Log *slog.Logger
 	// Room is the memory budget for messages that are read from processes. The memory for an answer is later charged to
 	// the request.
 	Room *limits.Budget
 	// Sandbox starts the processes.
 	Sandbox *sandbox.Sandbox
-	// Installer returns the sandboxes for one installation of Config.Install, and is called for each installation. Only
-	// the folder of the installation is writable in the sandbox `installer`. The sandbox `scripts` is used for install
-	// scripts if they run separately.
+	// Installer returns the sandboxes for one installation of Config.Install. It is called for each installation. In the
+	// sandbox installer, only the installation's directory is writable. The sandbox scripts is used for install scripts if
+	// they run separately.
 	Installer func() (installer, scripts *sandbox.Sandbox, err error)
-	// Limiter enforces the limits of the processes.
+	// Limiter enforces the processes' limits.
 	Limiter *proclimit.Limiter
-	// Agents returns the subjects of the agents of a tenant that have not ended, or that can still be restored.
+	// Agents returns the subjects of a tenant's agents that have not ended or can still be restored.
 	Agents func(ctx context.Context, tenant string) (map[string]bool, error)
-	// Installs lets only one installation of a package run at a time, across all servers that share the same Installs. If
-	// it is nil, the server has an Installs of its own.
+	// Installs allows only one installation of a package at a time, across all servers that share the same Installs. If it
+	// is nil, the server has its own Installs.
 	Installs *Installs
 }
 
 // New returns a transport to a server that runs as child processes. A process is started when a session is opened. If
-// the process has ended, the next request starts another one. Sessions stay open, although the state in the server's
-// memory is lost.
+// the process has ended, the next request starts another one. Sessions stay open, but the state in the server's memory
+// is lost.
 //
-// A process is ended together with its group: its standard input is closed, then it gets SIGTERM, and 2 s later
-// SIGKILL. A process that has reached a limit gets SIGKILL immediately. Processes that have left the group are killed
-// as far as deps.Limiter knows them.
+// A process is ended together with its group: its standard input is closed, then it receives SIGTERM, and 2 s later
+// SIGKILL. A process that has reached a limit receives SIGKILL immediately. Processes that have left the group are
+// killed if deps.Limiter knows them.
 //
-// A process is initialized once, with the initialize request of the session that started it. All sessions get the
+// A process is initialized once, with the initialize request of the session that started it. All sessions receive the
 // answer to that request. For a shared server, the request declares no client capabilities, because the process could
-// not tell the clients apart. The gateway itself responds to requests of a shared process: to ping with a result, and
+// not distinguish the clients. The gateway itself responds to a shared process's requests: to ping with a result, and
 // to every other request with the error -32601.
 //
-// If a server refuses initialize, the gateway sends server/discover to find out whether the server speaks 2026-07-28,
-// which has no sessions. If it does, the server's next processes get server/discover first.
+// If a server refuses initialize, the gateway sends server/discover to determine whether the server supports
+// 2026-07-28, which has no sessions. If it does, the server's next processes receive server/discover first.
 //
 // The gateway replaces ids and progress tokens with its own numbers, so that ids and tokens of different sessions of
 // one process cannot collide. Progress is passed to the request with its token. A log message is passed to the request
 // in flight if there is exactly one and the server is not shared. Other messages are passed to listeners and
 // subscriptions. Malformed messages and answers without a request are dropped.
 //
-// Errors of sessions may quote the process's standard error, which may contain data of other sessions. They are for
+// Errors of sessions may quote the process's standard error, which may contain other sessions' data. They are for
 // operators, not for clients.
 func New(cfg Config, deps Deps) (upstream.Transport, error) {
 	if deps.Log == nil || deps.Room == nil || deps.Sandbox == nil || deps.Limiter == nil || deps.Agents == nil {
@@ -233,26 +234,26 @@ type transport struct {
 	// program is the package that the gateway installs. It is nil if the gateway installs no package.
 	program *program
 	clean   *redact.Redactor
-	// operatorScrubber redacts a program's output before operators can read it.
+	// operatorScrubber redacts a process's output before operators can read it.
 	operatorScrubber *redact.Redactor
 	room             *limits.Budget
 	running          sync.WaitGroup
 	upstream.ListChanged
-	// closing is the context of everything that the transport does. stop cancels it when the transport is closed.
+	// closing is the context of all operations of the transport. stop cancels it when the transport is closed.
 	closing context.Context //nolint:containedctx // the context of the transport
 	stop    context.CancelCauseFunc
-	// installs lets only one installation of a package run at a time. installed is the package that a start may install.
-	// It is empty if a start installs no package.
+	// installs allows only one installation of a package at a time. installed is the package that a start may install. It
+	// is empty if a start installs no package.
 	installs  *Installs
 	installed string
-	// family describes the server's protocol family. It is nil while the family is not known.
+	// family records which revisions the server supports. It is nil while this is not known.
 	family atomic.Pointer[protocolFamily]
 
 	mu           sync.Mutex // guards the fields below and the fields of all hosts
 	hosts        map[principal.Key]*host
 	processCount *quota.Tally // counts processes; the process of a shared server counts against no principal
 	closed       bool
-	sweeps       bool // whether unused folders of agents are being removed
+	sweeps       bool // whether agents' unused directories are being removed
 }
 
 // Kind implements upstream.Transport.
@@ -266,7 +267,7 @@ func (s *transport) Open(ctx context.Context, key principal.Key, hello upstream.
 	modern := hello.Method() == mcp.MethodDiscover
 	m := hello.Message.Clone()
 	known := s.family.Load()
-	if modern && known != nil && !known.isModern() { // sending the request would start a program
+	if modern && known != nil && !known.isModern() { // sending the request would start a process
 		return s.wrongFamily(known, m)
 	}
 	h, err := s.addSession(key, hello.Room)
@@ -290,7 +291,7 @@ func (s *transport) Open(ctx context.Context, key principal.Key, hello upstream.
 	return newConn(s, h, modern), upstream.Answer{Message: answer}, nil
 }
 
-// wrongFamily returns the result of Open for a client whose protocol family the server does not speak.
+// wrongFamily returns the result of Open for a client whose revisions the server does not support.
 func (s *transport) wrongFamily(known *protocolFamily, hello *jsonrpc.Message) (upstream.Conn, upstream.Answer, error) {
 	err := fmt.Errorf("%w: server %q: %w", upstream.ErrNoAnswer, s.cfg.Name, upstream.ErrRevision)
 	if !known.isModern() {

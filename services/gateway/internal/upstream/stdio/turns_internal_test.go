@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Case X1. Checks that a processor slot is acquired before a large message is parsed, and before the id in a large
-// answer is replaced.
+// Case X1. The gateway acquires a processor slot before it parses a large message, and before it replaces the id in a
+// large answer.
 func TestReadAnswers_WaitForAProcessorSlot(t *testing.T) {
 	t.Parallel()
 	all, err := limits.NewBudget(limits.AnswerQuotas())

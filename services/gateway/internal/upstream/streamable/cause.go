@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// maxShownHost, maxShownPath and maxShownSegment are the maximum lengths of the parts of an address from a server that
-	// are shown, in bytes. A longer path segment could be a credential, or instructions for the model that reads it.
+	// maxShownHost, maxShownPath and maxShownSegment are the maximum lengths, in bytes, of the parts of a server's address
+	// that are shown. A longer path segment could be a credential, or instructions for the model that reads it.
 	maxShownHost, maxShownPath, maxShownSegment = 100, 100, 16
 	// cut replaces parts that are not shown.
 	cut = "…"
@@ -114,8 +114,8 @@ func (s *Transport) shownPath(at *url.URL) string {
 	return out.String()
 }
 
-// connectError wraps err in a CauseError that contains the reason for the missing connection and advice, as far as
-// callers may read them.
+// connectError wraps err in a CauseError with the reason for which there is no connection and with advice, if callers
+// may read them.
 func (s *Transport) connectError(err error) error {
 	key := "servers." + s.name + ".http"
 	text, lasts := "", false

@@ -14,8 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxSession is the maximum accepted length of a session id from a server, in bytes. The ids of some servers contain a
-// token.
+// maxSession is the maximum accepted length of a server's session id, in bytes. Some servers' ids contain a token.
 const maxSession = 4 << 10
 
 // Reasons for which a session cannot be used.
@@ -34,8 +33,8 @@ type conn struct {
 	initialize upstream.Request
 	// state is the result of the last handshake.
 	state atomic.Pointer[negotiated]
-	// reopening is a lock for the request that opens a new session, so that only one session is opened if several requests
-	// find that their session is lost. It is a channel, so that other requests stop waiting when their contexts end.
+	// reopening is a lock for the request that opens a new session, so that only one is opened if several requests find
+	// that their session is lost. It is a channel, so that other requests stop waiting when their contexts end.
 	reopening chan struct{}
 	// probed is the time at which the gateway last checked whether the server still knows the session. It is guarded by
 	// reopening.
@@ -51,7 +50,7 @@ type negotiated struct {
 	// version is the negotiated protocol revision, or empty if the gateway does not know it.
 	version string
 	// closed reports whether messages can no longer be sent. lost reports whether the session is closed because the server
-	// has forgotten it.
+	// has lost it.
 	closed, lost bool
 	// opening reports whether the session is not open yet.
 	opening bool
@@ -102,7 +101,7 @@ func isSession(name string) bool {
 	return len(name) <= maxSession && !strings.ContainsFunc(name, func(r rune) bool { return r < 0x21 || r > 0x7e })
 }
 
-// reopen replaces the session old by a new session, unless another request has already done so.
+// reopen replaces the session old with a new one, unless another request has already done so.
 func (c *conn) reopen(ctx context.Context, old *negotiated, memory *limits.Memory) (*negotiated, error) {
 	select {
 	case c.reopening <- struct{}{}:

@@ -18,21 +18,21 @@ const (
 	// Set-Cookie line, in bytes (RFC 6265, section 6.1, requires at least 50 cookies of 4096 bytes).
 	maxCookies = 16
 	maxCookie  = 4 << 10
-	// maxOld is the maximum number of remembered replaced values.
+	// maxOld is the maximum number of stored replaced values.
 	maxOld = 4
 )
 
-// cookies contains the cookies that a server has set in one session. An example is the cookie of a load balancer that
-// selects the backend of the session. Cookies are sent only to the configured host and only in this session. They are
-// stored only in memory. A nil *cookies stores none. It is safe for concurrent use.
+// cookies contains the cookies that a server has set in one session, for example a load balancer's cookie that selects
+// the session's backend. Cookies are sent only to the configured host and only in this session. They are stored only in
+// memory. A nil *cookies stores none. It is safe for concurrent use.
 type cookies struct {
 	at      *url.URL
 	secrets []string
 
 	mu       sync.Mutex
-	current  []*http.Cookie // the oldest first
+	current  []*http.Cookie // oldest first
 	replaced []string       // the last replaced values, which answers may still contain
-	// clean redacts the server's secrets and the values of the cookies, which may be credentials.
+	// clean redacts the server's secrets and the cookies' values, which may be credentials.
 	clean *redact.Redactor
 }
 
@@ -92,7 +92,7 @@ func (c *cookies) containsValue(text string) bool {
 	return slices.ContainsFunc(c.values(), func(value string) bool { return len(value) >= minSearched && strings.Contains(text, value) })
 }
 
-// minSearched is the minimum length of a value for which containsValue searches, in bytes. Shorter values may occur by
+// minSearched is the minimum length of a value that containsValue searches for, in bytes. Shorter values may occur by
 // chance.
 const minSearched = 6
 
@@ -107,7 +107,7 @@ func (c *cookies) isFor(set *http.Cookie) bool {
 	return covers && (domain == "" || host == domain || strings.HasSuffix(host, "."+domain)) && (!set.Secure || c.at.Scheme == "https")
 }
 
-// field returns the Cookie header of a request: the configured cookies, followed by the cookies of the session.
+// field returns a request's Cookie header: the configured cookies, followed by the session's cookies.
 func (c *cookies) field(configured string) httpclient.Field {
 	out := httpclient.Field{Name: "Cookie", Value: configured}
 	if c == nil {

@@ -18,10 +18,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
-// readEvents reads Server-Sent Events (HTML Standard, section 9.2.6) until the answer to req arrives, and returns that
-// answer. It passes notifications and requests to their receivers. It drops answers to other requests, because these
-// requests were not sent on this stream. If the stream ends before the answer and its last event had an id, readEvents
-// resumes the stream after that event (MCP 2025-11-25, Transports, Resumability and Redelivery).
+// readEvents reads Server-Sent Events (HTML Standard, section 9.2.6) until the answer to req arrives, and returns it.
+// It passes notifications and requests to their receivers. It drops answers to other requests, because these were not
+// sent on this stream. If the stream ends before the answer and its last event had an id, readEvents resumes the stream
+// after that event (MCP 2025-11-25, Transports, Resumability and Redelivery).
 func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Redactor, req upstream.Request, to receivers) (*jsonrpc.Answer, error) {
 	stream := eventReader{data: bodyreader.New(ctx, req.Room, upstream.MaxMessage)}
 	stream.continueWith(body)
@@ -73,9 +73,9 @@ type receivers struct {
 	resume func(last string, wait time.Duration) (io.ReadCloser, error)
 	// events receives the messages that belong to the current request. It is nil if the request has no receiver for them.
 	events func([]byte)
-	// reply answers a request from the server that no client accepts.
+	// reply answers a server's request that no client accepts.
 	reply func(*jsonrpc.Answer)
-	// changed is called when the server reports a change of its tool list.
+	// changed is called when the server reports a change to its tool list.
 	changed func()
 }
 
@@ -100,7 +100,7 @@ func (to receivers) deliver(m *jsonrpc.Answer, token []byte) {
 // the gateway reads nothing from the server while it sends the response.
 const replyTimeout = 5 * time.Second
 
-// reply answers a request from the server that no client accepts. It does nothing before the session is open.
+// reply answers a server's request that no client accepts. It does nothing before the session is open.
 func (c *conn) reply(ctx context.Context, m *jsonrpc.Answer, state *negotiated) {
 	if state.opening {
 		return
@@ -134,8 +134,8 @@ type eventReader struct {
 	other       bool
 	// kind is the type of the current event, or "" for the default type. wanted is an additional type whose data is read.
 	kind, wanted string
-	// id and retry are fields of the current event. They are empty if the field is too long. retry is also empty if it
-	// contains other characters than digits.
+	// id and retry are fields of the current event. Each is empty if the field is too long. retry is also empty if it
+	// contains characters other than digits.
 	id, retry string
 	// hasID reports whether the event has an id, which may be empty. cr reports whether the last line ended with CR, so
 	// that an LF may follow. begins reports whether the beginning of the stream was read.
@@ -157,14 +157,13 @@ func (e *eventReader) continueWith(body io.ReadCloser) {
 	e.in.Reset(from)
 }
 
-// maxField is the maximum length of an event's id, in bytes. The length is limited because a client returns the id in a
-// header.
+// maxField is the maximum length of an event's id, in bytes. It is limited because a client returns the id in a header.
 const maxField = 256
 
 // maxRetry is the maximum number of digits of a retry time. Eight digits are enough for a day, which has 86,400,000 ms.
 const maxRetry = 8
 
-// next reads one event and returns its data, which is valid until the next call. For events of other types than
+// next reads one event and returns its data, which is valid until the next call. For events with a type other than
 // message, such as pings, the data is empty.
 func (e *eventReader) next() ([]byte, error) {
 	if !e.begun.IsZero() && time.Since(e.begun) >= time.Minute {
@@ -233,8 +232,8 @@ func (e *eventReader) line() (blank bool, err error) {
 	return false, err
 }
 
-// eventField returns the value of a field that is forwarded to a client. It returns false if the value contains other
-// characters than visible ASCII or is longer than maxField bytes.
+// eventField returns the value of a field that is forwarded to a client. It returns false if the value contains
+// characters other than visible ASCII or is longer than maxField bytes.
 func eventField(value []byte) (string, bool) {
 	if len(value) > maxField || !isSession(string(value)) {
 		return "", false

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
-// written parses a message and returns the request for it, as the gateway does.
+// written parses a message and returns the gateway's request for it.
 func written(text string) upstream.Request {
 	m, err := jsonrpc.Parse([]byte(text), jsonrpc.DefaultLimits())
 	if err != nil {

@@ -31,14 +31,14 @@ const (
 	maxDrain = 4 << 10
 )
 
-// Request implements upstream.Conn. If the server has forgotten the session, Request opens a new session and sends the
-// request once more. This also applies to tools/call, because a server that restarts forgets all sessions. Without the
+// Request implements upstream.Conn. If the server has lost the session, Request opens a new session and sends the
+// request once more. This also applies to tools/call, because a server that restarts loses all sessions. Without the
 // second attempt, the first call in each session would have an unknown outcome and could not be repeated.
 //
 // In MCP, status 404 means that the session had ended before the request arrived. A server that answers calls with 404
 // after it has executed them gains nothing, because it has the arguments and can itself repeat a call. The first
-// attempt counts as sent, regardless of the result of the second attempt. A request with [upstream.Request.Once] is not
-// sent again.
+// attempt counts as sent, regardless of the second attempt's result. A request with [upstream.Request.Once] is not sent
+// again.
 func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
 	state := c.state.Load()
 	answer, err := c.exchange(ctx, req, state, events)

@@ -16,14 +16,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Case U1. A server sends endless output before or instead of the answer. Checks, for each way of sending a request,
-// that the request fails at a limit.
+// Case U1. A server sends endless output before or instead of the answer. For each way of sending a request, the
+// request fails at a limit.
 func TestRequest_CutsOffEndlessOutput(t *testing.T) {
 	t.Parallel()
 	const (
 		head   = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 		stream = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
-		slack  = 8 << 20 // buffers of the system on both sides
+		slack  = 8 << 20 // system buffers on both sides
 	)
 	for name, tt := range map[string]struct {
 		begin, again string
@@ -75,8 +75,8 @@ func TestRequest_CutsOffEndlessOutput(t *testing.T) {
 	}
 }
 
-// endless starts a server that answers every request with begin, followed by endless repetitions of again. It counts
-// the sent bytes.
+// endless starts a server that answers every request with begin, followed by repeated without end. It counts the sent
+// bytes.
 func endless(t *testing.T, begin, repeated string) (url string, sent *atomic.Int64) {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")

@@ -26,15 +26,13 @@ func newEvents(t *testing.T, stream io.Reader) *eventReader {
 	return e
 }
 
-// event is the result of reading an event: the data, the event's id, the last id of the stream, and the retry time in
-// milliseconds.
+// event is a parsed event: its data, its id, the stream's last id, and the retry time in milliseconds.
 type event struct {
 	data, id, last string
 	wait           int64
 }
 
-// Checks that a stream is read according to the grammar of the HTML Standard, regardless of how it is split into
-// pieces.
+// A stream is parsed as the HTML Standard defines it, no matter how it is split into pieces.
 func TestEventReader_FollowsTheHTMLStandard(t *testing.T) {
 	t.Parallel()
 	const lines = "id: 1|data: a|data:  b|data:c|| |:comment|data|event: ping|data: x||event|data: y||id|data: z||id: 2|retry: 70|retry: 7x||data: unfinished|"
@@ -61,7 +59,7 @@ func TestEventReader_FollowsTheHTMLStandard(t *testing.T) {
 	}
 }
 
-// Checks that a byte order mark inside the stream is part of its line, and that a long line is read completely.
+// A byte order mark inside the stream is part of its line. A long line is read completely.
 func TestEventReader_ReadsByteOrderMarksAndLongLines(t *testing.T) {
 	t.Parallel()
 	e := newEvents(t, strings.NewReader("data: \ufeffa\n\ufeffdata: b\n\n"))
@@ -77,7 +75,7 @@ func TestEventReader_ReadsByteOrderMarksAndLongLines(t *testing.T) {
 	}
 }
 
-// Checks that an event whose blank line ends with CR is returned immediately, whether or not an LF follows.
+// An event whose blank line ends with CR is returned immediately, whether or not an LF follows.
 func TestEventReader_DoesNotWaitAfterCR(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -91,7 +89,7 @@ func TestEventReader_DoesNotWaitAfterCR(t *testing.T) {
 			close(read)
 		}()
 		for _, piece := range []string{"data: a\r\r", "data: b\r\n\r", "\ndata: c\n\r"} {
-			_, _ = w.Write([]byte(piece)) // the reader reads until the end of the pipe
+			_, _ = w.Write([]byte(piece)) // Write returns only when the reader has read the piece
 			synctest.Wait()
 			select {
 			case data := <-read:

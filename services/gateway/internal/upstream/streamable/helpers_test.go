@@ -24,7 +24,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// soon is much shorter than the timeout of a call in these tests, and much longer than the duration of a call.
+// soon is much shorter than the timeout of a call in these tests, and much longer than a call takes.
 const soon = 5 * time.Second
 
 type webPost struct {
@@ -35,7 +35,7 @@ type webPost struct {
 
 type webReply func(w http.ResponseWriter, r *http.Request, p webPost)
 
-// web is a Streamable HTTP server whose answers the test sets.
+// web is a Streamable HTTP server with answers that the test sets.
 type web struct {
 	*httptest.Server
 
@@ -130,7 +130,7 @@ func greet(session, version string) webReply {
 	}
 }
 
-// plain returns a reply with the given body. ID in the body is replaced by the request's id.
+// plain returns a reply with the given body, in which the string ID is replaced with the request's id.
 func plain(status int, kind, body string) webReply {
 	return func(w http.ResponseWriter, _ *http.Request, p webPost) {
 		w.Header().Set("Content-Type", kind)
@@ -142,8 +142,7 @@ func plain(status int, kind, body string) webReply {
 // events returns a reply with an event stream that consists of the given bytes.
 func events(stream string) webReply { return plain(http.StatusOK, "text/event-stream", stream) }
 
-// hanging returns a reply that writes the response of another reply, and leaves the response open until the client
-// disconnects.
+// hanging returns a reply that writes another reply's response and then keeps it open until the client disconnects.
 func hanging(reply webReply) webReply {
 	return func(w http.ResponseWriter, r *http.Request, p webPost) {
 		reply(w, r, p)
@@ -152,7 +151,7 @@ func hanging(reply webReply) webReply {
 	}
 }
 
-// inTurn returns a reply that uses each of the given replies once, in order, and then repeats the last reply.
+// inTurn returns a reply that uses each of the given replies once, in order, and then repeats the last one.
 func inTurn(replies ...webReply) webReply {
 	var mu sync.Mutex
 	n := 0
@@ -175,7 +174,7 @@ func newHTTP(t *testing.T, url string) *streamable.Transport {
 	return s
 }
 
-// message returns a request as the pipeline creates it, or a notification if id is empty.
+// message returns a request as the pipeline creates it. If id is empty, it returns a notification.
 func message(method, id string) upstream.Request {
 	body := `{"jsonrpc":"2.0","id":` + id + `,"method":"` + method + `"}`
 	if id == "" {
@@ -189,7 +188,6 @@ func message(method, id string) upstream.Request {
 	return upstream.Request{Message: m}
 }
 
-// spanOf returns the span of a part of a message.
 func spanOf(body, part string) jsonrpc.Span {
 	start := strings.Index(body, part)
 	return jsonrpc.Span{Start: start, End: start + len(part)}
@@ -203,7 +201,7 @@ func withProgress(r upstream.Request, token string) upstream.Request {
 	return upstream.Request{Message: &m}
 }
 
-// sizes contains a message size for each of the two ways in which the client sends a request.
+// sizes contains a message size for each of the client's two ways of sending a request.
 var sizes = map[string]int{"small": 0, "large": 100 << 10}
 
 func padded(r upstream.Request, blanks int) upstream.Request {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// legacy is a session with a server that speaks only HTTP+SSE (MCP 2024-11-05). The session exists as long as its
+// legacy is a session with a server that supports only HTTP+SSE (MCP 2024-11-05). The session exists as long as its
 // stream. If the stream has ended, the next request opens another one.
 type legacy struct {
 	server     *Transport

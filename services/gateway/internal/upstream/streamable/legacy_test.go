@@ -25,13 +25,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// legacyServer is an HTTP+SSE server whose messages the test sets.
+// legacyServer is an HTTP+SSE server with messages that the test sets.
 type legacyServer struct {
 	*httptest.Server
 
 	// place is the endpoint in the server's first event.
 	place string
-	// said receives a posted message and returns the messages for the stream. If it returns nil, no message is sent.
+	// said receives a posted message and returns the messages to send on the stream. If it returns nil, no message is
+	// sent.
 	said func(body string) []string
 
 	mu      sync.Mutex
@@ -87,7 +88,7 @@ func (s *legacyServer) post(w http.ResponseWriter, r *http.Request) {
 	s.posts = append(s.posts, r.URL.RequestURI()+" "+body)
 	s.mu.Unlock()
 	switch id := idOf(body); {
-	case id == "": // the message is a notification
+	case id == "": // a notification
 	case strings.Contains(body, `"initialize"`):
 		s.say(`{"jsonrpc":"2.0","id":` + id + `,"result":{"protocolVersion":"2024-11-05","capabilities":{}}}`)
 	default:
@@ -131,9 +132,8 @@ func (s *legacyServer) posted(n int) []string {
 
 const result = `{"jsonrpc":"2.0","id":ID,"result":{"n":9007199254740993}}`
 
-// Checks the transport with the HTTP+SSE server of the official SDK. The gateway connects to the URL of the server's
-// stream and calls a tool. The server reports progress, sends a request to its client, reports a changed list, and
-// loses its session when its stream ends.
+// The transport connects to the official SDK's HTTP+SSE server at the URL of its stream, and calls a tool. The server
+// reports progress, sends a request to its client, reports a changed list, and loses its session when its stream ends.
 func TestLegacy_ServerOfTheSDKIsReached(t *testing.T) {
 	t.Parallel()
 	server := mcp.NewServer(&mcp.Implementation{Name: "older", Version: "1"}, nil)
@@ -174,7 +174,7 @@ func TestLegacy_ServerOfTheSDKIsReached(t *testing.T) {
 	}
 	heard, opened := make(chan string, 1), make(chan struct{})
 	go func() {
-		_ = conn.Listen(within(t, soon), upstream.Listener{Room: upstreamtest.Answers().Open(upstreamtest.Holder(principal.Key{})), Opened: func() { close(opened) }, Event: func(e upstream.Event) error { //nolint:testifylint // it ends with the connection
+		_ = conn.Listen(within(t, soon), upstream.Listener{Room: upstreamtest.Answers().Open(upstreamtest.Holder(principal.Key{})), Opened: func() { close(opened) }, Event: func(e upstream.Event) error { //nolint:testifylint // Listen ends with the connection
 			heard <- string(e.Message)
 			return nil
 		}})
@@ -194,8 +194,8 @@ func TestLegacy_ServerOfTheSDKIsReached(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that an answer on the stream is passed only to the request with the same id, even if answers arrive
-// late or out of order.
+// Case U1. An answer on the stream is forwarded only to the request with its id, even if answers arrive late or out of
+// order.
 func TestLegacy_AnswersReachTheirRequests(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -230,7 +230,7 @@ func TestLegacy_AnswersReachTheirRequests(t *testing.T) {
 	}
 }
 
-// Checks that messages are posted only to the host of the configured address.
+// Messages are posted only to the configured host.
 func TestLegacy_EndpointMustBeOnTheSameHost(t *testing.T) {
 	t.Parallel()
 	stranger := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a stranger was reached") }))
@@ -250,8 +250,7 @@ func TestLegacy_EndpointMustBeOnTheSameHost(t *testing.T) {
 	}
 }
 
-// A stream ends. Checks that the requests that wait on it end with an unknown outcome, and that later requests open
-// another stream.
+// A stream ends. The requests that wait on it end with an unknown outcome, and later requests open another stream.
 func TestLegacy_RequestsEndWithTheStream(t *testing.T) {
 	t.Parallel()
 	var s *legacyServer
@@ -275,8 +274,7 @@ func TestLegacy_RequestsEndWithTheStream(t *testing.T) {
 	}
 }
 
-// Case X1. Checks that a call ends when its timeout expires, that a later answer is dropped, and that the session
-// continues.
+// Case X1. A call ends when its timeout expires. A later answer is dropped, and the session continues.
 func TestLegacy_CallEndsWithItsTimeout(t *testing.T) {
 	t.Parallel()
 	s := newOlder(t, func(body string) []string {
@@ -294,8 +292,8 @@ func TestLegacy_CallEndsWithItsTimeout(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that a late answer to an abandoned request is not taken for the answer to another request with the
-// same client id, and that a cancellation contains the id that the server received.
+// Case U1. A late answer to an abandoned request is not mistaken for the answer to another request with the same client
+// id. A cancellation contains the id that the server has received.
 func TestLegacy_LateAnswerReachesNoOtherRequest(t *testing.T) {
 	t.Parallel()
 	var s *legacyServer
@@ -327,8 +325,8 @@ func TestLegacy_LateAnswerReachesNoOtherRequest(t *testing.T) {
 	}
 }
 
-// Checks that an answer and a request from the server are accepted even if they arrive before the POST has ended, or if
-// the POST never ends.
+// An answer and a server's request are accepted even if they arrive before the POST has ended, or if the POST never
+// ends.
 func TestLegacy_AnswerMayArriveBeforeThePostEnds(t *testing.T) {
 	t.Parallel()
 	var s *legacyServer
@@ -347,8 +345,8 @@ func TestLegacy_AnswerMayArriveBeforeThePostEnds(t *testing.T) {
 	}
 }
 
-// Case X3. Checks that messages for clients that do not read are charged to the principal's memory budget, and are
-// dropped when the budget is used up.
+// Case X3. Clients do not read. The messages for them are charged to the principal's memory budget, and are dropped
+// when the budget is exhausted.
 func TestLegacy_WaitingMessagesAreLimited(t *testing.T) {
 	t.Parallel()
 	const size, each, requests, patience = 200 << 10, 24, 5, time.Minute // 72 MB in total
@@ -400,8 +398,8 @@ func TestLegacy_WaitingMessagesAreLimited(t *testing.T) {
 	}
 }
 
-// A server answers with a temporary error. Checks that the gateway does not conclude that the server lacks HTTP+SSE,
-// and that it retries immediately.
+// A server answers with a temporary error. The gateway must not conclude that the server does not support HTTP+SSE, and
+// retries immediately.
 func TestLegacy_TemporaryErrorIsRetried(t *testing.T) {
 	t.Parallel()
 	s := newOlder(t, func(string) []string { return []string{result} })

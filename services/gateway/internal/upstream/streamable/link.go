@@ -32,9 +32,9 @@ const (
 	maxQueued = 256 << 10
 )
 
-// A link is one HTTP+SSE stream of a server, together with the requests whose answers arrive on the stream. The server
-// sends all its messages on the stream, and the gateway posts all its messages (MCP 2024-11-05, Transports, HTTP with
-// SSE). A link is safe for concurrent use.
+// A link is one of a server's HTTP+SSE streams, with the requests whose answers arrive on it. The server sends all its
+// messages on the stream, and the gateway posts all its messages (MCP 2024-11-05, Transports, HTTP with SSE). A link is
+// safe for concurrent use.
 type link struct {
 	server *Transport
 	// end ends the stream and cancels the context all. ended is closed when the stream is no longer read.
@@ -48,13 +48,13 @@ type link struct {
 	has *limits.Memory
 	// version is the negotiated revision, or nil before a revision was negotiated.
 	version atomic.Pointer[string]
-	// replies contains the gateway's responses to requests from the server until they are posted.
+	// replies contains the gateway's responses to the server's requests until they are posted.
 	replies chan upstream.Request
 
 	mu            sync.Mutex
 	last          int64             // the number of the last request
 	waiting       []*pendingRequest // in the order in which they were sent
-	listenerQueue *queue            // the queue of the listener; nil if there is no listener
+	listenerQueue *queue            // the listener's queue, or nil if there is no listener
 	dropped       int               // the number of messages that could not be read
 }
 
@@ -106,7 +106,7 @@ func (s *Transport) dial(ctx context.Context, memory *limits.Memory) (*link, err
 	return l, nil
 }
 
-// errNoSSE means that a server does not speak HTTP+SSE, or not in a usable form.
+// errNoSSE means that a server does not support HTTP+SSE, or not in a usable form.
 var errNoSSE = errors.New("the server has no HTTP+SSE stream")
 
 // serve sets the negotiated revision and starts the goroutine that posts the gateway's responses.
@@ -116,8 +116,8 @@ func (l *link) serve(version string) {
 }
 
 // endpoint returns the head of the requests that post messages to the endpoint that a server names. The endpoint must
-// have the scheme, host and port of the configured address, because the gateway's credentials must not be sent to
-// another address.
+// have the configured address's scheme, host and port, because the gateway's credentials must not be sent to another
+// address.
 func (s *Transport) endpoint(place string) (*httpclient.Head, error) {
 	at, err := s.url.Parse(place)
 	if err != nil || len(place) > maxEndpoint || at.Scheme != s.url.Scheme || hostOf(at) != hostOf(s.url) || at.User != nil {
@@ -229,7 +229,7 @@ func (l *link) send(ctx context.Context, req upstream.Request, body []byte) erro
 	}
 	defer closeBody(resp)
 	if resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusGone {
-		l.end(errLost) // the server has forgotten the session, even if its stream is open
+		l.end(errLost) // the server has lost the session, even if its stream is open
 	}
 	if resp.StatusCode >= http.StatusMultipleChoices {
 		return l.server.withCause(resp, fmt.Errorf("%w: %s answered %d", upstream.ErrNoAnswer, l.server.name, resp.StatusCode))

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// openTimeout is the maximum time for a server to answer whether it has a stream.
+// openTimeout is the maximum time for a server's answer to a request for a stream.
 const openTimeout = 30 * time.Second
 
 // Listen implements upstream.Conn. It opens the stream of a session (MCP 2025-11-25, Transports, Listening for Messages
@@ -54,7 +54,7 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	}
 }
 
-// stream opens the stream of a session after the event with the id after. If after is empty, the stream begins with new
+// stream opens a session's stream after the event with the id after. If after is empty, the stream begins with new
 // events.
 func (c *conn) stream(ctx context.Context, state *negotiated, after string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -72,10 +72,10 @@ func (c *conn) stream(ctx context.Context, state *negotiated, after string) (io.
 	return nil, errors.Join(fmt.Errorf("%w: %s answered %d", c.noStream(resp.StatusCode), c.server.name, resp.StatusCode), body.Close())
 }
 
-// noStream classifies the status of a server that opens no stream. MCP requires status 405 from a server without a
-// stream, but not every server complies. Therefore every status means that there is no stream, except for temporary
-// errors and errors of the caller. If the server has opened a stream for the session earlier, status 404 means that the
-// session is forgotten. Otherwise the server may not support GET.
+// noStream classifies the status from a server that opens no stream. MCP requires status 405 from a server without a
+// stream, but not every server complies. So every status means that there is no stream, except for temporary errors and
+// the caller's errors. If the server has opened a stream for the session before, status 404 means that the session is
+// lost. Otherwise the server may not support GET.
 func (c *conn) noStream(status int) error {
 	switch {
 	case status == http.StatusNotFound && c.listened.Load():
@@ -101,7 +101,7 @@ func (b streamBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// leastWait and mostWait limit the delay after which a stream is resumed, for any retry time from its server.
+// leastWait and mostWait limit the delay after which a stream is resumed, whatever retry time the server sends.
 // leastRetry is the minimum retry time that is forwarded to clients.
 const (
 	leastWait  = 100 * time.Millisecond

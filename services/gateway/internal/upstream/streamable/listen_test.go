@@ -97,7 +97,7 @@ func streaming(text string) func(http.ResponseWriter) {
 	}
 }
 
-// Checks that messages on the stream arrive unchanged, with the event ids for resuming the stream.
+// Messages on the stream arrive unchanged, with the event ids that resume the stream.
 func TestListen_MessagesArriveUnchanged(t *testing.T) {
 	t.Parallel()
 	updated := `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b","n":9007199254740993}}`
@@ -118,7 +118,7 @@ func TestListen_MessagesArriveUnchanged(t *testing.T) {
 	}
 }
 
-// Case S1. Checks that neither events nor their ids contain a configured secret.
+// Case S1. Neither events nor their ids contain a configured secret.
 func TestListen_EventsContainNoSecrets(t *testing.T) {
 	t.Parallel()
 	const secret = "ours-and-nobody-else's"
@@ -129,8 +129,8 @@ func TestListen_EventsContainNoSecrets(t *testing.T) {
 	}
 }
 
-// Checks that a server without a stream is distinguished from a server that is temporarily unavailable, and that no
-// session is opened in either case.
+// A server without a stream is distinguished from a server that is temporarily unavailable. In both cases, no session
+// is opened.
 func TestListen_ReportsServerWithoutStream(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -164,7 +164,7 @@ func TestListen_ReportsServerWithoutStream(t *testing.T) {
 	}
 }
 
-// The server opens a stream and later forgets the session. Checks that the gateway listens in a new session.
+// The server opens a stream and later loses the session. The gateway listens in a new session.
 func TestListen_OpensANewSessionWhenForgotten(t *testing.T) {
 	t.Parallel()
 	asked := 0
@@ -190,7 +190,7 @@ func TestListen_OpensANewSessionWhenForgotten(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that a stream ends if a message is invalid, if its listener stops, or if the server exceeds a limit.
+// Case U1. A stream ends if a message is invalid, if its listener stops, or if the server exceeds a limit.
 func TestListen_EndsWhenAMessageBreaksTheRules(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -237,8 +237,8 @@ func TestListen_StoppingEndsTheConnection(t *testing.T) {
 	<-disconnected
 }
 
-// The server ends a stream before the answer. Checks that the stream is resumed after its last event. Without an event
-// id, or without further events, the request gets no answer. The request itself is sent only once.
+// The server ends a stream before the answer, and the gateway resumes it after its last event. Without an event id, or
+// without further events, the request gets no answer. The request itself is sent only once.
 func TestRequest_ResumesTheStreamOfAnAnswer(t *testing.T) {
 	t.Parallel()
 	answer := "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"ran\":1}}\n\n"

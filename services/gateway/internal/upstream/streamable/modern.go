@@ -20,7 +20,7 @@ const (
 // modern reports whether the negotiated revision has no sessions.
 func (state *negotiated) modern() bool { return state.version == mcp.Modern }
 
-// discover sends server/discover to determine whether a server speaks 2026-07-28. This revision has no handshake: the
+// discover sends server/discover to determine whether a server supports 2026-07-28. This revision has no handshake: the
 // answer opens no session, and later requests do not depend on it.
 func (c *conn) discover(ctx context.Context, memory *limits.Memory) (*negotiated, upstream.Answer, error) {
 	state, hello := &negotiated{version: mcp.Modern}, c.initialize
@@ -44,7 +44,7 @@ func (c *conn) discover(ctx context.Context, memory *limits.Memory) (*negotiated
 	}
 }
 
-// errNotNow means that a server has not answered whether it speaks the revision.
+// errNotNow means that a server has not answered whether it supports the revision.
 var errNotNow = errors.New("it did not answer which revisions it speaks")
 
 // bodyHeaders returns the headers that repeat parts of a request's body.

@@ -22,7 +22,6 @@ func discover(t *testing.T, url string) (upstream.Conn, error) {
 	return conn, err
 }
 
-// judged parses a message and returns the request for it.
 func judged(t *testing.T, text string) upstream.Request {
 	t.Helper()
 	m, err := jsonrpc.Parse([]byte(text), jsonrpc.DefaultLimits())
@@ -32,8 +31,8 @@ func judged(t *testing.T, text string) upstream.Request {
 	return upstream.Request{Message: m}
 }
 
-// Checks that without sessions, every request has headers that repeat parts of the body, and that no request is sent to
-// the server when the connection is closed.
+// Without sessions, each request has headers that repeat parts of the body. When the connection is closed, no request
+// is sent to the server.
 func TestModern_HeadersRepeatTheBody(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -75,9 +74,8 @@ func TestModern_HeadersRepeatTheBody(t *testing.T) {
 	}
 }
 
-// Case U1. A server sends requests on the stream of a connection without sessions. Checks that the requests are passed
-// to the receiver, and that the server gets no response to them. In that revision, a server may send requests only in
-// its answers.
+// Case U1. A server sends requests on a stream of a connection without sessions. They are passed to the receiver, and
+// the server gets no response. In that revision, a server may send requests only in its answers.
 func TestModern_RequestsOnAStreamGetNoResponse(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -96,8 +94,8 @@ func TestModern_RequestsOnAStreamGetNoResponse(t *testing.T) {
 	}
 }
 
-// Checks that the error is [upstream.ErrRevision] if and only if the answer to server/discover shows that the server
-// does not speak the revision.
+// The error is [upstream.ErrRevision] if and only if the answer to server/discover shows that the server does not
+// support the revision.
 func TestModern_RevisionIsDecidedByDiscover(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -16,7 +16,7 @@ import (
 )
 
 // pendingRequest is a request without an answer. On the stream, number replaces the request's id and progress token, so
-// that a late message for one request is not taken for a message for another request.
+// that a late message for one request is not mistaken for a message for another.
 type pendingRequest struct {
 	number int64
 	method string
@@ -77,8 +77,7 @@ func (l *link) deliverAnswer(m *jsonrpc.Answer) bool {
 	return true
 }
 
-// hasID reports whether id, the raw id of an answer, is the number that was sent, either as a number or as a decimal
-// string.
+// hasID reports whether an answer's raw id is the number that was sent, either as a number or as a decimal string.
 func (w *pendingRequest) hasID(id []byte) bool {
 	return bytes.Equal(id, w.id()) || bytes.Equal(jsonrpc.NumberIn(id), w.id())
 }
@@ -108,9 +107,9 @@ func (l *link) failUnreadable(data []byte, err error) bool {
 	return l.failByLooseID(s)
 }
 
-// failByLooseID handles an answer whose id matches no request. If the id is another spelling of a request's id, that
-// request fails. If the answer is an error without an id and only one request waits, that request fails. failByLooseID
-// reports whether a request has failed.
+// failByLooseID handles an answer with an id that matches no request. If the id is another spelling of a request's id,
+// that request fails. If the answer is an error without an id and only one request waits, that request fails.
+// failByLooseID reports whether a request has failed.
 func (l *link) failByLooseID(s jsonrpc.Sketch) bool {
 	why := upstream.ErrOtherID
 	n, isNumber := jsonrpc.Integer(s.ID)
@@ -144,10 +143,9 @@ func (l *link) remove(is func(*pendingRequest) bool) *pendingRequest {
 	return nil
 }
 
-// deliver queues a message for its receiver, and reports whether that succeeded. Progress is delivered to its request.
-// Other messages do not specify their request. If only one request receives events, the message is delivered to that
-// request. Otherwise it is delivered to the listener or, if there is no listener, to the first request that receives
-// events.
+// deliver queues a message for its receiver, and reports whether this succeeded. Progress is delivered to its request.
+// Other messages do not specify their request. If only one request receives events, the message is delivered to it.
+// Otherwise it is delivered to the listener or, if there is none, to the first request that receives events.
 func (l *link) deliver(m *jsonrpc.Answer) bool {
 	if m.Method == mcp.MethodProgress {
 		return l.deliverProgress(m)
@@ -246,7 +244,7 @@ func (l *link) request(ctx context.Context, req upstream.Request, events func([]
 		case message := <-messages:
 			take(message)
 		case a := <-w.answer:
-			for len(messages) > 0 { // messages that arrived before the answer
+			for len(messages) > 0 { // the messages that arrived before the answer
 				take(<-messages)
 			}
 			return l.result(w, a)
@@ -295,8 +293,8 @@ func (w *pendingRequest) body(req upstream.Request) ([]byte, error) {
 	return body, nil
 }
 
-// notify posts a notification, or the response to a request from the server. In a cancellation, the number of the
-// request replaces the client's id. If the request has ended, the cancellation is dropped.
+// notify posts a notification, or the response to a server's request. In a cancellation, the request's number replaces
+// the client's id. If the request has ended, the cancellation is dropped.
 func (l *link) notify(ctx context.Context, req upstream.Request) error {
 	body := req.Body()
 	if req.Method() == mcp.MethodCancelled {

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// probeEvery is the minimum interval between checks whether a server still knows a session. probeTimeout is the
-	// timeout of one check.
+	// probeEvery is the minimum interval between checks of whether a server still knows a session. probeTimeout is the
+	// timeout for one check.
 	probeEvery   = time.Minute
 	probeTimeout = 10 * time.Second
 )
@@ -31,12 +31,12 @@ func mayMeanLost(status int) bool {
 	}
 }
 
-// probe checks whether a server still knows a session. It is called after an answer whose status may mean that the
-// session is lost; why is the error of that request. probe returns why, and adds [upstream.ErrSessionLost] if the
-// session is lost. The session counts as lost if the server now opens another session, because a server that refuses
-// the gateway would not do so. probe closes the session that the check has opened. It never sends the request again,
-// because the server may have executed it. The client itself must open a new session, so that it learns that the state
-// of its session is lost.
+// probe checks whether a server still knows a session. It is called after an answer with a status that may mean that
+// the session is lost. why is that request's error. probe returns why, and adds [upstream.ErrSessionLost] if the
+// session is lost. The session counts as lost if the server now opens another one, because a server that refuses the
+// gateway would not. probe closes the session that it has opened for this check. It never sends the request again,
+// because the server may have executed it. The client itself must open a new session, so that it learns that its
+// session's state is lost.
 func (c *conn) probe(ctx context.Context, old *negotiated, memory *limits.Memory, why error) error {
 	select {
 	case c.reopening <- struct{}{}:
@@ -81,8 +81,8 @@ func withSessionLost(now *negotiated, why error) error {
 }
 
 // hasOneSession reports whether an answer to initialize means that the server accepts only one session in total.
-// Servers of the official TypeScript SDK do so if all their clients share one transport. After the first session, such
-// a server answers with status 400 and the error for an invalid request.
+// Servers of the official TypeScript SDK do this if all their clients share one transport. After the first session,
+// such a server answers with status 400 and the error for an invalid request.
 func (s *Transport) hasOneSession(status int, answer *jsonrpc.Answer) bool {
 	if status != http.StatusBadRequest || !upstream.HasCode(answer, mcp.CodeInvalidRequest) {
 		return false

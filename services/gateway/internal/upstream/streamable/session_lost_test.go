@@ -14,13 +14,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/streamable"
 )
 
-// unknownAs returns a reply that answers requests in an unknown session with the given status.
+// unknownAs returns a reply with the given status to requests in an unknown session.
 func unknownAs(status int) webReply {
 	return plain(status, "application/json", `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: no valid session ID provided"}}`)
 }
 
-// Case U3. Checks that the gateway detects a lost session even if the server answers requests in an unknown session
-// with another status than 404. The request is sent only once, and no further message is sent in the session.
+// Case U3. The gateway detects a lost session even if the server answers with a status other than 404. The request is
+// sent only once, and no further message is sent in the session.
 func TestRequest_LostSessionIsNoticedByAnyStatus(t *testing.T) {
 	t.Parallel()
 	refuses := plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32600,"message":"x"}}`)
@@ -71,8 +71,8 @@ func TestRequest_LostSessionIsNoticedByAnyStatus(t *testing.T) {
 	}
 }
 
-// Case U3. Checks that the gateway checks at most once a minute whether a session is lost, regardless of the client's
-// requests.
+// Case U3. The gateway checks at most once a minute whether a session is lost, no matter how many requests the client
+// sends.
 func TestRequest_ProbesOnceAMinute(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -89,7 +89,7 @@ func TestRequest_ProbesOnceAMinute(t *testing.T) {
 	}
 }
 
-// Case U3. Checks that cookies that a server sets in a session are sent only in that session.
+// Case U3. Cookies that a server sets in a session are sent only in that session.
 func TestCookies_AreSentOnlyInTheirSession(t *testing.T) {
 	t.Parallel()
 	sets := func(lines ...string) webReply {
@@ -144,8 +144,8 @@ func TestCookies_AreSentOnlyInTheirSession(t *testing.T) {
 	}
 }
 
-// Case U3. Checks that a session's cookies are added to the configured cookie, can change during the session, and are
-// redacted from answers.
+// Case U3. A session's cookies are added to the configured cookie. They can change during the session, and are redacted
+// from answers.
 func TestCookies_AreRedactedFromAnswers(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -181,8 +181,8 @@ func TestCookies_AreRedactedFromAnswers(t *testing.T) {
 	}
 }
 
-// Case U3. A request that may be sent only once is answered with 404. Checks that it is not sent again, and that a new
-// session is opened for later requests.
+// Case U3. A request that may be sent only once is answered with 404. It is not sent again, and a new session is opened
+// for later requests.
 func TestRequest_SentOnceOpensANewSessionAfterward(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)

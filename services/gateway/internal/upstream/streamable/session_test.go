@@ -21,8 +21,8 @@ var forgotten = plain(404, "application/json", `{"jsonrpc":"2.0","id":null,"erro
 
 var fine = plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"result":{}}`)
 
-// A server has forgotten a session after a restart. Checks that one new session is opened and the request is sent
-// again, because the server has not read it.
+// A server has lost a session in a restart. The gateway opens one new session and sends the request again, because the
+// server has not read it.
 func TestRequest_OpensAForgottenSessionAgain(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -109,8 +109,8 @@ func TestRequest_IsRepeatedOnlyIfItWasNotRead(t *testing.T) {
 	}
 }
 
-// Case R2. A request was answered with 404. Checks that the error is never [upstream.ErrNeverSent], regardless of the
-// second attempt, because bytes of the request were sent.
+// Case R2. A request was answered with 404. The error is never [upstream.ErrNeverSent], no matter how the second
+// attempt ends, because bytes of the request were sent.
 func TestRequest_RepeatedRequestNeverCountsAsUnsent(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -123,7 +123,7 @@ func TestRequest_RepeatedRequestNeverCountsAsUnsent(t *testing.T) {
 	s.on("initialize", alone(greet("first", "2025-11-25")))
 	s.on("tools/call", alone(forgotten))
 	s.on("notifications/initialized", func(w http.ResponseWriter, _ *http.Request, _ webPost) {
-		_ = s.Listener.Close() // the second attempt finds no server
+		_ = s.Listener.Close() // makes the second attempt fail to connect
 		w.Header().Set("Connection", "close")
 		w.WriteHeader(http.StatusAccepted)
 	})
@@ -136,7 +136,7 @@ func TestRequest_RepeatedRequestNeverCountsAsUnsent(t *testing.T) {
 	}
 }
 
-// Checks that a session is independent of the buffer in which its initialize request was read.
+// A session does not use the buffer from which its initialize request was read.
 func TestOpen_CopiesInitialize(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -233,8 +233,7 @@ func TestClose_DuringReopeningLeavesNoSession(t *testing.T) {
 	}
 }
 
-// Checks that no cancellation is sent to a server without sessions, because the server cannot identify the cancelled
-// request.
+// No cancellation is sent to a server without sessions, because the server cannot identify the cancelled request.
 func TestNotify_SendsCancellationsOnlyInASession(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -270,8 +269,7 @@ func TestOpen_RefusesInvalidHandshakes(t *testing.T) {
 	}
 }
 
-// Checks that the revision in a header is always a revision that the gateway knows, and never an arbitrary string from
-// the server.
+// The revision in a header is always one that the gateway knows. It is never an arbitrary string from the server.
 func TestRequest_SendsOnlyKnownRevisions(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -285,7 +283,7 @@ func TestRequest_SendsOnlyKnownRevisions(t *testing.T) {
 	}
 }
 
-// Checks that a request that may be sent only once is not sent again if the server has forgotten the session.
+// A request that may be sent only once is not sent again if the server has lost the session.
 func TestRequest_OnceIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)

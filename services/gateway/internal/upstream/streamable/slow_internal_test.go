@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
-// Case X3. Checks that a slow stream uses no memory budget between messages, even if the messages are large.
+// Case X3. A slow stream uses no memory budget between messages, even if the messages are large.
 func TestReadEvents_SlowStreamUsesNoMemoryBetweenMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestReadEvents_SlowStreamUsesNoMemoryBetweenMessages(t *testing.T) {
 	})
 }
 
-// Case X3. If an event does not end, the server is disconnected.
+// Case X3. A server that does not complete an event is disconnected.
 func TestReadEvents_StalledEventIsCutOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

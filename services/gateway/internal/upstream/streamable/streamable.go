@@ -72,7 +72,7 @@ type Transport struct {
 	cookie  string
 	// addressScrubber redacts the parts of a server's redirect address that are shown.
 	addressScrubber *redact.Redactor
-	// links counts the goroutines of HTTP+SSE streams. speaksSSE reports whether the server speaks HTTP+SSE.
+	// links counts the goroutines of HTTP+SSE streams. speaksSSE reports whether the server supports HTTP+SSE.
 	links sync.WaitGroup
 	// all is the context of all operations of the transport. stop cancels it when the transport is closed.
 	all       context.Context //nolint:containedctx // the context of the transport
@@ -80,7 +80,7 @@ type Transport struct {
 	speaksSSE atomic.Bool
 	// opened reports whether the server has ever opened a session.
 	opened atomic.Bool
-	// notSSESince is the Unix time, in nanoseconds, at which the gateway last found that the server does not speak
+	// notSSESince is the Unix time, in nanoseconds, at which the gateway last found that the server does not support
 	// HTTP+SSE.
 	notSSESince atomic.Int64
 	// client follows no redirects, because only the configuration may set addresses.
@@ -192,7 +192,7 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 		return nil, upstream.Answer{}, fmt.Errorf("%w: a session is opened with a request", upstream.ErrNeverSent)
 	}
 	memory := hello.Room
-	// The message is stored as long as the session exists, but its buffer is reused.
+	// The message is stored for as long as the session exists, but its buffer is reused.
 	hello.Message, hello.Room = hello.Message.Clone(), nil
 	initializes := hello.Method() == mcp.MethodInitialize
 	if initializes && s.speaksSSE.Load() {
@@ -233,6 +233,6 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 	return nil, answer, err
 }
 
-// sseRetryAfter is the delay after which the gateway again requests a stream from a server that does not speak
+// sseRetryAfter is the delay after which the gateway again requests a stream from a server that does not support
 // HTTP+SSE.
 const sseRetryAfter = time.Minute

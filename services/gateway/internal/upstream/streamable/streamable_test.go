@@ -68,7 +68,7 @@ func TestRequest_ReturnsTheAnswer(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that progress before an answer is forwarded only if it belongs to the request. All other
+// Case U1. A progress notification before an answer is forwarded only if it belongs to the request. All other
 // notifications are passed to the receiver, which checks them.
 func TestRequest_PassesOnItsOwnProgress(t *testing.T) {
 	t.Parallel()
@@ -138,8 +138,7 @@ func TestRequest_SendsOnlyItsBytesAndOwnHeaders(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that the outcome is unknown after an unusable answer, regardless of its status, because the request
-// was sent.
+// Case U1. After an unusable answer the outcome is unknown, regardless of the status, because the request was sent.
 func TestRequest_ErrorSaysWhatIsKnown(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -207,7 +206,7 @@ func TestRequest_ErrorSaysWhatIsKnown(t *testing.T) {
 	}
 }
 
-// trickle sends comments at short intervals without an end.
+// trickle sends comments at short intervals without end.
 func trickle(w http.ResponseWriter, r *http.Request, _ webPost) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -264,7 +263,7 @@ func TestRequest_LimitsAnswers(t *testing.T) {
 	}
 }
 
-// Case U1. A server leaves its stream open after the answer. Checks that this does not delay requests.
+// Case U1. A server leaves its stream open after the answer. This does not delay requests.
 func TestRequest_DoesNotWaitForTheEndOfAStream(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -285,7 +284,7 @@ func TestRequest_DoesNotWaitForTheEndOfAStream(t *testing.T) {
 	}
 }
 
-// Checks that the next request reuses the connection of a response that has ended.
+// After a response has ended, the next request reuses its connection.
 func TestRequest_ReusesConnections(t *testing.T) {
 	t.Parallel()
 	for name, reply := range map[string]webReply{
@@ -339,8 +338,7 @@ func TestRequest_UnsentRequestCountsAsNeverSent(t *testing.T) {
 	})
 }
 
-// The server closes the connection after a POST. Checks that the POST is not sent again, because the server may have
-// read it.
+// The server closes the connection after a POST. The POST is not sent again, because the server may have read it.
 func TestRequest_IsNotRepeatedOnAStaleConnection(t *testing.T) {
 	t.Parallel()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -390,7 +388,7 @@ func serveOnce(conn net.Conn, calls *atomic.Int64) {
 	}
 }
 
-// Case S2. Checks that an error contains the server's name but not its URL, which may contain a secret.
+// Case S2. An error contains the server's name but not its URL, which may contain a secret.
 func TestErrors_ContainNoSecrets(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -411,7 +409,7 @@ func TestErrors_ContainNoSecrets(t *testing.T) {
 	}
 }
 
-// Case S1. Checks that answers and events contain no secret, even if the server returns the data that it has received.
+// Case S1. Answers and events contain no secret, even if the server returns the data that it has received.
 func TestRequest_RedactsSecretsInAnswers(t *testing.T) {
 	t.Parallel()
 	const secret = "ours-and-nobody-else's"

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// rawServer is a server that speaks raw HTTP. It passes each connection to handle, with a number that starts at 1.
+// rawServer starts a server that passes each connection to handle. number counts the connections and starts at 1.
 func rawServer(t *testing.T, handle func(number int, conn net.Conn, in *bufio.Reader)) string {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -61,7 +61,7 @@ func raw(id, result string) string {
 
 const greeting = `{"protocolVersion":"2025-11-25","capabilities":{}}`
 
-// A server sends bytes after an answer. Checks that they are not taken for the answer to the next request.
+// A server sends bytes after an answer. They are not mistaken for the answer to the next request.
 func TestRequest_IgnoresBytesBeforeTheRequest(t *testing.T) {
 	t.Parallel()
 	url := rawServer(t, func(_ int, conn net.Conn, in *bufio.Reader) {
@@ -117,8 +117,7 @@ func TestRequest_ReadsUnusualHeads(t *testing.T) {
 	}
 }
 
-// Checks that no request is lost because the server has closed an idle connection, or has announced that it will close
-// it.
+// No request is lost if the server has closed an idle connection or has announced that it will close it.
 func TestRequest_IsNotLostOnClosedConnections(t *testing.T) {
 	t.Parallel()
 	for name, head := range map[string]string{
@@ -148,7 +147,7 @@ func TestRequest_IsNotLostOnClosedConnections(t *testing.T) {
 	}
 }
 
-// Checks that the gateway receives an answer even if the server sends it before it has read the whole large request.
+// The gateway receives an answer even if the server sends it before it has read the whole request.
 func TestRequest_ReceivesAnswerBeforeTheRequestIsRead(t *testing.T) {
 	t.Parallel()
 	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -204,7 +203,7 @@ func TestRequest_EndsWithItsContext(t *testing.T) {
 	}
 }
 
-// Checks that user and password in a server's URL are sent as credentials, unless a configured header replaces them.
+// The user and password in a server's URL are sent as credentials, unless a configured header replaces them.
 func TestRequest_SendsTheUserOfTheURL(t *testing.T) {
 	t.Parallel()
 	for header, want := range map[string]string{"": "Basic YW5hOnB3", "Bearer ours": "Bearer ours"} {
