@@ -225,9 +225,13 @@ func (r *reportRow) cells() []string {
 	if r.Allowed {
 		was = "allowed"
 	}
+	who := orDash(r.Subject)
+	if r.Agent != "" {
+		who += " (" + r.Agent + ")"
+	}
 	rule := strings.Trim(r.Would.Rule.Document+"/"+r.Would.Rule.Rule, "/")
 	return []string{
-		orDash(callTarget(r.Server, r.Method, r.Tool)), orDash(r.Subject + withPrefix(", agent ", r.Agent)), was, would + withPrefix(": ", r.Would.Code), orDash(rule),
+		orDash(callTarget(r.Server, r.Method, r.Tool)), who, was, would + withPrefix(": ", r.Would.Code), orDash(rule),
 	}
 }
 

@@ -96,11 +96,11 @@ func TestReport_ShowsTheMostFrequentCallsFirst(t *testing.T) {
 	}}, "table")
 	want := `From 2026-11-30 12:00:00 to 2026-12-01 12:00:00: 120 calls, 9 would have had another result: 4 refused, 1 held for approval, 3 limited, 1 allowed.
 
-CALLS  WHAT                  WHO             WAS      WOULD BE                              RULE
-4      files/write           ana             allowed  refused: denied_by_rule               draft/no
-3      files/read            bot, agent dev  allowed  limited: rate_limited                 draft/slow
-1      files resources/list  bot             allowed  held for approval: approval_required  draft/ask
-1      files/write           bot             refused  allowed                               -
+CALLS  WHAT                  WHO        WAS      WOULD BE                              RULE
+4      files/write           ana        allowed  refused: denied_by_rule               draft/no
+3      files/read            bot (dev)  allowed  limited: rate_limited                 draft/slow
+1      files resources/list  bot        allowed  held for approval: approval_required  draft/ask
+1      files/write           bot        refused  allowed                               -
 `
 	if diff := cmp.Diff(want, out); diff != "" || errOut != "" || err != nil {
 		t.Errorf("%v, %q; printed (-want +got):\n%s", err, errOut, diff)
