@@ -171,9 +171,10 @@ func documentedValues(t *testing.T) map[string]map[string]bool {
 
 func produceAllMetrics(t *testing.T, collector *stack.Collector) {
 	up := rawmcp.Start(t, `[{"name":"pay","inputSchema":{}},{"name":"free","inputSchema":{}}]`)
+	observed := "rules: [{name: watched, match: {tool: free}, action: deny, mode: observe, until: " + time.Now().AddDate(0, 0, 7).Format(time.DateOnly) + "}]\n"
 	s := stack.StartInProcess(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL),
-		Policy:  "version: 1\nname: p\ndefault: deny\ntools:\n  free: {action: allow}\n  pay: {action: require_approval}\n",
+		Policy:  "version: 1\nname: p\ndefault: deny\ntools:\n  free: {action: allow}\n  pay: {action: require_approval}\n" + observed,
 		Extra:   fmt.Sprintf("telemetry: {otlp: %q}\napprovals: {hold: 1s}", collector.URL),
 	})
 	c := stack.Connect(t, s.MCP("raw"), stack.AgentToken)
