@@ -41,9 +41,9 @@ const (
 	ClaudeFlow Set = "claude-flow"
 	// AssemblyScript is the AssemblyScript compiler.
 	AssemblyScript Set = "assemblyscript"
-	// Conformance is the official conformance suite. Conformance2 is its version 0.2, which tests the requirements of each
-	// protocol revision.
-	Conformance  Set = "conformance"
+	// Conformance is the official conformance suite.
+	Conformance Set = "conformance"
+	// Conformance2 is version 0.2 of the suite, which tests the requirements of each protocol revision.
 	Conformance2 Set = "conformance-2"
 )
 

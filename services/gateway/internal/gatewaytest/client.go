@@ -196,6 +196,7 @@ func (s *Stream) End() (reply Reply, exists bool) {
 	return s.reply, s.exists
 }
 
+// Ended reports whether the message is handled.
 func (s *Stream) Ended() bool {
 	select {
 	case <-s.ended:

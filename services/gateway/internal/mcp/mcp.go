@@ -45,6 +45,7 @@ type Feature struct {
 	Options []FeatureOption
 }
 
+// FeatureOption is one option of a [Feature].
 type FeatureOption struct{ Name, Method string }
 
 // Features returns the features that the gateway declares to a client if policy allows their methods.

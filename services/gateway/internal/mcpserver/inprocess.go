@@ -53,6 +53,7 @@ type Request struct {
 	Event func(message []byte)
 }
 
+// Response is the outcome of a [Request].
 type Response struct {
 	// Answer is the JSON-RPC response that an MCP client would have received.
 	Answer []byte

@@ -200,6 +200,7 @@ func UnknownSession() *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_SESSION_UNKNOWN, "")
 }
 
+// SetProtocol sets the protocol of the message.
 func (x *Request) SetProtocol(p Protocol) { x.Protocol, x.Era = p, p }
 
 // Enter sets the session of the message.
