@@ -168,4 +168,3 @@ func TestDo_StopReleasesTheClaimOfACallThatHasNotBegun(t *testing.T) {
 		}
 	})
 }
-
