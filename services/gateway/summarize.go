@@ -54,8 +54,8 @@ func (s *Service) SummarizeObservations(ctx context.Context, req *gatewayv1.Summ
 	return &page.resp, nil
 }
 
-// isCall reports whether a record is about a call: its intent, or its refusal. A refused protocol message is not a
-// call. A record that counts refusals has no method and is not a call.
+// isCall reports whether a record stands for a call, that is, whether it records the intent or the refusal of a call.
+// Refused protocol messages are not calls. Records that count refusals have no method and do not stand for calls.
 func isCall(r *journal.Record) bool {
 	switch r.Kind { //nolint:exhaustive // all other kinds are about calls that have an intent, or about no call
 	case journal.KindIntent:

@@ -162,7 +162,7 @@ func (a *accessLister) tool(server, name string) *policyv1.ToolAccess {
 	return out
 }
 
-// summary counts the outcomes of the tools of a server.
+// summary counts the tools of a server by the outcome of their calls.
 func (a *accessLister) summary(ctx context.Context, server string) (*policyv1.ServerAccess, error) {
 	s := a.set.catalog.servers[server]
 	out := &policyv1.ServerAccess{

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// sessionlessClients contains a function for each official client of revision 2026-07-28 that connects it. The function
-// returns another function, which makes a payment and returns its result.
+// sessionlessClients has an entry for each official client that supports revision 2026-07-28. The entry connects the
+// client and returns a function that makes a payment and returns the result.
 var sessionlessClients = map[string]func(t *testing.T, url string) func() (text string, isError bool){
 	"Go SDK": func(t *testing.T, url string) func() (string, bool) {
 		c, _ := gosdk.ConnectInteractive(t, gosdk.StreamingTransport(url))

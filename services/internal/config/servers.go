@@ -136,9 +136,9 @@ type StdioSandbox struct {
 	// Read lists hidden files and directories that the program may read: policy documents, sockets, and directories of
 	// other servers below `DATA/gateway/servers`.
 	Read []string `yaml:"read"`
-	// Write lists hidden files and directories that the program may read and write. It also makes read-only files and
-	// directories writable, with their content except for hidden files. This is for a server that writes next to its own
-	// program. That program is then writable too.
+	// Write lists files and directories that the program may read and write. An entry can be hidden by default, or
+	// read-only by default, such as the directory of the program itself for a server that writes next to its program.
+	// Everything below a directory becomes writable too, except for hidden files.
 	Write []string `yaml:"write"`
 	// Network gives the program access to the network. With `false`, the program has only a separate loopback. Landlock
 	// can restrict only TCP, and the status reports that.

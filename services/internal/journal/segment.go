@@ -180,8 +180,8 @@ func linesOf(data []byte) iter.Seq[[]byte] {
 	}
 }
 
-// walk checks the lines of data in order, beginning after the position at, and advances at to the last good line. It
-// calls visit for each record, with the position of the record and the length of its line. It returns the number of
+// walk checks the lines of data in order. `at` is the position before the first line, and walk advances it to the last
+// good line. walk calls visit for each record, with the position of the record and the length of its line. It returns the number of
 // good bytes and good lines.
 func walk(data []byte, at *link, visit func(rec *Record, at link, size int)) (good, lines int, err error) {
 	for good < len(data) {

@@ -15,10 +15,10 @@ const (
 	// idle is the time for which an unused connection stays open.
 	idle = 5 * time.Minute
 	// connectTimeout is the timeout for opening a connection if the address has no connect_timeout. The pool itself opens
-	// some connections for waiting callers. Without a timeout, an attempt without a response would block forever.
+	// some connections for waiting callers. Without a timeout, an attempt that gets no response would block forever.
 	connectTimeout = 2 * time.Second
 	// testAfter is the time after which an unused connection is tested before use. pingTimeout is the timeout of the test.
-	// It is short, because many connections may be lost without a notice, and callers wait for the tests.
+	// It is short, because many connections may be lost without notice, and callers wait for the tests.
 	testAfter   = time.Second
 	pingTimeout = 500 * time.Millisecond
 	// answerTimeout is the timeout for each response from the store until a transaction has begun. No transaction waits

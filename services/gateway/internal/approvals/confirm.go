@@ -31,9 +31,9 @@ type userAnswer struct {
 	decision *policyv1.Decision
 }
 
-// startConfirm asks the agent's user while the call is held, if the approval's terms let that user decide. The returned
-// function stops asking and returns the user's answer. The watch reports the resulting change of the approval, as it
-// does for other votes.
+// startConfirm asks the agent's user to confirm the call while it is held, if the approval's terms let that user decide.
+// The returned function stops asking and returns the user's answer. As with other votes, the watch on the approval
+// reports the resulting change.
 func (w *Client) startConfirm(ctx context.Context, q Request, a *approvalv1.Approval) (end func() userAnswer) {
 	if terms := a.GetTerms(); q.Confirm == nil || !terms.GetSelfConfirm() || terms.GetQuorum() != 1 {
 		return func() userAnswer { return userAnswer{} }

@@ -23,7 +23,7 @@ func Methods() []string {
 	}
 }
 
-// Call returns a call to a tool of the server files, in a revision with sessions. The id is 1.
+// Call returns a call to a tool of the server named "files", in a revision with sessions. Its id is 1.
 func Call(tool, arguments string) Message {
 	if arguments == "" {
 		arguments = "{}"
@@ -31,7 +31,7 @@ func Call(tool, arguments string) Message {
 	return Message{Server: "files", Body: `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + tool + `","arguments":` + arguments + `}}`}
 }
 
-// Plain returns a request to the server files, in a revision with sessions. The id is 1.
+// Plain returns a request to the server named "files", in a revision with sessions. Its id is 1.
 func Plain(method, params string) Message {
 	return Message{Server: "files", Body: `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":` + params + `}`}
 }

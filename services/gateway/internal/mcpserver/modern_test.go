@@ -333,7 +333,7 @@ func TestModern_FaultDoesNotHideTheRevision(t *testing.T) {
 	})
 }
 
-// Case X1. A client disconnects during its call. The call is cancelled at the server, and the journal contains that it
+// Case X1. A client disconnects during its call. The call is cancelled at the server, and the journal records that it
 // was sent.
 func TestModern_DisconnectCancelsTheCall(t *testing.T) {
 	t.Parallel()

@@ -35,8 +35,8 @@ var (
 type ClientRequests struct {
 	mu   sync.Mutex
 	byID map[string]*ClientRequest
-	// waiting is the number of the server's requests that wait. made is the number of requests that the server has sent
-	// since the time since.
+	// waiting is the number of requests from the server that are waiting for a response. made is the number of requests
+	// that the server has sent since the time in the field since.
 	waiting, made int
 	since         time.Time
 	closed        bool

@@ -26,7 +26,7 @@ import (
 // parked is a request in flight to a server that may send its own requests before it answers.
 type parked struct {
 	of *stateless
-	// digest identifies the request. Only a repetition with the same digest can continue the request.
+	// digest identifies the request. Only a retry with the same digest can resume the request.
 	digest [sha256.Size]byte
 	// id and token are the raw id and progress token that the server receives. They differ from the client's, because one
 	// caller's clients share a session and may use the same ids and tokens. clientToken is the client's raw token, or nil

@@ -76,7 +76,7 @@ func (c *checker) checkApprovers(groups []string) {
 	}
 }
 
-// checkTime checks a time of an approval. Zero means that the rule sets no time.
+// checkTime checks one of the durations of an approval. Zero means that the rule does not set it.
 func (c *checker) checkTime(field string, d time.Duration) {
 	if d != 0 && (d < MinTime || d > MaxTime) {
 		c.add(field, "is not between 1s and 30 days", "")

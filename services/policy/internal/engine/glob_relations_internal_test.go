@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// shortTexts returns all texts of at most n of the letters a and b.
+// shortTexts returns all strings that consist of the letters a and b and have at most n letters.
 func shortTexts(n int) []string {
 	out := []string{""}
 	for from := 0; n > 0; n-- {
@@ -20,8 +20,8 @@ func shortTexts(n int) []string {
 	return out
 }
 
-// TestPatterns_RelationsAgreeWithTheTextsThatTheyMatch compares contains and intersects with the texts that two lists of
-// patterns match.
+// TestPatterns_RelationsAgreeWithTheTextsThatTheyMatch checks the results of the methods contains and intersects against
+// the strings that both lists of patterns match.
 func TestPatterns_RelationsAgreeWithTheTextsThatTheyMatch(t *testing.T) {
 	t.Parallel()
 	texts := shortTexts(8) // patterns of four characters that intersect have a common text of at most eight letters

@@ -73,7 +73,7 @@ func (c *Call) nameKind() nameKind {
 	return namesNone
 }
 
-// uriReadings contains the URIs as which servers could interpret the URI of a call.
+// uriReadings contains the different ways in which servers could interpret the URI of a call.
 type uriReadings struct {
 	// notPlain says why the URI is not plain. It is nil if the URI is plain.
 	notPlain error

@@ -97,7 +97,7 @@ func (c *overlapChecker) shadowed(r overlapRule) (ParseError, bool) {
 	}, true
 }
 
-// covers reports whether r matches every call that o matches. It may return false although r does.
+// covers reports whether r matches every call that o matches. It may return false even if r does.
 func (r *rule) covers(o *rule) bool {
 	if r.Match.hasNames() || o.Match.hasNames() || o.matchesTools && !r.matchesTools || o.matchesMethods && !r.matchesMethods {
 		return false

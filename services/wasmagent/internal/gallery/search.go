@@ -20,8 +20,8 @@ const (
 	weightInsideWord  = 0.2 // within another word
 )
 
-// Search returns the templates that a tenant sees and that match words of the query, the most relevant first. Equally
-// relevant templates keep their order in [Gallery.List].
+// Search returns the templates that the tenant can see and that match at least one word of the query, the most relevant
+// first. Equally relevant templates keep their order in [Gallery.List].
 func (g *Gallery) Search(tenantID, query string) []*wasmagentv1.TemplateHit {
 	terms := words(query)
 	if len(terms) > maxWords {

@@ -17,8 +17,8 @@ import (
 // like an object.
 const tempPrefix = ".writing-"
 
-// directory is a bucket in a directory of the file system. The first part of a key is the name of a subdirectory, and
-// the second part is the name of a file in it.
+// folder is a bucket that is stored in a directory of the file system. The first part of a key is the name of a
+// subdirectory, and the second part is the name of a file in it.
 type folder struct{ root *os.Root }
 
 // OpenFolder returns a bucket in a directory. If create is set and the directory does not exist, OpenFolder creates the

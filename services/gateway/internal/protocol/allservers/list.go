@@ -27,10 +27,11 @@ import (
 )
 
 const (
-	// DiscoveryTimeout is the maximum time for which a list waits until servers are discovered that were never discovered
-	// or have an outdated discovery.
+	// DiscoveryTimeout is the maximum time for which a list request waits for servers whose discovery is missing or
+	// outdated.
 	DiscoveryTimeout = 3 * time.Second
-	// maxGreeting is the maximum size of a server's answer to initialize for use at the URL for all servers, in bytes.
+	// maxGreeting is the maximum size in bytes of a server's answer to initialize. The URL for all servers does not use
+	// larger answers.
 	maxGreeting = 256 << 10
 	// gatherTimeout is the maximum time for one server to return all pages of a list. At most maxGatheredPages pages are
 	// read.

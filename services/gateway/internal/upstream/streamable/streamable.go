@@ -226,7 +226,7 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 		s.notSSESince.Store(time.Now().UnixNano())
 	}
 	s.log.DebugContext(ctx, "server refuses a session, and has no HTTP+SSE stream", "server", s.name, "error", upstream.ForLog(failed))
-	// The error of the attempt with HTTP+SSE contains a cause.
+	// If only the error from the attempt with HTTP+SSE has a cause, return that error.
 	if upstream.CauseOf(failed) != nil && upstream.CauseOf(err) == nil {
 		return nil, answer, upstream.WithClass(upstream.ClassOf(err), s.name, failed)
 	}
