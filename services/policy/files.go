@@ -171,7 +171,12 @@ func (s *Service) LintDocuments(ctx context.Context, req *policyv1.LintDocuments
 	if operatesInstallation(authn.CallerOf(ctx)) {
 		people = s.approvers
 	}
+	tested, err := s.lintSlots.Acquire(ctx, callerOwner(ctx)) // the tests in the documents may take long
+	if err != nil {
+		return nil, err
+	}
 	out := lint(ctx, s.cfg, req.GetDocuments(), people)
+	tested()
 	if checkMayRead(ctx) == nil {
 		done, err := s.listSlots.Acquire(ctx, callerOwner(ctx))
 		if err != nil {
