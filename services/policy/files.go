@@ -163,15 +163,27 @@ func findingOf(p strictyaml.Problem) *policyv1.Finding {
 	return &policyv1.Finding{Path: p.File, Line: int32(p.Line), Column: int32(p.Column), Message: message, Suggestion: p.Suggestion}
 }
 
+// maxLintTime limits the time for the tests in the documents of one LintDocuments request.
+const maxLintTime = 5 * time.Second
+
+var errLintTime = fmt.Errorf("the tests take longer than %s: run `sluice policy test FILE...`, which needs no mesh and has no time limit", maxLintTime)
+
 // LintDocuments implements policyv1.PolicyServiceServer. Findings about approvers are returned only to operators of the
 // installation, because only they may see all tokens. Findings about the lists of servers are returned only to people who
-// may read the catalog. It shares the slots of [Service.FilterTools].
+// may read the catalog.
 func (s *Service) LintDocuments(ctx context.Context, req *policyv1.LintDocumentsRequest) (*policyv1.LintDocumentsResponse, error) {
 	var people *engine.Approvers
 	if operatesInstallation(authn.CallerOf(ctx)) {
 		people = s.approvers
 	}
-	out := lint(ctx, s.cfg, req.GetDocuments(), people)
+	tested, err := s.lintSlots.Acquire(ctx, callerOwner(ctx)) // the tests in the documents may take long
+	if err != nil {
+		return nil, err
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, maxLintTime, errLintTime)
+	out := lint(limited, s.cfg, req.GetDocuments(), people)
+	cancel()
+	tested()
 	if checkMayRead(ctx) == nil {
 		done, err := s.listSlots.Acquire(ctx, callerOwner(ctx))
 		if err != nil {

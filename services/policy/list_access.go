@@ -62,14 +62,12 @@ func (a *accessLister) servers(ctx context.Context, after string) (*policyv1.Lis
 			resp.NextPageToken = resp.GetServers()[n-1].GetServer()
 			break
 		}
-		summary, err := a.summary(ctx, name)
+		summary, tools, err := a.summary(ctx, name)
 		if err != nil {
 			return nil, err
 		}
 		resp.Servers = append(resp.Servers, summary)
-		for _, c := range summary.GetCounts() {
-			evaluated += int(c.GetTools())
-		}
+		evaluated += tools
 	}
 	return resp, nil
 }
@@ -92,7 +90,7 @@ func (a *accessLister) tools(ctx context.Context, server, after string) (*policy
 	}
 	resp := &policyv1.ListAccessResponse{PolicyRevision: a.set.Revision()}
 	if after == "" {
-		summary, err := a.summary(ctx, server)
+		summary, _, err := a.summary(ctx, server)
 		if err != nil {
 			return nil, err
 		}
@@ -162,8 +160,9 @@ func (a *accessLister) tool(server, name string) *policyv1.ToolAccess {
 	return out
 }
 
-// summary counts the tools of a server by the outcome of their calls.
-func (a *accessLister) summary(ctx context.Context, server string) (*policyv1.ServerAccess, error) {
+// summary counts the tools of a server by the outcome of their calls. It also returns the number of tools that it has
+// evaluated, including withheld tools.
+func (a *accessLister) summary(ctx context.Context, server string) (_ *policyv1.ServerAccess, evaluated int, _ error) {
 	s := a.set.catalog.servers[server]
 	out := &policyv1.ServerAccess{
 		Server: server, Listed: s != nil && len(s.Lists) > 0, CouldAllow: a.set.Access(a.subject, server).CouldAllow,
@@ -172,8 +171,9 @@ func (a *accessLister) summary(ctx context.Context, server string) (*policyv1.Se
 	counts := make(map[policyv1.AccessOutcome]int32)
 	for _, name := range a.listed(server) {
 		if ctx.Err() != nil {
-			return nil, ctx.Err()
+			return nil, 0, ctx.Err()
 		}
+		evaluated++ // also if the tool is withheld
 		if tool := a.tool(server, name); tool != nil {
 			counts[tool.GetOutcome()]++
 		}
@@ -186,7 +186,7 @@ func (a *accessLister) summary(ctx context.Context, server string) (*policyv1.Se
 			out.Methods = append(out.Methods, method)
 		}
 	}
-	return out, nil
+	return out, evaluated, nil
 }
 
 // methodsWithRule returns the requests other than tools/call that need a rule.

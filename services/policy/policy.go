@@ -100,6 +100,9 @@ type Service struct {
 	// conditionSlots limits the number of calls with conditions on their arguments, or with arguments to check against a
 	// schema, that are evaluated at a time.
 	conditionSlots *fairqueue.Queue[owner]
+	// lintSlots limits the number of checks of documents at a time. They are apart from listSlots, so that lists do not
+	// wait for the tests in documents.
+	lintSlots *fairqueue.Queue[owner]
 	// schemas caches the compiled input schemas of definitions.
 	schemas *lru.Cache[schemaKey, *compiledSchema]
 }
@@ -146,7 +149,8 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	s := &Service{
 		cfg: cfg, deps: deps, approvers: cfg.approvers(), changes: newSignal(), epochLeases: epochlease.New(), boot: rand.Text(),
 		listSlots: fairqueue.NewForProcessor[owner](), callerReportSlots: reports, gatewayReportSlots: whole, conditionSlots: fairqueue.NewForProcessor[owner](),
-		schemas: newSchemaCache(),
+		lintSlots: fairqueue.NewForProcessor[owner](),
+		schemas:   newSchemaCache(),
 	}
 	documents, err := read(cfg.Paths)
 	if err != nil {

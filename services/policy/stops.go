@@ -89,7 +89,8 @@ func (s *Service) ResumeCalls(ctx context.Context, req *policyv1.ResumeCallsRequ
 func (s *Service) ListStops(ctx context.Context, req *policyv1.ListStopsRequest) (*policyv1.ListStopsResponse, error) {
 	caller := authn.CallerOf(ctx)
 	shows := func(stop store.Stop) bool {
-		return caller.Tenant() == homeTenant || stop.Tenant == caller.Tenant() || stop.Tenant == ""
+		ofAgent := strings.HasPrefix(stop.Agent, "agent:"+caller.Tenant()+"/")
+		return caller.Tenant() == homeTenant || stop.Tenant == caller.Tenant() || stop.Tenant == "" && (stop.Agent == "" || ofAgent)
 	}
 	var stops []store.Stop
 	var err error

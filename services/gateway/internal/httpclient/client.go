@@ -100,6 +100,10 @@ func (w *Client) SendWhen(ctx context.Context, begin func() error, head *Head, f
 			w.putConn(c)
 			return nil, neverSentError{err}
 		}
+		if ctx.Err() != nil {
+			w.putConn(c)
+			return nil, neverSentError{context.Cause(ctx)}
+		}
 	}
 	stop := context.AfterFunc(ctx, c.cut)
 	resp, err := c.exchange(head, fields, body)

@@ -33,8 +33,8 @@ func (s *Set) RunTests(ctx context.Context, sessionCap int, times engine.Times) 
 	}
 	var failed strictyaml.Errors
 	for i := range s.Tests {
-		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("run the tests of the policy: %w", err)
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("run the tests of the policy: %w", context.Cause(ctx))
 		}
 		t := &s.Tests[i]
 		if t.passes(compiled.Decide(t.call)) {

@@ -11,6 +11,9 @@ import (
 // errAssumedFailure is the error of a condition that a decision assumes to fail.
 var errAssumedFailure = errors.New("its arguments are not known")
 
+// errAssumedArguments is the error of arguments that a decision assumes to violate the tool's input schema.
+var errAssumedArguments = errors.New("the arguments do not satisfy the tool's input schema, or the schema is not known or can't be used")
+
 // A ToolAccess describes the decisions that the calls of a tool by one subject can get.
 type ToolAccess struct {
 	// Cases are the possible decisions, the most permissive first. It has one entry if all calls get the same effect for
@@ -55,11 +58,23 @@ func (s *Set) ToolAccess(subject Subject, server, tool string, facts Facts) Tool
 	call.evaluations = &evaluations{input: call.conditionInput()}
 	for n := uint(0); n < powerOf3(call.evaluations.open); n++ {
 		call.evaluations.assume(n)
-		d, v := s.decide(&call)
-		if call.evaluations.open > maxOpen {
-			return s.permissiveAccess(out, call)
+		for _, invalid := range []error{nil, errAssumedArguments} {
+			call.argumentsChecked, call.CheckArguments = false, func(string) error { return invalid }
+			d, v := s.decide(&call)
+			if call.evaluations.open > maxOpen {
+				return s.permissiveAccess(out, call)
+			}
+			if s.opens(&call) {
+				if refused := d.Effect != Allow; refused {
+					v = verdict{} // the rule that refused decides nothing
+				}
+				d = d.open(&call)
+			}
+			out.add(d, v, &call)
+			if !call.argumentsChecked {
+				break
+			}
 		}
-		out.add(d, v, &call)
 	}
 	slices.SortStableFunc(out.Cases, func(a, b AccessCase) int { return cmp.Compare(rankOf(&b.Decision), rankOf(&a.Decision)) })
 	return out
@@ -70,6 +85,9 @@ func (s *Set) permissiveAccess(out ToolAccess, call Call) ToolAccess {
 	call.evaluations = nil
 	var space [16]*rule
 	d := s.mostPermissive(s.find(space[:0], &call), &call).decision(&call)
+	if s.opens(&call) {
+		d = d.open(&call)
+	}
 	if code, why := call.Facts.Status.refusal(call.Server); code != "" && d.Effect != Deny {
 		d = Decision{Code: code, Message: why}
 	}

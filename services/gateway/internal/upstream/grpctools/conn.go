@@ -113,10 +113,10 @@ func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byt
 		text, err := failed("INVALID_ARGUMENT: "+err.Error(), `{"code":"INVALID_ARGUMENT","reason":"ARGUMENTS_INVALID"}`)
 		return c.toAnswer(ctx, req, text, err)
 	}
-	if err := req.MayBegin(); err != nil {
+	out, err := c.invoke(ctx, t, in, req, events)
+	if errors.Is(err, upstream.ErrWithheld) {
 		return upstream.Answer{}, err
 	}
-	out, err := c.invoke(ctx, t, in, req, events)
 	if err != nil {
 		return c.failed(ctx, req, err)
 	}
@@ -142,6 +142,9 @@ func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req
 	stream, err := c.transport.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, t.method, grpc.WaitForReady(false), grpc.MaxCallRecvMsgSize(maxAnswer), grpc.ForceCodecV2(frames{}))
 	if err != nil {
 		return nil, neverSent(err)
+	}
+	if err := req.MayBegin(); err != nil { // after NewStream, which waits for a connection
+		return nil, err
 	}
 	if err := stream.SendMsg(in.Interface()); err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%w: %w", errOwn, err)

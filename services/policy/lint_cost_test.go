@@ -1,0 +1,35 @@
+package policy_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+// The tests in documents that somebody lints may use the service for five seconds, and not for minutes.
+func TestLintDocuments_LimitsTheTimeOfTests(t *testing.T) {
+	t.Parallel()
+	l := accessFixture(t)
+	var documents []*policyv1.Document
+	for d := range 4 {
+		var b strings.Builder
+		fmt.Fprintf(&b, "version: 1\nname: d%d\nserver: \"*\"\ndefault: deny\nrules:\n", d)
+		for i := range 8 {
+			fmt.Fprintf(&b, "  - {name: r%d, match: {tool: [a]}, action: deny, when: 'args.l.exists(x, args.l.exists(y, x > y && y > %d))'}\n", i, 1000+i)
+		}
+		b.WriteString("tests:\n")
+		for range 1000 {
+			b.WriteString("  - {call: {tool: a, server: s, args: {l: [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20]}}, want: {action: deny}}\n")
+		}
+		documents = append(documents, &policyv1.Document{Path: fmt.Sprintf("d%d.yaml", d), Text: b.String()})
+	}
+	resp, err := policyv1.NewPolicyServiceClient(l.Person(t, "acme-viewer")).LintDocuments(t.Context(), &policyv1.LintDocumentsRequest{Documents: documents})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := resp.GetFindings(); len(got) != 1 || !strings.Contains(got[0].GetMessage(), "the tests take longer than 5s: run `sluice policy test FILE...`") {
+		t.Errorf("the findings are %v, want the limit of the time", got)
+	}
+}
