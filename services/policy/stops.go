@@ -90,7 +90,7 @@ func (s *Service) ListStops(ctx context.Context, req *policyv1.ListStopsRequest)
 	caller := authn.CallerOf(ctx)
 	shows := func(stop store.Stop) bool {
 		ofAgent := strings.HasPrefix(stop.Agent, "agent:"+caller.Tenant()+"/")
-		return caller.Tenant() == homeTenant || stop.Tenant == caller.Tenant() || stop.Tenant == "" && (stop.Agent == "" || ofAgent)
+		return caller.Tenant() == homeTenant || stop.Tenant == caller.Tenant() || stop.Tenant == "" && (ofAgent || !strings.HasPrefix(stop.Agent, "agent:"))
 	}
 	var stops []store.Stop
 	var err error

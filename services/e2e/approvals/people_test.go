@@ -87,7 +87,7 @@ func TestPolicyExplain_DescribesTheRequiredApproval(t *testing.T) {
 	explain := func(tool, arguments string, want ...string) {
 		t.Helper()
 		ran := stack.Run(t, stack.Command{
-			Args: []string{"policy", "explain", "--addr", f.GRPC, "--server", "raw", "--tool", tool, "--args", arguments},
+			Args: []string{"policy", "explain", "--all", "--addr", f.GRPC, "--server", "raw", "--tool", tool, "--args", arguments},
 			Env:  []string{"SLUICE_TOKEN=" + stack.OperatorToken},
 		})
 		stack.CheckCommand(t, ran, 0, ran.Stdout, want...)
