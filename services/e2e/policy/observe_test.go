@@ -56,7 +56,7 @@ func TestObserve_CallsPassUntilTheTimeHasCome(t *testing.T) {
 	}
 	status := operator("status")
 	stack.CheckCommand(t, status, 0, status.Stdout, "observed", "server calm, until "+date, "rule p/tools.drop, until ", "rule p/tools.secret, until ")
-	explain := operator("policy", "explain", "--server", "raw", "--tool", "drop")
+	explain := operator("policy", "explain", "--all", "--server", "raw", "--tool", "drop")
 	stack.CheckCommand(t, explain, 0, explain.Stdout, "allow", "If nothing were observed, the call would be denied: Rule p/tools.drop matches",
 		"if nothing were observed: deny  denied_by_rule", "observed reason: never drop", "deny (observed)")
 	lint := stack.Run(t, stack.Command{Args: []string{"policy", "lint", "--config", s.Config, s.Policy}})
