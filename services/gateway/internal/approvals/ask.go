@@ -138,5 +138,6 @@ func (k *Manager) tryClaim(ctx context.Context, a attempt.Attempt, by *approvalv
 		return k.releaseClaim(ctx, a, "policy denies the call now"), refused, false
 	}
 	a, refused = k.restoreStored(ctx, a, claimed.claimed)
+	a.Definition = definition // of the decision for the claim
 	return a, refused, false
 }

@@ -24,8 +24,7 @@ func (d *Client) MayBegin(ctx context.Context, a Attempt) error {
 	next, refused := d.Judge(ctx, a)
 	switch {
 	case refused != nil:
-	case a.Claim != nil && next.Decision.GetCode() != commonv1.Code_CODE_STOPPED:
-		// The decision for the claim was made with the current definition of the tool, which a may not contain.
+	case a.Claim != nil && next.NeedsApproval(): // the claim is the approval
 	case !next.Allows():
 		refused = next.PolicyChanged()
 	}

@@ -168,3 +168,19 @@ func TestDo_StopReleasesTheClaimOfACallThatHasNotBegun(t *testing.T) {
 		}
 	})
 }
+
+// A claimed call waits for its server, and policy denies the call meanwhile. The claim is released.
+func TestDo_DenialReleasesTheClaimOfACallThatHasNotBegun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newApprovalPipeline()
+		w.approvals.answerRequest = answerStates(approvalIn(approved))
+		w.beginAfter(2*time.Second, func() {
+			w.decide = decides(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE})
+		})
+		got := w.do(t)
+		if codeOf(got.Refusal) != commonv1.Code_CODE_DENIED_BY_RULE || w.count("begin") != 0 || w.count("release") != 1 {
+			t.Errorf("%+v, %v", got.Refusal, w.steps)
+		}
+	})
+}
