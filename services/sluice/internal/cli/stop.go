@@ -231,7 +231,7 @@ func (t *tool) inFlight(ctx context.Context, f *config.File, of *policyv1.StopSe
 			n += int(s.GetInFlight())
 		}
 	}
-	return fmt.Sprintf("requests that were sent before and end normally: %d at this gateway", n)
+	return fmt.Sprintf("calls in flight at this gateway: %d; they end normally", n)
 }
 
 func (t *tool) resumeCalls(ctx context.Context, client policyv1.PolicyServiceClient, selector *policyv1.StopSelector) error {
