@@ -82,8 +82,9 @@ type PolicyServiceClient interface {
 	FilterTools(ctx context.Context, in *FilterToolsRequest, opts ...grpc.CallOption) (*FilterToolsResponse, error)
 	// FilterNames returns the visibility of prompts, resources or templates of a list to the caller, and whether the
 	// caller may be notified of a resource's changes. A name is shown if a call with it is not denied. A template is
-	// shown unless the part before its first expression shows that every URI of the template is denied. The RPC changes
-	// no state and is safe to repeat. Errors: those of DecideCall about a subject and the active revision.
+	// shown unless the part before its first expression shows that every URI of the template is denied. A stop ends
+	// notifications about resources, and changes no list. The RPC changes no state and is safe to repeat. Errors: those
+	// of DecideCall about a subject and the active revision.
 	FilterNames(ctx context.Context, in *FilterNamesRequest, opts ...grpc.CallOption) (*FilterNamesResponse, error)
 	// CheckServer reports whether any rule could allow the caller a call on a server, with any tool and arguments, and
 	// whether a rule hides a tool of the server. If it cannot exclude a permission, it reports that the call could be
@@ -453,8 +454,9 @@ type PolicyServiceServer interface {
 	FilterTools(context.Context, *FilterToolsRequest) (*FilterToolsResponse, error)
 	// FilterNames returns the visibility of prompts, resources or templates of a list to the caller, and whether the
 	// caller may be notified of a resource's changes. A name is shown if a call with it is not denied. A template is
-	// shown unless the part before its first expression shows that every URI of the template is denied. The RPC changes
-	// no state and is safe to repeat. Errors: those of DecideCall about a subject and the active revision.
+	// shown unless the part before its first expression shows that every URI of the template is denied. A stop ends
+	// notifications about resources, and changes no list. The RPC changes no state and is safe to repeat. Errors: those
+	// of DecideCall about a subject and the active revision.
 	FilterNames(context.Context, *FilterNamesRequest) (*FilterNamesResponse, error)
 	// CheckServer reports whether any rule could allow the caller a call on a server, with any tool and arguments, and
 	// whether a rule hides a tool of the server. If it cannot exclude a permission, it reports that the call could be

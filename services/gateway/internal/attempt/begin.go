@@ -2,8 +2,10 @@ package attempt
 
 import (
 	"context"
+	"sync/atomic"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
@@ -14,25 +16,44 @@ type WithheldError struct{ *refusal.Refusal }
 // Error implements error.
 func (e *WithheldError) Error() string { return e.Text() }
 
-// MayBegin returns nil if the call may begin now. Policy evaluates the call again if its decision is no longer valid,
-// because the call has waited for its server, for an approver or for the gateway. MayBegin returns a [*WithheldError] if
+// A Permit allows a call to begin for as long as policy's last decision is valid. It implements [upstream.Permit].
+type Permit struct {
+	client   *Client
+	ctx      context.Context //nolint:containedctx // the context of the call
+	attempt  Attempt
+	validity atomic.Pointer[decisioncache.Validity]
+}
+
+// Permit returns the permit of an allowed call. The policy service is asked on behalf of the principal of ctx.
+func (d *Client) Permit(ctx context.Context, a Attempt) *Permit {
+	p := &Permit{client: d, ctx: ctx, attempt: a}
+	p.validity.Store(&a.Validity)
+	return p
+}
+
+// HasEnded implements [upstream.Permit].
+func (p *Permit) HasEnded() bool { return p.validity.Load().HasEnded() }
+
+// Renew returns nil if the call may begin now. Policy evaluates the call again if its decision is no longer valid,
+// because the call has waited for its server, for an approver or for the gateway. Renew returns a [*WithheldError] if
 // policy refuses the call now, or if no valid decision can be obtained.
-func (d *Client) MayBegin(ctx context.Context, a Attempt) error {
-	if !a.Validity.HasEnded() {
+func (p *Permit) Renew() error {
+	if !p.HasEnded() {
 		return nil
 	}
-	next, refused := d.Judge(ctx, a)
+	next, refused := p.client.Judge(p.ctx, p.attempt)
 	switch {
 	case refused != nil:
-	case a.Claim != nil && next.NeedsApproval(): // the claim is the approval
+	case p.attempt.Claim != nil && next.NeedsApproval(): // the claim is the approval
 	case !next.Allows():
 		refused = next.PolicyChanged()
 	}
 	if refused == nil && next.Validity.HasEnded() {
 		refused = &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE, Message: "the policy service responds too slowly."}
 	}
-	if refused == nil {
-		return nil
+	if refused != nil {
+		return &WithheldError{refused}
 	}
-	return &WithheldError{refused}
+	p.validity.Store(&next.Validity)
+	return nil
 }

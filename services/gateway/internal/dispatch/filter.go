@@ -8,7 +8,6 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
@@ -71,12 +70,9 @@ func (x *Exchange) listing(ctx context.Context, answer *jsonrpc.Answer, field st
 	return answer.Listing(field, identifierOf(field))
 }
 
-// mayReceiveUpdate reports whether the client may receive a notification that a resource has changed. It returns true
-// for all other notifications.
+// mayReceiveUpdate reports whether the client may receive the notification that a resource has changed. Policy must
+// allow the notification.
 func (x *Exchange) mayReceiveUpdate(m *jsonrpc.Answer) bool {
-	if m.Method != mcp.MethodResourceUpdated {
-		return true
-	}
 	access, err := x.Access(x.Uncancelled(x.ClientCtx))
 	if err != nil || access.ResourceNamesIgnored {
 		return err == nil

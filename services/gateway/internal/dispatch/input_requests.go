@@ -203,7 +203,10 @@ func (x *Exchange) Decide(ctx context.Context, m *jsonrpc.Message, fromServer bo
 type discardForwarder struct{}
 
 // Forward implements [attempt.Forwarder].
-func (discardForwarder) Forward(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
+func (discardForwarder) Forward(_ context.Context, req upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+	if err := req.MayBegin(); err != nil { // the pipeline may have waited for the limiter or the journal
+		return upstream.Answer{}, err
+	}
 	answer, err := jsonrpc.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":0,"result":{}}`), jsonrpc.AnswerLimits())
 	return upstream.Answer{Message: answer}, err
 }

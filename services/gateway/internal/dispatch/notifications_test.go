@@ -8,9 +8,11 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -122,6 +124,58 @@ func TestNotificationOfAServer_UpdatesAreDecidedByURI(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Policy responds to the question about a resource after more than a second. The caller may have been stopped meanwhile,
+// so the notification is dropped. Notifications of changed lists are forwarded.
+func TestNotificationOfAServer_UpdateIsDroppedIfPolicyRespondsTooLate(t *testing.T) {
+	t.Parallel()
+	for wait, want := range map[time.Duration]int{900 * time.Millisecond: 2, 1100 * time.Millisecond: 1} {
+		t.Run(wait.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g := gatewaytest.Start(t)
+				g.Policy.Allow("resources/subscribe")
+				g.Policy.Access.ResourcesAlike, g.Policy.HidesName = false, func(string) bool { return false }
+				g.Policy.BeforeNames = func(context.Context) { time.Sleep(wait) }
+				g.Files().Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+					events([]byte(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b"}}`))
+					events([]byte(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`))
+					return gatewaytest.Result(r, `{"content":[]}`), nil
+				}
+				got := g.Do(gatewaytest.Call("safe", "").In(g.Connect("files"))).Events
+				if len(got) != want || !strings.Contains(got[len(got)-1], "tools/list_changed") {
+					t.Errorf("the client got %q", got)
+				}
+			})
+		})
+	}
+}
+
+// Policy allows a notification, and the journal is slow. An operator stops the caller meanwhile. The notification is
+// dropped.
+func TestNotificationOfAServer_IsDroppedIfItsCallerIsStoppedMeanwhile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.Start(t)
+		g.Policy.AllowedMethods = []string{"notifications/x"}
+		g.Journal.BeforeIntent = func(r *journal.Record) {
+			if r.Method != "notifications/x" {
+				return
+			}
+			g.Policy.Change(func() {
+				g.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_STOPPED}
+			})
+			time.Sleep(1100 * time.Millisecond)
+		}
+		g.Files().Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+			events([]byte(`{"jsonrpc":"2.0","method":"notifications/x"}`))
+			return gatewaytest.Result(r, `{"content":[]}`), nil
+		}
+		if got := g.Do(gatewaytest.Call("safe", "").In(g.Connect("files"))); len(got.Events) != 0 {
+			t.Errorf("the client got %q", got.Events)
+		}
+	})
 }
 
 // The gateway removes its own keys from a server's message, because the client would take them for the gateway's.

@@ -60,7 +60,7 @@ func (o *Relay) Deliver(event upstream.Event) error {
 		x.Session.ClientRequests.CancelRequest(m.RequestID.Of(m.Raw)) // the goroutine of the request notifies the client
 	// Without this check, the client could attribute the message to another subscription.
 	case o.Subscription != nil && !x.Addressing.IsSubscribed(m):
-	case x.mayReceive(m.Method) && isSubscribedTo(m, o.Subscription) && x.mayReceiveUpdate(m), x.allowsVendorNotification(m):
+	case isSubscribedTo(m, o.Subscription) && x.mayReceive(m), x.allowsVendorNotification(m):
 		return o.sendEvent(event, clean)
 	}
 	return o.sendEvent(event, nil)
@@ -105,14 +105,31 @@ func (x *Exchange) readServerMessage(raw []byte) (*jsonrpc.Answer, error) {
 
 // mayReceive reports whether the client may receive a notification that MCP defines. Progress and the acknowledgement
 // of a subscription are always allowed. Any other notification is allowed if policy denies neither the notification nor
-// the method to which it refers.
-func (x *Exchange) mayReceive(notification string) bool {
+// the method to which it refers, and if a resource changed, denies no subscription to that resource. Like a call, a
+// notification with contents is dropped if policy's responses are too old, because its caller may have been stopped.
+func (x *Exchange) mayReceive(m *jsonrpc.Answer) bool {
 	switch {
-	case !x.Addressing.Forwards(notification):
+	case !x.Addressing.Forwards(m.Method):
 		return false
-	case notification == mcp.MethodProgress, notification == mcp.MethodAcknowledged:
+	case m.Method == mcp.MethodProgress, m.Method == mcp.MethodAcknowledged:
 		return true
 	}
+	validity := x.Deps.Pipeline.BeginRequest()
+	if !x.allowsNotification(m.Method) {
+		return false
+	}
+	switch m.Method {
+	case mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged:
+		return true
+	case mcp.MethodResourceUpdated:
+		return x.mayReceiveUpdate(m) && !validity.HasEnded()
+	default:
+		return !validity.HasEnded()
+	}
+}
+
+// allowsNotification reports whether policy denies neither a notification nor the method to which it refers.
+func (x *Exchange) allowsNotification(notification string) bool {
 	access, err := x.Access(x.Uncancelled(x.ClientCtx))
 	if err != nil || !access.Has(notification) {
 		return false

@@ -206,6 +206,8 @@ func (p *Policy) validate(r proto.Message) error {
 type Journal struct {
 	// Errors contains the errors for these kinds of records. The records are stored nevertheless.
 	Errors map[journal.Kind]error
+	// BeforeIntent is called before an intent is stored. It may be nil.
+	BeforeIntent func(*journal.Record)
 
 	mu      sync.Mutex
 	records []journal.Record
@@ -244,6 +246,9 @@ func (j *Journal) write(kind journal.Kind, r *journal.Record) error {
 
 // Intent implements attempt.Journal.
 func (j *Journal) Intent(_ context.Context, r *journal.Record) error {
+	if j.BeforeIntent != nil {
+		j.BeforeIntent(r)
+	}
 	return j.write(journal.KindIntent, r)
 }
 

@@ -28,6 +28,8 @@ const (
 	maxHead = 64 << 10
 	// connBuffer is the size of a connection's read buffer and of its write buffer, in bytes.
 	connBuffer = 8 << 10
+	// maxDialed is the maximum number of connections that are established for one request.
+	maxDialed = 3
 )
 
 // ErrNeverSent is wrapped by a request's error if no byte of the request's body can have been sent.
@@ -76,7 +78,8 @@ func (w *Client) Send(ctx context.Context, head *Head, fields []Field, body []by
 }
 
 // SendWhen is like [Client.Send], but calls begin when there is a connection, immediately before the request is sent. If
-// begin returns an error, nothing is sent, and the error wraps it. If begin is nil, the request is sent.
+// begin returns an error, nothing is sent, and the error wraps it. If begin is nil, the request is sent. begin is called
+// again if the connection can no longer be used when begin returns.
 func (w *Client) SendWhen(ctx context.Context, begin func() error, head *Head, fields []Field, body []byte) (*http.Response, error) {
 	size := len(body)
 	for _, f := range fields {
@@ -91,19 +94,9 @@ func (w *Client) SendWhen(ctx context.Context, begin func() error, head *Head, f
 	if ctx.Err() != nil {
 		return nil, neverSentError{context.Cause(ctx)}
 	}
-	c, err := w.getConn(ctx)
+	c, err := w.getConn(ctx, begin)
 	if err != nil {
-		return nil, neverSentError{unreached(ctx, err)}
-	}
-	if begin != nil {
-		if err := begin(); err != nil {
-			w.putConn(c)
-			return nil, neverSentError{err}
-		}
-		if ctx.Err() != nil {
-			w.putConn(c)
-			return nil, neverSentError{context.Cause(ctx)}
-		}
+		return nil, neverSentError{err}
 	}
 	stop := context.AfterFunc(ctx, c.cut)
 	resp, err := c.exchange(head, fields, body)
@@ -124,8 +117,13 @@ func (w *Client) SendWhen(ctx context.Context, begin func() error, head *Head, f
 func (w *Client) sendWithTransport(req *http.Request, begin func() error) (*http.Response, error) {
 	var sent atomic.Bool
 	gate := &gatedBody{ReadCloser: req.Body, begin: begin}
-	if begin != nil && req.Body != nil {
+	switch {
+	case begin != nil && req.Body != nil:
 		req.Body = gate
+	case begin != nil: // net/http reads no body, so begin is called before there is a connection
+		if err := begin(); err != nil {
+			return nil, neverSentError{err}
+		}
 	}
 	resp, err := w.transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
 		// WroteHeaders is called before the body is sent. After RoundTrip has returned, net/http does not begin to send the
@@ -194,18 +192,49 @@ func (c *clientConn) exchange(head *Head, fields []Field, body []byte) (*http.Re
 	}
 }
 
-func (w *Client) getConn(ctx context.Context) (*clientConn, error) {
-	for c := w.popIdle(); c != nil; c = w.popIdle() {
+// getConn returns a usable connection after begin has returned nil. begin may take a long time, and the server may close
+// the connection meanwhile. getConn therefore checks the connection after begin. If it is no longer usable, getConn tries
+// another one and calls begin again.
+func (w *Client) getConn(ctx context.Context, begin func() error) (*clientConn, error) {
+	for dialed := 0; ; {
+		c := w.popIdle()
+		if c == nil {
+			if dialed++; dialed > maxDialed {
+				return nil, fmt.Errorf("%w: the server has closed %d new connections", ErrUnreached, maxDialed)
+			}
+			var err error
+			if c, err = w.dial(ctx); err != nil {
+				return nil, unreached(ctx, err)
+			}
+		}
+		if err := callBegin(ctx, begin); err != nil {
+			w.putConn(c)
+			return nil, err
+		}
 		if time.Since(c.since) < idleTimeout && c.alive() {
 			return c, nil
 		}
 		_ = c.Close() // the server has closed the connection, or a device on the path may have dropped it
 	}
+}
+
+// callBegin calls begin unless it is nil. It returns an error if begin or ctx does not allow the request to be sent.
+func callBegin(ctx context.Context, begin func() error) error {
+	if begin == nil {
+		return nil
+	}
+	if err := begin(); err != nil {
+		return err
+	}
+	return context.Cause(ctx)
+}
+
+func (w *Client) dial(ctx context.Context) (*clientConn, error) {
 	conn, err := w.transport.DialContext(ctx, "tcp", w.addr)
 	if err != nil {
 		return nil, err
 	}
-	c := &clientConn{Conn: conn, alive: watch(conn), limit: io.LimitedReader{R: conn}, out: bufio.NewWriterSize(conn, connBuffer)}
+	c := &clientConn{Conn: conn, alive: watch(conn), limit: io.LimitedReader{R: conn}, out: bufio.NewWriterSize(conn, connBuffer), since: time.Now()}
 	c.cut = func() { _ = c.SetDeadline(time.Unix(1, 0)) }
 	c.in = bufio.NewReaderSize(&c.limit, connBuffer)
 	return c, nil

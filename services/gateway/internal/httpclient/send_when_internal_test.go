@@ -48,6 +48,12 @@ func TestSendWhen_SendsNothingWhenBeginFails(t *testing.T) {
 				}
 				t.Fatalf("%v", err)
 			}
+			if resp, err := client.SendWhen(t.Context(), func() error { return withheld }, head, nil, nil); !errors.Is(err, ErrNeverSent) || !errors.Is(err, withheld) {
+				if err == nil {
+					_ = resp.Body.Close()
+				}
+				t.Fatalf("without a body: %v", err)
+			}
 			begun := 0
 			resp, err = client.SendWhen(t.Context(), func() error { begun++; return nil }, head, nil, body)
 			if err != nil {

@@ -124,7 +124,7 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	req.Once = a.Claim != nil // approvers have allowed the call to run once
 	req.Room, req.Leave = a.Memory, cancel
 	ctx = authn.OnBehalfOf(ctx, a.Principal) // only services of the mesh receive the principal
-	req.Begin = func() error { return p.attempts.MayBegin(ctx, a) }
+	req.Permit = p.attempts.Permit(ctx, a)
 	// gofail: var gatewayBeforeSend struct{}
 	answer, err := a.Upstream.Forward(ctx, req, events)
 	if errors.Is(err, upstream.ErrTimeout) {

@@ -70,6 +70,9 @@ func New(deps Deps) (*Pipeline, error) {
 	return p, nil
 }
 
+// BeginRequest returns the validity of a response that is requested from the policy service now, as for a decision.
+func (p *Pipeline) BeginRequest() decisioncache.Validity { return p.deps.Decisions.BeginRequest() }
+
 // Drain stops holding calls that wait for approvers. Each of them is refused with its approval's id.
 func (p *Pipeline) Drain() { p.approvals.Drain() }
 

@@ -22,7 +22,7 @@ import (
 var (
 	// ErrNeverSent means that the request certainly never left the gateway, or was rejected before the server read it.
 	ErrNeverSent = errors.New("the request never reached the server")
-	// ErrWithheld means, in addition to ErrNeverSent, that [Request.Begin] returned an error.
+	// ErrWithheld means, in addition to ErrNeverSent, that the permit of a request could not be renewed.
 	ErrWithheld = errors.New("the request was not sent, because it may not begin any more")
 	// ErrTimeout means that the request was sent and no answer arrived before the timeout.
 	ErrTimeout = errors.New("the server did not answer in time")
@@ -148,10 +148,10 @@ type Request struct {
 	TraceParent string
 	// Once means that the request must not be sent a second time, even if the server reports that it has lost the session.
 	Once bool
-	// Begin is called immediately before the first byte of the request is sent, after every wait for a connection or a
-	// process. If it returns an error, nothing is sent, and the error of the request wraps it and [ErrNeverSent]. If Begin
-	// is nil, the request is sent.
-	Begin func() error
+	// Permit is renewed immediately before the first byte of the request is sent, after every wait for a connection or a
+	// process. If that fails, nothing is sent, and the error of the request wraps the error of Renew and [ErrNeverSent]. If
+	// Permit is nil, the request is sent.
+	Permit Permit
 	// Mirrored contains the HTTP headers that repeat arguments of the call, for connections without sessions.
 	Mirrored []Header
 	// May evaluates a server's request that the gateway would return to the client inside an answer. id is the request's
@@ -170,12 +170,23 @@ type Request struct {
 // A Header is an HTTP header field of a request: its full name, and its value before encoding.
 type Header struct{ Name, Value string }
 
-// MayBegin calls Begin, and adds [ErrNeverSent] to its error.
-func (r Request) MayBegin() error {
-	if r.Begin == nil {
+// A Permit allows a request to begin for a short time. It is safe for concurrent use.
+type Permit interface {
+	// Renew returns nil if the request may begin now. It may wait for the policy service.
+	Renew() error
+	// HasEnded reports whether Renew must be called again before the request begins. It does not wait.
+	HasEnded() bool
+}
+
+// MayBegin renews the request's permit, and adds [ErrNeverSent] to the error.
+func (r Request) MayBegin() error { return Renew(r.Permit) }
+
+// Renew renews a permit, and adds [ErrNeverSent] to the error. It returns nil if there is no permit.
+func Renew(permit Permit) error {
+	if permit == nil {
 		return nil
 	}
-	if err := r.Begin(); err != nil {
+	if err := permit.Renew(); err != nil {
 		return fmt.Errorf("%w: %w: %w", ErrNeverSent, ErrWithheld, err)
 	}
 	return nil

@@ -179,7 +179,8 @@ const (
 
 // ShowsEntry reports whether a subject may see an entry of a server's list, or be notified about it. The subject may
 // see the entry if a call that names the entry is allowed or requires approval. A template is visible unless the text
-// before its first expression proves that all URIs of the template are denied.
+// before its first expression proves that all URIs of the template are denied. A stop hides no entry of a list, but a
+// stopped subject is not notified.
 func (s *Set) ShowsEntry(subject Subject, server string, what EntryKind, name string, facts Facts) bool {
 	call := Call{Server: server, Tool: name, Subject: subject, Facts: facts, listed: true}
 	switch what {
@@ -196,6 +197,9 @@ func (s *Set) ShowsEntry(subject Subject, server string, what EntryKind, name st
 		}
 	}
 	if code, _ := facts.Status.refusal(""); code != "" || refusal(&call) != "" {
+		return false
+	}
+	if _, _, stopped := s.stops.find(&call); stopped && what == EntryUpdate {
 		return false
 	}
 	if s.opens(&call) {

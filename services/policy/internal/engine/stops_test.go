@@ -132,6 +132,27 @@ func TestCouldAllow_StopEndsNotificationsWithContents(t *testing.T) {
 	}
 }
 
+// An operator stops an agent of ana. The agent's lists stay the same, and it is not notified that a resource changed.
+func TestShowsEntry_StopEndsUpdatesOfResources(t *testing.T) {
+	t.Parallel()
+	set, err := engine.Compile([]engine.Document{{Name: "d", Default: engine.DefaultAllow, Rules: []engine.Rule{{Name: "all", Match: engine.Match{Method: []string{"*"}}, Action: engine.ActionAllow}}}}, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ana := engine.Principal{Tenant: "acme", Name: "ana"}
+	agent := engine.Subject{Caller: engine.Principal{Tenant: "acme", Name: "agent:acme/4f2a", Agent: "coder"}, Chain: []engine.Principal{ana}}
+	stopped := set.WithStops(engine.NewStops([]engine.Stop{{Selector: engine.Selector{Agent: "coder", Server: "s"}, Reason: "x"}}))
+	callable := engine.Facts{Status: engine.Callable}
+	for kind, want := range map[engine.EntryKind]bool{engine.EntryPrompt: true, engine.EntryResource: true, engine.EntryTemplate: true, engine.EntryUpdate: false} {
+		if got := stopped.ShowsEntry(agent, "s", kind, "file:///a", callable); got != want {
+			t.Errorf("kind %d: %t", kind, got)
+		}
+		if !set.ShowsEntry(agent, "s", kind, "file:///a", callable) || !stopped.ShowsEntry(agent, "other", kind, "file:///a", callable) || !stopped.ShowsEntry(engine.Subject{Caller: ana}, "s", kind, "file:///a", callable) {
+			t.Errorf("kind %d is hidden without a stop", kind)
+		}
+	}
+}
+
 func TestNewStops_SumDependsOnSelectorsAndReasonsAlone(t *testing.T) {
 	t.Parallel()
 	a, b := engine.Stop{Selector: engine.Selector{Agent: "a"}, Reason: "x"}, engine.Stop{Selector: engine.Selector{Server: "a"}, Reason: "x"}

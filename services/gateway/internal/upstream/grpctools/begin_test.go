@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
 )
 
 // gate forwards connections to an address. A closed gate accepts connections and forwards nothing until it is opened.
@@ -105,10 +106,10 @@ func TestCall_BeginsWhenThereIsAConnection(t *testing.T) {
 	stopped, errs := errors.New("an operator has stopped the call"), make(chan error, 1)
 	var opened, early atomic.Bool
 	req := call(t, "note_write", `{"noteId":"a"}`)
-	req.Begin = func() error {
+	req.Permit = upstreamtest.Permit{Begin: func() error {
 		early.Store(!opened.Load())
 		return stopped
-	}
+	}}
 	go func() {
 		_, err := conn.Request(within(t), req, nil)
 		errs <- err

@@ -134,18 +134,35 @@ func (c *conn) toAnswer(ctx context.Context, req upstream.Request, result []byte
 // errTooMany means that a stream contained too many progress messages.
 var errTooMany = fmt.Errorf("more than %d messages came before the answer", upstream.MaxEvents)
 
-// invoke calls the method and returns its response. It passes progress messages before the response to events. It
-// reserves memory for a message of the maximum size before it reads a message.
-func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req upstream.Request, events func([]byte)) (protoreflect.Message, error) {
+// invoke calls the method and returns its response. If the server has not processed the call, invoke begins the call
+// again.
+func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req upstream.Request, events func([]byte)) (out protoreflect.Message, err error) {
+	for range maxRefused {
+		try := &attempts{permit: req.Permit}
+		if out, err = c.invokeOnce(ctx, t, in, req, try, events); err == nil {
+			return out, nil
+		}
+		if err = try.errorOf(err); !errors.Is(err, errRefused) {
+			return nil, err
+		}
+	}
+	return nil, err
+}
+
+// invokeOnce is like invoke, but returns an error if the server has not processed the call. It passes progress messages
+// before the response to events. It reserves memory for a message of the maximum size before it reads a message.
+func (c *conn) invokeOnce(ctx context.Context, t *tool, in protoreflect.Message, req upstream.Request, try *attempts, events func([]byte)) (protoreflect.Message, error) {
 	ctx, cancel := context.WithCancel(c.transport.callContext(ctx, req.TraceParent))
 	defer cancel()
-	stream, err := c.transport.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, t.method, grpc.WaitForReady(false), grpc.MaxCallRecvMsgSize(maxAnswer), grpc.ForceCodecV2(frames{}))
+	stream, err := c.transport.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, t.method,
+		grpc.WaitForReady(false), grpc.MaxCallRecvMsgSize(maxAnswer), grpc.ForceCodecV2(frames{}), grpc.PerRPCCredentials(try))
 	if err != nil {
 		return nil, neverSent(err)
 	}
-	if err := req.MayBegin(); err != nil { // after NewStream, which waits for a connection
+	if err := try.mayBegin(); err != nil { // the stream may have waited because the server limits the number of streams
 		return nil, err
 	}
+	try.sent = true
 	if err := stream.SendMsg(in.Interface()); err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%w: %w", errOwn, err)
 	}
@@ -224,6 +241,8 @@ func (c *conn) failed(ctx context.Context, req upstream.Request, err error) (ups
 	name := c.transport.cfg.Name
 	st, fromServer := status.FromError(err)
 	switch {
+	case errors.Is(err, errRefused):
+		return upstream.Answer{}, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, name, err)
 	case errors.Is(err, errAway):
 		return upstream.Answer{}, fmt.Errorf("%w: %w: %s: %w", upstream.ErrNeverSent, upstream.ErrUnreached, name, err)
 	case ctx.Err() != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded):

@@ -29,8 +29,8 @@ const (
 
 // Dial returns a connection to an external server at host:port. The connection is established on first use, and never
 // to an address to which no configured host may resolve, such as a link-local address. ca is the path of a PEM file.
-// Only the certificates in that file are trusted. If ca is empty, the system's certificates are trusted. Calls are
-// never retried.
+// Only the certificates in that file are trusted. If ca is empty, the system's certificates are trusted. A call is
+// sent again only if the server has not processed it.
 func Dial(target, ca string, plaintext bool) (*grpc.ClientConn, error) {
 	host, _, err := net.SplitHostPort(target)
 	if err != nil {

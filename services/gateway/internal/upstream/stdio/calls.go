@@ -32,8 +32,9 @@ const (
 type pendingCall struct {
 	proc *process
 	m    *jsonrpc.Message
-	// begin is called immediately before the request is written, unless it is nil.
-	begin func() error
+	// permit is the permit of the request, or nil if the request needs none. lines orders the lines of the session.
+	permit upstream.Permit
+	lines  *lineOrder
 	// id is the request id and the progress token that the process sees.
 	id int64
 	// client and token are the client's raw id and progress token. token is nil if the request has none.
@@ -299,7 +300,7 @@ func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
 	}
-	if err := p.send(ctx, line, c.begin); err != nil {
+	if err := p.send(ctx, c.lines, line, c.permit); err != nil {
 		p.abandon(ctx, c, err)
 		return nil, err
 	}

@@ -23,6 +23,7 @@ type conn struct {
 	host   *host
 	// modern means that the connection was opened without a session.
 	modern bool
+	lines  lineOrder
 
 	mu      sync.Mutex
 	closed  bool
@@ -59,7 +60,7 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	}
 	defer call.proc.recycle()
 	c.setCall(f, call)
-	call.begin = req.MayBegin
+	call.permit, call.lines = req.Permit, &c.lines
 	answer, err := call.proc.do(ctx, call, events)
 	return upstream.Answer{Message: answer}, err
 }
@@ -101,7 +102,7 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	if err != nil {
 		return err
 	}
-	return p.send(ctx, line, req.MayBegin)
+	return p.send(ctx, &c.lines, line, req.Permit)
 }
 
 // requester returns the process that has sent the request to which a client's message refers. The message is a response
@@ -127,7 +128,7 @@ func (c *conn) cancel(ctx context.Context, m *jsonrpc.Message) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
 	}
-	err = call.proc.send(ctx, line, nil)
+	err = call.proc.send(ctx, &c.lines, line, nil)
 	time.AfterFunc(cancelGrace, func() { f.cancel(upstream.ErrCancelled) })
 	return err
 }

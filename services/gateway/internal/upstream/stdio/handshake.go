@@ -76,7 +76,7 @@ func (p *process) handshake(with greeting) error {
 	default:
 		p.greeting, p.hello = with, answer
 		p.server.family.Store(new(protocolFamily))
-		if err = p.send(ctx, []byte(initialized), nil); err == nil {
+		if err = p.send(ctx, new(lineOrder), []byte(initialized), nil); err == nil {
 			return nil
 		}
 		p.end(errors.New("it did not read notifications/initialized"))
@@ -95,7 +95,9 @@ func refuses(hello *jsonrpc.Message, answer *jsonrpc.Answer) bool {
 
 func (p *process) sendGreeting(ctx context.Context, hello *jsonrpc.Message) (*jsonrpc.Answer, error) {
 	p.calls.countGreeting()
-	return p.do(ctx, p.register(hello, nil, false), nil)
+	call := p.register(hello, nil, false)
+	call.lines = new(lineOrder)
+	return p.do(ctx, call, nil)
 }
 
 // greetingFor returns the process's answer to its greeting, with the id of hello, which another session has sent.

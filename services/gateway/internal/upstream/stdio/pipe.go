@@ -3,7 +3,6 @@ package stdio
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -21,12 +20,14 @@ const maxDropped = 4 * upstream.MaxStream
 // outgoing is a line whose sender waits until the line is written.
 type outgoing struct {
 	line []byte
-	// begin is called immediately before the line is written. If it returns an error, the line is not written. If begin
-	// is nil, the line is written.
-	begin func() error
+	// permit is the permit to write the line, or nil if none is needed.
+	permit upstream.Permit
 	// done receives the result. It is buffered.
 	done chan error
 }
+
+// errPermitEnded means that a line was not written because its permit has ended.
+var errPermitEnded = errors.New("the permit has ended")
 
 // write writes all messages to the process, one per line. A partly written line is completed even if its sender no
 // longer waits.
@@ -43,21 +44,14 @@ func (p *process) write() {
 	}
 }
 
-// writeOutgoing writes a line unless its begin returns an error.
+// writeOutgoing writes a line unless its permit has ended. It does not renew the permit, because other senders' lines
+// would wait for the policy service.
 func (p *process) writeOutgoing(out outgoing) error {
-	if out.begin != nil {
-		if err := out.begin(); err != nil {
-			return withheldError{err}
-		}
+	if out.permit != nil && out.permit.HasEnded() {
+		return errPermitEnded
 	}
 	return p.writeLine(out.line)
 }
-
-// withheldError means that a line was not written because its begin returned an error.
-type withheldError struct{ error }
-
-// Unwrap returns the error of begin.
-func (e withheldError) Unwrap() error { return e.error }
 
 // writeLine writes one line. If that fails, it ends the process and returns [upstream.ErrNeverSent] or
 // [upstream.ErrNoAnswer].
@@ -80,47 +74,6 @@ func (p *process) writeLine(line []byte) error {
 		return upstream.ErrNeverSent
 	}
 	return upstream.ErrNoAnswer
-}
-
-// send writes a line to the process and waits for the result. begin is called immediately before the line is written,
-// unless it is nil. Errors are the same as for Conn.Request.
-func (p *process) send(ctx context.Context, line []byte, begin func() error) error {
-	late := func() error {
-		return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, p.server.cfg.Name, context.Cause(ctx))
-	}
-	if ctx.Err() != nil {
-		return late()
-	}
-	out := outgoing{line: line, begin: begin, done: make(chan error, 1)}
-	select {
-	case p.lines <- out:
-	case <-ctx.Done():
-		return late()
-	case <-p.writeEnded:
-		return p.ended(ctx, upstream.ErrNeverSent)
-	}
-	select {
-	case err := <-out.done:
-		if withheld, ok := errors.AsType[withheldError](err); ok {
-			return withheld.error
-		}
-		if err != nil {
-			return p.ended(ctx, err)
-		}
-		return nil
-	case <-ctx.Done(): // a part of the line may have been written
-		return p.server.waitError(ctx)
-	}
-}
-
-// ended returns an error of the given class that describes how the process has ended.
-func (p *process) ended(ctx context.Context, class error) error {
-	select {
-	case <-p.done:
-		return fmt.Errorf("%w: %w", class, p.cause)
-	case <-ctx.Done(): // the caller no longer waits for the cause
-		return fmt.Errorf("%w: server %q is ending", class, p.server.cfg.Name)
-	}
 }
 
 // frame encodes a message as one line, because line breaks separate messages. Line breaks in a message can occur only

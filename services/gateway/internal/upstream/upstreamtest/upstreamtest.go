@@ -26,6 +26,18 @@ func Holder(key principal.Key) *limits.Owner {
 // NoAgents returns no agents, as if all agents of the mesh had ended.
 func NoAgents(context.Context, string) (map[string]bool, error) { return map[string]bool{}, nil }
 
+// Permit is a permit that calls functions. A permit without Ended does not end.
+type Permit struct {
+	Begin func() error
+	Ended func() bool
+}
+
+// Renew implements upstream.Permit.
+func (p Permit) Renew() error { return p.Begin() }
+
+// HasEnded implements upstream.Permit.
+func (p Permit) HasEnded() bool { return p.Ended != nil && p.Ended() }
+
 // Roomy is a transport that gives each request a memory budget for its answer, as the gateway's HTTP endpoint does.
 type Roomy struct {
 	upstream.Transport

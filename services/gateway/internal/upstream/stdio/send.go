@@ -1,0 +1,152 @@
+package stdio
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// send writes a line to the process, after the lines that the same session has sent before, and waits for the result.
+// The permit is renewed if it ends before the line is written. If permit is nil, the line needs none. Errors are the
+// same as for Conn.Request.
+func (p *process) send(ctx context.Context, lines *lineOrder, line []byte, permit upstream.Permit) error {
+	turn := lines.enter()
+	defer turn.leave()
+	for {
+		ended := lines.permitEnded()
+		if err := upstream.Renew(permit); err != nil {
+			return err
+		}
+		err := p.awaitTurn(ctx, turn, ended, permit)
+		if err == nil {
+			err = p.submit(ctx, outgoing{line: line, permit: permit, done: make(chan error, 1)})
+		}
+		if !errors.Is(err, errPermitEnded) {
+			return err
+		}
+		lines.announcePermitEnded()
+	}
+}
+
+// awaitTurn waits until the earlier lines of the session were written. It returns errPermitEnded if the permit must be
+// renewed.
+func (p *process) awaitTurn(ctx context.Context, turn lineTurn, ended <-chan struct{}, permit upstream.Permit) error {
+	for {
+		select {
+		case <-turn.before:
+			return nil
+		case <-ended:
+			if permit != nil && permit.HasEnded() {
+				return errPermitEnded
+			}
+			ended = turn.order.permitEnded()
+		case <-ctx.Done():
+			return p.unsent(ctx)
+		case <-p.writeEnded:
+			return p.ended(ctx, upstream.ErrNeverSent)
+		}
+	}
+}
+
+// submit passes a line to the goroutine that writes, and waits for the result.
+func (p *process) submit(ctx context.Context, out outgoing) error {
+	if ctx.Err() != nil {
+		return p.unsent(ctx)
+	}
+	select {
+	case p.lines <- out:
+	case <-ctx.Done():
+		return p.unsent(ctx)
+	case <-p.writeEnded:
+		return p.ended(ctx, upstream.ErrNeverSent)
+	}
+	select {
+	case err := <-out.done:
+		if err != nil && !errors.Is(err, errPermitEnded) {
+			return p.ended(ctx, err)
+		}
+		return err
+	case <-ctx.Done(): // a part of the line may have been written
+		return p.server.waitError(ctx)
+	}
+}
+
+// unsent returns the error of a line that was not written before ctx has ended.
+func (p *process) unsent(ctx context.Context) error {
+	return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, p.server.cfg.Name, context.Cause(ctx))
+}
+
+// ended returns an error of the given class that describes how the process has ended.
+func (p *process) ended(ctx context.Context, class error) error {
+	select {
+	case <-p.done:
+		return fmt.Errorf("%w: %w", class, p.cause)
+	case <-ctx.Done(): // the caller no longer waits for the cause
+		return fmt.Errorf("%w: server %q is ending", class, p.server.cfg.Name)
+	}
+}
+
+// lineOrder keeps the lines of one session in order. The zero lineOrder has no lines. It is safe for concurrent use.
+type lineOrder struct {
+	mu sync.Mutex
+	// last is closed when no earlier line waits. It is nil if there was no line.
+	last chan struct{}
+	// ended is closed when the process was ready for a line whose permit has ended. It is nil if no sender waits for that.
+	ended chan struct{}
+}
+
+// lineTurn is the place of a line in a lineOrder.
+type lineTurn struct {
+	order *lineOrder
+	// before is closed when all earlier lines have left. own is closed when they and this line have left.
+	before, own chan struct{}
+}
+
+// enter adds a line after all others. The caller must call leave.
+func (o *lineOrder) enter() lineTurn {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.last == nil {
+		o.last = make(chan struct{})
+		close(o.last)
+	}
+	turn := lineTurn{o, o.last, make(chan struct{})}
+	o.last = turn.own
+	return turn
+}
+
+// leave removes a line that was written or will not be written.
+func (t lineTurn) leave() {
+	if isClosed(t.before) {
+		close(t.own)
+		return
+	}
+	go func() { // later lines wait for the earlier ones
+		<-t.before
+		close(t.own)
+	}()
+}
+
+// permitEnded returns a channel that is closed when a line of the session could not be written because its permit has
+// ended. The permits of the lines behind it have probably ended, too. If all of them are renewed at the same time, the
+// last line does not wait for one policy decision after another.
+func (o *lineOrder) permitEnded() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ended == nil {
+		o.ended = make(chan struct{})
+	}
+	return o.ended
+}
+
+func (o *lineOrder) announcePermitEnded() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ended != nil {
+		close(o.ended)
+		o.ended = nil
+	}
+}
