@@ -28,6 +28,7 @@ func TestCallers_AreEnforcedForEveryMethod(t *testing.T) {
 		"sluice.policy.v1.PolicyService.ApplyDocuments",
 		"sluice.policy.v1.PolicyService.CheckServer",
 		"sluice.policy.v1.PolicyService.DecideCall",
+		"sluice.policy.v1.PolicyService.DiffRevisions",
 		"sluice.policy.v1.PolicyService.ExplainCall",
 		"sluice.policy.v1.PolicyService.FilterTools",
 		"sluice.policy.v1.PolicyService.FilterNames",
@@ -86,10 +87,6 @@ func TestNotServed_ErrorNamesAnAlternative(t *testing.T) {
 			_, err := client.SimulateCall(t.Context(), &policyv1.SimulateCallRequest{Documents: documents, Call: call("read"), Subject: ana()})
 			return err
 		}, "policy explain"},
-		"DiffRevisions": {func() error {
-			_, err := client.DiffRevisions(t.Context(), &policyv1.DiffRevisionsRequest{Documents: documents})
-			return err
-		}, "files"},
 		"ReplayCalls": {func() error {
 			stream, err := client.ReplayCalls(t.Context(), &policyv1.ReplayCallsRequest{Documents: documents, From: timestamppb.Now()})
 			if err != nil {

@@ -36,6 +36,8 @@ type Config struct {
 	Servers map[string]catalog.Settings
 	// OwnerMayApprove is true if the owner of an agent may approve the agent's calls.
 	OwnerMayApprove bool
+	// TestsWithin limits the time for the tests in documents. Documents whose tests take longer do not load.
+	TestsWithin time.Duration
 	// Observe specifies the servers that are only observed. ObserveWarnings are warnings about them, which are logged.
 	Observe         engine.Observe
 	ObserveWarnings []string
@@ -45,7 +47,7 @@ type Config struct {
 func baseConfig(f *config.File) Config {
 	return Config{
 		SessionCap: f.Session.Cap, Decide: f.Approvals.Decide, Execute: f.Approvals.Execute, OwnerMayApprove: f.Approvals.OwnerMayApprove,
-		Observe: observeOf(f),
+		TestsWithin: maxTestTime, Observe: observeOf(f),
 	}
 }
 
@@ -131,6 +133,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Decide <= 0 || c.Execute <= 0 {
 		errs = append(errs, errors.New("policy: the times to decide and to execute must be positive"))
+	}
+	if c.TestsWithin <= 0 {
+		errs = append(errs, errors.New("policy: the time for the tests in documents must be positive"))
 	}
 	return errors.Join(errs...)
 }

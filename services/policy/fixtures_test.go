@@ -67,6 +67,8 @@ type options struct {
 	observe engine.Observe
 	// source is the store. If it is empty, the store is SQLite.
 	source string
+	// testsWithin limits the time for the tests in documents. If it is 0, the limit is a minute.
+	testsWithin time.Duration
 }
 
 // records returns a token for each role, and tokens for two approvers in the group finance, because [document] requires
@@ -106,7 +108,7 @@ func build(t testing.TB, opts options) (*policy.Service, *authn.Tokens) {
 	}
 	tokens := new(authn.Tokens)
 	svc, err := policy.New(t.Context(), policy.Config{
-		Paths: opts.paths, SessionCap: 10, Tokens: opts.tokens, Decide: 15 * time.Minute, Execute: 5 * time.Minute,
+		Paths: opts.paths, SessionCap: 10, Tokens: opts.tokens, Decide: 15 * time.Minute, Execute: 5 * time.Minute, TestsWithin: cmp.Or(opts.testsWithin, time.Minute),
 		Source: cmp.Or(opts.source, "sqlite"), Data: data, Servers: opts.servers, Observe: opts.observe,
 	}, policy.Deps{Tokens: tokens, Signer: signer(t), Log: log})
 	if err != nil {

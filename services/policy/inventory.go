@@ -72,16 +72,27 @@ func (s *Service) toolLists(ctx context.Context) ToolLists {
 	for name, server := range servers {
 		out.Tools[name] = server.ToolList()
 	}
-	out.Schema = func(server, tool string) engine.Schema {
+	definition := func(server, tool string) (text string, known bool) {
 		d := servers[server].Tools[tool].Pinned()
 		if d == nil {
-			return engine.Schema{}
+			return "", false
 		}
 		text, err := s.store.Text(ctx, server, d.Digest)
-		if err != nil {
-			return engine.Schema{} // the schema is not known
+		return text, err == nil
+	}
+	out.Schema = func(server, tool string) engine.Schema {
+		text, known := definition(server, tool)
+		if !known {
+			return engine.Schema{}
 		}
 		return catalog.SchemaOf(text)
+	}
+	out.Unusable = func(server, tool string) string {
+		text, known := definition(server, tool)
+		if !known {
+			return ""
+		}
+		return catalog.UnusableSchema(text)
 	}
 	return out
 }

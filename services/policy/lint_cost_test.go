@@ -29,7 +29,7 @@ func TestLintDocuments_LimitsTheTimeOfTests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := resp.GetFindings(); len(got) != 1 || !strings.Contains(got[0].GetMessage(), "the tests take longer than 5s: run `sluice policy test FILE...`") {
+	if got := resp.GetFindings(); len(got) != 1 || !strings.Contains(got[0].GetMessage(), "the tests of all documents take longer than 5s: ") {
 		t.Errorf("the findings are %v, want the limit of the time", got)
 	}
 }

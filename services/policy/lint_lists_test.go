@@ -114,6 +114,7 @@ func storyLists(t *testing.T, text []byte) policy.ToolLists {
 		}
 	}
 	out.Schema = func(server, tool string) engine.Schema { return catalog.SchemaOf(schemas[server+"/"+tool]) }
+	out.Unusable = func(server, tool string) string { return catalog.UnusableSchema(schemas[server+"/"+tool]) }
 	return out
 }
 

@@ -5,6 +5,8 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
@@ -14,9 +16,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// maxAccessTools is the number of tools after which a page of servers ends. The summary of a server evaluates each of
-// its tools.
-const maxAccessTools = 20_000
+const (
+	// maxAccessTools is the maximum number of tools that are evaluated for one page, including tools that the page does not
+	// contain because they are withheld.
+	maxAccessTools = 2_000
+	// accessBlock is the number of tools that a page token can skip. It divides maxAccessTools.
+	accessBlock = 500
+)
 
 // ListAccess implements policyv1.PolicyServiceServer. It shares the slots of [Service.FilterTools].
 func (s *Service) ListAccess(ctx context.Context, req *policyv1.ListAccessRequest) (*policyv1.ListAccessResponse, error) {
@@ -47,29 +53,60 @@ type accessLister struct {
 	size     int
 }
 
-// servers returns the summaries of the servers after a name.
-func (a *accessLister) servers(ctx context.Context, after string) (*policyv1.ListAccessResponse, error) {
+// servers returns the summaries of the servers after a page token. A server whose tools do not fit the page continues on
+// the next page.
+func (a *accessLister) servers(ctx context.Context, token string) (*policyv1.ListAccessResponse, error) {
 	resp := &policyv1.ListAccessResponse{PolicyRevision: a.set.Revision()}
 	names := slices.Collect(maps.Keys(a.set.catalog.servers))
 	names = slices.AppendSeq(names, maps.Keys(a.cfg.Servers))
 	slices.Sort(names)
-	evaluated := 0
+	after, skip, continues, err := parseAccessToken(token)
+	if err != nil {
+		return nil, err
+	}
+	left, last := maxAccessTools, ""
 	for _, name := range slices.Compact(names) {
-		if name <= after || !a.mayKnow(name) {
+		if name < after || name == after && !continues || !a.mayKnow(name) {
 			continue
 		}
-		if n := len(resp.GetServers()); n == a.size || evaluated >= maxAccessTools {
-			resp.NextPageToken = resp.GetServers()[n-1].GetServer()
+		if len(resp.GetServers()) == a.size || left < accessBlock {
+			resp.NextPageToken = last
 			break
 		}
-		summary, tools, err := a.summary(ctx, name)
+		tools := a.listed(name)
+		if name != after {
+			skip = 0
+		}
+		from := min(skip*accessBlock, len(tools))
+		to := min(from+left/accessBlock*accessBlock, len(tools))
+		summary, err := a.summary(ctx, name, tools[from:to])
 		if err != nil {
 			return nil, err
 		}
 		resp.Servers = append(resp.Servers, summary)
-		evaluated += tools
+		left -= to - from
+		if last = name; to < len(tools) {
+			resp.NextPageToken = accessToken(name, to/accessBlock)
+			break
+		}
 	}
 	return resp, nil
+}
+
+// accessToken returns the token of a page that begins after a name and a number of blocks of tools. A token must not
+// contain the names of withheld tools.
+func accessToken(after string, blocks int) string { return after + " " + strconv.Itoa(blocks) }
+
+// parseAccessToken parses a page token. continues reports whether the token has a number of blocks.
+func parseAccessToken(token string) (after string, blocks int, continues bool, err error) {
+	after, number, continues := strings.Cut(token, " ") // names contain no spaces
+	if !continues {
+		return after, 0, false, nil
+	}
+	if blocks, err = strconv.Atoi(number); err != nil || blocks < 0 || blocks > catalog.MaxTools/accessBlock {
+		return "", 0, false, toStatus(errPageToken)
+	}
+	return after, blocks, true, nil
 }
 
 // mayKnow reports whether the response may contain a server: to people of other tenants the gateway does not show a
@@ -82,37 +119,39 @@ func (a *accessLister) mayKnow(server string) bool {
 	return access.CouldAllow || access.CouldList
 }
 
-// tools returns the tools of a server after a name.
-func (a *accessLister) tools(ctx context.Context, server, after string) (*policyv1.ListAccessResponse, error) {
+// tools returns the tools of a server after a page token.
+func (a *accessLister) tools(ctx context.Context, server, token string) (*policyv1.ListAccessResponse, error) {
 	_, configured := a.cfg.Servers[server]
 	if !configured && a.set.catalog.servers[server] == nil || !a.mayKnow(server) {
 		return nil, toStatus(unknownServer(server))
 	}
-	resp := &policyv1.ListAccessResponse{PolicyRevision: a.set.Revision()}
-	if after == "" {
-		summary, _, err := a.summary(ctx, server)
-		if err != nil {
-			return nil, err
-		}
-		resp.Servers = append(resp.Servers, summary)
+	after, skip, _, err := parseAccessToken(token)
+	if err != nil {
+		return nil, err
 	}
-	for _, name := range a.listed(server) {
+	resp := &policyv1.ListAccessResponse{PolicyRevision: a.set.Revision()}
+	names := a.listed(server)
+	first, found := slices.BinarySearch(names, after)
+	if found {
+		first++
+	}
+	names = names[min(first+skip*accessBlock, len(names)):]
+	for i, name := range names {
+		if n := len(resp.GetTools()); n == a.size || i == maxAccessTools {
+			resp.NextPageToken = accessToken(after, skip+maxAccessTools/accessBlock)
+			if n > 0 {
+				resp.NextPageToken = resp.GetTools()[n-1].GetName()
+			}
+			break
+		}
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if name <= after {
-			continue
+		if tool := a.tool(server, name); tool != nil {
+			resp.Tools = append(resp.Tools, tool)
 		}
-		tool := a.tool(server, name)
-		if tool == nil {
-			continue
-		}
-		if n := len(resp.GetTools()); n == a.size {
-			resp.NextPageToken = resp.GetTools()[n-1].GetName()
-			break
-		}
-		resp.Tools = append(resp.Tools, tool)
 	}
+	resp.Servers = []*policyv1.ServerAccess{a.summaryOf(server, resp.GetTools())}
 	return resp, nil
 }
 
@@ -160,23 +199,30 @@ func (a *accessLister) tool(server, name string) *policyv1.ToolAccess {
 	return out
 }
 
-// summary counts the tools of a server by the outcome of their calls. It also returns the number of tools that it has
-// evaluated, including withheld tools.
-func (a *accessLister) summary(ctx context.Context, server string) (_ *policyv1.ServerAccess, evaluated int, _ error) {
+// summary returns the summary of a server, which counts the tools with these names unless they are withheld.
+func (a *accessLister) summary(ctx context.Context, server string, names []string) (*policyv1.ServerAccess, error) {
+	var tools []*policyv1.ToolAccess
+	for _, name := range names {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if tool := a.tool(server, name); tool != nil {
+			tools = append(tools, tool)
+		}
+	}
+	return a.summaryOf(server, tools), nil
+}
+
+// summaryOf returns the summary of a server, which counts tools by the outcome of their calls.
+func (a *accessLister) summaryOf(server string, tools []*policyv1.ToolAccess) *policyv1.ServerAccess {
 	s := a.set.catalog.servers[server]
 	out := &policyv1.ServerAccess{
 		Server: server, Listed: s != nil && len(s.Lists) > 0, CouldAllow: a.set.Access(a.subject, server).CouldAllow,
 		Quarantined: s != nil && s.Quarantine != nil,
 	}
 	counts := make(map[policyv1.AccessOutcome]int32)
-	for _, name := range a.listed(server) {
-		if ctx.Err() != nil {
-			return nil, 0, ctx.Err()
-		}
-		evaluated++ // also if the tool is withheld
-		if tool := a.tool(server, name); tool != nil {
-			counts[tool.GetOutcome()]++
-		}
+	for _, tool := range tools {
+		counts[tool.GetOutcome()]++
 	}
 	for _, outcome := range slices.Sorted(maps.Keys(counts)) {
 		out.Counts = append(out.Counts, &policyv1.OutcomeCount{Outcome: outcome, Tools: counts[outcome]})
@@ -186,7 +232,7 @@ func (a *accessLister) summary(ctx context.Context, server string) (_ *policyv1.
 			out.Methods = append(out.Methods, method)
 		}
 	}
-	return out, evaluated, nil
+	return out
 }
 
 // methodsWithRule returns the requests other than tools/call that need a rule.

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
@@ -109,8 +110,9 @@ func TestListAccess_PagesContainEachToolAndServerOnce(t *testing.T) {
 	t.Parallel()
 	l := accessFixture(t)
 	client := policyv1.NewPolicyServiceClient(l.Person(t, "operator"))
-	for server, want := range map[string]string{"": "files later", "files": "files extra list other pay read secret write"} {
+	for server, want := range map[string]string{"": "files later", "files": "extra list other pay read secret write"} {
 		var names []string
+		counted := int32(0)
 		req := &policyv1.ListAccessRequest{Subject: ana(), Server: server, PageSize: 1}
 		for {
 			resp, err := client.ListAccess(t.Context(), req)
@@ -118,7 +120,12 @@ func TestListAccess_PagesContainEachToolAndServerOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, s := range resp.GetServers() {
-				names = append(names, s.GetServer())
+				if server == "" {
+					names = append(names, s.GetServer())
+				}
+				for _, c := range s.GetCounts() {
+					counted += c.GetTools()
+				}
 			}
 			for _, tool := range resp.GetTools() {
 				names = append(names, tool.GetName())
@@ -129,6 +136,9 @@ func TestListAccess_PagesContainEachToolAndServerOnce(t *testing.T) {
 		}
 		if got := strings.Join(names, " "); got != want {
 			t.Errorf("the pages of %q contain %s, want %s", server, got, want)
+		}
+		if counted != 7 {
+			t.Errorf("the pages of %q count %d tools, want 7", server, counted)
 		}
 	}
 }
@@ -154,4 +164,56 @@ func TestListAccess_WithholdsFromPeopleOfAnotherTenant(t *testing.T) {
 	}
 	_, err = client.ListAccess(t.Context(), &policyv1.ListAccessRequest{Subject: bob, Server: "later"})
 	rpctest.WantStatus(t, err, codes.NotFound, "SERVER_UNKNOWN")
+}
+
+// A server has 4,500 tools, of which a caller sees only the last. Each page ends after 2,000 tools were evaluated, and the
+// tokens do not contain the names of tools that the caller does not see.
+func TestListAccess_BoundsTheToolsOfAPage(t *testing.T) {
+	t.Parallel()
+	l := newCatalogFixture(t, options{
+		paths:   []string{folder(t, "version: 1\nname: a\nserver: files\ndefault: deny\ntools: {z: {action: allow}}\n")},
+		tokens:  append(records(), otherTenantTokens()...),
+		servers: map[string]catalog.Settings{"files": {Mode: catalog.FirstUse}},
+	})
+	tools := []*policyv1.ToolDefinition{definition("z", "a tool")}
+	for i := range 4499 {
+		tools = append(tools, definition(fmt.Sprintf("hidden-%04d", i), "a tool"))
+	}
+	l.reportOwnList(tools...)
+	for caller, subject := range map[string]*identityv1.Principal{"acme-viewer": rpctest.Principal("acme", "bob"), "viewer": ana()} {
+		client := policyv1.NewPolicyServiceClient(l.Person(t, caller))
+		for _, server := range []string{"", "files"} {
+			pages, counted, listed := 0, int32(0), 0
+			req := &policyv1.ListAccessRequest{Subject: subject, Server: server, PageSize: 500}
+			for {
+				resp, err := client.ListAccess(t.Context(), req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				pages++
+				listed += len(resp.GetTools())
+				for _, c := range resp.GetServers()[0].GetCounts() {
+					counted += c.GetTools()
+				}
+				if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
+					break
+				}
+				if caller == "acme-viewer" && strings.Contains(req.GetPageToken(), "hidden") {
+					t.Fatalf("the token %q contains the name of a tool that the caller does not see", req.GetPageToken())
+				}
+			}
+			wantPages, want := 3, int32(1)
+			if caller == "viewer" {
+				want = 4500
+				if server != "" {
+					wantPages = 9
+				}
+			}
+			if pages != wantPages || counted != want || server != "" && listed != int(want) {
+				t.Errorf("%s, server %q: %d pages with %d tools, %d counted; want %d pages, %d tools", caller, server, pages, listed, counted, wantPages, want)
+			}
+		}
+		_, err := client.ListAccess(t.Context(), &policyv1.ListAccessRequest{Subject: subject, Server: "files", PageToken: "z x"})
+		rpctest.WantStatus(t, err, codes.InvalidArgument, "PAGE_TOKEN_INVALID")
+	}
 }

@@ -31,11 +31,6 @@ func (*Service) SimulateCall(context.Context, *policyv1.SimulateCallRequest) (*p
 	return nil, notServed("SimulateCall", "start a mesh of your own with those documents, and run `sluice policy explain` there")
 }
 
-// DiffRevisions implements policyv1.PolicyServiceServer.
-func (*Service) DiffRevisions(context.Context, *policyv1.DiffRevisionsRequest) (*policyv1.DiffRevisionsResponse, error) {
-	return nil, notServed("DiffRevisions", "the documents come from files: compare them in your version control")
-}
-
 // ReplayCalls implements policyv1.PolicyServiceServer.
 func (*Service) ReplayCalls(*policyv1.ReplayCallsRequest, grpc.ServerStreamingServer[policyv1.ReplayCallsResponse]) error {
 	return notServed("ReplayCalls", "`sluice decisions tail` lists recorded calls, and `sluice policy explain` decides one of them")

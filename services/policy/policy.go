@@ -47,6 +47,7 @@ var (
 	errOtherTenant    = errors.New("only people of the tenant \"default\" may do this: people of other tenants may only name principals of their own tenant, and may not read or change policy documents or read the catalog")
 	errInFiles        = errors.New("the policies come from files: change those")
 	errAttest         = errors.New("only services may request a signed decision: operators ask about other principals")
+	errPageToken      = errors.New("page_token must come from the previous page of the same request")
 	errParams         = errors.New("params_json can't be read")
 	errNested         = errors.New("a principal of a chain must not have a chain: put all principals into the caller's chain, nearest first")
 )
@@ -393,6 +394,8 @@ func toStatus(err error) error {
 		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "POLICIES_IN_FILES", Err: err}
 	case errors.Is(err, errAttest):
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "ATTEST_REFUSED", Err: err}
+	case errors.Is(err, errPageToken):
+		return &rpc.Error{Code: codes.InvalidArgument, Reason: "PAGE_TOKEN_INVALID", Err: err}
 	case errors.Is(err, errParams):
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "JSON_INVALID", Err: err}
 	case errors.Is(err, errNested):

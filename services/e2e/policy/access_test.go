@@ -19,6 +19,7 @@ tools:
 rules:
   - {name: docs, match: {tool: write_file}, when: 'path.within(args.path, "/docs")', action: allow, otherwise: {action: deny, reason: only docs}}
   - {name: forced, match: {tool: move}, when: args.force == true, action: deny}
+  - {name: exact, match: {tool: odd}, forward: strict}
   - {name: slow, match: {tool: read}, rate_limit: {max: 3, window: 60}}
   - {name: developers, match: {tool: build, groups: developers}, action: deny}
 `
@@ -27,6 +28,7 @@ const accessTools = `[{"name":"read","description":"Reads a file.","inputSchema"
 {"name":"write_file","inputSchema":{"type":"object","properties":{"path":{"type":"string"}},"required":["path"]}},
 {"name":"move","inputSchema":{"type":"object","properties":{"force":{"type":"boolean"}}}},
 {"name":"build","description":"Reads the build.","inputSchema":{"type":"object"}},
+{"name":"odd","inputSchema":{"type":"object","properties":{"to":{"type":"string","pattern":"^(?!x)"}}}},
 {"name":"secret","inputSchema":{"type":"object"}},
 {"name":"drop_database","description":"Permanently deletes the database.","inputSchema":{"type":"object"}}]`
 
@@ -45,7 +47,7 @@ func TestAccess_ShowsWhatOneCallerMayDo(t *testing.T) {
 	eventually.Holds(t, "the list is in the catalog", func() bool { return strings.Contains(run("policy", "access").Stdout, "drop_database") })
 	one := run("policy", "access", "--server", "raw")
 	stack.CheckCommand(t, one, 0, squeeze(one.Stdout),
-		"raw: 6 tools: 2 allowed, 1 limited, 2 depends, 1 hidden",
+		"raw: 7 tools: 2 allowed, 1 limited, 3 depends, 1 hidden",
 		"other methods that are not denied: -",
 		"read limited default at most 3 in 1m0s per session",
 		`write_file depends files/docs allow if path.within(args.path, "/docs")`,
@@ -63,6 +65,7 @@ func TestAccess_ShowsWhatOneCallerMayDo(t *testing.T) {
 		stack.CheckCommand(t, lint, 1, lint.Stdout,
 			`5:3: warning: tools.raed: no tool called "raed" was listed by raw; did you mean "read"?`,
 			"error: rules[1].when: reads args.force, which not every call of raw/move has: the condition fails for the others; write args.?force.orValue(false)",
+			"warning: rules[2].forward: refuses every call of raw/odd, because the accepted schema can't be used (raw/odd: a pattern in it is not a regular expression of RE2)",
 			"3:10: warning: default: allows dangerous tools that no rule names: raw/drop_database",
 		)
 	}

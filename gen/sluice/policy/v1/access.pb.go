@@ -110,7 +110,7 @@ type ListAccessRequest struct {
 	Server string `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"`
 	// Maximum number of servers or tools in the response, 1 to 500. 0 means 100. The response may contain fewer.
 	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// `next_page_token` of the previous response. Empty means the first page. At most 128 bytes.
+	// `next_page_token` of the previous response. Empty means the first page. At most 160 bytes.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -174,11 +174,12 @@ func (x *ListAccessRequest) GetPageToken() string {
 	return ""
 }
 
-// ListAccessResponse contains the summaries of servers, or the tools of one server.
+// ListAccessResponse contains the summaries of servers, or the tools of one server. At most 2,000 tools are evaluated for
+// a page, so it may have fewer entries than requested, or none, although more follow.
 type ListAccessResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Summaries of the configured servers and the servers in the catalog, sorted by name. If the request has a server, its
-	// first page contains only that server, and the other pages contain none.
+	// Summaries of the configured servers and the servers in the catalog, sorted by name. If the request has a server, each
+	// page contains only that server. A server with many tools is on several pages: the sums of its counts apply.
 	Servers []*ServerAccess `protobuf:"bytes,1,rep,name=servers,proto3" json:"servers,omitempty"`
 	// Tools of the server in the request, sorted by name.
 	Tools []*ToolAccess `protobuf:"bytes,2,rep,name=tools,proto3" json:"tools,omitempty"`
@@ -258,7 +259,7 @@ type ServerAccess struct {
 	// Whether any call could be allowed or could wait for approval, as in CheckServerResponse. It also covers tools that
 	// are not listed.
 	CouldAllow bool `protobuf:"varint,3,opt,name=could_allow,json=couldAllow,proto3" json:"could_allow,omitempty"`
-	// Number of listed tools for each outcome that occurs, sorted by outcome.
+	// Number of the listed tools that were evaluated for this page, for each outcome that occurs, sorted by outcome.
 	Counts []*OutcomeCount `protobuf:"bytes,4,rep,name=counts,proto3" json:"counts,omitempty"`
 	// Methods other than `tools/call`, among those that can be called with a rule, that are not denied for all params.
 	Methods []string `protobuf:"bytes,5,rep,name=methods,proto3" json:"methods,omitempty"`
@@ -407,7 +408,8 @@ type ToolAccess struct {
 	// Decisions that calls of the tool can get, the most permissive first, at least one. With the outcome depends, the
 	// strictest case of those whose condition has the right result applies to a call.
 	Cases []*AccessCase `protobuf:"bytes,4,rep,name=cases,proto3" json:"cases,omitempty"`
-	// Whether the list has only the most permissive case, because the decision depends on too many conditions.
+	// Whether calls may get decisions that are not in the list, because too many conditions depend on the arguments or the
+	// time. The list then has at most 20 cases. ExplainCall evaluates a call with its arguments.
 	Incomplete    bool `protobuf:"varint,5,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -608,7 +610,7 @@ const file_sluice_policy_v1_access_proto_rawDesc = "" +
 	"\tpage_size\x18\x03 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xf4\x03(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\tpageToken\"\xd3\x01\n" +
+	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\xa0\x01R\tpageToken\"\xd3\x01\n" +
 	"\x12ListAccessResponse\x128\n" +
 	"\aservers\x18\x01 \x03(\v2\x1e.sluice.policy.v1.ServerAccessR\aservers\x122\n" +
 	"\x05tools\x18\x02 \x03(\v2\x1c.sluice.policy.v1.ToolAccessR\x05tools\x12&\n" +

@@ -82,6 +82,121 @@ func (Severity) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{0}
 }
 
+// FlipKind is the kind of a flip.
+type FlipKind int32
+
+const (
+	// Treated as opens.
+	FlipKind_FLIP_KIND_UNSPECIFIED FlipKind = 0
+	// Calls that were refused are allowed or wait for approval, or calls that waited for approval are allowed.
+	FlipKind_FLIP_KIND_OPENS FlipKind = 1
+	// The effect is the same, and the limits or the terms of the approval differ, or only one of the decisions hides the
+	// tool.
+	FlipKind_FLIP_KIND_TERMS FlipKind = 2
+	// Calls that were allowed wait for approval or are refused, or calls that waited for approval are refused.
+	FlipKind_FLIP_KIND_CLOSES FlipKind = 3
+)
+
+// Enum value maps for FlipKind.
+var (
+	FlipKind_name = map[int32]string{
+		0: "FLIP_KIND_UNSPECIFIED",
+		1: "FLIP_KIND_OPENS",
+		2: "FLIP_KIND_TERMS",
+		3: "FLIP_KIND_CLOSES",
+	}
+	FlipKind_value = map[string]int32{
+		"FLIP_KIND_UNSPECIFIED": 0,
+		"FLIP_KIND_OPENS":       1,
+		"FLIP_KIND_TERMS":       2,
+		"FLIP_KIND_CLOSES":      3,
+	}
+)
+
+func (x FlipKind) Enum() *FlipKind {
+	p := new(FlipKind)
+	*p = x
+	return p
+}
+
+func (x FlipKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (FlipKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_sluice_policy_v1_document_proto_enumTypes[1].Descriptor()
+}
+
+func (FlipKind) Type() protoreflect.EnumType {
+	return &file_sluice_policy_v1_document_proto_enumTypes[1]
+}
+
+func (x FlipKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use FlipKind.Descriptor instead.
+func (FlipKind) EnumDescriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{1}
+}
+
+// ConditionResult is the result of a condition.
+type ConditionResult int32
+
+const (
+	// Never sent.
+	ConditionResult_CONDITION_RESULT_UNSPECIFIED ConditionResult = 0
+	// The condition is true.
+	ConditionResult_CONDITION_RESULT_TRUE ConditionResult = 1
+	// The condition is false.
+	ConditionResult_CONDITION_RESULT_FALSE ConditionResult = 2
+	// The condition can't be evaluated.
+	ConditionResult_CONDITION_RESULT_FAILED ConditionResult = 3
+)
+
+// Enum value maps for ConditionResult.
+var (
+	ConditionResult_name = map[int32]string{
+		0: "CONDITION_RESULT_UNSPECIFIED",
+		1: "CONDITION_RESULT_TRUE",
+		2: "CONDITION_RESULT_FALSE",
+		3: "CONDITION_RESULT_FAILED",
+	}
+	ConditionResult_value = map[string]int32{
+		"CONDITION_RESULT_UNSPECIFIED": 0,
+		"CONDITION_RESULT_TRUE":        1,
+		"CONDITION_RESULT_FALSE":       2,
+		"CONDITION_RESULT_FAILED":      3,
+	}
+)
+
+func (x ConditionResult) Enum() *ConditionResult {
+	p := new(ConditionResult)
+	*p = x
+	return p
+}
+
+func (x ConditionResult) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ConditionResult) Descriptor() protoreflect.EnumDescriptor {
+	return file_sluice_policy_v1_document_proto_enumTypes[2].Descriptor()
+}
+
+func (ConditionResult) Type() protoreflect.EnumType {
+	return &file_sluice_policy_v1_document_proto_enumTypes[2]
+}
+
+func (x ConditionResult) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ConditionResult.Descriptor instead.
+func (ConditionResult) EnumDescriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{2}
+}
+
 // Dialect is a policy language that can be translated.
 type Dialect int32
 
@@ -119,11 +234,11 @@ func (x Dialect) String() string {
 }
 
 func (Dialect) Descriptor() protoreflect.EnumDescriptor {
-	return file_sluice_policy_v1_document_proto_enumTypes[1].Descriptor()
+	return file_sluice_policy_v1_document_proto_enumTypes[3].Descriptor()
 }
 
 func (Dialect) Type() protoreflect.EnumType {
-	return &file_sluice_policy_v1_document_proto_enumTypes[1]
+	return &file_sluice_policy_v1_document_proto_enumTypes[3]
 }
 
 func (x Dialect) Number() protoreflect.EnumNumber {
@@ -132,7 +247,7 @@ func (x Dialect) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Dialect.Descriptor instead.
 func (Dialect) EnumDescriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{1}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{3}
 }
 
 // Document is one policy document, unchanged.
@@ -678,10 +793,15 @@ func (x *SimulateCallResponse) GetFindings() []*Finding {
 // DiffRevisionsRequest specifies two sets of documents.
 type DiffRevisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The old revision: hex SHA-256. Empty means the active revision.
+	// The old revision: hex SHA-256, which must be the active revision. Empty means the active revision, or the old
+	// documents.
 	OldRevision string `protobuf:"bytes,1,opt,name=old_revision,json=oldRevision,proto3" json:"old_revision,omitempty"`
 	// The new documents, 1 to 1,000.
-	Documents     []*Document `protobuf:"bytes,2,rep,name=documents,proto3" json:"documents,omitempty"`
+	Documents []*Document `protobuf:"bytes,2,rep,name=documents,proto3" json:"documents,omitempty"`
+	// The old documents, at most 1,000. If there are none, the old revision applies.
+	OldDocuments []*Document `protobuf:"bytes,3,rep,name=old_documents,json=oldDocuments,proto3" json:"old_documents,omitempty"`
+	// Recorded calls that are compared in addition, at most 2,000.
+	Recorded      []*RecordedCall `protobuf:"bytes,4,rep,name=recorded,proto3" json:"recorded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -730,6 +850,95 @@ func (x *DiffRevisionsRequest) GetDocuments() []*Document {
 	return nil
 }
 
+func (x *DiffRevisionsRequest) GetOldDocuments() []*Document {
+	if x != nil {
+		return x.OldDocuments
+	}
+	return nil
+}
+
+func (x *DiffRevisionsRequest) GetRecorded() []*RecordedCall {
+	if x != nil {
+		return x.Recorded
+	}
+	return nil
+}
+
+// RecordedCall describes calls in the gateway's journal. The journal contains neither the arguments of a call nor the
+// groups of its principal. Groups in `subject` are ignored: the groups of the configured token with the same tenant,
+// subject and agent are used.
+type RecordedCall struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The call. `params_json` is ignored.
+	Call *Call `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
+	// Principal of the call.
+	Subject *v1.Principal `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
+	// Number of such calls, at least 1.
+	Count int64 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	// Identifier of one of the decisions, at most 64 characters.
+	DecisionId    string `protobuf:"bytes,4,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordedCall) Reset() {
+	*x = RecordedCall{}
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordedCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordedCall) ProtoMessage() {}
+
+func (x *RecordedCall) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordedCall.ProtoReflect.Descriptor instead.
+func (*RecordedCall) Descriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RecordedCall) GetCall() *Call {
+	if x != nil {
+		return x.Call
+	}
+	return nil
+}
+
+func (x *RecordedCall) GetSubject() *v1.Principal {
+	if x != nil {
+		return x.Subject
+	}
+	return nil
+}
+
+func (x *RecordedCall) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *RecordedCall) GetDecisionId() string {
+	if x != nil {
+		return x.DecisionId
+	}
+	return ""
+}
+
 // DiffRevisionsResponse contains the difference between two revisions.
 type DiffRevisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -737,15 +946,23 @@ type DiffRevisionsResponse struct {
 	Flips []*Flip `protobuf:"bytes,1,rep,name=flips,proto3" json:"flips,omitempty"`
 	// Total number of such calls.
 	Total int64 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
-	// Findings because of which the new documents do not load.
-	Findings      []*Finding `protobuf:"bytes,3,rep,name=findings,proto3" json:"findings,omitempty"`
+	// Findings because of which the old or new documents do not load. Then nothing was compared.
+	Findings []*Finding `protobuf:"bytes,3,rep,name=findings,proto3" json:"findings,omitempty"`
+	// Number of calls that were compared, each by one principal and without arguments.
+	Compared int64 `protobuf:"varint,4,opt,name=compared,proto3" json:"compared,omitempty"`
+	// Number of compared calls for which there may be further flips, because too many conditions depend on the arguments.
+	Uncertain int64 `protobuf:"varint,5,opt,name=uncertain,proto3" json:"uncertain,omitempty"`
+	// Whether calls were left out, because there are too many, or the comparison took too long.
+	EndedEarly bool `protobuf:"varint,6,opt,name=ended_early,json=endedEarly,proto3" json:"ended_early,omitempty"`
+	// Number of flips of the kind opens, including those that are left out of `flips`.
+	Opened        int64 `protobuf:"varint,7,opt,name=opened,proto3" json:"opened,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DiffRevisionsResponse) Reset() {
 	*x = DiffRevisionsResponse{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[10]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -757,7 +974,7 @@ func (x *DiffRevisionsResponse) String() string {
 func (*DiffRevisionsResponse) ProtoMessage() {}
 
 func (x *DiffRevisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[10]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -770,7 +987,7 @@ func (x *DiffRevisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffRevisionsResponse.ProtoReflect.Descriptor instead.
 func (*DiffRevisionsResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{10}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DiffRevisionsResponse) GetFlips() []*Flip {
@@ -794,10 +1011,94 @@ func (x *DiffRevisionsResponse) GetFindings() []*Finding {
 	return nil
 }
 
-// Flip is a call with different decisions in two revisions.
+func (x *DiffRevisionsResponse) GetCompared() int64 {
+	if x != nil {
+		return x.Compared
+	}
+	return 0
+}
+
+func (x *DiffRevisionsResponse) GetUncertain() int64 {
+	if x != nil {
+		return x.Uncertain
+	}
+	return 0
+}
+
+func (x *DiffRevisionsResponse) GetEndedEarly() bool {
+	if x != nil {
+		return x.EndedEarly
+	}
+	return false
+}
+
+func (x *DiffRevisionsResponse) GetOpened() int64 {
+	if x != nil {
+		return x.Opened
+	}
+	return 0
+}
+
+// AssumedCondition is a condition of a rule, with the result that it has for some calls.
+type AssumedCondition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The condition, in the form of the document.
+	Condition string `protobuf:"bytes,1,opt,name=condition,proto3" json:"condition,omitempty"`
+	// The result.
+	Result        ConditionResult `protobuf:"varint,2,opt,name=result,proto3,enum=sluice.policy.v1.ConditionResult" json:"result,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AssumedCondition) Reset() {
+	*x = AssumedCondition{}
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AssumedCondition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AssumedCondition) ProtoMessage() {}
+
+func (x *AssumedCondition) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AssumedCondition.ProtoReflect.Descriptor instead.
+func (*AssumedCondition) Descriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *AssumedCondition) GetCondition() string {
+	if x != nil {
+		return x.Condition
+	}
+	return ""
+}
+
+func (x *AssumedCondition) GetResult() ConditionResult {
+	if x != nil {
+		return x.Result
+	}
+	return ConditionResult_CONDITION_RESULT_UNSPECIFIED
+}
+
+// Flip is a call with different decisions in two revisions. Each decision is what is done with the call, and its
+// `observed` is what would be done if nothing were observed.
 type Flip struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The call.
+	// The call, without arguments.
 	Call *Call `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
 	// Principal of the call.
 	Subject *v1.Principal `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
@@ -805,15 +1106,35 @@ type Flip struct {
 	Before *Decision `protobuf:"bytes,3,opt,name=before,proto3" json:"before,omitempty"`
 	// The new decision.
 	After *Decision `protobuf:"bytes,4,opt,name=after,proto3" json:"after,omitempty"`
-	// Identifier of the recorded decision. It is empty if the call was generated.
-	DecisionId    string `protobuf:"bytes,5,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
+	// Identifier of a recorded decision. It is empty if the call was generated.
+	DecisionId string `protobuf:"bytes,5,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
+	// Pattern of which the call's name is an example: a pattern of a document, or `*` for a name that no document mentions.
+	// It is empty if the catalog or a document has the name.
+	Pattern string `protobuf:"bytes,6,opt,name=pattern,proto3" json:"pattern,omitempty"`
+	// Pattern of which the call's server is an example, as in `pattern`.
+	ServerPattern string `protobuf:"bytes,7,opt,name=server_pattern,json=serverPattern,proto3" json:"server_pattern,omitempty"`
+	// Conditions of the rules that decided, with the results for which the decisions differ. It is empty if the decisions
+	// differ for all arguments, or if only conditions of other rules are involved.
+	Conditions []*AssumedCondition `protobuf:"bytes,8,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	// Whether the decisions differ only for arguments that do not satisfy the tool's schema.
+	InvalidArguments bool `protobuf:"varint,9,opt,name=invalid_arguments,json=invalidArguments,proto3" json:"invalid_arguments,omitempty"`
+	// Other principals whose calls have the same flip, at most 20.
+	FurtherSubjects []*v1.Principal `protobuf:"bytes,10,rep,name=further_subjects,json=furtherSubjects,proto3" json:"further_subjects,omitempty"`
+	// Number of principals with this flip.
+	Subjects int64 `protobuf:"varint,11,opt,name=subjects,proto3" json:"subjects,omitempty"`
+	// Whether one of the principals is an example of those that no document mentions.
+	AnyCaller bool `protobuf:"varint,12,opt,name=any_caller,json=anyCaller,proto3" json:"any_caller,omitempty"`
+	// Number of recorded calls that may have this flip. If there are conditions, only some of them may have it.
+	Calls int64 `protobuf:"varint,13,opt,name=calls,proto3" json:"calls,omitempty"`
+	// Kind of the flip.
+	Kind          FlipKind `protobuf:"varint,14,opt,name=kind,proto3,enum=sluice.policy.v1.FlipKind" json:"kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Flip) Reset() {
 	*x = Flip{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[11]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -825,7 +1146,7 @@ func (x *Flip) String() string {
 func (*Flip) ProtoMessage() {}
 
 func (x *Flip) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[11]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -838,7 +1159,7 @@ func (x *Flip) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Flip.ProtoReflect.Descriptor instead.
 func (*Flip) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{11}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Flip) GetCall() *Call {
@@ -876,6 +1197,69 @@ func (x *Flip) GetDecisionId() string {
 	return ""
 }
 
+func (x *Flip) GetPattern() string {
+	if x != nil {
+		return x.Pattern
+	}
+	return ""
+}
+
+func (x *Flip) GetServerPattern() string {
+	if x != nil {
+		return x.ServerPattern
+	}
+	return ""
+}
+
+func (x *Flip) GetConditions() []*AssumedCondition {
+	if x != nil {
+		return x.Conditions
+	}
+	return nil
+}
+
+func (x *Flip) GetInvalidArguments() bool {
+	if x != nil {
+		return x.InvalidArguments
+	}
+	return false
+}
+
+func (x *Flip) GetFurtherSubjects() []*v1.Principal {
+	if x != nil {
+		return x.FurtherSubjects
+	}
+	return nil
+}
+
+func (x *Flip) GetSubjects() int64 {
+	if x != nil {
+		return x.Subjects
+	}
+	return 0
+}
+
+func (x *Flip) GetAnyCaller() bool {
+	if x != nil {
+		return x.AnyCaller
+	}
+	return false
+}
+
+func (x *Flip) GetCalls() int64 {
+	if x != nil {
+		return x.Calls
+	}
+	return 0
+}
+
+func (x *Flip) GetKind() FlipKind {
+	if x != nil {
+		return x.Kind
+	}
+	return FlipKind_FLIP_KIND_UNSPECIFIED
+}
+
 // ReplayCallsRequest requests decisions on recorded calls.
 type ReplayCallsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -891,7 +1275,7 @@ type ReplayCallsRequest struct {
 
 func (x *ReplayCallsRequest) Reset() {
 	*x = ReplayCallsRequest{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[12]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +1287,7 @@ func (x *ReplayCallsRequest) String() string {
 func (*ReplayCallsRequest) ProtoMessage() {}
 
 func (x *ReplayCallsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[12]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +1300,7 @@ func (x *ReplayCallsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayCallsRequest.ProtoReflect.Descriptor instead.
 func (*ReplayCallsRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{12}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReplayCallsRequest) GetDocuments() []*Document {
@@ -956,7 +1340,7 @@ type ReplayCallsResponse struct {
 
 func (x *ReplayCallsResponse) Reset() {
 	*x = ReplayCallsResponse{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[13]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -968,7 +1352,7 @@ func (x *ReplayCallsResponse) String() string {
 func (*ReplayCallsResponse) ProtoMessage() {}
 
 func (x *ReplayCallsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[13]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -981,7 +1365,7 @@ func (x *ReplayCallsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayCallsResponse.ProtoReflect.Descriptor instead.
 func (*ReplayCallsResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{13}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReplayCallsResponse) GetItem() isReplayCallsResponse_Item {
@@ -1042,7 +1426,7 @@ type ReplaySummary struct {
 
 func (x *ReplaySummary) Reset() {
 	*x = ReplaySummary{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[14]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1054,7 +1438,7 @@ func (x *ReplaySummary) String() string {
 func (*ReplaySummary) ProtoMessage() {}
 
 func (x *ReplaySummary) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[14]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1067,7 +1451,7 @@ func (x *ReplaySummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaySummary.ProtoReflect.Descriptor instead.
 func (*ReplaySummary) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{14}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReplaySummary) GetJudged() int64 {
@@ -1104,7 +1488,7 @@ type SuggestDocumentRequest struct {
 
 func (x *SuggestDocumentRequest) Reset() {
 	*x = SuggestDocumentRequest{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[15]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1116,7 +1500,7 @@ func (x *SuggestDocumentRequest) String() string {
 func (*SuggestDocumentRequest) ProtoMessage() {}
 
 func (x *SuggestDocumentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[15]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1129,7 +1513,7 @@ func (x *SuggestDocumentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuggestDocumentRequest.ProtoReflect.Descriptor instead.
 func (*SuggestDocumentRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{15}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SuggestDocumentRequest) GetServer() string {
@@ -1159,7 +1543,7 @@ type SuggestDocumentResponse struct {
 
 func (x *SuggestDocumentResponse) Reset() {
 	*x = SuggestDocumentResponse{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[16]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1171,7 +1555,7 @@ func (x *SuggestDocumentResponse) String() string {
 func (*SuggestDocumentResponse) ProtoMessage() {}
 
 func (x *SuggestDocumentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[16]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1184,7 +1568,7 @@ func (x *SuggestDocumentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuggestDocumentResponse.ProtoReflect.Descriptor instead.
 func (*SuggestDocumentResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{16}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SuggestDocumentResponse) GetDocument() *Document {
@@ -1214,7 +1598,7 @@ type ImportDocumentRequest struct {
 
 func (x *ImportDocumentRequest) Reset() {
 	*x = ImportDocumentRequest{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[17]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1226,7 +1610,7 @@ func (x *ImportDocumentRequest) String() string {
 func (*ImportDocumentRequest) ProtoMessage() {}
 
 func (x *ImportDocumentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[17]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1239,7 +1623,7 @@ func (x *ImportDocumentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDocumentRequest.ProtoReflect.Descriptor instead.
 func (*ImportDocumentRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{17}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ImportDocumentRequest) GetDialect() Dialect {
@@ -1269,7 +1653,7 @@ type ImportDocumentResponse struct {
 
 func (x *ImportDocumentResponse) Reset() {
 	*x = ImportDocumentResponse{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[18]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1281,7 +1665,7 @@ func (x *ImportDocumentResponse) String() string {
 func (*ImportDocumentResponse) ProtoMessage() {}
 
 func (x *ImportDocumentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[18]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1294,7 +1678,7 @@ func (x *ImportDocumentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDocumentResponse.ProtoReflect.Descriptor instead.
 func (*ImportDocumentResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{18}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ImportDocumentResponse) GetDocument() *Document {
@@ -1352,21 +1736,50 @@ const file_sluice_policy_v1_document_proto_rawDesc = "" +
 	"\asubject\x18\x03 \x01(\v2\x1d.sluice.identity.v1.PrincipalB\x06\xbaH\x03\xc8\x01\x01R\asubject\"\x96\x01\n" +
 	"\x14SimulateCallResponse\x12G\n" +
 	"\vexplanation\x18\x01 \x01(\v2%.sluice.policy.v1.ExplainCallResponseR\vexplanation\x125\n" +
-	"\bfindings\x18\x02 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\"\x9a\x01\n" +
+	"\bfindings\x18\x02 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\"\xad\x02\n" +
 	"\x14DiffRevisionsRequest\x12;\n" +
 	"\fold_revision\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\voldRevision\x12E\n" +
-	"\tdocuments\x18\x02 \x03(\v2\x1a.sluice.policy.v1.DocumentB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\tdocuments\"\x92\x01\n" +
+	"\tdocuments\x18\x02 \x03(\v2\x1a.sluice.policy.v1.DocumentB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\tdocuments\x12J\n" +
+	"\rold_documents\x18\x03 \x03(\v2\x1a.sluice.policy.v1.DocumentB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\foldDocuments\x12E\n" +
+	"\brecorded\x18\x04 \x03(\v2\x1e.sluice.policy.v1.RecordedCallB\t\xbaH\x06\x92\x01\x03\x10\xd0\x0fR\brecorded\"\xcc\x01\n" +
+	"\fRecordedCall\x122\n" +
+	"\x04call\x18\x01 \x01(\v2\x16.sluice.policy.v1.CallB\x06\xbaH\x03\xc8\x01\x01R\x04call\x12?\n" +
+	"\asubject\x18\x02 \x01(\v2\x1d.sluice.identity.v1.PrincipalB\x06\xbaH\x03\xc8\x01\x01R\asubject\x12\x1d\n" +
+	"\x05count\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02(\x01R\x05count\x12(\n" +
+	"\vdecision_id\x18\x04 \x01(\tB\a\xbaH\x04r\x02(@R\n" +
+	"decisionId\"\x85\x02\n" +
 	"\x15DiffRevisionsResponse\x12,\n" +
 	"\x05flips\x18\x01 \x03(\v2\x16.sluice.policy.v1.FlipR\x05flips\x12\x14\n" +
 	"\x05total\x18\x02 \x01(\x03R\x05total\x125\n" +
-	"\bfindings\x18\x03 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\"\xf2\x01\n" +
+	"\bfindings\x18\x03 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\x12\x1a\n" +
+	"\bcompared\x18\x04 \x01(\x03R\bcompared\x12\x1c\n" +
+	"\tuncertain\x18\x05 \x01(\x03R\tuncertain\x12\x1f\n" +
+	"\vended_early\x18\x06 \x01(\bR\n" +
+	"endedEarly\x12\x16\n" +
+	"\x06opened\x18\a \x01(\x03R\x06opened\"k\n" +
+	"\x10AssumedCondition\x12\x1c\n" +
+	"\tcondition\x18\x01 \x01(\tR\tcondition\x129\n" +
+	"\x06result\x18\x02 \x01(\x0e2!.sluice.policy.v1.ConditionResultR\x06result\"\xef\x04\n" +
 	"\x04Flip\x12*\n" +
 	"\x04call\x18\x01 \x01(\v2\x16.sluice.policy.v1.CallR\x04call\x127\n" +
 	"\asubject\x18\x02 \x01(\v2\x1d.sluice.identity.v1.PrincipalR\asubject\x122\n" +
 	"\x06before\x18\x03 \x01(\v2\x1a.sluice.policy.v1.DecisionR\x06before\x120\n" +
 	"\x05after\x18\x04 \x01(\v2\x1a.sluice.policy.v1.DecisionR\x05after\x12\x1f\n" +
 	"\vdecision_id\x18\x05 \x01(\tR\n" +
-	"decisionId\"\xbf\x01\n" +
+	"decisionId\x12\x18\n" +
+	"\apattern\x18\x06 \x01(\tR\apattern\x12%\n" +
+	"\x0eserver_pattern\x18\a \x01(\tR\rserverPattern\x12B\n" +
+	"\n" +
+	"conditions\x18\b \x03(\v2\".sluice.policy.v1.AssumedConditionR\n" +
+	"conditions\x12+\n" +
+	"\x11invalid_arguments\x18\t \x01(\bR\x10invalidArguments\x12H\n" +
+	"\x10further_subjects\x18\n" +
+	" \x03(\v2\x1d.sluice.identity.v1.PrincipalR\x0ffurtherSubjects\x12\x1a\n" +
+	"\bsubjects\x18\v \x01(\x03R\bsubjects\x12\x1d\n" +
+	"\n" +
+	"any_caller\x18\f \x01(\bR\tanyCaller\x12\x14\n" +
+	"\x05calls\x18\r \x01(\x03R\x05calls\x12.\n" +
+	"\x04kind\x18\x0e \x01(\x0e2\x1a.sluice.policy.v1.FlipKindR\x04kind\"\xbf\x01\n" +
 	"\x12ReplayCallsRequest\x12E\n" +
 	"\tdocuments\x18\x01 \x03(\v2\x1a.sluice.policy.v1.DocumentB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\tdocuments\x126\n" +
 	"\x04from\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampB\x06\xbaH\x03\xc8\x01\x01R\x04from\x12*\n" +
@@ -1397,7 +1810,17 @@ const file_sluice_policy_v1_document_proto_rawDesc = "" +
 	"\x14SEVERITY_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eSEVERITY_ERROR\x10\x01\x12\x14\n" +
 	"\x10SEVERITY_WARNING\x10\x02\x12\x11\n" +
-	"\rSEVERITY_INFO\x10\x03*V\n" +
+	"\rSEVERITY_INFO\x10\x03*e\n" +
+	"\bFlipKind\x12\x19\n" +
+	"\x15FLIP_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fFLIP_KIND_OPENS\x10\x01\x12\x13\n" +
+	"\x0fFLIP_KIND_TERMS\x10\x02\x12\x14\n" +
+	"\x10FLIP_KIND_CLOSES\x10\x03*\x87\x01\n" +
+	"\x0fConditionResult\x12 \n" +
+	"\x1cCONDITION_RESULT_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15CONDITION_RESULT_TRUE\x10\x01\x12\x1a\n" +
+	"\x16CONDITION_RESULT_FALSE\x10\x02\x12\x1b\n" +
+	"\x17CONDITION_RESULT_FAILED\x10\x03*V\n" +
 	"\aDialect\x12\x17\n" +
 	"\x13DIALECT_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13DIALECT_HOSTED_JSON\x10\x01\x12\x19\n" +
@@ -1416,71 +1839,83 @@ func file_sluice_policy_v1_document_proto_rawDescGZIP() []byte {
 	return file_sluice_policy_v1_document_proto_rawDescData
 }
 
-var file_sluice_policy_v1_document_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_sluice_policy_v1_document_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_sluice_policy_v1_document_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_sluice_policy_v1_document_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_sluice_policy_v1_document_proto_goTypes = []any{
 	(Severity)(0),                   // 0: sluice.policy.v1.Severity
-	(Dialect)(0),                    // 1: sluice.policy.v1.Dialect
-	(*Document)(nil),                // 2: sluice.policy.v1.Document
-	(*Finding)(nil),                 // 3: sluice.policy.v1.Finding
-	(*LintDocumentsRequest)(nil),    // 4: sluice.policy.v1.LintDocumentsRequest
-	(*LintDocumentsResponse)(nil),   // 5: sluice.policy.v1.LintDocumentsResponse
-	(*TestDocumentsRequest)(nil),    // 6: sluice.policy.v1.TestDocumentsRequest
-	(*TestDocumentsResponse)(nil),   // 7: sluice.policy.v1.TestDocumentsResponse
-	(*TestResult)(nil),              // 8: sluice.policy.v1.TestResult
-	(*SimulateCallRequest)(nil),     // 9: sluice.policy.v1.SimulateCallRequest
-	(*SimulateCallResponse)(nil),    // 10: sluice.policy.v1.SimulateCallResponse
-	(*DiffRevisionsRequest)(nil),    // 11: sluice.policy.v1.DiffRevisionsRequest
-	(*DiffRevisionsResponse)(nil),   // 12: sluice.policy.v1.DiffRevisionsResponse
-	(*Flip)(nil),                    // 13: sluice.policy.v1.Flip
-	(*ReplayCallsRequest)(nil),      // 14: sluice.policy.v1.ReplayCallsRequest
-	(*ReplayCallsResponse)(nil),     // 15: sluice.policy.v1.ReplayCallsResponse
-	(*ReplaySummary)(nil),           // 16: sluice.policy.v1.ReplaySummary
-	(*SuggestDocumentRequest)(nil),  // 17: sluice.policy.v1.SuggestDocumentRequest
-	(*SuggestDocumentResponse)(nil), // 18: sluice.policy.v1.SuggestDocumentResponse
-	(*ImportDocumentRequest)(nil),   // 19: sluice.policy.v1.ImportDocumentRequest
-	(*ImportDocumentResponse)(nil),  // 20: sluice.policy.v1.ImportDocumentResponse
-	(*Call)(nil),                    // 21: sluice.policy.v1.Call
-	(*v1.Principal)(nil),            // 22: sluice.identity.v1.Principal
-	(*ExplainCallResponse)(nil),     // 23: sluice.policy.v1.ExplainCallResponse
-	(*Decision)(nil),                // 24: sluice.policy.v1.Decision
-	(*timestamppb.Timestamp)(nil),   // 25: google.protobuf.Timestamp
+	(FlipKind)(0),                   // 1: sluice.policy.v1.FlipKind
+	(ConditionResult)(0),            // 2: sluice.policy.v1.ConditionResult
+	(Dialect)(0),                    // 3: sluice.policy.v1.Dialect
+	(*Document)(nil),                // 4: sluice.policy.v1.Document
+	(*Finding)(nil),                 // 5: sluice.policy.v1.Finding
+	(*LintDocumentsRequest)(nil),    // 6: sluice.policy.v1.LintDocumentsRequest
+	(*LintDocumentsResponse)(nil),   // 7: sluice.policy.v1.LintDocumentsResponse
+	(*TestDocumentsRequest)(nil),    // 8: sluice.policy.v1.TestDocumentsRequest
+	(*TestDocumentsResponse)(nil),   // 9: sluice.policy.v1.TestDocumentsResponse
+	(*TestResult)(nil),              // 10: sluice.policy.v1.TestResult
+	(*SimulateCallRequest)(nil),     // 11: sluice.policy.v1.SimulateCallRequest
+	(*SimulateCallResponse)(nil),    // 12: sluice.policy.v1.SimulateCallResponse
+	(*DiffRevisionsRequest)(nil),    // 13: sluice.policy.v1.DiffRevisionsRequest
+	(*RecordedCall)(nil),            // 14: sluice.policy.v1.RecordedCall
+	(*DiffRevisionsResponse)(nil),   // 15: sluice.policy.v1.DiffRevisionsResponse
+	(*AssumedCondition)(nil),        // 16: sluice.policy.v1.AssumedCondition
+	(*Flip)(nil),                    // 17: sluice.policy.v1.Flip
+	(*ReplayCallsRequest)(nil),      // 18: sluice.policy.v1.ReplayCallsRequest
+	(*ReplayCallsResponse)(nil),     // 19: sluice.policy.v1.ReplayCallsResponse
+	(*ReplaySummary)(nil),           // 20: sluice.policy.v1.ReplaySummary
+	(*SuggestDocumentRequest)(nil),  // 21: sluice.policy.v1.SuggestDocumentRequest
+	(*SuggestDocumentResponse)(nil), // 22: sluice.policy.v1.SuggestDocumentResponse
+	(*ImportDocumentRequest)(nil),   // 23: sluice.policy.v1.ImportDocumentRequest
+	(*ImportDocumentResponse)(nil),  // 24: sluice.policy.v1.ImportDocumentResponse
+	(*Call)(nil),                    // 25: sluice.policy.v1.Call
+	(*v1.Principal)(nil),            // 26: sluice.identity.v1.Principal
+	(*ExplainCallResponse)(nil),     // 27: sluice.policy.v1.ExplainCallResponse
+	(*Decision)(nil),                // 28: sluice.policy.v1.Decision
+	(*timestamppb.Timestamp)(nil),   // 29: google.protobuf.Timestamp
 }
 var file_sluice_policy_v1_document_proto_depIdxs = []int32{
 	0,  // 0: sluice.policy.v1.Finding.severity:type_name -> sluice.policy.v1.Severity
-	2,  // 1: sluice.policy.v1.LintDocumentsRequest.documents:type_name -> sluice.policy.v1.Document
-	3,  // 2: sluice.policy.v1.LintDocumentsResponse.findings:type_name -> sluice.policy.v1.Finding
-	2,  // 3: sluice.policy.v1.TestDocumentsRequest.documents:type_name -> sluice.policy.v1.Document
-	8,  // 4: sluice.policy.v1.TestDocumentsResponse.results:type_name -> sluice.policy.v1.TestResult
-	3,  // 5: sluice.policy.v1.TestDocumentsResponse.findings:type_name -> sluice.policy.v1.Finding
-	2,  // 6: sluice.policy.v1.SimulateCallRequest.documents:type_name -> sluice.policy.v1.Document
-	21, // 7: sluice.policy.v1.SimulateCallRequest.call:type_name -> sluice.policy.v1.Call
-	22, // 8: sluice.policy.v1.SimulateCallRequest.subject:type_name -> sluice.identity.v1.Principal
-	23, // 9: sluice.policy.v1.SimulateCallResponse.explanation:type_name -> sluice.policy.v1.ExplainCallResponse
-	3,  // 10: sluice.policy.v1.SimulateCallResponse.findings:type_name -> sluice.policy.v1.Finding
-	2,  // 11: sluice.policy.v1.DiffRevisionsRequest.documents:type_name -> sluice.policy.v1.Document
-	13, // 12: sluice.policy.v1.DiffRevisionsResponse.flips:type_name -> sluice.policy.v1.Flip
-	3,  // 13: sluice.policy.v1.DiffRevisionsResponse.findings:type_name -> sluice.policy.v1.Finding
-	21, // 14: sluice.policy.v1.Flip.call:type_name -> sluice.policy.v1.Call
-	22, // 15: sluice.policy.v1.Flip.subject:type_name -> sluice.identity.v1.Principal
-	24, // 16: sluice.policy.v1.Flip.before:type_name -> sluice.policy.v1.Decision
-	24, // 17: sluice.policy.v1.Flip.after:type_name -> sluice.policy.v1.Decision
-	2,  // 18: sluice.policy.v1.ReplayCallsRequest.documents:type_name -> sluice.policy.v1.Document
-	25, // 19: sluice.policy.v1.ReplayCallsRequest.from:type_name -> google.protobuf.Timestamp
-	25, // 20: sluice.policy.v1.ReplayCallsRequest.to:type_name -> google.protobuf.Timestamp
-	13, // 21: sluice.policy.v1.ReplayCallsResponse.flip:type_name -> sluice.policy.v1.Flip
-	16, // 22: sluice.policy.v1.ReplayCallsResponse.summary:type_name -> sluice.policy.v1.ReplaySummary
-	25, // 23: sluice.policy.v1.SuggestDocumentRequest.from:type_name -> google.protobuf.Timestamp
-	2,  // 24: sluice.policy.v1.SuggestDocumentResponse.document:type_name -> sluice.policy.v1.Document
-	3,  // 25: sluice.policy.v1.SuggestDocumentResponse.findings:type_name -> sluice.policy.v1.Finding
-	1,  // 26: sluice.policy.v1.ImportDocumentRequest.dialect:type_name -> sluice.policy.v1.Dialect
-	2,  // 27: sluice.policy.v1.ImportDocumentResponse.document:type_name -> sluice.policy.v1.Document
-	3,  // 28: sluice.policy.v1.ImportDocumentResponse.findings:type_name -> sluice.policy.v1.Finding
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	4,  // 1: sluice.policy.v1.LintDocumentsRequest.documents:type_name -> sluice.policy.v1.Document
+	5,  // 2: sluice.policy.v1.LintDocumentsResponse.findings:type_name -> sluice.policy.v1.Finding
+	4,  // 3: sluice.policy.v1.TestDocumentsRequest.documents:type_name -> sluice.policy.v1.Document
+	10, // 4: sluice.policy.v1.TestDocumentsResponse.results:type_name -> sluice.policy.v1.TestResult
+	5,  // 5: sluice.policy.v1.TestDocumentsResponse.findings:type_name -> sluice.policy.v1.Finding
+	4,  // 6: sluice.policy.v1.SimulateCallRequest.documents:type_name -> sluice.policy.v1.Document
+	25, // 7: sluice.policy.v1.SimulateCallRequest.call:type_name -> sluice.policy.v1.Call
+	26, // 8: sluice.policy.v1.SimulateCallRequest.subject:type_name -> sluice.identity.v1.Principal
+	27, // 9: sluice.policy.v1.SimulateCallResponse.explanation:type_name -> sluice.policy.v1.ExplainCallResponse
+	5,  // 10: sluice.policy.v1.SimulateCallResponse.findings:type_name -> sluice.policy.v1.Finding
+	4,  // 11: sluice.policy.v1.DiffRevisionsRequest.documents:type_name -> sluice.policy.v1.Document
+	4,  // 12: sluice.policy.v1.DiffRevisionsRequest.old_documents:type_name -> sluice.policy.v1.Document
+	14, // 13: sluice.policy.v1.DiffRevisionsRequest.recorded:type_name -> sluice.policy.v1.RecordedCall
+	25, // 14: sluice.policy.v1.RecordedCall.call:type_name -> sluice.policy.v1.Call
+	26, // 15: sluice.policy.v1.RecordedCall.subject:type_name -> sluice.identity.v1.Principal
+	17, // 16: sluice.policy.v1.DiffRevisionsResponse.flips:type_name -> sluice.policy.v1.Flip
+	5,  // 17: sluice.policy.v1.DiffRevisionsResponse.findings:type_name -> sluice.policy.v1.Finding
+	2,  // 18: sluice.policy.v1.AssumedCondition.result:type_name -> sluice.policy.v1.ConditionResult
+	25, // 19: sluice.policy.v1.Flip.call:type_name -> sluice.policy.v1.Call
+	26, // 20: sluice.policy.v1.Flip.subject:type_name -> sluice.identity.v1.Principal
+	28, // 21: sluice.policy.v1.Flip.before:type_name -> sluice.policy.v1.Decision
+	28, // 22: sluice.policy.v1.Flip.after:type_name -> sluice.policy.v1.Decision
+	16, // 23: sluice.policy.v1.Flip.conditions:type_name -> sluice.policy.v1.AssumedCondition
+	26, // 24: sluice.policy.v1.Flip.further_subjects:type_name -> sluice.identity.v1.Principal
+	1,  // 25: sluice.policy.v1.Flip.kind:type_name -> sluice.policy.v1.FlipKind
+	4,  // 26: sluice.policy.v1.ReplayCallsRequest.documents:type_name -> sluice.policy.v1.Document
+	29, // 27: sluice.policy.v1.ReplayCallsRequest.from:type_name -> google.protobuf.Timestamp
+	29, // 28: sluice.policy.v1.ReplayCallsRequest.to:type_name -> google.protobuf.Timestamp
+	17, // 29: sluice.policy.v1.ReplayCallsResponse.flip:type_name -> sluice.policy.v1.Flip
+	20, // 30: sluice.policy.v1.ReplayCallsResponse.summary:type_name -> sluice.policy.v1.ReplaySummary
+	29, // 31: sluice.policy.v1.SuggestDocumentRequest.from:type_name -> google.protobuf.Timestamp
+	4,  // 32: sluice.policy.v1.SuggestDocumentResponse.document:type_name -> sluice.policy.v1.Document
+	5,  // 33: sluice.policy.v1.SuggestDocumentResponse.findings:type_name -> sluice.policy.v1.Finding
+	3,  // 34: sluice.policy.v1.ImportDocumentRequest.dialect:type_name -> sluice.policy.v1.Dialect
+	4,  // 35: sluice.policy.v1.ImportDocumentResponse.document:type_name -> sluice.policy.v1.Document
+	5,  // 36: sluice.policy.v1.ImportDocumentResponse.findings:type_name -> sluice.policy.v1.Finding
+	37, // [37:37] is the sub-list for method output_type
+	37, // [37:37] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_sluice_policy_v1_document_proto_init() }
@@ -1490,7 +1925,7 @@ func file_sluice_policy_v1_document_proto_init() {
 	}
 	file_sluice_policy_v1_decision_proto_init()
 	file_sluice_policy_v1_judgement_proto_init()
-	file_sluice_policy_v1_document_proto_msgTypes[13].OneofWrappers = []any{
+	file_sluice_policy_v1_document_proto_msgTypes[15].OneofWrappers = []any{
 		(*ReplayCallsResponse_Flip)(nil),
 		(*ReplayCallsResponse_Summary)(nil),
 	}
@@ -1499,8 +1934,8 @@ func file_sluice_policy_v1_document_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_policy_v1_document_proto_rawDesc), len(file_sluice_policy_v1_document_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   19,
+			NumEnums:      4,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -73,7 +73,8 @@ type PolicyServiceClient interface {
 	// tenants other than "default", the response omits conditions, and tools that the principal does not see in lists or
 	// that the server has listed only to sessions. Errors: those of DecideCall about a subject and the active revision, and
 	//
-	//	NOT_FOUND  SERVER_UNKNOWN: the server is neither configured nor in the catalog
+	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: page_token does not come from a previous page
+	//	NOT_FOUND         SERVER_UNKNOWN: the server is neither configured nor in the catalog
 	ListAccess(ctx context.Context, in *ListAccessRequest, opts ...grpc.CallOption) (*ListAccessResponse, error)
 	// FilterTools returns the visibility of the tools of a list to the caller. A tool is shown if a call with some
 	// arguments could be allowed or wait for approval, or if the rule that denies it gives a reason. A tool is hidden if
@@ -101,9 +102,14 @@ type PolicyServiceClient interface {
 	// SimulateCall evaluates a call with documents that are not active. This version does not serve it: UNIMPLEMENTED,
 	// NOT_SERVED. Start a separate mesh with those documents and use ExplainCall there.
 	SimulateCall(ctx context.Context, in *SimulateCallRequest, opts ...grpc.CallOption) (*SimulateCallResponse, error)
-	// DiffRevisions returns the calls with different decisions in two revisions, deny to allow first. This version does
-	// not serve it: UNIMPLEMENTED, NOT_SERVED. Documents are loaded from files, and version control shows the differences
-	// between files.
+	// DiffRevisions returns the calls with different decisions in two versions of documents, deny to allow first: calls of
+	// the tools in the catalog and of the names that the documents mention, by principals that the documents or configured
+	// tokens mention, with any arguments, and recorded calls. Neither the state of the catalog, such as a quarantine, nor
+	// stops, nor `mode: observe` of the configuration count. The comparison ends after 5 s. Errors:
+	//
+	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read documents
+	//	NOT_FOUND            REVISION_UNKNOWN: old_revision is not the active revision, or is sent with old documents
+	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	DiffRevisions(ctx context.Context, in *DiffRevisionsRequest, opts ...grpc.CallOption) (*DiffRevisionsResponse, error)
 	// ReplayCalls evaluates recorded calls with documents that are not active. It sends each call with a different
 	// decision, then a summary. This version does not serve it: UNIMPLEMENTED, NOT_SERVED. ListDecisions of the gateway
@@ -445,7 +451,8 @@ type PolicyServiceServer interface {
 	// tenants other than "default", the response omits conditions, and tools that the principal does not see in lists or
 	// that the server has listed only to sessions. Errors: those of DecideCall about a subject and the active revision, and
 	//
-	//	NOT_FOUND  SERVER_UNKNOWN: the server is neither configured nor in the catalog
+	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: page_token does not come from a previous page
+	//	NOT_FOUND         SERVER_UNKNOWN: the server is neither configured nor in the catalog
 	ListAccess(context.Context, *ListAccessRequest) (*ListAccessResponse, error)
 	// FilterTools returns the visibility of the tools of a list to the caller. A tool is shown if a call with some
 	// arguments could be allowed or wait for approval, or if the rule that denies it gives a reason. A tool is hidden if
@@ -473,9 +480,14 @@ type PolicyServiceServer interface {
 	// SimulateCall evaluates a call with documents that are not active. This version does not serve it: UNIMPLEMENTED,
 	// NOT_SERVED. Start a separate mesh with those documents and use ExplainCall there.
 	SimulateCall(context.Context, *SimulateCallRequest) (*SimulateCallResponse, error)
-	// DiffRevisions returns the calls with different decisions in two revisions, deny to allow first. This version does
-	// not serve it: UNIMPLEMENTED, NOT_SERVED. Documents are loaded from files, and version control shows the differences
-	// between files.
+	// DiffRevisions returns the calls with different decisions in two versions of documents, deny to allow first: calls of
+	// the tools in the catalog and of the names that the documents mention, by principals that the documents or configured
+	// tokens mention, with any arguments, and recorded calls. Neither the state of the catalog, such as a quarantine, nor
+	// stops, nor `mode: observe` of the configuration count. The comparison ends after 5 s. Errors:
+	//
+	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read documents
+	//	NOT_FOUND            REVISION_UNKNOWN: old_revision is not the active revision, or is sent with old documents
+	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	DiffRevisions(context.Context, *DiffRevisionsRequest) (*DiffRevisionsResponse, error)
 	// ReplayCalls evaluates recorded calls with documents that are not active. It sends each call with a different
 	// decision, then a summary. This version does not serve it: UNIMPLEMENTED, NOT_SERVED. ListDecisions of the gateway

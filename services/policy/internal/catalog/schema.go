@@ -1,12 +1,14 @@
 package catalog
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+	"github.com/sluice-mesh/sluice/services/policy/internal/inputschema"
 )
 
 // SchemaOf returns the arguments in the definition of a tool. It returns the zero Schema if the definition has no
@@ -34,6 +36,16 @@ func SchemaOf(definition string) engine.Schema {
 		out.Arguments[name] = engine.Argument{Types: typesOf(property), Required: slices.Contains(required, name)}
 	}
 	return out
+}
+
+// UnusableSchema returns the reason why the input schema in the definition of a tool can't be used to check arguments,
+// or "".
+func UnusableSchema(definition string) string {
+	_, err := inputschema.Compile(definition)
+	if unusable, ok := errors.AsType[*inputschema.UnusableError](err); ok {
+		return unusable.Reason
+	}
+	return ""
 }
 
 // typesOf returns the types of a property's schema. It returns nil if the schema does not have exactly the keyword type

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/tools/txtar"
 
@@ -82,7 +83,7 @@ func loadMessages(t *testing.T, m message) string {
 // runTests runs the tests of a set of documents.
 func runTests(t *testing.T, set *document.Set) strictyaml.Errors {
 	t.Helper()
-	failed, err := set.RunTests(t.Context(), testCap, testTimes)
+	failed, err := set.RunTests(t.Context(), time.Minute, testCap, testTimes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +164,9 @@ var (
 		"a test is decided by all documents that are loaded together": "testdata/tests/two_documents.txtar",
 		"has more than 1000 tests":                                    "a document of 1,001 tests",
 		"compile the policy for its tests":                            "the documents have been checked",
-		"run the tests of the policy":                                 "an error of the context",
+		"the tests of all documents take longer than":                 "TestRunTests_LimitsTheTime", "ran, and the tests of this document took": "TestRunTests_LimitsTheTime",
+		"remove tests, or shorten their arguments and the loops of conditions over them": "TestRunTests_LimitsTheTime",
+		"run the tests of the policy": "an error of the context",
 		// Panics, and problems of values that no document has.
 		"strictyaml: Decode into": "a panic", "which is not a pointer": "a panic", "strictyaml: the keys of": "a panic", "are not text": "a panic",
 		"strictyaml: can't decode into": "a panic", `a duration such as "30s`: "durations of the configuration",

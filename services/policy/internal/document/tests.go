@@ -1,11 +1,14 @@
 package document
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
@@ -22,8 +25,9 @@ type Test struct {
 }
 
 // RunTests runs the tests of all documents against the set of the documents, in which every rule is enforced. It returns
-// a problem for each test that fails, at most 100. It stops with an error if ctx ends.
-func (s *Set) RunTests(ctx context.Context, sessionCap int, times engine.Times) (strictyaml.Errors, error) {
+// a problem for each test that fails, at most 100. If the tests take longer than within, it returns a problem of the
+// document whose tests took most of the time. It stops with an error if ctx ends.
+func (s *Set) RunTests(ctx context.Context, within time.Duration, sessionCap int, times engine.Times) (strictyaml.Errors, error) {
 	if len(s.Tests) == 0 {
 		return nil, nil
 	}
@@ -32,19 +36,46 @@ func (s *Set) RunTests(ctx context.Context, sessionCap int, times engine.Times) 
 		return nil, fmt.Errorf("compile the policy for its tests: %w", err)
 	}
 	var failed strictyaml.Errors
+	watch := stopwatch{spent: make(map[string]time.Duration), last: time.Now()}
 	for i := range s.Tests {
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("run the tests of the policy: %w", context.Cause(ctx))
 		}
 		t := &s.Tests[i]
-		if t.passes(compiled.Decide(t.call)) {
-			continue
+		if !t.passes(compiled.Decide(t.call)) {
+			if failed = append(failed, t.problem(compiled.Explain(t.call))); len(failed) == maxProblems {
+				break
+			}
 		}
-		if failed = append(failed, t.problem(compiled.Explain(t.call))); len(failed) == maxProblems {
-			break
+		if watch.add(t.document); watch.total > within && i+1 < len(s.Tests) {
+			return append(failed, s.tooLong(&watch, within, i+1)), nil
 		}
 	}
 	return failed, nil
+}
+
+// stopwatch measures the time of tests by document.
+type stopwatch struct {
+	spent map[string]time.Duration
+	total time.Duration
+	last  time.Time
+}
+
+func (w *stopwatch) add(document string) {
+	now := time.Now()
+	passed := now.Sub(w.last)
+	w.last = now
+	w.spent[document] += passed
+	w.total += passed
+}
+
+// tooLong returns the problem of the document whose tests took most of the time.
+func (s *Set) tooLong(w *stopwatch, within time.Duration, ran int) strictyaml.Problem {
+	slowest := slices.MaxFunc(slices.Sorted(maps.Keys(w.spent)), func(a, b string) int { return cmp.Compare(w.spent[a], w.spent[b]) })
+	first := slices.IndexFunc(s.Tests, func(t Test) bool { return t.document == slowest })
+	text := fmt.Sprintf("the tests of all documents take longer than %s: %d of %d ran, and the tests of this document took %s",
+		within, ran, len(s.Tests), w.spent[slowest].Round(time.Millisecond))
+	return s.Tests[first].source.Problem("tests", text, "remove tests, or shorten their arguments and the loops of conditions over them")
 }
 
 func (t *Test) passes(d engine.Decision) bool { return len(t.differences(&d)) == 0 }

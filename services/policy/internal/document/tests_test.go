@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/tools/txtar"
 
@@ -95,8 +96,33 @@ func TestRunTests_StopsWhenTheContextEnds(t *testing.T) {
 	set := manyTests(t, allowRefunds, "{tool: refund, args: {amount: 1, currency: EUR}}", 1, "allow")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := set.RunTests(ctx, testCap, testTimes); !errors.Is(err, context.Canceled) {
+	if _, err := set.RunTests(ctx, time.Minute, testCap, testTimes); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// The tests of two documents take longer than the limit. The problem names the document with most of the tests.
+func TestRunTests_LimitsTheTime(t *testing.T) {
+	t.Parallel()
+	file := func(name string, tests int) document.File {
+		text := "version: 1\nname: " + name + "\nserver: " + name + "\ndefault: deny\ntools: {a: {action: deny, when: 'args.l.exists(x, args.l.exists(y, x > y && y > 1000))'}}\ntests:\n"
+		return document.File{Path: name + ".yaml", Text: []byte(text + strings.Repeat("  - {call: {tool: a, args: {l: [1, 2, 3, 4, 5, 6, 7, 8]}}, want: {action: deny}}\n", tests))}
+	}
+	set, err := document.ParseSet([]document.File{file("few", 2), file("many", 500)}, nil, testNow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed, err := set.RunTests(t.Context(), 10*time.Microsecond, testCap, testTimes)
+	if err != nil || len(failed) != 1 {
+		t.Fatalf("failed: %v, %v", failed, err)
+	}
+	for _, want := range []string{".yaml:6:", "the tests of all documents take longer than 10µs: ", " of 502 ran", "remove tests"} {
+		if !strings.Contains(failed[0].Error(), want) {
+			t.Errorf("%q is missing in %s", want, failed[0].Error())
+		}
+	}
+	if failed, err := set.RunTests(t.Context(), time.Hour, testCap, testTimes); err != nil || len(failed) != 0 {
+		t.Errorf("with enough time: %v, %v", failed, err)
 	}
 }
 
@@ -149,7 +175,7 @@ func BenchmarkLoad_Tests(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				set := manyTests(b, c[0], c[1], document.MaxTests, "allow")
-				failed, err := set.RunTests(b.Context(), testCap, testTimes)
+				failed, err := set.RunTests(b.Context(), time.Minute, testCap, testTimes)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -71,6 +71,23 @@ func TestAccess_IsExactWhenToolsAreNamed(t *testing.T) {
 	})
 }
 
+// The caller and the principal behind it are allowed the same tools by different rules.
+func TestAccess_CouldAllowForTheWholeChain(t *testing.T) {
+	t.Parallel()
+	rule := func(name, principal string) engine.Rule {
+		return engine.Rule{Name: name, Action: engine.ActionAllow, Match: engine.Match{Tool: []string{"x*"}, Principal: []string{principal}}}
+	}
+	set := compile(t, engine.Document{Name: "d", Default: engine.DefaultDeny, Rules: []engine.Rule{rule("a", "bob"), rule("b", "ana")}})
+	subject := engine.Subject{Caller: engine.Principal{Tenant: "acme", Name: "ana"}, Chain: []engine.Principal{{Tenant: "acme", Name: "bob"}}}
+	if !set.Access(subject, "s").CouldAllow {
+		t.Error("CouldAllow is false")
+	}
+	subject.Chain[0].Name = "eve"
+	if set.Access(subject, "s").CouldAllow {
+		t.Error("CouldAllow is true although no rule allows calls of one principal")
+	}
+}
+
 func TestAccess_CouldAllow(t *testing.T) {
 	t.Parallel()
 	rule := func(action engine.Action, tools ...string) engine.Rule {
@@ -101,6 +118,7 @@ func TestAccess_CouldAllow(t *testing.T) {
 		{"one is allowed, all denied", engine.DefaultDeny, named(rule(engine.ActionAllow, "t"), rule(engine.ActionDeny)), false, true},
 		{"some are allowed, all of them denied", engine.DefaultDeny, named(rule(engine.ActionAllow, "read_a*"), rule(engine.ActionDeny, "read_*")), false, true},
 		{"some are allowed, the same denied", engine.DefaultDeny, named(rule(engine.ActionAllow, "*_all"), rule(engine.ActionHide, "*_all")), false, false},
+		{"a pattern and a name are allowed, and the pattern is denied", engine.DefaultDeny, named(rule(engine.ActionAllow, "a*", "t"), rule(engine.ActionDeny, "a*")), true, true},
 		{"some are allowed, some of them denied", engine.DefaultDeny, named(rule(engine.ActionAllow, "read_*"), rule(engine.ActionDeny, "read_a*")), true, true},
 		{"a limit allows nothing", engine.DefaultDeny, []engine.Rule{{Name: "l", Limits: []engine.RateLimit{{Max: 1, Window: engine.MinWindow, Per: []engine.Dimension{engine.PerTool}}}}}, false, true},
 		{"another's rule", engine.DefaultDeny, []engine.Rule{{Name: "r", Action: engine.ActionAllow, Match: engine.Match{Principal: []string{"ben"}}}}, false, true},

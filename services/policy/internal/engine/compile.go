@@ -81,6 +81,21 @@ type rule struct {
 // Compile compiles documents. Their order does not matter. A set without documents denies every call. The error lists
 // every error of every document.
 func Compile(documents []Document, options Options) (*Set, error) {
+	return compileWith(documents, options, make(map[conditionText]*condition.Condition))
+}
+
+// CompilePair compiles two versions of documents, which [Compare] can compare.
+func CompilePair(before, after []Document, options Options) (old, next *Set, err error) {
+	conditions := make(map[conditionText]*condition.Condition) // shared, so that a comparison evaluates equal conditions once
+	if old, err = compileWith(before, options, conditions); err != nil {
+		return nil, nil, err
+	}
+	next, err = compileWith(after, options, conditions)
+	return old, next, err
+}
+
+// compileWith compiles documents. It uses the conditions in the map, and adds further conditions.
+func compileWith(documents []Document, options Options, conditions map[conditionText]*condition.Condition) (*Set, error) {
 	if options.SessionCap < 1 || options.SessionCap > MaxSessionCap {
 		return nil, fmt.Errorf("a session cap of %d is not between 1 and %d", options.SessionCap, MaxSessionCap)
 	}
@@ -92,7 +107,6 @@ func Compile(documents []Document, options Options) (*Set, error) {
 	}
 	documents = slices.Clone(documents)
 	slices.SortFunc(documents, func(a, b Document) int { return cmp.Compare(a.Name, b.Name) })
-	conditions := make(map[conditionText]*condition.Condition)
 	s := newSet(withoutObserved(documents, options.Now), &options, conditions)
 	s.observe(documents, &options, conditions)
 	return s, nil

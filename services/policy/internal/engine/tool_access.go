@@ -14,6 +14,9 @@ var errAssumedFailure = errors.New("its arguments are not known")
 // errAssumedArguments is the error of arguments that a decision assumes to violate the tool's input schema.
 var errAssumedArguments = errors.New("the arguments do not satisfy the tool's input schema, or the schema is not known or can't be used")
 
+// maxCases is the maximum number of cases of an incomplete access.
+const maxCases = 20
+
 // A ToolAccess describes the decisions that the calls of a tool by one subject can get.
 type ToolAccess struct {
 	// Cases are the possible decisions, the most permissive first. It has one entry if all calls get the same effect for
@@ -23,8 +26,9 @@ type ToolAccess struct {
 	Cases []AccessCase
 	// Visible reports whether the tool is listed to the subject; see [Set.Visible].
 	Visible bool
-	// Incomplete reports whether Cases contains only the most permissive decision, because more conditions depend on the
-	// arguments than are combined.
+	// Incomplete reports whether Cases may lack decisions, because more conditions depend on the arguments or the time
+	// than are combined. Cases then has at most [maxCases] entries, and an entry may have too few limits. If the first
+	// case is a refusal, every call is refused.
 	Incomplete bool
 }
 
@@ -47,7 +51,8 @@ func (a *ToolAccess) Depends() bool {
 }
 
 // ToolAccess returns the decisions that calls of a tool can get. It decides the call once for each combination of
-// results of the conditions that depend on the arguments or the time: true, false, and a failed evaluation.
+// results of the conditions that depend on the arguments or the time: true, false, and a failed evaluation. For more
+// than [maxOpen] such conditions it decides the call for some of the combinations; see [evaluations.combine].
 func (s *Set) ToolAccess(subject Subject, server, tool string, facts Facts) ToolAccess {
 	call := Call{Server: server, Tool: tool, Subject: subject, Facts: facts, listed: true}
 	out := ToolAccess{Visible: s.Visible(subject, server, tool, facts).Visible}
@@ -56,64 +61,54 @@ func (s *Set) ToolAccess(subject Subject, server, tool string, facts Facts) Tool
 		return out
 	}
 	call.evaluations = &evaluations{input: call.conditionInput()}
-	for n := uint(0); n < powerOf3(call.evaluations.open); n++ {
-		call.evaluations.assume(n)
+	complete := call.evaluations.combine(maxOpen, func() {
 		for _, invalid := range []error{nil, errAssumedArguments} {
 			call.argumentsChecked, call.CheckArguments = false, func(string) error { return invalid }
 			d, v := s.decide(&call)
-			if call.evaluations.open > maxOpen {
-				return s.permissiveAccess(out, call)
-			}
-			if s.opens(&call) {
-				if refused := d.Effect != Allow; refused {
-					v = verdict{} // the rule that refused decides nothing
-				}
-				d = d.open(&call)
-			}
-			out.add(d, v, &call)
+			out.addOpened(s, d, v, &call)
 			if !call.argumentsChecked {
 				break
 			}
 		}
+	})
+	if !complete {
+		s.addPermissive(&out, call)
 	}
 	slices.SortStableFunc(out.Cases, func(a, b AccessCase) int { return cmp.Compare(rankOf(&b.Decision), rankOf(&a.Decision)) })
+	if !complete {
+		out.Cases = out.Cases[:min(len(out.Cases), maxCases)]
+	}
 	return out
 }
 
-// permissiveAccess returns the access to a tool about which too many conditions are unknown.
-func (s *Set) permissiveAccess(out ToolAccess, call Call) ToolAccess {
+// addPermissive adds the most permissive decision about the calls of a tool about which too many conditions are unknown.
+// If it is a refusal, all calls are refused, and it is the only case.
+func (s *Set) addPermissive(out *ToolAccess, call Call) {
 	call.evaluations = nil
 	var space [16]*rule
-	d := s.mostPermissive(s.find(space[:0], &call), &call).decision(&call)
-	if s.opens(&call) {
-		d = d.open(&call)
-	}
+	v := s.mostPermissive(s.find(space[:0], &call), &call)
+	d := v.decision(&call)
 	if code, why := call.Facts.Status.refusal(call.Server); code != "" && d.Effect != Deny {
 		d = Decision{Code: code, Message: why}
 	}
-	out.Cases, out.Incomplete = []AccessCase{{Decision: d}}, d.Effect != Deny
-	return out
+	if s.opens(&call) {
+		d = d.open(&call)
+	}
+	if out.Incomplete = d.Effect != Deny; !out.Incomplete {
+		out.Cases = nil
+	}
+	out.addOpened(s, d, v, &call)
 }
 
-// assume sets the unknown results to the digits of n to the base 3: false, true, and failed.
-func (e *evaluations) assume(n uint) {
-	e.assumed, e.failing = 0, 0
-	for bit := uint(0); n > 0; bit, n = bit+1, n/3 {
-		switch n % 3 {
-		case 1:
-			e.assumed |= 1 << bit
-		case 2:
-			e.failing |= 1 << bit
+// addOpened adds a decision to the cases, or, if the server is observed, the decision that is made instead.
+func (a *ToolAccess) addOpened(s *Set, d Decision, v verdict, call *Call) {
+	if s.opens(call) {
+		if refused := d.Effect != Allow; refused {
+			v = verdict{} // the rule that refused decides nothing
 		}
+		d = d.open(call)
 	}
-}
-
-func powerOf3(n uint) uint {
-	out := uint(1)
-	for range min(n, maxOpen+1) {
-		out *= 3
-	}
-	return out
+	a.add(d, v, call)
 }
 
 // add adds a decision to the cases, or merges it with the case that has the same rule, effect and code.

@@ -52,8 +52,18 @@ func TestToolAccess_NamesTheDecisionsThatCallsCanGet(t *testing.T) {
 		"known": "allow  d/tools.known",
 		"gone":  "deny tool_unknown d/tools.gone",
 		"other": "deny denied_by_default",
-		"many":  "allow  d/many",
-		"":      "deny tool_name_invalid",
+		"many": `allow  d/many if args.a == 1 is true
+deny denied_by_default
+deny denied_by_rule d/b if args.b == 1 is true
+deny type_error d/b
+deny denied_by_rule d/c if args.c == 1 is true
+deny type_error d/c
+deny denied_by_rule d/e if args.e == 1 is true
+deny type_error d/e
+deny denied_by_rule d/f if args.f == 1 is true
+deny type_error d/f
+deny type_error d/many`,
+		"": "deny tool_name_invalid",
 	} {
 		got := set.ToolAccess(person("ana"), "s", tool, callable)
 		if diff := cmp.Diff(want, accessText(got)); diff != "" {
@@ -69,38 +79,62 @@ func TestToolAccess_NamesTheDecisionsThatCallsCanGet(t *testing.T) {
 	}
 }
 
+// A tool has 30 rules with a condition each. The access shows 20 of the possible decisions, and says that it is incomplete.
+func TestToolAccess_IsBoundedForManyConditions(t *testing.T) {
+	t.Parallel()
+	rules := []engine.Rule{{Tool: "t", Action: engine.ActionAllow}}
+	for i := range 30 {
+		rules = append(rules, engine.Rule{Name: fmt.Sprintf("r%02d", i), Match: engine.Match{Tool: []string{"t"}}, When: fmt.Sprintf("args.a == %d", i), Action: engine.ActionDeny})
+	}
+	got := compile(t, engine.Document{Name: "d", Default: engine.DefaultDeny, Rules: rules}).ToolAccess(person("ana"), "s", "t", callable)
+	if !got.Incomplete || len(got.Cases) != 20 || got.Cases[0].Decision.Effect != engine.Allow {
+		t.Errorf("incomplete %t, %d cases:\n%s", got.Incomplete, len(got.Cases), accessText(got))
+	}
+}
+
 // TestToolAccess_ContainsTheDecisionOnEveryCall compares the access to a tool with the decisions on calls with several
-// arguments: each decision is a case, and the same effect for all arguments is the only effect of the cases.
+// arguments, which satisfy the tool's schema or not, by rules that are enforced or observed: each decision is a case, and
+// the same effect for all calls is the only effect of the cases.
 func TestToolAccess_ContainsTheDecisionOnEveryCall(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
 		call.Method, call.Ref = "", ""
-		set, err := engine.Compile(documents, options)
-		if err != nil {
-			t.Fatal(err)
+		if rapid.IntRange(0, 4).Draw(t, "is not callable") == 0 {
+			call.Facts.Status = rapid.SampledFrom([]engine.Status{engine.Unlisted, engine.Changed, engine.Quarantined}).Draw(t, "status")
 		}
+		set := mustCompile(t, documents, drawObserved(t, documents))
 		access := set.ToolAccess(call.Subject, call.Server, call.Tool, call.Facts)
+		var effects []engine.Effect
 		for _, params := range slices.Sorted(maps.Keys(someParams)) {
-			call.Params = params
-			d := set.Decide(call)
-			is := func(c engine.AccessCase) bool {
-				return c.Decision.Effect == d.Effect && c.Decision.Code == d.Code && c.Decision.Rule == d.Rule
+			for _, check := range slices.Sorted(maps.Keys(someChecks)) {
+				call.Params, call.CheckArguments = params, someChecks[check]
+				d := set.Decide(call)
+				effects = append(effects, d.Effect)
+				checkAccessCase(t, access, d, params+", "+check)
+				checkAccessLimits(t, access, d)
 			}
-			switch {
-			case access.Incomplete:
-				if d.Effect != engine.Deny && access.Cases[0].Decision.Effect == engine.Deny {
-					t.Fatalf("%s gets %v, and the incomplete access is\n%s", params, d.Effect, accessText(access))
-				}
-			case !slices.ContainsFunc(access.Cases, is):
-				t.Fatalf("%s gets %v %s %s, and the access is\n%s", params, d.Effect, d.Code, d.Rule, accessText(access))
-			}
-			if !access.Depends() && d.Effect != access.Cases[0].Decision.Effect {
-				t.Fatalf("%s gets %v, and no call should get that:\n%s", params, d.Effect, accessText(access))
-			}
-			checkAccessLimits(t, access, d)
+		}
+		if first := access.Cases[0].Decision.Effect; !access.Depends() && slices.ContainsFunc(effects, func(e engine.Effect) bool { return e != first }) {
+			t.Fatalf("the calls get %v, and the access does not depend on their arguments:\n%s", effects, accessText(access))
 		}
 	})
+}
+
+// checkAccessCase checks that the access contains the decision on a call, or, if it is incomplete, that it does not
+// refuse every call although the call is permitted.
+func checkAccessCase(t *rapid.T, access engine.ToolAccess, d engine.Decision, call string) {
+	is := func(c engine.AccessCase) bool {
+		return c.Decision.Effect == d.Effect && c.Decision.Code == d.Code && c.Decision.Rule == d.Rule
+	}
+	switch {
+	case access.Incomplete:
+		if d.Effect != engine.Deny && access.Cases[0].Decision.Effect == engine.Deny {
+			t.Fatalf("%s gets %v, and the incomplete access is\n%s", call, d.Effect, accessText(access))
+		}
+	case !slices.ContainsFunc(access.Cases, is):
+		t.Fatalf("%s gets %v %s %s, and the access is\n%s", call, d.Effect, d.Code, d.Rule, accessText(access))
+	}
 }
 
 // checkAccessLimits checks that the access contains all limits of a decision.

@@ -16,6 +16,9 @@ type ToolLists struct {
 	Tools map[string][]ListedTool
 	// Schema returns the schema of a tool. It may be nil if no schemas are known.
 	Schema func(server, tool string) Schema
+	// Unusable returns the reason why the accepted schema of a tool can't be used to check arguments. It returns "" if it
+	// can be used, or is not known. Unusable may be nil if no schemas are known.
+	Unusable func(server, tool string) string
 }
 
 // A ListedTool is a tool in the list of a server. Category and Risk are empty if it has no class.
@@ -56,6 +59,8 @@ const (
 	maxMatchedTools = 200
 	// maxToolChecks is the maximum number of pairs of a rule and a tool that are compared.
 	maxToolChecks = 5_000_000
+	// maxStrictTools is the maximum number of tools whose schemas are compiled.
+	maxStrictTools = 500
 )
 
 // Check compares documents without errors with the lists. It finds names that no configured server or listed tool has,
@@ -65,7 +70,7 @@ func (l *ToolLists) Check(documents []Document) []Finding {
 	if len(l.Tools) == 0 {
 		return nil
 	}
-	c := &listChecker{ToolLists: l, documents: documents, inventory: l.inventory(), left: maxToolChecks}
+	c := &listChecker{ToolLists: l, documents: documents, inventory: l.inventory(), left: maxToolChecks, unusable: make(map[string]string)}
 	for i := range documents {
 		c.compile(i)
 		for _, fault := range c.inventory.Check(&documents[i]) {
@@ -74,6 +79,7 @@ func (l *ToolLists) Check(documents []Document) []Finding {
 	}
 	for _, r := range c.rules {
 		c.checkConditions(r)
+		c.checkStrict(r)
 	}
 	c.checkDangerous()
 	c.reportUnlisted()
@@ -104,6 +110,8 @@ type listChecker struct {
 	rules     []overlapRule
 	findings  []Finding
 	left      int
+	// unusable contains the results of Unusable by server and tool.
+	unusable map[string]string
 }
 
 // compile adds the rules of a document.

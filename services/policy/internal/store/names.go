@@ -27,7 +27,7 @@ func ListedTools(ctx context.Context, file string) (lists engine.ToolLists, err 
 		return engine.ToolLists{}, err
 	}
 	lists.Tools = make(map[string][]engine.ListedTool, len(servers))
-	schemas := make(map[string]engine.Schema)
+	schemas, definitions := make(map[string]engine.Schema), make(map[string]string)
 	for _, s := range servers {
 		if list := s.ToolList(); list != nil {
 			lists.Tools[s.Name] = list
@@ -36,12 +36,37 @@ func ListedTools(ctx context.Context, file string) (lists engine.ToolLists, err 
 			var text string
 			row := db.QueryRowContext(ctx, "SELECT text FROM definitions WHERE server = $1 AND digest = $2", s.Name, hexOf(s.Tools[name].Pinned().Digest))
 			if err := row.Scan(&text); err == nil { // otherwise the schema is not known
-				schemas[s.Name+"/"+name] = catalog.SchemaOf(text)
+				schemas[s.Name+"/"+name], definitions[s.Name+"/"+name] = catalog.SchemaOf(text), text
 			}
 		}
 	}
 	lists.Schema = func(server, tool string) engine.Schema { return schemas[server+"/"+tool] }
+	lists.Unusable = func(server, tool string) string {
+		text, known := definitions[server+"/"+tool]
+		if !known {
+			return ""
+		}
+		return catalog.UnusableSchema(text)
+	}
 	return lists, nil
+}
+
+// Servers returns the servers of the catalog in a SQLite database, as [ListedTools] does, by name.
+func Servers(ctx context.Context, file string) (out map[string]*catalog.Server, err error) {
+	db, err := sqlstore.OpenReadOnly(file)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	servers, err := readServers(ctx, db, file)
+	if err != nil {
+		return nil, err
+	}
+	out = make(map[string]*catalog.Server, len(servers))
+	for _, s := range servers {
+		out[s.Name] = s
+	}
+	return out, nil
 }
 
 func readServers(ctx context.Context, db *sql.DB, file string) ([]*catalog.Server, error) {

@@ -132,7 +132,7 @@ func toolListsOf(ctx context.Context, f *config.File) policy.ToolLists {
 	if len(names) == 0 && !f.HasSeparateRoles() {
 		names = []string{demoName, agentsName}
 	}
-	out := policy.ToolLists{Tools: make(map[string][]policy.ListedTool, len(names)), Schema: listed.Schema}
+	out := policy.ToolLists{Tools: make(map[string][]policy.ListedTool, len(names)), Schema: listed.Schema, Unusable: listed.Unusable}
 	for _, name := range names {
 		out.Tools[name] = listed.Tools[name]
 	}

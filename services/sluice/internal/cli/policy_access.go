@@ -170,7 +170,7 @@ func (t *tool) readAccessPages(ctx context.Context, client policyv1.PolicyServic
 			return errors.New("the policy or the catalog has changed while the command was reading: run it again")
 		}
 		out.revision = resp.GetPolicyRevision()
-		out.servers = append(out.servers, resp.GetServers()...)
+		out.addServers(resp.GetServers())
 		if server != "" {
 			out.tools[server] = append(out.tools[server], resp.GetTools()...)
 		}
@@ -178,6 +178,27 @@ func (t *tool) readAccessPages(ctx context.Context, client policyv1.PolicyServic
 		if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" || req.GetPageToken() == last {
 			return nil
 		}
+	}
+}
+
+// addServers adds the summaries of a page. A server with many tools is on several pages, whose counts are added.
+func (a *accessAnswer) addServers(page []*policyv1.ServerAccess) {
+	for _, s := range page {
+		at := slices.IndexFunc(a.servers, func(o *policyv1.ServerAccess) bool { return o.GetServer() == s.GetServer() })
+		if at < 0 {
+			a.servers = append(a.servers, s)
+			continue
+		}
+		known := a.servers[at]
+		for _, c := range s.GetCounts() {
+			i := slices.IndexFunc(known.GetCounts(), func(o *policyv1.OutcomeCount) bool { return o.GetOutcome() == c.GetOutcome() })
+			if i < 0 {
+				known.Counts = append(known.Counts, c)
+			} else {
+				known.Counts[i].Tools += c.GetTools()
+			}
+		}
+		slices.SortFunc(known.GetCounts(), func(x, y *policyv1.OutcomeCount) int { return cmp.Compare(x.GetOutcome(), y.GetOutcome()) })
 	}
 }
 
@@ -223,6 +244,7 @@ func (t *tool) printAccess(a *accessAnswer) error {
 	if len(a.tools) == 0 {
 		return t.printAccessSummary(a.servers)
 	}
+	incomplete := false
 	for _, s := range a.servers {
 		fmt.Fprintln(t.out)
 		t.printf("%s: %s", s.GetServer(), serverAccessText(s))
@@ -230,6 +252,7 @@ func (t *tool) printAccess(a *accessAnswer) error {
 		var rows [][]string
 		for _, tool := range a.tools[s.GetServer()] {
 			rows = append(rows, accessRows(tool)...)
+			incomplete = incomplete || tool.GetIncomplete()
 		}
 		if len(rows) == 0 {
 			continue
@@ -237,6 +260,10 @@ func (t *tool) printAccess(a *accessAnswer) error {
 		if err := t.table([]string{"TOOL", "ACCESS", "RULE", "DETAILS"}, rows); err != nil {
 			return err
 		}
+	}
+	if incomplete {
+		t.printf("incomplete: the calls of a tool depend on more conditions than are combined, so further results are possible.")
+		t.printf("%s shows the result of one call.", t.command("policy explain --server SERVER --tool TOOL --arg NAME=VALUE"))
 	}
 	return nil
 }
@@ -318,7 +345,7 @@ func accessRows(tool *policyv1.ToolAccess) [][]string {
 		name, outcome = "", ""
 	}
 	if tool.GetIncomplete() {
-		rows = append(rows, []string{"", "", "-", "other calls: too many conditions to list; explain evaluates a call"})
+		rows = append(rows, []string{"", "", "-", "incomplete: too many conditions"})
 	}
 	return rows
 }

@@ -73,8 +73,20 @@ func (t *tool) run(ctx context.Context, args []string) int {
 	if _, ok := errors.AsType[usageError](err); ok {
 		return 2
 	}
+	if with, ok := errors.AsType[exitError](err); ok {
+		return with.code
+	}
 	return 1
 }
+
+// exitError is an error with the exit code of the command.
+type exitError struct {
+	error
+	code int
+}
+
+// Unwrap returns the error.
+func (e exitError) Unwrap() error { return e.error }
 
 // selfName returns the name of this program that people see. It is SLUICE_COMMAND if that variable is set, as in
 // containers. Otherwise it is program if that is a relative path, or "sluice" if not.

@@ -1,0 +1,403 @@
+package policy
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
+	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
+	"github.com/sluice-mesh/sluice/services/policy/internal/document"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+	"github.com/sluice-mesh/sluice/services/policy/internal/store"
+)
+
+// Bounds of a comparison of documents.
+const (
+	// maxDiffTime limits the time of one DiffRevisions request.
+	maxDiffTime = 5 * time.Second
+	// maxDiffCalls is the maximum number of calls that are compared, each by one caller.
+	maxDiffCalls = 1_000_000
+	// maxDiffCallers is the maximum number of callers whose calls are compared.
+	maxDiffCallers = 200
+	// maxFlips is the maximum number of flips in a response, and maxFlipBytes is their maximum size. maxFlipSubjects is the
+	// maximum number of further subjects of one flip.
+	maxFlips, maxFlipBytes, maxFlipSubjects = 1000, 2 << 20, 20
+)
+
+// DiffRevisions implements policyv1.PolicyServiceServer.
+func (s *Service) DiffRevisions(ctx context.Context, req *policyv1.DiffRevisionsRequest) (*policyv1.DiffRevisionsResponse, error) {
+	if !mayReadDocuments(authn.CallerOf(ctx)) {
+		return nil, toStatus(errOtherTenant)
+	}
+	set, err := s.current(ctx)
+	switch {
+	case err != nil:
+		return nil, toStatus(err)
+	case set == nil:
+		return nil, toStatus(errNoPolicy)
+	case req.GetOldRevision() != "" && (req.GetOldRevision() != set.Revision() || len(req.GetOldDocuments()) > 0):
+		return nil, toStatus(errNoRevision)
+	}
+	done, err := s.lintSlots.Acquire(ctx, callerOwner(ctx))
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	limited, cancel := context.WithTimeout(ctx, maxDiffTime)
+	defer cancel()
+	before := req.GetOldDocuments()
+	if len(before) == 0 {
+		before = set.documents
+	}
+	d := &differ{cfg: s.cfg, servers: set.catalog.servers, settings: s.settings}
+	out := d.diff(limited, before, req.GetDocuments(), req.GetRecorded())
+	return out, ctx.Err()
+}
+
+// Diff compares the decisions of two versions of documents. f is the configuration of the mesh, whose data directory
+// contains the catalog. If f is nil, only the calls that the documents mention are compared.
+func Diff(ctx context.Context, f *config.File, env config.Env, before, after []*policyv1.Document) *policyv1.DiffRevisionsResponse {
+	if f == nil {
+		d := &differ{cfg: baseConfig(new(config.Default()))}
+		d.settings = func(string) catalog.Settings { return catalog.Settings{} }
+		return d.diff(ctx, before, after, nil)
+	}
+	d := &differ{cfg: baseConfig(f)}
+	d.cfg.Servers = make(map[string]catalog.Settings, len(f.Servers))
+	for name, server := range f.Servers {
+		d.cfg.Servers[name] = catalog.Settings{Trusted: server.Trusted}
+	}
+	for _, t := range f.Auth.Tokens {
+		d.cfg.Tokens = append(d.cfg.Tokens, &identityv1.TokenRecord{Token: tokenOf(f, t)})
+	}
+	d.settings = func(server string) catalog.Settings { return d.cfg.Servers[server] }
+	if source, err := f.Stores.Policy.Resolve(f, env); err == nil && source == sqlstore.SQLite {
+		d.servers, _ = store.Servers(ctx, filepath.Join(f.Path(f.Data), "policy", "catalogue.db")) // without a catalog, only mentioned tools are compared
+	}
+	return d.diff(ctx, before, after, nil)
+}
+
+// differ compares the decisions of two versions of documents.
+type differ struct {
+	cfg      Config
+	servers  map[string]*catalog.Server
+	settings func(server string) catalog.Settings
+
+	before, after *engine.Set
+	documents     []engine.Document // of both versions
+	out           *policyv1.DiffRevisionsResponse
+	flips         map[string]*policyv1.Flip
+}
+
+// diff compares two versions of documents. It observes only what the documents observe, not what the configuration does.
+func (d *differ) diff(ctx context.Context, before, after []*policyv1.Document, recorded []*policyv1.RecordedCall) *policyv1.DiffRevisionsResponse {
+	now := time.Now()
+	d.out, d.flips = new(policyv1.DiffRevisionsResponse), make(map[string]*policyv1.Flip)
+	old, problems := parseFor(before, now)
+	next, further := parseFor(after, now)
+	if d.out.Findings = slices.Concat(problems, further); len(d.out.GetFindings()) > 0 {
+		return d.out
+	}
+	var err error
+	d.before, d.after, err = engine.CompilePair(old, next, engine.Options{
+		SessionCap: d.cfg.SessionCap, Times: engine.Times{Decide: d.cfg.Decide, Execute: d.cfg.Execute}, Now: now,
+	})
+	if err != nil {
+		d.out.Findings = findings(err)
+		return d.out
+	}
+	d.documents = slices.Concat(old, next)
+	d.compareRecorded(ctx, recorded)
+	d.compareMentioned(ctx)
+	d.finish()
+	return d.out
+}
+
+func parseFor(documents []*policyv1.Document, now time.Time) ([]engine.Document, []*policyv1.Finding) {
+	files := make([]document.File, len(documents))
+	for i, d := range documents {
+		files[i] = document.File{Path: d.GetPath(), Text: []byte(d.GetText())}
+	}
+	set, err := document.ParseSet(files, nil, now)
+	if err != nil {
+		return nil, findings(err)
+	}
+	return set.Documents, nil
+}
+
+// A diffCall is a call that is compared.
+type diffCall struct {
+	engine.Call
+	// pattern and serverPattern are set if the names are examples.
+	pattern, serverPattern string
+	// anyCaller reports whether the caller is an example of the callers that no document mentions.
+	anyCaller bool
+	// recorded is the recorded call; nil if the call was generated.
+	recorded *policyv1.RecordedCall
+}
+
+// compareMentioned compares the calls of the tools in the catalog, and the calls that documents mention, by each caller.
+func (d *differ) compareMentioned(ctx context.Context) {
+	callers := d.callers()
+	for _, server := range d.serverNames() {
+		for _, call := range d.callsOf(server) {
+			for i := range callers {
+				if ctx.Err() != nil || d.out.GetCompared() >= maxDiffCalls {
+					d.out.EndedEarly = true
+					return
+				}
+				call.Subject, call.anyCaller = callers[i], i == 0
+				d.compare(&call)
+			}
+		}
+	}
+}
+
+// callers returns the callers whose calls are compared: first an example of the callers that no document mentions, then
+// those of the configured tokens, then those that documents mention.
+func (d *differ) callers() []engine.Subject {
+	mentioned, complete := engine.MentionedCallers(d.documents, maxDiffCallers)
+	out := mentioned[:1:1]
+	for _, agent := range d.cfg.approvers().Callers {
+		out = append(out, engine.Subject{Caller: agent.Principal})
+	}
+	out = append(out, mentioned[1:]...)
+	if len(out) > maxDiffCallers+1 {
+		out, complete = out[:maxDiffCallers+1], false
+	}
+	d.out.EndedEarly = d.out.GetEndedEarly() || !complete
+	return out
+}
+
+// serverNames returns the servers that are configured, in the catalog, or named in the documents. If no server is
+// configured, it adds examples of the patterns in the documents.
+func (d *differ) serverNames() []engine.Mention {
+	names := slices.AppendSeq(slices.Collect(maps.Keys(d.cfg.Servers)), maps.Keys(d.servers))
+	var examples []engine.Mention
+	for _, m := range engine.MentionedServers(d.documents) {
+		if m.Pattern == "" {
+			names = append(names, m.Name)
+		} else if len(d.cfg.Servers) == 0 && !slices.Contains(names, m.Name) {
+			examples = append(examples, m)
+		}
+	}
+	slices.Sort(names)
+	var out []engine.Mention
+	for _, name := range slices.Compact(names) {
+		out = append(out, engine.Mention{Name: name})
+	}
+	return append(out, examples...)
+}
+
+// callsOf returns the calls of a server, without a caller.
+func (d *differ) callsOf(server engine.Mention) (out []diffCall) {
+	known := d.servers[server.Name]
+	listed := make(map[string]bool)
+	if known != nil {
+		for _, name := range slices.Sorted(maps.Keys(known.Tools)) {
+			if listedNow(known, known.Tools[name]) {
+				listed[name] = true
+				out = append(out, diffCall{Call: engine.Call{Server: server.Name, Tool: name, Facts: d.facts(server.Name, name, nil)}, serverPattern: server.Pattern})
+			}
+		}
+	}
+	classes := engine.PossibleClasses(d.documents, server.Name)
+	for _, m := range engine.MentionedCalls(d.documents, server.Name) {
+		call := diffCall{
+			Call:    engine.Call{Server: server.Name, Method: m.Method, Ref: m.Ref, Tool: m.Name, Facts: engine.Facts{Status: engine.Callable}},
+			pattern: m.Pattern, serverPattern: server.Pattern,
+		}
+		if !call.OfTool() {
+			out = append(out, call)
+			continue
+		}
+		for _, facts := range classes {
+			if call.Facts = facts; !listed[m.Name] {
+				out = append(out, call)
+			}
+		}
+	}
+	return out
+}
+
+// facts returns the facts about a tool as if its definition were accepted, because documents are compared and not the
+// catalog. The newest accepted definition is used if the digest is not known.
+func (d *differ) facts(server, tool string, digest []byte) engine.Facts {
+	known := d.servers[server]
+	if known == nil {
+		return engine.Facts{Status: engine.Callable}
+	}
+	if len(digest) != len(catalog.Digest{}) || known.Tools[tool].FindDefinition(catalog.Digest(digest)) == nil {
+		if pinned := known.Tools[tool].Pinned(); pinned != nil {
+			digest = pinned.Digest[:]
+		}
+	}
+	facts := known.Facts(tool, digest, d.settings(server))
+	facts.Status = engine.Callable
+	return facts
+}
+
+// compareRecorded compares recorded calls. The journal does not record groups, so a caller has the groups of the
+// configured token with the same tenant, subject and agent.
+func (d *differ) compareRecorded(ctx context.Context, recorded []*policyv1.RecordedCall) {
+	groups := make(map[[3]string][]string)
+	for _, r := range d.cfg.Tokens {
+		t := r.GetToken()
+		groups[[3]string{t.GetTenant(), t.GetSubject(), t.GetAgent()}] = t.GetGroups()
+	}
+	for _, r := range recorded {
+		if ctx.Err() != nil {
+			d.out.EndedEarly = true
+			return
+		}
+		subject, err := unpackSubject(r.GetSubject())
+		if err != nil {
+			continue // the gateway records no such caller
+		}
+		own := func(p *engine.Principal) { p.Groups = groups[[3]string{p.Tenant, p.Name, p.Agent}] }
+		own(&subject.Caller)
+		for i := range subject.Chain {
+			own(&subject.Chain[i])
+		}
+		c := r.GetCall()
+		call := diffCall{Call: engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Ref: c.GetRef(), Subject: subject}, recorded: r}
+		call.Facts = engine.Facts{Status: engine.Callable}
+		if call.OfTool() {
+			call.Method = "" // as in generated calls, so that both become one flip
+			call.Facts = d.facts(c.GetServer(), c.GetName(), c.GetDefinitionDigest())
+		}
+		d.compare(&call)
+	}
+}
+
+// compare compares the decisions on a call, and adds the changes to the flips.
+func (d *differ) compare(call *diffCall) {
+	changes, complete := engine.Compare(d.before, d.after, call.Call)
+	d.out.Compared++
+	if !complete {
+		d.out.Uncertain++
+	}
+	for i := range changes {
+		d.add(call, &changes[i])
+	}
+}
+
+// add adds a change. Changes that differ only by the caller become one flip.
+func (d *differ) add(call *diffCall, c *engine.Change) {
+	flip := &policyv1.Flip{
+		Call:    &policyv1.Call{Method: call.Method, Server: call.Server, Name: call.Tool, Ref: call.Ref},
+		Pattern: call.pattern, ServerPattern: call.serverPattern, Kind: kindOf(c), InvalidArguments: c.InvalidArguments,
+		Before: d.pack(d.before, &c.Before, call), After: d.pack(d.after, &c.After, call),
+	}
+	for _, a := range c.Assumptions {
+		flip.Conditions = append(flip.Conditions, &policyv1.AssumedCondition{Condition: a.Condition, Result: conditionResults[a.Result]})
+	}
+	key := flipKey(flip)
+	known := d.flips[key]
+	if known == nil {
+		d.flips[key], known = flip, flip
+		known.Subject = packSubject(&call.Subject)
+		known.AnyCaller = call.anyCaller
+	} else if len(known.GetFurtherSubjects()) < maxFlipSubjects {
+		known.FurtherSubjects = append(known.FurtherSubjects, packSubject(&call.Subject))
+	}
+	known.AnyCaller = known.GetAnyCaller() || call.anyCaller
+	known.Subjects++
+	if call.recorded != nil {
+		known.Calls += call.recorded.GetCount()
+		known.DecisionId = cmp.Or(known.GetDecisionId(), call.recorded.GetDecisionId())
+	}
+}
+
+// flipKey returns a string that is equal for flips that differ only by their callers.
+func flipKey(f *policyv1.Flip) string {
+	decision := func(d *policyv1.Decision) string {
+		parts := []any{d.GetEffect(), d.GetHidden(), d.GetRule().String(), d.GetObserved() != nil, d.GetApproval().String()}
+		for _, l := range d.GetLimits() {
+			parts = append(parts, l.GetLimit().GetMax(), l.GetLimit().GetWindow().AsDuration(), l.GetPer(), l.GetCap())
+		}
+		return fmt.Sprint(parts...)
+	}
+	return fmt.Sprintf("%q", []any{f.GetCall().String(), f.GetPattern(), f.GetServerPattern(), decision(f.GetBefore()), decision(f.GetAfter()), fmt.Sprint(f.GetConditions()), f.GetInvalidArguments()})
+}
+
+func (*differ) pack(set *engine.Set, decision *engine.Decision, call *diffCall) *policyv1.Decision {
+	return packDecision(&activeSet{revision: set.Revision()}, *decision, &call.Facts)
+}
+
+func packSubject(s *engine.Subject) *identityv1.Principal {
+	out := packPrincipal(&s.Caller)
+	for i := range s.Chain {
+		out.Chain = append(out.Chain, packPrincipal(&s.Chain[i]))
+	}
+	return out
+}
+
+func packPrincipal(p *engine.Principal) *identityv1.Principal {
+	return &identityv1.Principal{Tenant: p.Tenant, Subject: p.Name, Agent: p.Agent, Owner: p.Owner, Groups: p.Groups}
+}
+
+func kindOf(c *engine.Change) policyv1.FlipKind {
+	switch {
+	case c.Opens():
+		return policyv1.FlipKind_FLIP_KIND_OPENS
+	case c.Closes():
+		return policyv1.FlipKind_FLIP_KIND_CLOSES
+	}
+	return policyv1.FlipKind_FLIP_KIND_TERMS
+}
+
+// finish sorts the flips, and sets the totals.
+func (d *differ) finish() {
+	all := slices.Collect(maps.Values(d.flips))
+	slices.SortFunc(all, func(a, b *policyv1.Flip) int {
+		return cmp.Or(cmp.Compare(orderOf(a), orderOf(b)), cmp.Compare(b.GetCalls(), a.GetCalls()), cmp.Compare(a.GetCall().GetServer(), b.GetCall().GetServer()),
+			cmp.Compare(a.GetCall().GetMethod(), b.GetCall().GetMethod()), cmp.Compare(a.GetCall().GetName(), b.GetCall().GetName()), cmp.Compare(flipKey(a), flipKey(b)))
+	})
+	for _, f := range all {
+		if f.GetKind() == policyv1.FlipKind_FLIP_KIND_OPENS {
+			d.out.Opened++
+		}
+	}
+	d.out.Total = int64(len(all))
+	size := 0
+	for _, f := range all[:min(len(all), maxFlips)] {
+		if size += proto.Size(f); size > maxFlipBytes {
+			break
+		}
+		d.out.Flips = append(d.out.Flips, f)
+	}
+}
+
+// orderOf orders flips: deny to allow, deny to approval, approval to allow, other terms, and then calls that are closed.
+func orderOf(f *policyv1.Flip) int {
+	denied := f.GetBefore().GetEffect() == policyv1.Effect_EFFECT_DENY
+	allowed := f.GetAfter().GetEffect() == policyv1.Effect_EFFECT_ALLOW
+	switch {
+	case f.GetKind() != policyv1.FlipKind_FLIP_KIND_OPENS:
+		return int(f.GetKind()) + 10
+	case denied && allowed:
+		return 0
+	case denied:
+		return 1
+	}
+	return 2
+}
+
+var conditionResults = map[condition.Result]policyv1.ConditionResult{
+	condition.True:   policyv1.ConditionResult_CONDITION_RESULT_TRUE,
+	condition.False:  policyv1.ConditionResult_CONDITION_RESULT_FALSE,
+	condition.Failed: policyv1.ConditionResult_CONDITION_RESULT_FAILED,
+}

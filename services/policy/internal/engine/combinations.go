@@ -1,0 +1,69 @@
+package engine
+
+// maxTried is the maximum number of combinations that [evaluations.combine] tries if there are too many conditions for
+// all combinations.
+const maxTried = 400
+
+// combine calls try for combinations of the results of the conditions whose results are unknown: true, false, or a
+// failed evaluation. try makes decisions, which may evaluate further conditions. If there are at most most such
+// conditions, combine tries every combination and returns true. Otherwise it returns false, and tries at most [maxTried]
+// combinations, in which at most two conditions differ from the others: each rule then decides in at least one of them,
+// unless it needs the results of three conditions.
+func (e *evaluations) combine(most uint, try func()) (complete bool) {
+	for n := uint(0); n < powerOf3(e.open, most); n++ {
+		e.assume(n)
+		try()
+		if e.open > most {
+			e.combineSome(try)
+			return false
+		}
+	}
+	return true
+}
+
+// combineSome tries combinations in which all conditions are false, or all are true, except for up to two of them.
+func (e *evaluations) combineSome(try func()) {
+	left := maxTried
+	with := func(assumed, failing uint) {
+		if left > 0 {
+			left--
+			e.assumed, e.failing = assumed, failing
+			try()
+		}
+	}
+	for _, all := range []uint{0, ^uint(0)} {
+		with(all, 0)
+		for bit := uint(0); bit < e.open; bit++ {
+			with(all^1<<bit, 0)
+			with(all, 1<<bit)
+		}
+	}
+	for first := uint(0); first < e.open; first++ {
+		for second := first + 1; second < e.open; second++ {
+			with(1<<first|1<<second, 0)
+			with(^(1<<first | 1<<second), 0)
+		}
+	}
+}
+
+// assume sets the unknown results to the digits of n to the base 3: false, true, and failed.
+func (e *evaluations) assume(n uint) {
+	e.assumed, e.failing = 0, 0
+	for bit := uint(0); n > 0; bit, n = bit+1, n/3 {
+		switch n % 3 {
+		case 1:
+			e.assumed |= 1 << bit
+		case 2:
+			e.failing |= 1 << bit
+		}
+	}
+}
+
+// powerOf3 returns 3 to the power of n, but at most 3 to the power of most+1.
+func powerOf3(n, most uint) uint {
+	out := uint(1)
+	for range min(n, most+1) {
+		out *= 3
+	}
+	return out
+}

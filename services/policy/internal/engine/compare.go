@@ -1,0 +1,171 @@
+package engine
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
+)
+
+const (
+	// maxCompared is the maximum number of conditions with unknown results for which [Compare] tries all results.
+	maxCompared = 6
+	// maxChanges is the maximum number of changes that Compare returns.
+	maxChanges = 20
+)
+
+// A Change is a difference between the decisions of two sets about some calls.
+type Change struct {
+	Before, After Decision
+	// Assumptions are the results of the conditions of the rules that decided, if the results depend on the call.
+	Assumptions []Assumption
+	// InvalidArguments reports whether the change concerns only calls whose arguments do not satisfy the tool's schema.
+	InvalidArguments bool
+}
+
+// An Assumption is a result of a condition.
+type Assumption struct {
+	Condition string
+	Result    condition.Result
+}
+
+// Opens reports whether the change permits calls that were refused, or allows calls that needed an approval.
+func (c *Change) Opens() bool { return rankOf(&c.After) > rankOf(&c.Before) }
+
+// Closes reports whether the change refuses calls that were permitted, or lets allowed calls need an approval.
+func (c *Change) Closes() bool { return rankOf(&c.After) < rankOf(&c.Before) }
+
+// Compare returns the differences between the decisions of two sets about the calls that are equal to call except for
+// their arguments and the time. The sets come from [CompilePair]. A decision differs if it has another effect, or if it
+// hides the tool, or has other limits or other terms of an approval. Reasons and codes are not compared.
+//
+// Each condition of both sets has the same result in both decisions. Different conditions are taken to be independent of
+// each other, so a change may be impossible. If complete is false, there may be further changes, because too many
+// conditions are involved.
+func Compare(before, after *Set, call Call) (changes []Change, complete bool) {
+	call.listed = true
+	if refusal(&call) != "" || sameRules(before, after, &call) {
+		return nil, true
+	}
+	c := comparer{before: before, after: after}
+	call.evaluations = &evaluations{input: call.conditionInput()}
+	complete = call.evaluations.combine(maxCompared, func() {
+		for _, invalid := range []error{nil, errAssumedArguments} {
+			call.argumentsChecked, call.CheckArguments = false, func(string) error { return invalid }
+			c.compare(&call, invalid != nil)
+			if !call.argumentsChecked {
+				break
+			}
+		}
+	})
+	return c.changes, complete && !c.full
+}
+
+// comparer collects the changes of [Compare].
+type comparer struct {
+	before, after *Set
+	changes       []Change
+	// full reports whether changes were left out.
+	full bool
+}
+
+// compare compares the decisions for the assumed results of conditions.
+func (c *comparer) compare(call *Call, invalid bool) {
+	old, oldVerdict := c.before.decideObserved(call)
+	next, nextVerdict := c.after.decideObserved(call)
+	if alikeDecisions(&old, &next) {
+		return
+	}
+	change := Change{Before: old, After: next, InvalidArguments: invalid && call.argumentsChecked}
+	if slices.ContainsFunc(c.changes, func(o Change) bool { return o.covers(&change) }) {
+		return
+	}
+	if len(c.changes) == maxChanges {
+		c.full = true
+		return
+	}
+	for _, v := range []verdict{oldVerdict, nextVerdict} {
+		a, open := call.assumption(&v)
+		if open && !slices.Contains(change.Assumptions, a) {
+			change.Assumptions = append(change.Assumptions, a)
+		}
+	}
+	c.changes = append(c.changes, change)
+}
+
+// covers reports whether the change was found before for other calls: the same rules give the same results.
+func (c *Change) covers(o *Change) bool {
+	same := func(a, b *Decision) bool {
+		return a.Rule == b.Rule && (a.Observed == nil) == (b.Observed == nil) && alikeDecisions(a, b)
+	}
+	return same(&c.Before, &o.Before) && same(&c.After, &o.After)
+}
+
+// assumption returns the assumed result of the condition on which a verdict depends. It returns false if the verdict
+// depends on no condition of a single rule.
+func (c *Call) assumption(v *verdict) (Assumption, bool) {
+	r := cmp.Or(v.failedRule, v.rule)
+	if r == nil || !c.isOpen(r) {
+		return Assumption{}, false
+	}
+	result, _ := c.evaluate(r.when, v.chain)
+	return Assumption{Condition: r.condition(), Result: result}, true
+}
+
+// sameRules reports whether both sets have the same rules and defaults about a call, so that their decisions are equal.
+func sameRules(a, b *Set, call *Call) bool {
+	return a.opens(call) == b.opens(call) && alikeRules(a, b, call) && alikeRules(a.withoutObservation(), b.withoutObservation(), call)
+}
+
+func alikeRules(a, b *Set, call *Call) bool {
+	var spaceA, spaceB [16]*rule
+	same := func(x, y *rule) bool { return x.ref == y.ref && x.digest == y.digest }
+	return a.fallbacks.find(call.Server).value == b.fallbacks.find(call.Server).value &&
+		slices.EqualFunc(a.find(spaceA[:0], call), b.find(spaceB[:0], call), same)
+}
+
+// alikeDecisions reports whether two decisions do the same with a call.
+func alikeDecisions(a, b *Decision) bool {
+	if a.Effect != b.Effect || a.Hidden != b.Hidden {
+		return false
+	}
+	if a.Effect == Deny {
+		return true
+	}
+	return slices.Equal(limitKeys(a.Limits), limitKeys(b.Limits)) && alikeTerms(a.Approval, b.Approval)
+}
+
+// A limitKey describes a limit without the rule that has it.
+type limitKey struct {
+	max    int64
+	window time.Duration
+	per    string
+}
+
+func limitKeys(limits []Limit) []limitKey {
+	var out []limitKey
+	for _, l := range limits {
+		key := limitKey{max: l.Max, window: l.Window}
+		if l.Cap {
+			key.per = "cap "
+		}
+		for _, dimension := range l.Per {
+			key.per += dimension.String() + " "
+		}
+		out = append(out, key)
+	}
+	slices.SortFunc(out, func(a, b limitKey) int {
+		return cmp.Or(cmp.Compare(a.max, b.max), cmp.Compare(a.window, b.window), cmp.Compare(a.per, b.per))
+	})
+	return out
+}
+
+// alikeTerms reports whether approvals under two terms need the same people, and cover the same calls for the same time.
+func alikeTerms(a, b *ApprovalTerms) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return slices.Equal(a.Approvers, b.Approvers) && a.Quorum == b.Quorum && a.SelfConfirm == b.SelfConfirm &&
+		a.DecideWithin == b.DecideWithin && a.ExecuteWithin == b.ExecuteWithin && a.Grant == b.Grant && slices.Equal(a.Where, b.Where)
+}

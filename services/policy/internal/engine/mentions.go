@@ -1,0 +1,257 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
+	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
+)
+
+// A Mention is a name that documents mention, or an example of the names that a pattern matches.
+type Mention struct {
+	Name string
+	// Pattern is the pattern of which Name is an example. It is empty if the documents mention the name itself.
+	Pattern string
+}
+
+// AnyOther is the pattern of the example of a name that documents do not mention.
+const AnyOther = "*"
+
+// MentionedServers returns the servers that documents mention, and an example of a server that they do not mention.
+func MentionedServers(documents []Document) []Mention {
+	m := newMentions("any-other-server")
+	for i := range documents {
+		m.addPatterns(documents[i].Server)
+		for j := range documents[i].Rules {
+			m.addPatterns(documents[i].Rules[j].Match.Server...)
+		}
+	}
+	return slices.DeleteFunc(m.all, func(name Mention) bool { return !validServer(name.Name) })
+}
+
+// A MentionedCall is a call that documents mention, without arguments, a server and a subject.
+type MentionedCall struct {
+	Method, Ref string
+	Mention
+}
+
+// MentionedCalls returns the calls of a server that documents mention: calls of tools, and messages of other methods, with
+// the names of prompts and the URIs of resources. For each method, the result contains examples of names that the
+// documents do not mention.
+func MentionedCalls(documents []Document, server string) []MentionedCall {
+	tools, prompts, uris, methods := newMentions("any-other-tool"), newMentions("any-other-prompt"), newMentions("any-other:uri"), newMentions("any-other/method")
+	for _, r := range rulesAbout(documents, server) {
+		if r.Tool != "" {
+			tools.add(Mention{Name: r.Tool})
+		}
+		tools.addPatterns(r.Match.Tool...)
+		prompts.addPatterns(r.Match.Prompt...)
+		uris.addPatterns(r.Match.URI...)
+		methods.addPatterns(r.Match.Method...)
+	}
+	for _, method := range append(mcpmethod.All(), "notifications/any-other") {
+		methods.add(Mention{Name: method})
+	}
+	var out []MentionedCall
+	for _, name := range tools.all {
+		if validTool(name.Name) {
+			out = append(out, MentionedCall{Mention: name})
+		}
+	}
+	for _, method := range methods.all {
+		if !needsRule(method.Name) {
+			continue
+		}
+		if method.Name != methodComplete {
+			out = append(out, namedCalls(Call{Method: method.Name}, prompts.all, uris.all)...)
+			continue
+		}
+		for _, ref := range []string{RefPrompt, RefResource} {
+			out = append(out, namedCalls(Call{Method: method.Name, Ref: ref}, prompts.all, uris.all)...)
+		}
+	}
+	return out
+}
+
+// needsRule reports whether policy decides on messages of a method other than tools/call.
+func needsRule(method string) bool {
+	return method != MethodToolsCall && !slices.Contains(mcpmethod.WithoutRule(), method)
+}
+
+// namedCalls returns the calls of a method with each name that the method can have.
+func namedCalls(call Call, prompts, uris []Mention) []MentionedCall {
+	names := []Mention{{}}
+	switch call.nameKind() {
+	case namesPrompt:
+		names = prompts
+	case namesResource:
+		names = uris
+	case namesNone, namesUnknown:
+	}
+	out := make([]MentionedCall, len(names))
+	for i, name := range names {
+		out[i] = MentionedCall{Method: call.Method, Ref: call.Ref, Mention: name}
+	}
+	return out
+}
+
+// rulesAbout returns the rules that can match calls of a server.
+func rulesAbout(documents []Document, server string) (out []*Rule) {
+	for i := range documents {
+		d := &documents[i]
+		if !homeOf(d).match(server) {
+			continue
+		}
+		for j := range d.Rules {
+			if compilePatterns(d.Rules[j].Match.Server).match(server) {
+				out = append(out, &d.Rules[j])
+			}
+		}
+	}
+	return out
+}
+
+// MentionedCallers returns callers that the rules of documents match, and callers with the strings that conditions about
+// the caller contain, at most limit. Before them it returns an example of the callers that no document mentions. If there
+// are more callers, complete is false.
+func MentionedCallers(documents []Document, limit int) (out []Subject, complete bool) {
+	seen := make(map[string]bool)
+	complete = true
+	add := func(s Subject) {
+		if key := fmt.Sprintf("%q", []any{s.Caller, s.Chain}); !seen[key] {
+			seen[key] = true
+			if complete = len(out) <= limit; complete {
+				out = append(out, s)
+			}
+		}
+	}
+	add(Subject{Caller: anyCaller()})
+	for i := range documents {
+		for j := range documents[i].Rules {
+			for _, s := range callersOf(&documents[i].Rules[j]) {
+				add(s)
+			}
+		}
+	}
+	return out, complete
+}
+
+func anyCaller() Principal {
+	return Principal{Tenant: "default", Name: "any-other-caller", Agent: "any-other-agent"}
+}
+
+// callersOf returns callers that a rule distinguishes from others.
+func callersOf(r *Rule) (out []Subject) {
+	m := &r.Match
+	for i := range max(len(m.Agent), len(m.Principal), len(m.Groups), len(m.Tenant)) {
+		p := anyCaller()
+		set := func(value *string, patterns []string) {
+			if len(patterns) > 0 {
+				*value = exampleOf(patterns[min(i, len(patterns)-1)]).Name
+			}
+		}
+		set(&p.Agent, m.Agent)
+		set(&p.Name, m.Principal)
+		set(&p.Tenant, m.Tenant)
+		if len(m.Groups) > 0 {
+			p.Groups = []string{exampleOf(m.Groups[min(i, len(m.Groups)-1)]).Name}
+		}
+		out = append(out, Subject{Caller: p})
+	}
+	c, err := condition.Compile(r.When)
+	if err != nil || c.Variables()&condition.VariableCaller == 0 {
+		return out
+	}
+	for _, text := range c.Literals() {
+		if text == "" {
+			continue
+		}
+		subject, agent, group, tenant := anyCaller(), anyCaller(), anyCaller(), anyCaller()
+		subject.Name, agent.Agent, group.Groups, tenant.Tenant = text, text, []string{text}, text
+		for _, p := range []Principal{subject, agent, group, tenant} {
+			out = append(out, Subject{Caller: p})
+			if strings.Contains(r.When, "caller.chain") {
+				out = append(out, Subject{Caller: anyCaller(), Chain: []Principal{p}})
+			}
+		}
+	}
+	return out
+}
+
+// mentions collects names without duplicates.
+type mentions struct {
+	all  []Mention
+	seen map[string]bool
+}
+
+// newMentions returns mentions with an example of the names that documents do not mention. other may be empty.
+func newMentions(other string) *mentions {
+	m := &mentions{seen: make(map[string]bool)}
+	if other != "" {
+		m.add(Mention{Name: other, Pattern: AnyOther})
+	}
+	return m
+}
+
+func (m *mentions) add(name Mention) {
+	if !m.seen[name.Name] {
+		m.seen[name.Name] = true
+		m.all = append(m.all, name)
+	}
+}
+
+func (m *mentions) addPatterns(patterns ...string) {
+	for _, pattern := range patterns {
+		if name := exampleOf(pattern); name.Name != "" {
+			m.add(name)
+		}
+	}
+}
+
+// exampleOf returns a name that a valid pattern matches.
+func exampleOf(pattern string) Mention {
+	g, _, _ := compileGlob(pattern)
+	if g.exact {
+		return Mention{Name: g.prefix}
+	}
+	var name strings.Builder
+	name.WriteString(g.prefix)
+	for _, r := range g.rest {
+		switch r {
+		case anyRun:
+			name.WriteString("any")
+		case anyOne:
+			name.WriteString("x")
+		default:
+			name.WriteRune(r)
+		}
+	}
+	return Mention{Name: name.String(), Pattern: pattern}
+}
+
+// PossibleClasses returns the facts about a callable tool that is not in the catalog: without a class, and, if the
+// documents distinguish tools by their class, with each category and risk, and with each tag that the documents mention.
+func PossibleClasses(documents []Document, server string) []Facts {
+	out := []Facts{{Status: Callable}}
+	distinguished := slices.ContainsFunc(documents, func(d Document) bool { return d.Default == DefaultByRisk })
+	tags := newMentions("")
+	for _, r := range rulesAbout(documents, server) {
+		c, err := condition.Compile(r.When)
+		distinguished = distinguished || r.Match.hasProperties() || err == nil && c.Variables()&condition.VariableTool != 0
+		tags.addPatterns(r.Match.Tags...)
+	}
+	if !distinguished {
+		return out
+	}
+	for _, category := range Categories() {
+		for _, risk := range Risks() {
+			out = append(out, Facts{Status: Callable, Category: category, Risk: risk, Sure: true})
+		}
+	}
+	for _, tag := range tags.all {
+		out = append(out, Facts{Status: Callable, Category: "write", Risk: "medium", Tags: []string{tag.Name}, Sure: true})
+	}
+	return out
+}

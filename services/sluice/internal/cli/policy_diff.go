@@ -1,0 +1,440 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/policy"
+)
+
+const (
+	// maxDiffRows is the maximum number of rows that are printed as a table, so that they fit a screen.
+	maxDiffRows = 20
+	// maxRecordedCalls is the maximum number of different recorded calls in a request.
+	maxRecordedCalls = 2000
+)
+
+type diffFlags struct {
+	live  bool
+	since string
+}
+
+func (t *tool) policyDiff() *cobra.Command {
+	var f diffFlags
+	c := &cobra.Command{
+		Use:   "diff [OLD] NEW",
+		Short: "Show which calls get another result by a change of policy documents",
+		Long: `Compare two versions of all policy documents of a mesh, and show the calls that get another
+result: first the calls that were refused and are allowed. OLD and NEW are files or folders;
+without OLD, NEW is compared with the active documents of the running mesh. A rule that is only
+observed does not refuse, so its calls are shown as 'deny -> allow (observed)'.
+
+The command compares the calls of each tool that a server lists, and of each name in the
+documents, by the callers that tokens or documents name, and by any other caller. Arguments are
+not known: the column IF shows the conditions on which a change depends. With OLD, the command
+sends nothing over the network, and reads tools, servers and tokens from --config and the data
+folder, or, without --config, only from the documents. With --live, the running mesh compares.
+With --since, it also compares the calls in the gateway's journal, which contains no arguments
+and no groups: the groups are those of the configured tokens.
+
+The command exits with 0 if no change opens anything, with 1 if a call that was refused is
+allowed or can be approved, or a call that needed an approval is allowed, and with 2 if the
+comparison fails or is incomplete.`,
+		Example: "  " + t.self + " policy diff policies/ draft/\n" +
+			"  " + t.self + " policy diff draft/ --since 24h",
+		Args: args(cobra.RangeArgs(1, 2)),
+		RunE: func(c *cobra.Command, given []string) error {
+			err := t.runDiff(c.Context(), given, &f)
+			if err != nil && !errors.Is(err, errSilent) {
+				return exitError{err, 2}
+			}
+			return err
+		},
+	}
+	c.Flags().BoolVar(&f.live, "live", false, "let the running mesh compare the documents")
+	c.Flags().StringVar(&f.since, "since", "", "also compare the calls in the journal since this time: RFC 3339, or how long ago (15m, 2h, 7d)")
+	_ = c.RegisterFlagCompletionFunc("since", cobra.NoFileCompletions)
+	return c
+}
+
+func (t *tool) runDiff(ctx context.Context, given []string, flags *diffFlags) error {
+	req := new(policyv1.DiffRevisionsRequest)
+	var err error
+	if req.Documents, err = policy.ReadDocuments(given[len(given)-1:]); err != nil {
+		return err
+	}
+	if len(given) == 2 {
+		if req.OldDocuments, err = policy.ReadDocuments(given[:1]); err != nil {
+			return err
+		}
+	}
+	var resp *policyv1.DiffRevisionsResponse
+	if len(given) == 2 && !flags.live && flags.since == "" {
+		resp, err = t.diffOffline(ctx, req)
+	} else {
+		resp, err = t.diffLive(ctx, req, flags.since)
+	}
+	if err != nil {
+		return err
+	}
+	return t.printPolicyDiff(resp, flags.since != "")
+}
+
+func (t *tool) diffOffline(ctx context.Context, req *policyv1.DiffRevisionsRequest) (*policyv1.DiffRevisionsResponse, error) {
+	var f *config.File
+	if t.config != "" {
+		var err error
+		if f, err = t.load(); err != nil {
+			return nil, err
+		}
+	}
+	return policy.Diff(ctx, f, app.Env, req.GetOldDocuments(), req.GetDocuments()), nil
+}
+
+// diffLive lets the running mesh compare documents. If since is not empty, it adds the recorded calls since then.
+func (t *tool) diffLive(ctx context.Context, req *policyv1.DiffRevisionsRequest, since string) (*policyv1.DiffRevisionsResponse, error) {
+	if since != "" {
+		filter := &gatewayv1.DecisionFilter{WithoutProtocol: true, Kinds: []gatewayv1.RecordKind{gatewayv1.RecordKind_RECORD_KIND_INTENT, gatewayv1.RecordKind_RECORD_KIND_REFUSAL}}
+		if err := setTimes(filter, since, "", time.Now()); err != nil {
+			return nil, err
+		}
+		client, done, err := t.gatewayClient()
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+		if req.Recorded, err = t.readRecordedCalls(ctx, client, filter); err != nil {
+			return nil, err
+		}
+	}
+	f, err := t.load()
+	if err != nil {
+		return nil, err
+	}
+	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close() //nolint:errcheck // only the answer matters
+	ctx, cancel := requestContext(ctx)
+	defer cancel()
+	resp, err := policyv1.NewPolicyServiceClient(conn).DiffRevisions(ctx, req)
+	if err != nil {
+		return nil, t.explainError(err)
+	}
+	return resp, nil
+}
+
+// readRecordedCalls reads the calls in the journal. Calls of the same tool by the same caller become one.
+func (t *tool) readRecordedCalls(ctx context.Context, client gatewayv1.GatewayServiceClient, filter *gatewayv1.DecisionFilter) ([]*policyv1.RecordedCall, error) {
+	req := &gatewayv1.ListDecisionsRequest{Filter: filter, PageSize: maxPage}
+	var out []*policyv1.RecordedCall
+	known, left := make(map[string]*policyv1.RecordedCall), 0
+	for {
+		resp, err := listDecisionsPage(ctx, client, req)
+		if err != nil {
+			return nil, t.explainError(err)
+		}
+		for _, r := range resp.GetRecords() {
+			call := recordedCall(r)
+			if call == nil {
+				continue
+			}
+			key := call.GetCall().String() + call.GetSubject().String()
+			switch same := known[key]; {
+			case same != nil:
+				same.Count++
+			case len(out) == maxRecordedCalls:
+				left++
+			default:
+				known[key], out = call, append(out, call)
+			}
+		}
+		if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
+			break
+		}
+	}
+	if left > 0 {
+		return nil, fmt.Errorf("the journal has more than %d different calls in this time: set a shorter time with --since", maxRecordedCalls)
+	}
+	return out, nil
+}
+
+// recordedCall returns the call of a record, or nil if policy does not decide about it.
+func recordedCall(r *gatewayv1.Record) *policyv1.RecordedCall {
+	who := r.GetPrincipal()
+	if r.GetServer() == "" || r.GetMethod() == "" || who.GetSubject() == "" {
+		return nil
+	}
+	subject := recordedPrincipal(who)
+	for _, p := range who.GetChain() {
+		subject.Chain = append(subject.Chain, recordedPrincipal(p))
+	}
+	return &policyv1.RecordedCall{
+		Call:    &policyv1.Call{Server: r.GetServer(), Method: r.GetMethod(), Name: r.GetTool(), DefinitionDigest: r.GetDefinitionDigest()},
+		Subject: subject, Count: 1, DecisionId: r.GetDecisionId(),
+	}
+}
+
+// recordedPrincipal returns the parts of a recorded principal that identify its calls. Policy does not read the role.
+func recordedPrincipal(p *identityv1.Principal) *identityv1.Principal {
+	return &identityv1.Principal{Tenant: p.GetTenant(), Subject: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
+}
+
+// printPolicyDiff prints a comparison. It returns an error if a change opens something, or if not everything was compared.
+func (t *tool) printPolicyDiff(resp *policyv1.DiffRevisionsResponse, recorded bool) error {
+	if t.json() {
+		raw, err := protojson.Marshal(resp)
+		if err != nil {
+			return fmt.Errorf("print the answer: %w", err)
+		}
+		if err := t.printJSON(jsontext.Value(raw)); err != nil {
+			return err
+		}
+	} else if len(resp.GetFindings()) == 0 {
+		if err := t.printFlips(resp, recorded); err != nil {
+			return err
+		}
+	}
+	switch {
+	case len(resp.GetFindings()) > 0:
+		return notLoading(resp.GetFindings())
+	case resp.GetOpened() > 0:
+		return errSilent
+	case resp.GetEndedEarly():
+		return errors.New("the comparison is incomplete: there are too many calls or callers, or it took too long; compare the documents of fewer servers")
+	case resp.GetUncertain() > 0:
+		return fmt.Errorf("the comparison is incomplete: %s depend on too many conditions that differ; compare smaller changes", countOfCalls(resp.GetUncertain()))
+	}
+	return nil
+}
+
+// notLoading returns an error with the findings because of which documents do not load.
+func notLoading(found []*policyv1.Finding) error {
+	lines := make([]string, len(found))
+	for i, f := range found {
+		lines[i] = findingPosition(f) + findingText(f)
+	}
+	return errors.New("the documents do not load:\n" + strings.Join(lines, "\n"))
+}
+
+// A diffRow is a row of the table: calls with the same change.
+type diffRow struct {
+	kind          policyv1.FlipKind
+	what          []string
+	calls         int64
+	result, by    string
+	who, ifs, key string
+}
+
+func (t *tool) printFlips(resp *policyv1.DiffRevisionsResponse, recorded bool) error {
+	t.printf("%s", diffHeadline(resp))
+	if resp.GetTotal() == 0 {
+		return nil
+	}
+	fmt.Fprintln(t.out)
+	rows := diffRows(resp.GetFlips())
+	head := []string{"RESULT", "WHAT", "WHO", "IF", "RULE"}
+	if recorded {
+		head = append([]string{"CALLS"}, head...)
+	}
+	var table [][]string
+	for _, r := range rows[:min(len(rows), maxDiffRows)] {
+		cells := []string{r.result, firstOf(r.what, 3), r.who, orDash(r.ifs), r.by}
+		if recorded {
+			cells = append([]string{fmt.Sprint(r.calls)}, cells...)
+		}
+		table = append(table, cells)
+	}
+	if err := t.table(head, table); err != nil {
+		return err
+	}
+	if rest := len(rows) - len(table); rest > 0 {
+		t.printf("not shown: %d more rows; -o json prints all changes", rest)
+	}
+	if recorded {
+		t.printf("The journal contains no arguments: if a row has a condition, only some of its calls have the new result.")
+	}
+	return nil
+}
+
+func diffHeadline(resp *policyv1.DiffRevisionsResponse) string {
+	compared := "Compared " + countOfCalls(resp.GetCompared())
+	counts := make(map[policyv1.FlipKind]int64)
+	for _, f := range resp.GetFlips() {
+		counts[f.GetKind()]++
+	}
+	switch {
+	case resp.GetTotal() == 0:
+		return compared + ": no call gets another result."
+	case resp.GetTotal() > int64(len(resp.GetFlips())):
+		return fmt.Sprintf("%s, changes: %d, of which %d open something.", compared, resp.GetTotal(), resp.GetOpened())
+	}
+	return fmt.Sprintf("%s, changes: %d (%d open something, %d close something, %d change limits or other terms).", compared,
+		resp.GetTotal(), resp.GetOpened(), counts[policyv1.FlipKind_FLIP_KIND_CLOSES], counts[policyv1.FlipKind_FLIP_KIND_TERMS])
+}
+
+// diffRows returns one row for each change, in the order of the flips. Calls with the same change share a row.
+func diffRows(flips []*policyv1.Flip) (rows []*diffRow) {
+	for _, f := range flips {
+		row := &diffRow{kind: f.GetKind(), what: []string{flipTarget(f)}, calls: f.GetCalls(), result: flipResult(f), by: flipRules(f), who: flipCallers(f), ifs: flipConditions(f)}
+		row.key = strings.Join([]string{row.result, row.by, row.who, row.ifs}, "\x00")
+		at := slices.IndexFunc(rows, func(o *diffRow) bool { return o.key == row.key })
+		if at < 0 {
+			rows = append(rows, row)
+			continue
+		}
+		rows[at].calls += row.calls
+		if !slices.Contains(rows[at].what, row.what[0]) {
+			rows[at].what = append(rows[at].what, row.what[0])
+		}
+	}
+	return rows
+}
+
+func firstOf(names []string, most int) string {
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+// flipTarget describes what is called. An example of a pattern is described by the pattern.
+func flipTarget(f *policyv1.Flip) string {
+	server, name := f.GetCall().GetServer(), f.GetCall().GetName()
+	if f.GetServerPattern() != "" {
+		server = f.GetServerPattern()
+	}
+	if f.GetPattern() != "" {
+		name = f.GetPattern()
+	}
+	if class := f.GetBefore().GetToolClass(); class != nil && f.GetPattern() != "" {
+		name += fmt.Sprintf(" (%s, %s)", strings.ToLower(strings.TrimPrefix(class.GetCategory().String(), "CATEGORY_")), strings.ToLower(strings.TrimPrefix(class.GetRisk().String(), "RISK_")))
+	}
+	return callTarget(server, f.GetCall().GetMethod(), name)
+}
+
+func flipResult(f *policyv1.Flip) string {
+	before, after := flipEffect(f.GetBefore()), flipEffect(f.GetAfter())
+	if before == after {
+		return before + ": " + termsOf(f.GetBefore()) + " -> " + termsOf(f.GetAfter())
+	}
+	return before + " -> " + after
+}
+
+// flipEffect returns the name of the effect of a decision. An effect that only applies because something is observed is
+// marked.
+func flipEffect(d *policyv1.Decision) string {
+	name := effectName(d.GetEffect())
+	if d.GetHidden() {
+		name = "hide"
+	}
+	if would := d.GetObserved(); would != nil && would.GetEffect() != d.GetEffect() {
+		name += " (observed)"
+	}
+	return name
+}
+
+// termsOf describes the limits and the terms of the approval.
+func termsOf(d *policyv1.Decision) string {
+	var parts []string
+	for _, l := range d.GetLimits() {
+		if !l.GetCap() {
+			parts = append(parts, fmt.Sprintf("%s in %s per %s", l.GetLimit().GetMax(), l.GetLimit().GetWindow().AsDuration(), strings.Join(l.GetPer(), "+")))
+		}
+	}
+	if d.GetApproval() != nil {
+		parts = append(parts, termsText(d.GetApproval()))
+	}
+	if len(parts) == 0 {
+		return "no limit"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// flipRules returns the rules that make the old and the new decision.
+func flipRules(f *policyv1.Flip) string {
+	before, after := ruleOrDefault(f.GetBefore()), ruleOrDefault(f.GetAfter())
+	if before == after {
+		return after
+	}
+	return before + " -> " + after
+}
+
+func ruleOrDefault(d *policyv1.Decision) string {
+	if d.GetRule() == nil {
+		return "default"
+	}
+	return ruleName(d.GetRule())
+}
+
+// flipCallers describes the callers: any caller, or the names of a few.
+func flipCallers(f *policyv1.Flip) string {
+	if f.GetAnyCaller() {
+		return "any caller"
+	}
+	var names []string
+	for _, p := range append([]*identityv1.Principal{f.GetSubject()}, f.GetFurtherSubjects()...) {
+		names = append(names, callerText(p))
+	}
+	const most = 2
+	text := strings.Join(names[:min(len(names), most)], "; ")
+	if rest := f.GetSubjects() - most; rest > 0 {
+		text += fmt.Sprintf(" and %d more", rest)
+	}
+	return text
+}
+
+// callerText describes a caller without the parts that only stand for any other value.
+func callerText(p *identityv1.Principal) string {
+	var parts []string
+	if p.GetSubject() != "any-other-caller" {
+		parts = append(parts, p.GetSubject())
+	}
+	if p.GetAgent() != "" && p.GetAgent() != "any-other-agent" {
+		parts = append(parts, "agent "+p.GetAgent())
+	}
+	if len(p.GetGroups()) > 0 {
+		parts = append(parts, "groups "+strings.Join(p.GetGroups(), ", "))
+	}
+	if p.GetTenant() != "default" {
+		parts = append(parts, "tenant "+p.GetTenant())
+	}
+	if len(p.GetChain()) > 0 {
+		parts = append(parts, "for "+callerText(p.GetChain()[0]))
+	}
+	return orDash(strings.Join(parts, ", "))
+}
+
+// flipConditions describes on which conditions the change depends.
+func flipConditions(f *policyv1.Flip) string {
+	var parts []string
+	for _, c := range f.GetConditions() {
+		switch c.GetResult() {
+		case policyv1.ConditionResult_CONDITION_RESULT_TRUE:
+			parts = append(parts, c.GetCondition())
+		case policyv1.ConditionResult_CONDITION_RESULT_FALSE:
+			parts = append(parts, "not "+c.GetCondition())
+		case policyv1.ConditionResult_CONDITION_RESULT_FAILED, policyv1.ConditionResult_CONDITION_RESULT_UNSPECIFIED:
+			parts = append(parts, c.GetCondition()+" can't be evaluated")
+		}
+	}
+	if f.GetInvalidArguments() {
+		parts = append(parts, "the arguments do not fit the schema")
+	}
+	return strings.Join(parts, "; ")
+}
