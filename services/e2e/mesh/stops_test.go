@@ -36,7 +36,8 @@ type stopTest struct {
 	proxy *network.Proxy
 	// policies are the policy services. There are two if they store stops in PostgreSQL. The second gateway uses the
 	// last one.
-	policies []policyv1.PolicyServiceClient
+	policies []*stack.Distributed
+	operator stopOperator
 	targets  []*stopTarget
 	// callers are the goroutines that call tools, and workers those that stop and resume targets.
 	callers, workers sync.WaitGroup
@@ -54,6 +55,9 @@ type stopTest struct {
 
 // A stopFault is a fault of the second gateway.
 type stopFault struct{ began, ended time.Time }
+
+// A stopOperator is a connection of an operator to each policy service.
+type stopOperator []policyv1.PolicyServiceClient
 
 // A stopPeriod is one stop of the calls of targets: when it was requested and acknowledged, and when its end was
 // requested.
@@ -79,19 +83,32 @@ func newStopTest(t *testing.T) *stopTest {
 		opts.Extra += fmt.Sprintf("\nstores: {policy: %q}", sqlstoretest.Start(t).Database(t))
 	}
 	first := stack.StartDistributed(t, opts)
-	policies := []*stack.Distributed{first}
+	c.policies = []*stack.Distributed{first}
 	if postgres {
-		policies = append(policies, first.StartReplica(t, policyRole, nil))
+		c.policies = append(c.policies, first.StartReplica(t, policyRole, nil))
 	}
-	for _, p := range policies {
-		c.policies = append(c.policies, policyv1.NewPolicyServiceClient(p.DialWithToken(t, policyRole, stack.OperatorToken)))
-	}
-	c.proxy = network.Start(t, policies[len(policies)-1].Addr(policyRole))
+	c.connectOperators()
+	c.proxy = network.Start(t, c.policies[len(c.policies)-1].Addr(policyRole))
 	c.gateways = [2]*stack.Distributed{first, first.StartReplica(t, gatewayRole, map[authv1.Role]string{policyRole: c.proxy.Addr})}
 	for _, g := range c.gateways {
 		g.AwaitReady(t)
 	}
 	return c
+}
+
+// connectOperators connects an operator for each target and one for all targets. A policy service processes few requests
+// of an operator at a time, and a stop is one until it is acknowledged.
+func (c *stopTest) connectOperators() {
+	connect := func(token string) (operator stopOperator) {
+		for _, p := range c.policies {
+			operator = append(operator, policyv1.NewPolicyServiceClient(p.DialWithToken(c.t, policyRole, token)))
+		}
+		return operator
+	}
+	c.operator = connect(stack.OperatorToken)
+	for _, target := range c.targets {
+		target.operator = connect(target.operatorToken())
+	}
 }
 
 // Agents and servers are stopped and resumed independently of each other, under 1,000 calls per second at two gateways.
@@ -117,7 +134,7 @@ func TestStops_NoCallBeginsAfterTheAcknowledgement(t *testing.T) {
 			c.stopTargets(stops - 1)
 		}
 		if stops > 0 && !t.Failed() {
-			if err := c.stopOnce(c.targets, wide[leg%len(wide)], wideReason); err != nil {
+			if err := c.stopOnce(c.operator, c.targets, wide[leg%len(wide)], wideReason); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -169,7 +186,7 @@ func (c *stopTest) startStops(number int) chan struct{} {
 	for _, target := range c.targets {
 		c.workers.Go(func() {
 			for taken.Add(1) <= int64(number) {
-				if err := c.stopOnce([]*stopTarget{target}, target.selector, target.reason()); err != nil {
+				if err := c.stopOnce(target.operator, []*stopTarget{target}, target.selector, target.reason()); err != nil {
 					c.t.Errorf("%s: %v", target.name, err)
 					return
 				}
@@ -186,12 +203,12 @@ func (c *stopTest) startStops(number int) chan struct{} {
 
 // stopOnce stops the calls of targets and resumes them at another policy service if there are two. It waits until both
 // gateways refuse calls of each target, and until calls pass again.
-func (c *stopTest) stopOnce(targets []*stopTarget, selector *policyv1.StopSelector, reason string) error {
+func (c *stopTest) stopOnce(operator stopOperator, targets []*stopTarget, selector *policyv1.StopSelector, reason string) error {
 	ctx, cancel := context.WithTimeout(c.t.Context(), stopTimeLimit)
 	defer cancel()
 	n := int(c.requested.Add(1))
 	p := stopPeriod{targets: targets, requested: time.Now()}
-	if _, err := c.policies[n%len(c.policies)].StopCalls(ctx, &policyv1.StopCallsRequest{Selector: selector, Reason: reason}); err != nil {
+	if _, err := operator[n%len(operator)].StopCalls(ctx, &policyv1.StopCallsRequest{Selector: selector, Reason: reason}); err != nil {
 		return fmt.Errorf("stop: %w", err)
 	}
 	p.acknowledged = time.Now()
@@ -202,7 +219,7 @@ func (c *stopTest) stopOnce(targets []*stopTarget, selector *policyv1.StopSelect
 		return err
 	}
 	p.resumed = time.Now()
-	resumed, err := c.policies[(n+1)%len(c.policies)].ResumeCalls(ctx, &policyv1.ResumeCallsRequest{Selector: selector})
+	resumed, err := operator[(n+1)%len(operator)].ResumeCalls(ctx, &policyv1.ResumeCallsRequest{Selector: selector})
 	if err != nil {
 		return fmt.Errorf("resume: %w", err)
 	}
