@@ -13,6 +13,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 const (
@@ -91,6 +92,18 @@ func (c *stopTest) startTargetServer(name string, targets []*stopTarget) string 
 	return fmt.Sprintf("  %s: {http: {url: %q}}\n", name, up.URL)
 }
 
+// awaitTools waits until each gateway permits calls to the tools of all targets. With two policy services, the first
+// calls may be refused because one of the services does not know the tools yet.
+func (c *stopTest) awaitTools() {
+	c.t.Helper()
+	for _, g := range c.gateways {
+		for _, target := range c.targets {
+			client := stack.Connect(c.t, g.MCP(target.server), target.token)
+			eventually.Holds(c.t, "a call of "+target.name+" passes", func() bool { return client.Call(target.name, `{}`).Text(c.t) == "ran" })
+		}
+	}
+}
+
 // startCallers starts one caller for each target at each gateway. They call until ctx ends.
 func (c *stopTest) startCallers(ctx context.Context) {
 	begin, interval := time.Now(), time.Second/stopCallsPerSecond
@@ -127,13 +140,14 @@ func (c *stopTest) callTarget(ctx context.Context, target *stopTarget, gateway i
 			results.other.Add(1)
 			continue
 		}
-		c.countResult(target, results, resp.Body)
+		c.countResult(target, gateway, resp.Body)
 	}
 }
 
 // countResult counts the response to a call of a target. The reason of a refusal must be that of the target's stop or of
 // a stop of all targets.
-func (c *stopTest) countResult(target *stopTarget, results *stopResults, body []byte) {
+func (c *stopTest) countResult(target *stopTarget, gateway int, body []byte) {
+	results := &target.results[gateway]
 	stopped := func(reason string) bool { return bytes.Contains(body, []byte("Stopped by an operator: "+reason+".")) }
 	switch {
 	case bytes.Contains(body, []byte(`"text":"ran"`)):
@@ -143,8 +157,9 @@ func (c *stopTest) countResult(target *stopTarget, results *stopResults, body []
 	case bytes.Contains(body, []byte(`"code":"policy_unavailable"`)):
 		results.unavailable.Add(1)
 	default:
-		text := target.name + ": " + string(body)
-		c.wrong.Store(&text)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.wrong = append(c.wrong, fmt.Sprintf("%v after the start, for %s at gateway %d: %s", time.Since(c.began).Round(time.Millisecond), target.name, gateway+1, body))
 	}
 }
 

@@ -41,16 +41,17 @@ type stopTest struct {
 	targets  []*stopTarget
 	// callers are the goroutines that call tools, and workers those that stop and resume targets.
 	callers, workers sync.WaitGroup
-	wrong            atomic.Pointer[string]
 	// requested counts the stops that were requested. It selects the policy service of a stop.
 	requested atomic.Int64
 	// faulty reports whether the second gateway is cut off or suspended.
 	faulty atomic.Bool
 	faults []stopFault
+	began  time.Time // the start of the callers
 
 	mu           sync.Mutex
 	acknowledged []time.Time // the times at which the acknowledged stops were requested
 	periods      []stopPeriod
+	wrong        []string // responses that are not expected
 }
 
 // A stopFault is a fault of the second gateway.
@@ -93,6 +94,7 @@ func newStopTest(t *testing.T) *stopTest {
 	for _, g := range c.gateways {
 		g.AwaitReady(t)
 	}
+	c.awaitTools()
 	return c
 }
 
@@ -121,7 +123,7 @@ func TestStops_NoCallBeginsAfterTheAcknowledgement(t *testing.T) {
 	c := newStopTest(t)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	began := time.Now()
+	c.began = time.Now()
 	c.startCallers(ctx)
 	if err := c.awaitResults(ctx, c.targets, "calls run", (*stopResults).countRan); err != nil {
 		t.Fatal(err)
@@ -141,10 +143,10 @@ func TestStops_NoCallBeginsAfterTheAcknowledgement(t *testing.T) {
 	}
 	stop()
 	c.callers.Wait()
-	if wrong := c.wrong.Load(); wrong != nil {
-		t.Errorf("a response is %s", *wrong)
+	if len(c.wrong) > 0 {
+		t.Errorf("%d responses are wrong, the first one %s", len(c.wrong), c.wrong[0])
 	}
-	c.report(number, time.Since(began))
+	c.report(number, time.Since(c.began))
 }
 
 // stopsWanted returns the number of stops.
