@@ -26,7 +26,7 @@ const (
 )
 
 // A stopTarget is an agent or a server, and a tool that only the target's calls use. A stop of another target does not
-// cover these calls: agents call a server that is not a target, and servers are called by an agent that is not a target.
+// cover these calls: agents call a server that is not a target, and an agent that is not a target calls servers.
 type stopTarget struct {
 	// name is the name of the target and of its tool.
 	name          string
