@@ -98,7 +98,8 @@ func (c *stopTest) check() (times stopTimes) {
 	return times
 }
 
-// lastArrival returns the time of the last call that the server received between two times, and whether it received one.
+// lastArrival returns the time of the last call that the server received between two times, and whether it received
+// one.
 func (s *stopTarget) lastArrival(from, to time.Time) (at time.Time, ok bool) {
 	i, _ := slices.BinarySearchFunc(s.arrivals, to, time.Time.Compare)
 	if i == 0 || s.arrivals[i-1].Before(from) {
@@ -107,8 +108,8 @@ func (s *stopTarget) lastArrival(from, to time.Time) (at time.Time, ok bool) {
 	return s.arrivals[i-1], true
 }
 
-// nextArrival returns the time of the next call that the server received. There is always one, because each resume waits
-// for calls that pass.
+// nextArrival returns the time of the next call that the server received. There is always one, because each resume
+// waits for calls that pass.
 func (s *stopTarget) nextArrival(from time.Time) time.Time {
 	i, _ := slices.BinarySearchFunc(s.arrivals, from, time.Time.Compare)
 	return s.arrivals[i]

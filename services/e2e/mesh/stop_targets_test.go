@@ -45,8 +45,8 @@ func (s *stopTarget) operatorToken() string {
 	return "token-of-operator-of-" + s.name + "-Q1w2E3r4T5y6"
 }
 
-// stopResults counts the results of a target's calls at one gateway. other counts failed requests, for example while the
-// gateway can't check the token.
+// stopResults counts the results of a target's calls at one gateway. other counts failed requests, for example while
+// the gateway can't check the token.
 type stopResults struct{ ran, stopped, unavailable, other atomic.Int64 }
 
 func (r *stopResults) countRan() int64     { return r.ran.Load() }
@@ -144,8 +144,8 @@ func (c *stopTest) callTarget(ctx context.Context, target *stopTarget, gateway i
 	}
 }
 
-// countResult counts the response to a call of a target. The reason of a refusal must be that of the target's stop or of
-// a stop of all targets.
+// countResult counts the response to a call of a target. The reason of a refusal must be that of the target's stop or
+// of a stop of all targets.
 func (c *stopTest) countResult(target *stopTarget, gateway int, body []byte) {
 	results := &target.results[gateway]
 	stopped := func(reason string) bool { return bytes.Contains(body, []byte("Stopped by an operator: "+reason+".")) }

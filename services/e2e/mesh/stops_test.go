@@ -98,8 +98,8 @@ func newStopTest(t *testing.T) *stopTest {
 	return c
 }
 
-// connectOperators connects an operator for each target and one for all targets. A policy service processes few requests
-// of an operator at a time, and a stop is one until it is acknowledged.
+// connectOperators connects an operator for each target and one for all targets. A policy service processes few
+// requests of an operator at a time, and a stop is one until it is acknowledged.
 func (c *stopTest) connectOperators() {
 	connect := func(token string) (operator stopOperator) {
 		for _, p := range c.policies {
@@ -163,8 +163,8 @@ func stopsWanted(t *testing.T) int {
 	return number
 }
 
-// stopTargets stops and resumes targets until there were number stops. Each target has its own sequence of stops. In the
-// meantime, the second gateway has faults.
+// stopTargets stops and resumes targets until there were number stops. Each target has its own sequence of stops. In
+// the meantime, the second gateway has faults.
 func (c *stopTest) stopTargets(number int) {
 	c.t.Helper()
 	from := time.Now()
