@@ -1,12 +1,9 @@
 package mesh_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"net/http"
 	"os"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -16,211 +13,286 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/e2e/network"
-	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
 const (
-	// stopsByDefault is the number of stops if SLUICE_STOPS is not set. stopCallers is the number of concurrent callers
-	// at each gateway.
-	stopsByDefault = 6
-	stopCallers    = 6
+	// stopsByDefault is the number of stops if SLUICE_STOPS is not set.
+	stopsByDefault = 40
+	// stopsDuringFault is the number of stops for which a fault lasts: they are requested and acknowledged during the
+	// fault. stopsBetweenFaults is the number of stops from the end of a fault to the next fault.
+	stopsDuringFault, stopsBetweenFaults = 5, 20
+	// stopTimeLimit is the maximum time for a stop and its resume on a busy machine, and for the first calls.
+	stopTimeLimit = time.Minute
 )
 
-// A stopPeriod is the time of one stop: when it was requested and acknowledged, and when its end was requested.
-type stopPeriod struct{ requested, acknowledged, resumed time.Time }
-
-// stopTest is a mesh with two gateways, at which agents call a tool while an operator stops and resumes them.
+// stopTest is a mesh with two gateways, at which an operator stops and resumes the calls of several targets.
 type stopTest struct {
 	t        *testing.T
 	gateways [2]*stack.Distributed
-	// proxy is between the second gateway and the policy service.
-	proxy  *network.Proxy
-	policy policyv1.PolicyServiceClient
-	// ran and refused count the calls that the server received and the calls that were stopped. away counts the calls
-	// that a gateway refused because the policy service was unavailable.
-	ran, refused, away atomic.Int64
-	wrong              atomic.Pointer[string]
+	// proxy is between the second gateway and its policy service.
+	proxy *network.Proxy
+	// policies are the policy services. There are two if they store stops in PostgreSQL. The second gateway uses the
+	// last one.
+	policies []*stack.Distributed
+	operator stopOperator
+	targets  []*stopTarget
+	// callers are the goroutines that call tools, and workers those that stop and resume targets.
+	callers, workers sync.WaitGroup
+	// requested counts the stops that were requested. It selects the policy service of a stop.
+	requested atomic.Int64
+	// faulty reports whether the second gateway is cut off or suspended.
+	faulty atomic.Bool
+	faults []stopFault
+	began  time.Time // the start of the callers
 
-	mu       sync.Mutex
-	arrivals []time.Time
+	mu           sync.Mutex
+	acknowledged []time.Time // the times at which the acknowledged stops were requested
+	periods      []stopPeriod
+	wrong        []string // responses that are not expected
+}
+
+// A stopFault is a fault of the second gateway.
+type stopFault struct{ began, ended time.Time }
+
+// A stopOperator is a connection of an operator to each policy service.
+type stopOperator []policyv1.PolicyServiceClient
+
+// A stopPeriod is one stop of the calls of targets: when it was requested and acknowledged, and when its end was
+// requested.
+type stopPeriod struct {
+	targets                          []*stopTarget
+	requested, acknowledged, resumed time.Time
 }
 
 func newStopTest(t *testing.T) *stopTest {
 	t.Helper()
 	c := &stopTest{t: t}
-	up := rawmcp.Start(t, `[{"name":"say"}]`)
-	up.SetAnswer("say", func(w http.ResponseWriter, r *http.Request, id string) {
-		at := time.Now()
-		c.mu.Lock()
-		c.arrivals = append(c.arrivals, at)
-		c.mu.Unlock()
-		rawmcp.Result(`{"content":[{"type":"text","text":"ran"}]}`)(w, r, id)
-		up.DropRequests()
+	t.Cleanup(func() { // runs after the processes were killed, because a suspended gateway does not respond
+		c.callers.Wait()
+		c.workers.Wait()
 	})
-	first := stack.StartDistributed(t, stack.Options{
-		Servers: fmt.Sprintf("  echo: {http: {url: %q}}", up.URL), Policy: "version: 1\nname: stops\ndefault: allow\n",
-		Extra: "journal: {calls_mib: 8192, share: 1}",
-	})
-	c.proxy = network.Start(t, first.Addr(policyRole))
+	opts := stack.Options{Policy: "version: 1\nname: stops\ndefault: allow\n", Extra: "journal: {calls_mib: 8192, share: 1}"}
+	c.addTargets(&opts)
+	store, postgres := os.LookupEnv("SLUICE_STOPS_STORE")
+	if postgres && store != "postgres" {
+		t.Fatalf("SLUICE_STOPS_STORE=%q is not postgres", store)
+	}
+	if postgres {
+		opts.Extra += fmt.Sprintf("\nstores: {policy: %q}", sqlstoretest.Start(t).Database(t))
+	}
+	first := stack.StartDistributed(t, opts)
+	c.policies = []*stack.Distributed{first}
+	if postgres {
+		c.policies = append(c.policies, first.StartReplica(t, policyRole, nil))
+	}
+	c.connectOperators()
+	c.proxy = network.Start(t, c.policies[len(c.policies)-1].Addr(policyRole))
 	c.gateways = [2]*stack.Distributed{first, first.StartReplica(t, gatewayRole, map[authv1.Role]string{policyRole: c.proxy.Addr})}
-	c.policy = policyv1.NewPolicyServiceClient(first.DialWithToken(t, policyRole, stack.OperatorToken))
 	for _, g := range c.gateways {
 		g.AwaitReady(t)
 	}
+	c.awaitTools()
 	return c
 }
 
-// callTool calls the tool until ctx ends.
-func (c *stopTest) callTool(ctx context.Context, gateway *stack.Distributed, token string) {
-	client := stack.NewClient(nil, gateway.MCP("echo"), token)
-	open := false
-	for ctx.Err() == nil {
-		if !open {
-			if open = client.Open() == nil; !open {
-				<-time.After(10 * time.Millisecond)
-				continue
-			}
+// connectOperators connects an operator for each target and one for all targets. A policy service processes few
+// requests of an operator at a time, and a stop is one until it is acknowledged.
+func (c *stopTest) connectOperators() {
+	connect := func(token string) (operator stopOperator) {
+		for _, p := range c.policies {
+			operator = append(operator, policyv1.NewPolicyServiceClient(p.DialWithToken(c.t, policyRole, token)))
 		}
-		resp, err := client.TryPost([]byte(stack.CallRequest(`{"name":"say"}`)))
-		switch {
-		case err != nil || resp.Status != http.StatusOK:
-			open = false
-		case bytes.Contains(resp.Body, []byte(`"text":"ran"`)):
-			c.ran.Add(1)
-		case bytes.Contains(resp.Body, []byte(`"code":"stopped"`)) && bytes.Contains(resp.Body, []byte("Stopped by an operator: a test.")):
-			c.refused.Add(1)
-		case bytes.Contains(resp.Body, []byte(`"code":"policy_unavailable"`)):
-			c.away.Add(1)
-		default:
-			text := string(resp.Body)
-			c.wrong.Store(&text)
-		}
+		return operator
+	}
+	c.operator = connect(stack.OperatorToken)
+	for _, target := range c.targets {
+		target.operator = connect(target.operatorToken())
 	}
 }
 
-// await waits until a counter has grown.
-func (c *stopTest) await(what string, counter *atomic.Int64, by int64) {
-	c.t.Helper()
-	from := counter.Load()
-	for deadline := time.Now().Add(30 * time.Second); counter.Load() < from+by; <-time.After(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			c.t.Fatalf("in 30 s not: %s", what)
-		}
-	}
-}
-
-// stopOnce stops calls and resumes them. In the meantime, callers of each gateway that is connected are refused.
-func (c *stopTest) stopOnce(selector *policyv1.StopSelector) stopPeriod {
-	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), 10*time.Second)
-	defer cancel()
-	c.await("calls run", &c.ran, 20)
-	p := stopPeriod{requested: time.Now()}
-	_, err := c.policy.StopCalls(ctx, &policyv1.StopCallsRequest{Selector: selector, Reason: "a test"})
-	p.acknowledged = time.Now()
-	if err != nil {
-		c.t.Fatalf("stop: %v", err)
-	}
-	c.await("calls are refused", &c.refused, 20)
-	p.resumed = time.Now()
-	if _, err := c.policy.ResumeCalls(ctx, &policyv1.ResumeCallsRequest{Selector: selector}); err != nil {
-		c.t.Fatalf("resume: %v", err)
-	}
-	return p
-}
-
-// check compares the times at which the server received calls with the stops. It returns the times from the requests of
-// stops to the last calls that the server received after them.
-func (c *stopTest) check(periods []stopPeriod) (lastCalls []time.Duration) {
-	c.t.Helper()
-	slices.SortFunc(c.arrivals, time.Time.Compare)
-	for i, p := range periods {
-		from, _ := slices.BinarySearchFunc(c.arrivals, p.requested, time.Time.Compare)
-		var last time.Duration
-		for _, at := range c.arrivals[from:] {
-			if at.After(p.resumed) {
-				break
-			}
-			if last = at.Sub(p.requested); at.After(p.acknowledged) {
-				c.t.Errorf("a call reached the server %v after stop %d was acknowledged", at.Sub(p.acknowledged), i)
-			}
-		}
-		lastCalls = append(lastCalls, last)
-	}
-	slices.Sort(lastCalls)
-	return lastCalls
-}
-
-// Checks that no call of two gateways reaches the server after a stop was acknowledged. In every fifth stop, the second
-// gateway has no connection to the policy service or is suspended: it refuses calls when its lease ends, and must not
-// send a call that it was about to send when it was suspended.
+// Agents and servers are stopped and resumed independently of each other, under 1,000 calls per second at two gateways.
+// In between, all calls are stopped. No call of a target reaches its server after the target's stop was acknowledged,
+// and calls pass again after each resume. The second gateway is repeatedly suspended or disconnected from policy: it
+// refuses calls when its lease ends, and must not send a call that it was about to send when it was suspended.
 func TestStops_NoCallBeginsAfterTheAcknowledgement(t *testing.T) {
 	t.Parallel()
-	number := stopsByDefault
-	if text, ok := os.LookupEnv("SLUICE_STOPS"); ok {
-		var err error
-		if number, err = strconv.Atoi(text); err != nil || number < 1 {
-			t.Fatalf("SLUICE_STOPS=%q is not a number of stops", text)
-		}
-	}
+	number := stopsWanted(t)
 	c := newStopTest(t)
 	ctx, stop := context.WithCancel(t.Context())
-	var callers sync.WaitGroup
-	defer callers.Wait()
 	defer stop()
-	for _, g := range c.gateways {
-		for i := range stopCallers {
-			callers.Go(func() { c.callTool(ctx, g, []string{stack.AgentToken, stack.OtherToken}[i%2]) })
+	c.began = time.Now()
+	c.startCallers(ctx)
+	if err := c.awaitResults(ctx, c.targets, "calls run", (*stopResults).countRan); err != nil {
+		t.Fatal(err)
+	}
+	wide := []*policyv1.StopSelector{{All: true}, {Tenant: "default"}}
+	legs := min(max(number/60, 2), 8) // each leg ends with a stop of all targets
+	for leg := 0; leg < legs && !t.Failed(); leg++ {
+		stops := number*(leg+1)/legs - number*leg/legs
+		if stops > 1 {
+			c.stopTargets(stops - 1)
+		}
+		if stops > 0 && !t.Failed() {
+			if err := c.stopOnce(c.operator, c.targets, wide[leg%len(wide)], wideReason); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
-	selectors := []*policyv1.StopSelector{{All: true}, {Agent: "dev"}, {Server: "echo"}, {Tenant: "default"}}
-	var periods []stopPeriod
-	var acknowledged []time.Duration
-	for n := range number {
-		end := c.disturb(n)
-		p := c.stopOnce(selectors[n%len(selectors)])
-		end()
-		periods, acknowledged = append(periods, p), append(acknowledged, p.acknowledged.Sub(p.requested))
-	}
-	c.await("calls run after the last resume", &c.ran, 20)
 	stop()
-	callers.Wait()
-	if wrong := c.wrong.Load(); wrong != nil {
-		t.Errorf("a response is %s", *wrong)
+	c.callers.Wait()
+	if len(c.wrong) > 0 {
+		t.Errorf("%d responses are wrong, the first one %s", len(c.wrong), c.wrong[0])
 	}
-	lastCalls := c.check(periods)
-	slices.Sort(acknowledged)
-	at := func(all []time.Duration, percent int) time.Duration {
-		return all[(len(all)-1)*percent/100].Round(time.Millisecond)
+	c.report(number, time.Since(c.began))
+}
+
+// stopsWanted returns the number of stops.
+func stopsWanted(t *testing.T) int {
+	t.Helper()
+	text, ok := os.LookupEnv("SLUICE_STOPS")
+	if !ok {
+		return stopsByDefault
 	}
-	t.Logf("%d calls ran, %d were stopped, %d were refused without policy; %d stops were acknowledged in %v (median), %v (p99), %v (longest)",
-		c.ran.Load(), c.refused.Load(), c.away.Load(), number, at(acknowledged, 50), at(acknowledged, 99), at(acknowledged, 100))
-	t.Logf("from the request of a stop to the last call that the server received: %v (median), %v (p99), %v (longest)", at(lastCalls, 50), at(lastCalls, 99), at(lastCalls, 100))
-	if number >= 5 && c.away.Load() == 0 {
-		t.Error("the second gateway was cut off, and has refused no call")
+	number, err := strconv.Atoi(text)
+	if err != nil || number < 1 {
+		t.Fatalf("SLUICE_STOPS=%q is not a number of stops", text)
+	}
+	return number
+}
+
+// stopTargets stops and resumes targets until there were number stops. Each target has its own sequence of stops. In
+// the meantime, the second gateway has faults.
+func (c *stopTest) stopTargets(number int) {
+	c.t.Helper()
+	from := time.Now()
+	end := c.beginFault()
+	done := c.startStops(number)
+	for {
+		c.awaitStops(done, from, stopsDuringFault)
+		end()
+		c.awaitStops(done, time.Now(), stopsBetweenFaults)
+		if isClosed(done) {
+			return
+		}
+		from = time.Now()
+		end = c.beginFault()
 	}
 }
 
-// disturb begins the fault of a stop. The returned function ends the fault.
-func (c *stopTest) disturb(n int) (end func()) {
-	switch n % 10 {
-	case 4: // the network drops everything, including the closing of connections
-		c.proxy.DropSilently(c.t)
-		return func() {
-			c.await("the gateway refuses calls", &c.away, 1)
-			c.proxy.EndFault(c.t)
-			c.gateways[1].AwaitReady(c.t)
-		}
-	case 9:
-		c.gateways[1].Signal(c.t, gatewayRole, stack.SIGSTOP)
-		resumed := time.AfterFunc(1500*time.Millisecond, func() { c.gateways[1].Signal(c.t, gatewayRole, stack.SIGCONT) })
-		return func() {
-			if resumed.Stop() {
-				c.gateways[1].Signal(c.t, gatewayRole, stack.SIGCONT)
+// startStops starts the sequences of stops. The returned channel is closed when all of them have ended.
+func (c *stopTest) startStops(number int) chan struct{} {
+	var taken atomic.Int64
+	for _, target := range c.targets {
+		c.workers.Go(func() {
+			for taken.Add(1) <= int64(number) {
+				if err := c.stopOnce(target.operator, []*stopTarget{target}, target.selector, target.reason()); err != nil {
+					c.t.Errorf("%s: %v", target.name, err)
+					return
+				}
 			}
-		}
-	default:
-		return func() {}
+		})
 	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.workers.Wait()
+	}()
+	return done
+}
+
+// stopOnce stops the calls of targets and resumes them at another policy service if there are two. It waits until both
+// gateways refuse calls of each target, and until calls pass again.
+func (c *stopTest) stopOnce(operator stopOperator, targets []*stopTarget, selector *policyv1.StopSelector, reason string) error {
+	ctx, cancel := context.WithTimeout(c.t.Context(), stopTimeLimit)
+	defer cancel()
+	n := int(c.requested.Add(1))
+	p := stopPeriod{targets: targets, requested: time.Now()}
+	if _, err := operator[n%len(operator)].StopCalls(ctx, &policyv1.StopCallsRequest{Selector: selector, Reason: reason}); err != nil {
+		return fmt.Errorf("stop: %w", err)
+	}
+	p.acknowledged = time.Now()
+	c.mu.Lock()
+	c.acknowledged = append(c.acknowledged, p.requested)
+	c.mu.Unlock()
+	if err := c.awaitResults(ctx, targets, "calls are refused", (*stopResults).countStopped); err != nil {
+		return err
+	}
+	p.resumed = time.Now()
+	resumed, err := operator[(n+1)%len(operator)].ResumeCalls(ctx, &policyv1.ResumeCallsRequest{Selector: selector})
+	if err != nil {
+		return fmt.Errorf("resume: %w", err)
+	}
+	if ended := len(resumed.GetResumed()); ended != 1 {
+		return fmt.Errorf("the resume ended %d stops, want 1", ended)
+	}
+	if err := c.awaitResults(ctx, targets, "calls pass after the resume", (*stopResults).countRan); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.periods = append(c.periods, p)
+	return nil
+}
+
+// awaitStops waits until number stops that were requested after from are acknowledged, or until done is closed.
+func (c *stopTest) awaitStops(done <-chan struct{}, from time.Time, number int) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for c.acknowledgedSince(from) < number {
+		select {
+		case <-done:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// acknowledgedSince returns the number of acknowledged stops that were requested after from.
+func (c *stopTest) acknowledgedSince(from time.Time) (number int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, requested := range c.acknowledged {
+		if requested.After(from) {
+			number++
+		}
+	}
+	return number
+}
+
+// beginFault begins a fault of the second gateway. The network to policy fails in every other fault, and the gateway is
+// suspended in the others. The returned function ends the fault and waits until the gateway is ready.
+func (c *stopTest) beginFault() (end func()) {
+	c.t.Helper()
+	began, second := time.Now(), c.gateways[1]
+	c.faulty.Store(true)
+	recovered := func() {
+		second.AwaitReady(c.t)
+		c.faulty.Store(false)
+		c.faults = append(c.faults, stopFault{began, time.Now()})
+	}
+	if len(c.faults)%2 == 1 {
+		second.Signal(c.t, gatewayRole, stack.SIGSTOP)
+		return func() {
+			second.Signal(c.t, gatewayRole, stack.SIGCONT)
+			recovered()
+		}
+	}
+	before := c.unavailable()
+	c.proxy.DropSilently(c.t) // also drops the closing of connections
+	return func() {
+		eventually.Holds(c.t, "the gateway without policy refuses calls", func() bool { return c.unavailable() > before })
+		c.proxy.EndFault(c.t)
+		recovered()
+	}
+}
+
+// unavailable returns the number of calls that the second gateway has refused because policy was unavailable.
+func (c *stopTest) unavailable() (number int64) {
+	for _, target := range c.targets {
+		number += target.results[1].unavailable.Load()
+	}
+	return number
 }
