@@ -73,6 +73,9 @@ neighbours) # 2s: Time the turns of guests while hostile guests run, in 18 perio
 	SLUICE_NEIGHBOURS=$N tests 30m 'TestStep_IsFastNextToHostileGuests$' ./wasmagent/internal/worker
 	go test ./wasmagent/internal/worker -run '^$' -bench Deadline -benchtime 50x
 	;;
+observe) # 3000: Let three agents make N calls (at least 300) to observed servers, and again under a policy made from them.
+	SLUICE_OBSERVED_CALLS=$N SLUICE_SEED=${SLUICE_SEED:-1} tests 30m TestObservedDay_ReportPredictsTheRefusedCalls ./e2e/policy
+	;;
 patience) # 90s: Let official clients wait N for an approver, which is longer than calls are held.
 	SLUICE_PATIENCE=$N tests 20m TestClients_RepeatTheCallAfterATicket ./e2e/approvals
 	;;

@@ -217,3 +217,12 @@ func TestNew_FailsForInvalidConfigurations(t *testing.T) {
 		})
 	}
 }
+
+// A directory for policies that has no document yet is named with what to put there.
+func TestReadDocuments_SuggestsAFirstDocument(t *testing.T) {
+	t.Parallel()
+	_, err := policy.ReadDocuments([]string{t.TempDir()})
+	if err == nil || !strings.Contains(err.Error(), "`sluice policy suggest` prints, or `{version: 1, default: deny}`") {
+		t.Errorf("the error is %v", err)
+	}
+}

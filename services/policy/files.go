@@ -60,7 +60,7 @@ func read(paths []string) ([]*policyv1.Document, error) {
 		names = append(names, found...)
 	}
 	if len(names) == 0 {
-		return nil, errors.New("no policy document is configured: name files or folders under `policies`; without one every call would be refused")
+		return nil, errors.New("no policy document is configured: name files or folders under `policies`, and put a document there, for example one that `sluice policy suggest` prints, or `{version: 1, default: deny}`")
 	}
 	slices.Sort(names)
 	var out []*policyv1.Document

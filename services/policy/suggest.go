@@ -75,7 +75,7 @@ default: deny
 		out.WriteString("  " + entry)
 	}
 	if len(unused) > 0 {
-		out.WriteString("\n# The journal has no call of these, so they are left out, and denied:\n")
+		out.WriteString("\n# These were not called, so they are left out, and denied:\n")
 	}
 	for _, entry := range unused {
 		out.WriteString("#   " + entry)

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/rawmesh"
@@ -102,6 +103,20 @@ func TestPolicySuggest_UsedNamesOnlyCalledTools(t *testing.T) {
 		t.Errorf("tools without calls are allowed:\n%s", ran.Stdout)
 	}
 	stack.CheckCommand(t, suggest("--file", "x"), 2, "")
+
+	since := time.Now()
+	if resp := c.Call("get_note", `{}`); resp.IsError(t) {
+		t.Fatalf("%s", resp.Body)
+	}
+	for ago, want := range map[string][]string{
+		since.Format(time.RFC3339Nano): {"\n  get_note: {action: allow}\n", "\n#   add_note: {action: allow, rate_limit: {max: 30, window: 60}}\n"},
+		"1h":                           {"\n  get_note: {action: allow}\n", "\n  add_note: {action: allow, rate_limit: {max: 35, window: 60}}\n"},
+	} {
+		ran := suggest("--since", ago)
+		stack.CheckCommand(t, ran, 0, ran.Stdout, want...)
+	}
+	wrong := suggest("--since", "yesterday")
+	stack.CheckCommand(t, wrong, 2, wrong.Stderr, `--since "yesterday" is neither a time`)
 }
 
 func TestCatalogClassify_InvalidInputIsReported(t *testing.T) {

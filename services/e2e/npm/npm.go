@@ -30,6 +30,8 @@ const (
 	ServerFilesystem Set = "server-filesystem"
 	// ServerMemory is the official MCP memory server.
 	ServerMemory Set = "server-memory"
+	// ServerSequentialThinking is the official MCP server for step-by-step thinking.
+	ServerSequentialThinking Set = "server-sequential-thinking"
 	// ServerEverything is the official MCP server that demonstrates all features.
 	ServerEverything Set = "server-everything"
 	// Clients are MCP client libraries and programs: Vercel's AI SDK, LangChain's adapters, mcp-remote and
@@ -49,7 +51,7 @@ const (
 
 // Sets returns every set.
 func Sets() []Set {
-	return []Set{Node, TypeScriptSDK, TypeScriptSDK2, Inspector, ServerFilesystem, ServerMemory, ServerEverything, Clients, ClaudeCode, ClaudeFlow, AssemblyScript, Conformance, Conformance2}
+	return []Set{Node, TypeScriptSDK, TypeScriptSDK2, Inspector, ServerFilesystem, ServerMemory, ServerSequentialThinking, ServerEverything, Clients, ClaudeCode, ClaudeFlow, AssemblyScript, Conformance, Conformance2}
 }
 
 //go:embed sets

@@ -56,6 +56,12 @@ func ServerMemory(t testing.TB) []string {
 	return []string{Node(t), Install(t, npm.ServerMemory).Module("@modelcontextprotocol/server-memory/dist/index.js")}
 }
 
+// ServerSequentialThinking returns the command that starts the official server for step-by-step thinking over stdio.
+func ServerSequentialThinking(t testing.TB) []string {
+	t.Helper()
+	return []string{Node(t), Install(t, npm.ServerSequentialThinking).Module("@modelcontextprotocol/server-sequential-thinking/dist/index.js")}
+}
+
 // ServerFilesystem returns the command that starts the official file system server over stdio. It serves only the given
 // directories, at least one.
 func ServerFilesystem(t testing.TB, dirs ...string) []string {

@@ -71,6 +71,13 @@ func TestObserve_CallsPassUntilTheTimeHasCome(t *testing.T) {
 	if strings.Contains(status.Stdout, "rule p/tools") {
 		t.Errorf("the status names rules that are enforced:\n%s", status.Stdout)
 	}
+
+	// The mesh reads its configuration only when it starts.
+	stack.ReplaceInFile(t, s.Config, ", mode: observe, until: "+date, "")
+	_, found := stack.RunDoctor(t, "SLUICE_CONFIG="+s.Config, "SLUICE_TOKEN="+stack.OperatorToken, "SLUICE_ADDR="+m.GRPC)
+	if still := found["warning observed"]; !strings.Contains(still.Found, "still observes server calm") || !strings.Contains(still.Do, "restart the mesh") {
+		t.Errorf("doctor finds %+v", found)
+	}
 }
 
 // `sluice up` names what is observed when it starts.

@@ -6,9 +6,11 @@ import (
 	"strings"
 	"sync"
 	"unicode"
+	"unicode/utf8"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/interpreter"
 )
 
 const (
@@ -148,6 +150,8 @@ func (c *Condition) Evaluate(in *Input) (Result, error) {
 	switch held, ok := result.(types.Bool); {
 	case err != nil && values.readUnknown:
 		return Unknown, nil
+	case isTooCostly(err):
+		return Failed, errTooCostly
 	case err != nil:
 		return Failed, errors.New(clip(err.Error()))
 	case !ok:
@@ -157,6 +161,14 @@ func (c *Condition) Evaluate(in *Input) (Result, error) {
 	default:
 		return False, nil
 	}
+}
+
+// errTooCostly is the error of an evaluation whose cost exceeds [maxCost].
+var errTooCostly = errors.New("the arguments that it reads are so large that its evaluation would take too long")
+
+func isTooCostly(err error) bool {
+	cancelled, ok := errors.AsType[interpreter.EvalCancelledError](err)
+	return ok && cancelled.Cause == interpreter.CostLimitExceeded
 }
 
 // checkKeys returns an error if the arguments contain a key that the condition does not read, and that the server may
@@ -177,6 +189,9 @@ func clip(reason string) string { return clipTo(reason, maxReason) }
 
 func clipTo(text string, maxBytes int) string {
 	if len(text) > maxBytes {
+		for !utf8.RuneStart(text[maxBytes]) {
+			maxBytes--
+		}
 		text = text[:maxBytes] + "…"
 	}
 	return strings.Map(func(r rune) rune {

@@ -261,8 +261,35 @@ func FuzzEvaluate(f *testing.F) {
 func TestEvaluate_FailsWhenTheCostIsTooHigh(t *testing.T) {
 	t.Parallel()
 	for _, tt := range slowConditions() {
-		if held, err := holds(compile(t, tt.text), arguments(t, tt.args)); held || err == nil || !strings.Contains(err.Error(), "cost limit exceeded") {
+		if held, err := holds(compile(t, tt.text), arguments(t, tt.args)); held || err == nil || !strings.Contains(err.Error(), "would take too long") {
 			t.Errorf("%s: %v, %v", tt.text, held, err)
+		}
+	}
+}
+
+// Policies limit the length of texts. Such a condition is evaluated for every string that params can contain.
+func TestEvaluate_ReadsTheSizeOfLongStrings(t *testing.T) {
+	t.Parallel()
+	c := compile(t, `size(args.message) <= 2000 || size(args.title) <= 20`)
+	for _, tt := range []struct {
+		message string
+		want    bool
+	}{{strings.Repeat("会議", 10_000), false}, {strings.Repeat("a", 200<<10), false}, {"会議", true}} {
+		args := arguments(t, `{"message":"`+tt.message+`","title":"`+strings.Repeat("é", 10_000)+`"}`)
+		if held, err := holds(c, args); held != tt.want || err != nil {
+			t.Errorf("a string of %d bytes: %v, %v", len(tt.message), held, err)
+		}
+	}
+}
+
+// The texts that explain a condition contain only whole characters of the arguments.
+func TestExplain_CutsStringsBetweenCharacters(t *testing.T) {
+	t.Parallel()
+	c := compile(t, `args.a == "x"`)
+	for before := range 4 {
+		args := arguments(t, `{"a":"`+strings.Repeat("a", before)+strings.Repeat("会", 100)+`"}`)
+		if got := fmt.Sprint(c.Explain(&condition.Input{Args: args})); strings.Contains(got, "\uFFFD") || !strings.Contains(got, `会…"`) {
+			t.Errorf("the explanation is %s", got)
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/observe"
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
@@ -19,4 +21,24 @@ func describeObserved(parts []*policyv1.ObservedPolicy, count int) []string {
 		lines = append(lines, fmt.Sprintf("and %d more", more))
 	}
 	return lines
+}
+
+// checkObserved returns a warning for each server that the running mesh observes although the configuration does not.
+// The mesh then has not been restarted since `mode: observe` was removed.
+func checkObserved(f *config.File, parts []*policyv1.ObservedPolicy) (out []checkResult) {
+	for _, p := range parts {
+		own, known := f.Servers[p.GetServer()]
+		switch {
+		case p.GetRule() != nil:
+			continue // documents take effect without a restart
+		case p.GetServer() == "" && (f.Mode == observe.Observe || f.Name() == ""),
+			p.GetServer() != "" && (!known || own.Mode == observe.Observe):
+			continue
+		}
+		out = append(out, checkResult{
+			stateWarning, "observed", "the running mesh still observes " + policy.DescribeObserved(p) + ", but the configuration does not",
+			"restart the mesh, or its policy service, to enforce it",
+		})
+	}
+	return out
 }

@@ -9,6 +9,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/observe"
 )
 
 func TestDescribeObserved_PrintsTenLines(t *testing.T) {
@@ -23,5 +25,21 @@ func TestDescribeObserved_PrintsTenLines(t *testing.T) {
 		if diff := cmp.Diff(lines, describeObserved(parts[:min(count, len(parts))], count)); diff != "" {
 			t.Errorf("%d parts (-want +got):\n%s", count, diff)
 		}
+	}
+}
+
+// `doctor` warns if the running mesh observes a server that the configuration no longer observes. It does not warn about
+// documents, which take effect without a restart, and about servers that the configuration does not have.
+func TestCheckObserved_WarnsIfTheMeshWasNotRestarted(t *testing.T) {
+	t.Parallel()
+	f := config.Default()
+	f.Servers = map[string]config.Server{"files": {}, "mail": {Mode: observe.Observe, Until: "2026-12-20"}}
+	until := timestamppb.New(time.Date(2026, 12, 20, 0, 0, 0, 0, time.UTC))
+	got := checkObserved(&f, []*policyv1.ObservedPolicy{
+		{Until: until}, {Server: "files", Until: until}, {Server: "mail", Until: until}, {Server: "other", Until: until},
+		{Rule: &policyv1.RuleRef{Document: "p"}, Until: until},
+	})
+	if len(got) != 1 || got[0].State != stateWarning || got[0].Result != "the running mesh still observes server files, until 2026-12-20, but the configuration does not" {
+		t.Errorf("the results are %+v", got)
 	}
 }

@@ -8,10 +8,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/config"
@@ -160,8 +162,9 @@ func findingText(f *policyv1.Finding) string {
 
 func (t *tool) policySuggest() *cobra.Command {
 	var used bool
+	var since string
 	c := withOptionalToolList(&cobra.Command{
-		Use:   "suggest --server NAME [--used | --file FILE | --run -- COMMAND...]",
+		Use:   "suggest --server NAME [--used [--since TIME] | --file FILE | --run -- COMMAND...]",
 		Short: "Write a first policy for a server, from the definitions of its tools",
 		Long: `Write a first policy document for a server to standard output. The document has a rule for
 each tool, with the words of the tool's definition that are the reason for the rule, and denies
@@ -172,7 +175,9 @@ document is a draft: read it before you use it.
 Without --file and --run, the command reads the server's tools from the catalog of the running
 mesh, with the overrides of people. With --used, the document has rules only for tools that
 agents of your tenant have called, according to the gateway's journal, and limits that permit
-this use. The other tools are comments.` + aboutLists,
+this use. The other tools are comments. With --since, only calls since that time count. Calls
+that passed because a rule or a server was observed count, too: ` + "`report`" + ` shows what the
+policy would have done with them.` + aboutLists,
 		Example: "  " + t.self + " policy suggest --server files > files.yaml\n" +
 			"  " + t.self + " policy suggest --server files --used > files.yaml\n" +
 			"  " + t.self + " policy suggest --server files --run -- npx -y @modelcontextprotocol/server-filesystem@2026.8.31 /tmp > files.yaml\n" +
@@ -180,8 +185,12 @@ this use. The other tools are comments.` + aboutLists,
 	}, func(ctx context.Context, server string, tools []policy.ClassifiedTool) error {
 		var use map[string]policy.Use
 		if used {
-			var err error
-			if use, err = t.readToolUses(ctx, server); err != nil {
+			filter := new(gatewayv1.DecisionFilter)
+			err := setTimes(filter, since, "", time.Now())
+			if err != nil {
+				return usageError{err}
+			}
+			if use, err = t.readToolUses(ctx, server, filter.GetSince()); err != nil {
 				return err
 			}
 		}
@@ -196,8 +205,11 @@ this use. The other tools are comments.` + aboutLists,
 		return err
 	}, t.catalogTools)
 	c.Flags().BoolVar(&used, "used", false, "only tools that were called, according to the journal")
+	c.Flags().StringVar(&since, "since", "", "with --used, only calls since this time: RFC 3339, or how long ago (15m, 2h, 7d)")
 	c.MarkFlagsMutuallyExclusive("used", "file")
 	c.MarkFlagsMutuallyExclusive("used", "run")
+	c.MarkFlagsMutuallyExclusive("since", "file")
+	c.MarkFlagsMutuallyExclusive("since", "run")
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
 	return c
 }

@@ -105,7 +105,7 @@ type observationReport struct {
 
 	request  *gatewayv1.SummarizeObservationsRequest
 	rows     map[reportKey]*reportRow
-	byEffect map[string]int64 // the numbers of calls with another result
+	byEffect map[string]int64 // the numbers of calls with another result, by what would have happened, for the headline
 	progress io.Writer        // nil if no progress is reported
 }
 
@@ -119,6 +119,14 @@ type reportKey struct {
 	// Allowed reports whether the calls were allowed. Otherwise they were refused.
 	Allowed bool             `json:"allowed"`
 	Would   journal.Observed `json:"observed"`
+}
+
+// headlineEffect returns what would have happened, as in wouldBe.
+func (k *reportKey) headlineEffect() string {
+	if !k.Allowed && k.Would.Effect == wouldDeny {
+		return refusedAnyway
+	}
+	return k.Would.Effect
 }
 
 type reportRow struct {
@@ -186,7 +194,7 @@ func (r *observationReport) add(page *gatewayv1.SummarizeObservationsResponse) {
 			Would: journal.FromProto(&gatewayv1.Record{Observed: c.GetObserved()}).Observed,
 		}
 		r.Different += c.GetCount()
-		r.byEffect[key.Would.Effect] += c.GetCount()
+		r.byEffect[key.headlineEffect()] += c.GetCount()
 		row := r.rows[key]
 		if row == nil && len(r.rows) == maxReportRows {
 			r.Others += c.GetCount()
@@ -208,9 +216,17 @@ func (r *observationReport) sort() {
 	})
 }
 
+const (
+	wouldDeny = "would_deny"
+	// refusedAnyway is the effect, in the headline, on calls that were refused, and would have been refused with another
+	// code. For example, there is no such tool, and no rule would have allowed it.
+	refusedAnyway = "refused_anyway"
+)
+
 // wouldBe contains the effects of observed decisions for people, in the order of the output.
 var wouldBe = []struct{ effect, text string }{
-	{"would_deny", "refused"}, {"would_require_approval", "held for approval"}, {"would_limit", "limited"}, {"would_allow", "allowed"},
+	{wouldDeny, "refused"}, {"would_require_approval", "held for approval"}, {"would_limit", "limited"}, {"would_allow", "allowed"},
+	{refusedAnyway, "refused for another reason"},
 }
 
 // cells returns the cells of a row in the table, except the count.

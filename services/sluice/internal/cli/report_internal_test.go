@@ -107,6 +107,20 @@ CALLS  WHAT                  WHO        WAS      WOULD BE                       
 	}
 }
 
+// An agent calls a tool that does not exist, and that no rule would have allowed. The headline does not count the calls
+// as refused by the policy.
+func TestReport_HeadlineCountsCallsThatWereRefusedAnywaySeparately(t *testing.T) {
+	t.Parallel()
+	unknown := observedCalls(3, "nosuch", "bot", denies, commonv1.Code_CODE_DENIED_BY_DEFAULT, "no")
+	unknown.Allowed = false
+	out, _, err := runTestReport(t.Context(), &summaryPages{pages: []*gatewayv1.SummarizeObservationsResponse{
+		pageOfSummary(1, 10, observedCalls(2, "write", "bot", denies, byRule, "no"), unknown),
+	}}, "table")
+	if want := ": 10 calls, 5 would have had another result: 2 refused, 3 refused for another reason.\n"; err != nil || !strings.Contains(out, want) {
+		t.Errorf("%v, the report does not contain %q:\n%s", err, want, out)
+	}
+}
+
 func TestReport_SaysHowToObserveWhenNothingDiffers(t *testing.T) {
 	t.Parallel()
 	out, _, err := runTestReport(t.Context(), &summaryPages{pages: []*gatewayv1.SummarizeObservationsResponse{pageOfSummary(1, 1)}}, "table")

@@ -66,8 +66,10 @@ type roleAnswers struct {
 	// rejected contains the reasons why newer policy documents did not replace the active documents. Each reason is one
 	// line.
 	rejected []string
-	// observed describes the parts of the policy that are only observed, one line each.
-	observed []string
+	// observed describes the parts of the policy that are only observed, one line each. observedParts contains the first
+	// of these parts.
+	observed      []string
+	observedParts []*policyv1.ObservedPolicy
 	// pending maps each server to the number of its pending definitions. Servers without pending definitions may be
 	// missing.
 	pending map[string]int
@@ -90,6 +92,7 @@ func (t *tool) queryRoles(ctx context.Context, f *config.File) roleAnswers {
 	ask(func(t *tool) {
 		active := t.activeRevision(ctx, f)
 		h.rejected, h.observed = rejectedLines(active), describeObserved(active.GetObserved(), int(active.GetObservedCount()))
+		h.observedParts = active.GetObserved()
 	})
 	ask(func(t *tool) { h.pending = t.pendingDefinitions(ctx, f) })
 	ask(func(t *tool) { h.stops = t.stopsInForce(ctx, f) })

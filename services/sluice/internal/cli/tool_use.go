@@ -6,14 +6,16 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// readToolUses returns the usage of a server's tools by name, according to the journal. It reports its progress on
-// standard error every two seconds.
-func (t *tool) readToolUses(ctx context.Context, server string) (map[string]policy.Use, error) {
+// readToolUses returns the usage of a server's tools by name since a time, according to the journal. If since is nil,
+// it reads the whole journal. It reports its progress on standard error every two seconds.
+func (t *tool) readToolUses(ctx context.Context, server string, since *timestamppb.Timestamp) (map[string]policy.Use, error) {
 	client, done, err := t.gatewayClient()
 	if err != nil {
 		return nil, err
@@ -21,7 +23,8 @@ func (t *tool) readToolUses(ctx context.Context, server string) (map[string]poli
 	defer done()
 	seen, lastReport := make(toolUses), time.Now()
 	req := &gatewayv1.ListDecisionsRequest{
-		Filter: &gatewayv1.DecisionFilter{Server: server, Kinds: []gatewayv1.RecordKind{gatewayv1.RecordKind_RECORD_KIND_INTENT}}, PageSize: maxPage,
+		Filter:   &gatewayv1.DecisionFilter{Server: server, Kinds: []gatewayv1.RecordKind{gatewayv1.RecordKind_RECORD_KIND_INTENT}, Since: since},
+		PageSize: maxPage,
 	}
 	for n := 0; ; {
 		requestCtx, cancel := requestContext(ctx)
