@@ -67,6 +67,9 @@ type options struct {
 	observe engine.Observe
 	// source is the store. If it is empty, the store is SQLite.
 	source string
+	// groups are the groups of the configuration. reload reads its tokens and groups again.
+	groups map[string][]string
+	reload func() (policy.Identities, error)
 }
 
 // records returns a token for each role, and tokens for two approvers in the group finance, because [document] requires
@@ -106,9 +109,9 @@ func build(t testing.TB, opts options) (*policy.Service, *authn.Tokens) {
 	}
 	tokens := new(authn.Tokens)
 	svc, err := policy.New(t.Context(), policy.Config{
-		Paths: opts.paths, SessionCap: 10, Tokens: opts.tokens, Decide: 15 * time.Minute, Execute: 5 * time.Minute,
+		Paths: opts.paths, SessionCap: 10, Identities: policy.Identities{Tokens: opts.tokens, Groups: opts.groups}, Decide: 15 * time.Minute, Execute: 5 * time.Minute,
 		Source: cmp.Or(opts.source, "sqlite"), Data: data, Servers: opts.servers, Observe: opts.observe,
-	}, policy.Deps{Tokens: tokens, Signer: signer(t), Log: log})
+	}, policy.Deps{Tokens: tokens, Signer: signer(t), Log: log, Reload: opts.reload})
 	if err != nil {
 		t.Fatal(err)
 	}
