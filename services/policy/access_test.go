@@ -44,6 +44,7 @@ func TestCallers_AreEnforcedForEveryMethod(t *testing.T) {
 	s.CheckCallers(t, "sluice.identity.v1",
 		"sluice.identity.v1.IdentityService.CreateToken",
 		"sluice.identity.v1.IdentityService.ListTokens",
+		"sluice.identity.v1.IdentityService.ReportTokenUse",
 		"sluice.identity.v1.IdentityService.RevokeToken",
 		"sluice.identity.v1.IdentityService.WatchTokens",
 	)

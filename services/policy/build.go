@@ -13,5 +13,15 @@ func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return New(ctx, cfg, Deps{Tokens: mesh.Tokens, Signer: mesh.Signer, Log: mesh.Log})
+	deps := Deps{Tokens: mesh.Tokens, Signer: mesh.Signer, Log: mesh.Log}
+	if mesh.Reload != nil {
+		deps.Reload = func() (Identities, error) {
+			f, err := mesh.Reload()
+			if err != nil {
+				return Identities{}, err
+			}
+			return identitiesOf(f, mesh.Env)
+		}
+	}
+	return New(ctx, cfg, deps)
 }

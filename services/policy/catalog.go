@@ -129,6 +129,9 @@ func (s *Service) catchUp(ctx context.Context) error {
 		if err == nil {
 			err = s.readStops(ctx)
 		}
+		if err == nil {
+			err = s.readTokens(ctx)
+		}
 		if err == nil { // after publish, so that the changes are in use when lastRead has the new time
 			s.lastRead.Store(&began)
 		}

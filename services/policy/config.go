@@ -23,8 +23,8 @@ type Config struct {
 	// SessionCap limits the usage of a principal in all its sessions together. It is a multiple of the limit per
 	// session, and at least 1.
 	SessionCap int
-	// Tokens are the configured tokens, hashed.
-	Tokens []*identityv1.TokenRecord
+	Identities
+
 	// Decide is the time that approvers have to decide. Execute is the time after the approval in which the call may
 	// run. Both are positive, and apply to rules that set no time.
 	Decide, Execute time.Duration
@@ -72,6 +72,13 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 	for _, p := range f.Policies {
 		cfg.Paths = append(cfg.Paths, f.Path(p))
 	}
+	cfg.Identities, err = identitiesOf(f, env)
+	return cfg, err
+}
+
+// identitiesOf returns the tokens of a configuration, resolved and hashed, and its groups.
+func identitiesOf(f *config.File, env config.Env) (Identities, error) {
+	out := Identities{Groups: f.Groups}
 	var errs []error
 	for i, t := range f.Auth.Tokens {
 		record, err := tokenRecord(f, t, env)
@@ -79,9 +86,9 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 			errs = append(errs, fmt.Errorf("auth.tokens[%d] (%s): %w", i, t.Name, err))
 			continue
 		}
-		cfg.Tokens = append(cfg.Tokens, record)
+		out.Tokens = append(out.Tokens, record)
 	}
-	return cfg, errors.Join(errs...)
+	return out, errors.Join(errs...)
 }
 
 func tokenRecord(f *config.File, t config.Token, env config.Env) (*identityv1.TokenRecord, error) {
@@ -138,21 +145,4 @@ func (c *Config) Validate() error {
 		errs = append(errs, errors.New("policy: the time for the tests in documents must be positive"))
 	}
 	return errors.Join(errs...)
-}
-
-// approvers returns the holders of the configured tokens. All tokens come from the configuration, so the list is
-// complete.
-func (c *Config) approvers() *engine.Approvers {
-	out := &engine.Approvers{OwnersMayApprove: c.OwnerMayApprove}
-	for _, r := range c.Tokens {
-		t := r.GetToken()
-		holder := engine.Principal{Tenant: t.GetTenant(), Name: t.GetSubject(), Agent: t.GetAgent(), Groups: t.GetGroups()}
-		switch t.GetRole() { //nolint:exhaustive // other roles neither call nor decide
-		case authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_APPROVER:
-			out.Deciders = append(out.Deciders, holder)
-		case authv1.TokenRole_TOKEN_ROLE_AGENT:
-			out.Callers = append(out.Callers, engine.OwnedAgent{Principal: holder, Owner: t.GetOwner()})
-		}
-	}
-	return out
 }

@@ -61,7 +61,9 @@ func (s *Service) DiffRevisions(ctx context.Context, req *policyv1.DiffRevisions
 	if len(before) == 0 {
 		before = set.documents
 	}
-	d := &differ{cfg: s.cfg, servers: set.catalog.servers, settings: s.settings}
+	cfg := s.cfg
+	cfg.Identities = s.tokens.identities()
+	d := &differ{cfg: cfg, servers: set.catalog.servers, settings: s.settings}
 	out := d.diff(limited, before, req.GetDocuments(), req.GetRecorded())
 	return out, ctx.Err()
 }
@@ -170,7 +172,7 @@ func (d *differ) compareMentioned(ctx context.Context) {
 func (d *differ) callers() []engine.Subject {
 	mentioned, complete := engine.MentionedCallers(d.documents, maxDiffCallers)
 	out := mentioned[:1:1]
-	for _, agent := range d.cfg.approvers().Callers {
+	for _, agent := range d.cfg.approvers(d.cfg.OwnerMayApprove).Callers {
 		out = append(out, engine.Subject{Caller: agent.Principal})
 	}
 	out = append(out, mentioned[1:]...)

@@ -116,7 +116,7 @@ func LintFor(f *config.File, documents []*policyv1.Document) []*policyv1.Finding
 	for _, t := range f.Auth.Tokens {
 		cfg.Tokens = append(cfg.Tokens, &identityv1.TokenRecord{Token: tokenOf(f, t)})
 	}
-	return append(lint(context.Background(), cfg, documents, cfg.approvers()), observeFindings(f)...)
+	return append(lint(context.Background(), cfg, documents, cfg.approvers(cfg.OwnerMayApprove)), observeFindings(f)...)
 }
 
 func lint(ctx context.Context, cfg Config, documents []*policyv1.Document, people *engine.Approvers) []*policyv1.Finding {
@@ -177,7 +177,7 @@ const (
 func (s *Service) LintDocuments(ctx context.Context, req *policyv1.LintDocumentsRequest) (*policyv1.LintDocumentsResponse, error) {
 	var people *engine.Approvers
 	if operatesInstallation(authn.CallerOf(ctx)) {
-		people = s.approvers
+		people = s.people()
 	}
 	tested, err := s.lintSlots.Acquire(ctx, callerOwner(ctx)) // the tests in the documents may take long
 	if err != nil {

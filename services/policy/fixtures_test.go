@@ -69,6 +69,9 @@ type options struct {
 	source string
 	// testsWithin limits the time for the tests in documents. If it is 0, the limit is a minute.
 	testsWithin time.Duration
+	// groups are the groups of the configuration. reload reads its tokens and groups again.
+	groups map[string][]string
+	reload func() (policy.Identities, error)
 }
 
 // records returns a token for each role, and tokens for two approvers in the group finance, because [document] requires
@@ -108,9 +111,9 @@ func build(t testing.TB, opts options) (*policy.Service, *authn.Tokens) {
 	}
 	tokens := new(authn.Tokens)
 	svc, err := policy.New(t.Context(), policy.Config{
-		Paths: opts.paths, SessionCap: 10, Tokens: opts.tokens, Decide: 15 * time.Minute, Execute: 5 * time.Minute, TestsWithin: cmp.Or(opts.testsWithin, time.Minute),
+		Paths: opts.paths, SessionCap: 10, Identities: policy.Identities{Tokens: opts.tokens, Groups: opts.groups}, Decide: 15 * time.Minute, Execute: 5 * time.Minute, TestsWithin: cmp.Or(opts.testsWithin, time.Minute),
 		Source: cmp.Or(opts.source, "sqlite"), Data: data, Servers: opts.servers, Observe: opts.observe,
-	}, policy.Deps{Tokens: tokens, Signer: signer(t), Log: log})
+	}, policy.Deps{Tokens: tokens, Signer: signer(t), Log: log, Reload: opts.reload})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -15,6 +18,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
 const (
@@ -23,40 +27,165 @@ const (
 	heartbeatInterval = 400 * time.Millisecond
 	// defaultPageSize is the page size if the request sets no page size.
 	defaultPageSize = 100
+	// minTokenLife and maxTokenLife limit the time until a token expires. clockTolerance is added to the maximum,
+	// because the caller's clock may differ.
+	minTokenLife   = time.Minute
+	maxTokenLife   = 365 * 24 * time.Hour
+	clockTolerance = time.Minute
+	// maxOwnGroups is the maximum number of groups of a stored token.
+	maxOwnGroups = 16
 )
 
 var (
-	errConfigured = errors.New("the tokens come from the configuration (auth.tokens): change them there")
-	// errUnknownToken means that the caller may not see a token with the requested name, or that there is no such
-	// token.
-	errUnknownToken = errors.New("there is no token of this name in your tenant")
+	errConfigured = errors.New("it is in the configuration (auth.tokens): remove it there; that needs no restart")
+	// errInvalidToken means that a token may not be created.
+	errInvalidToken = errors.New("the token can't be created")
+	// errTokenTenant means that an operator of a tenant requests a token of another tenant.
+	errTokenTenant = errors.New("only operators of the tenant \"default\" may create tokens of another tenant: name your own tenant (--tenant)")
 )
 
-// identity implements identityv1.IdentityServiceServer over the tokens of the configuration, which don't change while
-// the service runs.
+// identity implements identityv1.IdentityServiceServer over the tokens of the configuration and the stored tokens.
 type identity struct {
 	identityv1.UnimplementedIdentityServiceServer
-	records []*identityv1.TokenRecord
+	*Service
 }
 
 // CreateToken implements identityv1.IdentityServiceServer.
-func (*identity) CreateToken(context.Context, *identityv1.CreateTokenRequest) (*identityv1.CreateTokenResponse, error) {
-	return nil, &rpc.Error{Code: codes.FailedPrecondition, Reason: "TOKENS_CONFIGURED", Err: errConfigured}
+func (i identity) CreateToken(ctx context.Context, req *identityv1.CreateTokenRequest) (*identityv1.CreateTokenResponse, error) {
+	caller, want := authn.CallerOf(ctx), req.GetToken()
+	t := store.Token{
+		Name: want.GetName(), Tenant: want.GetTenant(), Subject: want.GetSubject(), Agent: want.GetAgent(), Owner: want.GetOwner(),
+		Groups: slices.Sorted(slices.Values(want.GetGroups())), Expires: want.GetExpires().AsTime(),
+		CreatedByTenant: caller.Tenant(), CreatedBy: caller.Person.GetSubject(),
+	}
+	if req.GetOwnedByCaller() {
+		t.Owner = caller.Person.GetSubject()
+	}
+	if err := i.checkNewToken(caller, &t, want); err != nil {
+		return nil, tokenStatus(err)
+	}
+	secret := authn.NewAgentSecret()
+	t.SHA256 = authn.HashSecret(secret)
+	created, set, err := i.store.CreateToken(ctx, t)
+	if err != nil {
+		return nil, tokenStatus(err)
+	}
+	if err := i.publishTokens(set); err != nil {
+		return nil, err
+	}
+	i.deps.Log.InfoContext(ctx, "an operator has created a token", "token", t.Name, "tenant", t.Tenant, "agent", t.Agent, "owner", t.Owner, "expires", t.Expires, "operator", t.CreatedBy, "operator_tenant", t.CreatedByTenant)
+	return &identityv1.CreateTokenResponse{Token: packListed(&created, caller), Secret: secret}, nil
+}
+
+// checkNewToken returns an error unless the caller may create the token.
+func (i identity) checkNewToken(caller *authn.Caller, t *store.Token, want *identityv1.Token) error {
+	if t.Tenant != caller.Tenant() && !operatesInstallation(caller) {
+		return fmt.Errorf("%s: %w", t.Tenant, errTokenTenant)
+	}
+	configured := i.tokens.identities()
+	for _, r := range configured.Tokens {
+		if r.GetToken().GetName() == t.Name {
+			return fmt.Errorf("%s: %w", t.Name, store.ErrTokenExists)
+		}
+	}
+	invalid := func(format string, args ...any) error {
+		return fmt.Errorf("%w: %s", errInvalidToken, fmt.Sprintf(format, args...))
+	}
+	known := configured.groupsOfTenant(t.Tenant)
+	for _, group := range t.Groups {
+		if !known[group] {
+			return invalid("the configuration has no group %q for the tenant %s: name it under `groups`, or in the groups of a configured token of that tenant", group, t.Tenant)
+		}
+	}
+	switch left := time.Until(t.Expires); {
+	case want.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT:
+		return invalid("its role is not agent: tokens of people are set in the configuration (auth.tokens)")
+	case strings.TrimSpace(t.Agent) == "":
+		return invalid("it names no agent")
+	case strings.HasPrefix(t.Subject, "agent:"):
+		return invalid("the subject %q is that of an agent of the mesh: choose one that does not begin with agent:", t.Subject)
+	case !isPlain(t.Agent) || !isPlain(t.Subject) || !isPlain(t.Owner):
+		return invalid("the agent, the subject or the owner contains control characters")
+	case len(t.Groups) > maxOwnGroups:
+		return invalid("it has %d groups, more than %d", len(t.Groups), maxOwnGroups)
+	case want.GetExpires() == nil || left < minTokenLife || left > maxTokenLife+clockTolerance:
+		return invalid("it must expire between 1 minute and 1 year from now")
+	}
+	return nil
+}
+
+func isPlain(text string) bool {
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
 }
 
 // RevokeToken implements identityv1.IdentityServiceServer.
-func (i *identity) RevokeToken(ctx context.Context, req *identityv1.RevokeTokenRequest) (*identityv1.RevokeTokenResponse, error) {
-	named := func(t *identityv1.Token) bool { return t.GetName() == req.GetName() }
-	if !slices.ContainsFunc(i.visibleTokens(ctx), named) {
-		return nil, &rpc.Error{Code: codes.NotFound, Reason: "TOKEN_UNKNOWN", Err: fmt.Errorf("token %q: %w", req.GetName(), errUnknownToken)}
+func (i identity) RevokeToken(ctx context.Context, req *identityv1.RevokeTokenRequest) (*identityv1.RevokeTokenResponse, error) {
+	caller := authn.CallerOf(ctx)
+	if (req.GetName() == "") == (req.GetAgent() == "") {
+		return nil, &rpc.Error{Code: codes.InvalidArgument, Reason: "INVALID_REQUEST", Err: errors.New("set either the name of a token or an agent")}
 	}
-	return nil, &rpc.Error{Code: codes.FailedPrecondition, Reason: "TOKENS_CONFIGURED", Err: errConfigured}
+	what := fmt.Sprintf("token %q", req.GetName())
+	if req.GetAgent() != "" {
+		what = fmt.Sprintf("tokens of agent %q", req.GetAgent())
+	}
+	isConfigured := slices.ContainsFunc(i.configuredTokens(caller), func(t *identityv1.Token) bool {
+		return req.GetName() == t.GetName() || req.GetAgent() != "" && req.GetAgent() == t.GetAgent()
+	})
+	if isConfigured && req.GetName() != "" {
+		return nil, tokenStatus(fmt.Errorf("%s: %w", what, errConfigured))
+	}
+	revoked, set, err := i.store.RevokeTokens(ctx, store.Revocation{
+		Name: req.GetName(), Agent: req.GetAgent(), OperatorTenant: caller.Tenant(), Operator: caller.Person.GetSubject(), AnyTenant: operatesInstallation(caller),
+	})
+	if isConfigured && errors.Is(err, store.ErrTokenUnknown) {
+		err = errConfigured
+	}
+	if err != nil {
+		return nil, tokenStatus(fmt.Errorf("%s: %w", what, err))
+	}
+	if err := i.publishTokens(set); err != nil {
+		return nil, err
+	}
+	if err := i.waitForCalls(ctx, i.active.Load(), time.Now()); err != nil {
+		return nil, err
+	}
+	resp := new(identityv1.RevokeTokenResponse)
+	for n := range revoked {
+		t := &revoked[n]
+		i.deps.Log.WarnContext(ctx, "an operator has revoked a token", "token", t.Name, "tenant", t.Tenant, "agent", t.Agent, "owner", t.Owner, "operator", t.RevokedBy, "operator_tenant", t.RevokedByTenant)
+		resp.Tokens = append(resp.Tokens, packListed(t, caller))
+	}
+	return resp, nil
+}
+
+// tokenStatus adds a gRPC code and a reason to an error about a token.
+func tokenStatus(err error) error {
+	switch {
+	case errors.Is(err, errConfigured):
+		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "TOKENS_CONFIGURED", Err: err}
+	case errors.Is(err, store.ErrTokenUnknown):
+		return &rpc.Error{Code: codes.NotFound, Reason: "TOKEN_UNKNOWN", Err: err}
+	case errors.Is(err, store.ErrTokenExists):
+		return &rpc.Error{Code: codes.AlreadyExists, Reason: "TOKEN_EXISTS", Err: err}
+	case errors.Is(err, store.ErrTokensFull):
+		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "TOKENS_FULL", Err: err}
+	case errors.Is(err, errTokenTenant):
+		return &rpc.Error{Code: codes.PermissionDenied, Reason: "TENANT_REFUSED", Err: err}
+	case errors.Is(err, errInvalidToken):
+		return &rpc.Error{Code: codes.InvalidArgument, Reason: "TOKEN_INVALID", Err: err}
+	default:
+		return toStatus(storeError("the tokens could not be read or changed", err))
+	}
 }
 
 // ListTokens implements identityv1.IdentityServiceServer.
-func (i *identity) ListTokens(ctx context.Context, req *identityv1.ListTokensRequest) (*identityv1.ListTokensResponse, error) {
+func (i identity) ListTokens(ctx context.Context, req *identityv1.ListTokensRequest) (*identityv1.ListTokensResponse, error) {
+	tokens, err := i.visibleTokens(ctx, req.GetEnded())
+	if err != nil {
+		return nil, tokenStatus(err)
+	}
 	earlier := func(t *identityv1.Token) bool { return t.GetName() <= req.GetPageToken() }
-	tokens := slices.DeleteFunc(i.visibleTokens(ctx), earlier)
+	tokens = slices.DeleteFunc(tokens, earlier)
 	slices.SortFunc(tokens, func(a, b *identityv1.Token) int { return cmp.Compare(a.GetName(), b.GetName()) })
 	size := cmp.Or(int(req.GetPageSize()), defaultPageSize)
 	resp := &identityv1.ListTokensResponse{Tokens: tokens}
@@ -68,13 +197,33 @@ func (i *identity) ListTokens(ctx context.Context, req *identityv1.ListTokensReq
 }
 
 // visibleTokens returns the tokens that the caller may see: the tokens of the caller's tenant, or all tokens if the
-// caller is an operator of the installation.
-func (i *identity) visibleTokens(ctx context.Context) []*identityv1.Token {
-	caller := authn.CallerOf(ctx)
-	all := operatesInstallation(caller)
+// caller is an operator of the installation. Tokens that have ended are included only if ended is true.
+func (i identity) visibleTokens(ctx context.Context, ended bool) ([]*identityv1.Token, error) {
+	caller, now := authn.CallerOf(ctx), time.Now()
+	tokens := i.configuredTokens(caller)
+	names := make(map[string]bool, len(tokens))
+	for _, t := range i.tokens.identities().Tokens {
+		names[t.GetToken().GetName()] = true
+	}
+	stored, err := i.store.Tokens(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for n := range stored {
+		t := &stored[n]
+		isValid := t.Revoked.IsZero() && now.Before(t.Expires)
+		if (ended || isValid) && !names[t.Name] && (operatesInstallation(caller) || t.Tenant == caller.Tenant()) {
+			tokens = append(tokens, packListed(t, caller))
+		}
+	}
+	return tokens, nil
+}
+
+// configuredTokens returns the tokens of the configuration that the caller may see.
+func (i identity) configuredTokens(caller *authn.Caller) []*identityv1.Token {
 	var tokens []*identityv1.Token
-	for _, r := range i.records {
-		if all || r.GetToken().GetTenant() == caller.Tenant() {
+	for _, r := range i.tokens.identities().Tokens {
+		if operatesInstallation(caller) || r.GetToken().GetTenant() == caller.Tenant() {
 			tokens = append(tokens, r.GetToken())
 		}
 	}
@@ -86,19 +235,31 @@ func operatesInstallation(caller *authn.Caller) bool {
 }
 
 // WatchTokens implements identityv1.IdentityServiceServer.
-func (i *identity) WatchTokens(_ *identityv1.WatchTokensRequest, stream grpc.ServerStreamingServer[identityv1.WatchTokensResponse]) error {
-	resp := &identityv1.WatchTokensResponse{Set: &identityv1.TokenSet{Tokens: i.records}}
+func (i identity) WatchTokens(_ *identityv1.WatchTokensRequest, stream grpc.ServerStreamingServer[identityv1.WatchTokensResponse]) error {
 	tick := time.NewTicker(heartbeatInterval)
 	defer tick.Stop()
+	var sent *identityv1.TokenSet
 	for {
+		changed, resp := i.tokens.changes.wait(), new(identityv1.WatchTokensResponse)
+		if set := i.tokens.set.Load(); set != sent {
+			resp.Set, sent = set, set
+		}
 		if err := stream.Send(resp); err != nil {
 			return err
 		}
-		resp = &identityv1.WatchTokensResponse{}
 		select {
 		case <-stream.Context().Done():
 			return stream.Context().Err()
+		case <-changed:
 		case <-tick.C:
 		}
 	}
+}
+
+// ReportTokenUse implements identityv1.IdentityServiceServer.
+func (i identity) ReportTokenUse(ctx context.Context, req *identityv1.ReportTokenUseRequest) (*identityv1.ReportTokenUseResponse, error) {
+	if err := i.storeUses(ctx, req.GetUses()); err != nil {
+		return nil, tokenStatus(err)
+	}
+	return new(identityv1.ReportTokenUseResponse), nil
 }

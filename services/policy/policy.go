@@ -52,14 +52,16 @@ var (
 	errNested         = errors.New("a principal of a chain must not have a chain: put all principals into the caller's chain, nearest first")
 )
 
-// Deps contains the dependencies of a [Service]. All fields are required.
+// Deps contains the dependencies of a [Service]. All fields except Reload are required.
 type Deps struct {
-	// Tokens receives the configured tokens.
+	// Tokens receives the configured tokens and the stored tokens.
 	Tokens *authn.Tokens
 	// Signer signs decisions for the approval service.
 	Signer *signeddecision.Signer
 	// Log receives messages for operators.
 	Log *slog.Logger
+	// Reload reads the tokens and groups of the configuration again. If it is nil, they don't change.
+	Reload func() (Identities, error)
 }
 
 // Service implements policyv1.PolicyServiceServer. [Service.Register] also registers the catalog and identity services.
@@ -69,8 +71,9 @@ type Service struct {
 
 	cfg  Config
 	deps Deps
-	// approvers lists the token holders who may approve calls, and the token holders whose calls may need an approval.
-	approvers *engine.Approvers
+	// approvers lists the holders of configured tokens who may approve calls, and those whose calls may need an approval.
+	approvers atomic.Pointer[engine.Approvers]
+	tokens    *tokenBook
 	store     *store.Store
 	dir       *datadir.Dir // nil if the store is PostgreSQL
 
@@ -139,7 +142,8 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if err := deps.Tokens.Replace(cfg.Tokens); err != nil {
+	book, err := newTokenBook(deps.Tokens, cfg.Identities)
+	if err != nil {
 		return nil, fmt.Errorf("policy: auth.tokens: %w", err)
 	}
 	reports, err1 := fairqueue.New[owner](maxReports, maxReportsEach)
@@ -148,16 +152,17 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{
-		cfg: cfg, deps: deps, approvers: cfg.approvers(), changes: newSignal(), epochLeases: epochlease.New(), boot: rand.Text(),
+		cfg: cfg, deps: deps, tokens: book, changes: newSignal(), epochLeases: epochlease.New(), boot: rand.Text(),
 		listSlots: fairqueue.NewForProcessor[owner](), callerReportSlots: reports, gatewayReportSlots: whole, conditionSlots: fairqueue.NewForProcessor[owner](),
 		lintSlots: fairqueue.NewForProcessor[owner](),
 		schemas:   newSchemaCache(),
 	}
+	s.approvers.Store(cfg.approvers(cfg.OwnerMayApprove))
 	documents, err := read(cfg.Paths)
 	if err != nil {
 		return nil, fmt.Errorf("the policies do not load:\n%w", err)
 	}
-	set, warnings, err := cfg.compile(ctx, documents, s.approvers)
+	set, warnings, err := cfg.compile(ctx, documents, s.people())
 	if err != nil {
 		return nil, fmt.Errorf("the policies do not load:\n%w", err)
 	}
@@ -181,6 +186,9 @@ func (s *Service) open(ctx context.Context, set *activeSet) (err error) {
 	set.revision = revisionOf(set.Set, set.catalog)
 	s.active.Store(set)
 	if err := s.readStops(ctx); err != nil {
+		return err
+	}
+	if err := s.readTokens(ctx); err != nil {
 		return err
 	}
 	s.lastRead.Store(&began)
@@ -208,6 +216,7 @@ func (s *Service) Run(ctx context.Context) error {
 	group.Go(func() error { return s.watch(ctx) })
 	group.Go(func() error { return s.follow(ctx) })
 	group.Go(func() error { return s.enforceOnTime(ctx) })
+	group.Go(func() error { return s.recordUses(ctx) })
 	return group.Wait()
 }
 
@@ -215,7 +224,7 @@ func (s *Service) Run(ctx context.Context) error {
 func (s *Service) Register(r grpc.ServiceRegistrar) {
 	policyv1.RegisterPolicyServiceServer(r, s)
 	policyv1.RegisterCatalogServiceServer(r, catalogServer{Service: s})
-	identityv1.RegisterIdentityServiceServer(r, &identity{records: s.cfg.Tokens})
+	identityv1.RegisterIdentityServiceServer(r, identity{Service: s})
 }
 
 // Health implements rpc.HealthChecker.
@@ -244,12 +253,16 @@ func (s *Service) DecideCall(ctx context.Context, req *policyv1.DecideCallReques
 		defer done()
 	}
 	decided := set.Decide(call)
-	resp := &policyv1.DecideCallResponse{Decision: packDecision(set, decided, &call.Facts)}
+	resp := &policyv1.DecideCallResponse{Decision: s.refusesToken(set, authn.CallerOf(ctx).Principal)}
+	hasToken := resp.GetDecision() == nil
+	if hasToken {
+		resp.Decision = packDecision(set, decided, &call.Facts)
+	}
 	if req.GetAttest() != nil {
 		if resp.SignedDecision, err = s.attest(ctx, set, req, resp.GetDecision()); err != nil {
 			return nil, toStatus(err)
 		}
-	} else if cacheability := set.Cacheability(call, decided); cacheability.Cacheable {
+	} else if cacheability := set.Cacheability(call, decided); hasToken && cacheability.Cacheable {
 		resp.Keeping = &policyv1.Keeping{Epoch: s.epoch(set), BySession: cacheability.BySession}
 	}
 	return resp, nil

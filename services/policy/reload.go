@@ -36,20 +36,23 @@ func (s *Service) watch(ctx context.Context) error {
 	s.warn(ctx)
 	s.warnOfLists(ctx)
 	done := fingerprintOf(s.active.Load().documents, nil)
+	var identities identityScan
+	renewed := false // the approvers have changed since the documents were checked
 	for last := done; ; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
+		renewed = s.rescan(ctx, &identities) || renewed
 		documents, err := read(s.cfg.Paths)
 		now := fingerprintOf(documents, err)
-		if now == last && now != done {
+		if now == last && (now != done || renewed) {
 			s.replace(ctx, documents, err)
 			if s.active.Load().rejected == nil {
 				s.warnOfLists(ctx)
 			}
-			done = now
+			done, renewed = now, false
 		}
 		last = now
 	}
@@ -72,7 +75,7 @@ func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, e
 	var set *engine.Set
 	var warnings strictyaml.Errors
 	if err == nil { // before the lock, because the tests of documents may take long, and stops must not wait for them
-		set, warnings, err = s.cfg.compile(ctx, documents, s.approvers)
+		set, warnings, err = s.cfg.compile(ctx, documents, s.people())
 	}
 	s.changing.Lock()
 	defer s.changing.Unlock()

@@ -43,7 +43,9 @@ type Options struct {
 	// not depend on their address, which may be different after a restart.
 	Embedded []string
 	// Env returns the values of environment variables, for secrets.
-	Env     config.Env
+	Env config.Env
+	// Reload reads the configuration again. See [app.Process].
+	Reload  func() (*config.File, error)
 	Log     *slog.Logger
 	Version string
 	// Launcher starts this program as the launcher of stdio servers. See [gateway.Deps].
@@ -134,7 +136,7 @@ func (m *Mesh) addRoles(ctx context.Context, opts Options) error {
 	for _, role := range authn.Roles() {
 		svc, err := roleConstructors[role](ctx, app.Mesh{
 			Process: app.Process{
-				File: opts.File, Env: opts.Env, Log: m.log.With("role", authn.RoleName(role)), Telemetry: m.tel, Version: opts.Version,
+				File: opts.File, Env: opts.Env, Reload: opts.Reload, Log: m.log.With("role", authn.RoleName(role)), Telemetry: m.tel, Version: opts.Version,
 			},
 			Tokens: m.tokens, Conn: m.conns(role), Signer: signer, Verifier: verifier, Embedded: opts.Embedded, Launcher: opts.Launcher,
 		})

@@ -29,7 +29,10 @@ type Process struct {
 	File *config.File
 	// Env looks up environment variables for secrets.
 	Env config.Env
-	Log *slog.Logger
+	// Reload reads the configuration again, for the values that may change while the process runs. If it is nil, the
+	// configuration is not read again.
+	Reload func() (*config.File, error)
+	Log    *slog.Logger
 	// Telemetry creates traces and metrics.
 	Telemetry *telemetry.Telemetry
 	// Version is the version of this build.

@@ -94,7 +94,7 @@ func serveRole(ctx context.Context, net *network, build Build) (err error) {
 	defer func() { err = errors.Join(err, net.close()) }()
 	net.deps.Trace = rpc.ClientTrace(tel.Provider, tel.Propagator)
 	mesh := Mesh{
-		Process: Process{File: net.file, Env: Env, Log: log, Telemetry: tel, Version: Version()},
+		Process: Process{File: net.file, Env: Env, Reload: net.file.Reloader(nil, Env), Log: log, Telemetry: tel, Version: Version()},
 		Tokens:  new(authn.Tokens),
 		Conn:    net.dial,
 		Signer: signeddecision.NewSigner(func() (ed25519.PrivateKey, [][]byte) {

@@ -15,11 +15,8 @@ func (t *Tokens) PrincipalsOf(tenant, subject string) ([]*identityv1.Principal, 
 		return nil, ErrTokensStale
 	}
 	var out []*identityv1.Principal
-	for hash, p := range set.byHash {
-		if expires, ends := set.expiry[hash]; ends && !now.Before(expires) {
-			continue
-		}
-		if p.GetTenant() == tenant && p.GetSubject() == subject {
+	for _, one := range set.tokens {
+		if p := one.principal; p != nil && !one.hasExpired(now) && p.GetTenant() == tenant && p.GetSubject() == subject {
 			out = append(out, p)
 		}
 	}

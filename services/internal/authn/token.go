@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/subtle"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -20,6 +22,10 @@ import (
 var (
 	// ErrTokenUnknown means that no valid token has this secret.
 	ErrTokenUnknown = errors.New("no valid token has this text")
+	// ErrTokenRevoked means that the token with this secret was revoked.
+	ErrTokenRevoked = errors.New("this token was revoked: ask an operator for another one (`sluice token create`)")
+	// ErrTokenExpired means that the token with this secret has expired.
+	ErrTokenExpired = errors.New("this token has expired: ask an operator for another one (`sluice token create`)")
 	// ErrTokensStale means that the policy role has not confirmed the set of tokens recently enough. Therefore this
 	// process can't know which tokens are valid.
 	ErrTokensStale = errors.New("it is unknown which tokens are valid: the policy role is unavailable")
@@ -29,7 +35,8 @@ var (
 const minSecret = 32
 
 const (
-	// maxTokenAge is the maximum time since a watched set of tokens was last confirmed.
+	// maxTokenAge is the maximum time since a watched set of tokens was last confirmed. If the set is older, no token is
+	// accepted.
 	maxTokenAge = time.Second
 	// sourceTimeout is the time without a confirmation after which the source of the tokens counts as unavailable. Until
 	// then the source counts as busy, and callers wait for it.
@@ -52,6 +59,8 @@ func CheckSecret(secret string) error {
 		return fmt.Errorf("the token has %d characters, fewer than %d: make one with `openssl rand -hex 32`", len(secret), minSecret)
 	case sampleSecrets[secret], allSame(secret):
 		return errors.New("the token is a publicly known sample: make one with `openssl rand -hex 32`")
+	case isMistyped(secret):
+		return errMistyped
 	default:
 		return nil
 	}
@@ -98,9 +107,51 @@ type Tokens struct {
 	confirmed chan struct{}
 }
 
+// tokenSet is immutable, except for the uses of its tokens.
 type tokenSet struct {
-	byHash map[[sha256.Size]byte]*identityv1.Principal
-	expiry map[[sha256.Size]byte]time.Time
+	// byPrefix contains the tokens by the first 8 bytes of their hashes.
+	byPrefix map[uint64][]*token
+	tokens   []*token
+}
+
+type token struct {
+	hash [sha256.Size]byte
+	name string
+	// principal is nil if the token has ended. In that case ended is the reason.
+	principal *identityv1.Principal
+	ended     error
+	// expires is zero if the token never expires.
+	expires time.Time
+	// use is nil if the uses of the token are not reported.
+	use *tokenUse
+}
+
+// find returns the token with a hash, or nil. It compares hashes in constant time.
+func (s *tokenSet) find(hash *[sha256.Size]byte) *token {
+	for _, t := range s.byPrefix[binary.BigEndian.Uint64(hash[:])] {
+		if subtle.ConstantTimeCompare(t.hash[:], hash[:]) == 1 {
+			return t
+		}
+	}
+	return nil
+}
+
+// add adds a token. name is its name, and sum is the SHA-256 of its secret.
+func (s *tokenSet) add(t *token, sum []byte) error {
+	if len(sum) != sha256.Size {
+		return fmt.Errorf("token %q has a hash of %d bytes, want %d", t.name, len(sum), sha256.Size)
+	}
+	t.hash = [sha256.Size]byte(sum)
+	if isSample(t.hash) {
+		return fmt.Errorf("token %q is a publicly known sample: make one with `openssl rand -hex 32`", t.name)
+	}
+	if other := s.find(&t.hash); other != nil {
+		return fmt.Errorf("tokens %q and %q have the same text", other.name, t.name)
+	}
+	prefix := binary.BigEndian.Uint64(t.hash[:])
+	s.byPrefix[prefix] = append(s.byPrefix[prefix], t)
+	s.tokens = append(s.tokens, t)
+	return nil
 }
 
 // NewTokens returns Tokens whose source is this process. They are never stale.
@@ -109,27 +160,35 @@ func NewTokens(records []*identityv1.TokenRecord) (*Tokens, error) {
 	return t, t.Replace(records)
 }
 
-// Replace replaces the set of tokens. If it returns an error, for example because a hash belongs to a publicly known
-// secret, the old set stays.
+// Replace is like [Tokens.Update] for a set without ended tokens.
 func (t *Tokens) Replace(records []*identityv1.TokenRecord) error {
-	set := &tokenSet{
-		byHash: make(map[[sha256.Size]byte]*identityv1.Principal, len(records)),
-		expiry: make(map[[sha256.Size]byte]time.Time),
-	}
-	for _, r := range records {
-		if len(r.GetSha256()) != sha256.Size {
-			return fmt.Errorf("token %q has a hash of %d bytes, want %d", r.GetToken().GetName(), len(r.GetSha256()), sha256.Size)
-		}
-		hash := [sha256.Size]byte(r.GetSha256())
-		if isSample(hash) {
-			return fmt.Errorf("token %q is a publicly known sample: make one with `openssl rand -hex 32`", r.GetToken().GetName())
-		}
-		if other, ok := set.byHash[hash]; ok {
-			return fmt.Errorf("tokens %q and %q have the same text", other.GetTokenId(), r.GetToken().GetName())
-		}
-		set.byHash[hash] = principalOf(r.GetToken())
+	return t.Update(&identityv1.TokenSet{Tokens: records})
+}
+
+// Update replaces the set of tokens. If it returns an error, for example because a hash belongs to a publicly known
+// secret, the old set stays.
+func (t *Tokens) Update(from *identityv1.TokenSet) error {
+	before := t.set.Load()
+	set := &tokenSet{byPrefix: make(map[uint64][]*token, len(from.GetTokens())+len(from.GetEnded()))}
+	for _, r := range from.GetTokens() {
+		one := &token{name: r.GetToken().GetName(), principal: principalOf(r.GetToken())}
 		if r.GetToken().GetExpires() != nil {
-			set.expiry[hash] = r.GetToken().GetExpires().AsTime()
+			one.expires = r.GetToken().GetExpires().AsTime()
+		}
+		if err := set.add(one, r.GetSha256()); err != nil {
+			return err
+		}
+		if !r.GetToken().GetConfigured() {
+			one.use = before.useOf(one)
+		}
+	}
+	for _, r := range from.GetEnded() {
+		one := &token{name: r.GetName(), ended: ErrTokenExpired}
+		if r.GetRevoked() {
+			one.ended = ErrTokenRevoked
+		}
+		if err := set.add(one, r.GetSha256()); err != nil {
+			return err
 		}
 	}
 	t.set.Store(set)
@@ -152,35 +211,47 @@ func (t *Tokens) Confirm() {
 func (t *Tokens) HasSet() bool { return t.set.Load() != nil }
 
 // Lookup returns the principal of the token with this secret. The result is shared and must not be modified. The error
-// is [ErrTokenUnknown] or [ErrTokensStale]. With ErrTokensStale, Lookup also returns the token's principal in the last
-// confirmed set, or nil if the set does not contain the token.
+// is [ErrTokenUnknown], [ErrTokenRevoked], [ErrTokenExpired] or [ErrTokensStale]. With ErrTokensStale, Lookup also
+// returns the token's principal in the last confirmed set, or nil if the set does not contain the token.
 func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 	set := t.set.Load()
 	if set == nil {
 		return nil, ErrTokensStale
 	}
+	if isMistyped(secret) {
+		return nil, ErrTokenUnknown
+	}
 	now := time.Now()
 	confirmedAt := t.confirmedAt.Load()
 	stale := confirmedAt != nil && now.Sub(*confirmedAt) > maxTokenAge
 	hash := HashSecret(secret)
-	p, known := set.byHash[hash]
-	expires, ends := set.expiry[hash]
+	found := set.find(&hash)
 	switch {
-	case known && ends && !now.Before(expires):
+	case found != nil && found.ended != nil:
+		return nil, found.ended
+	case found != nil && found.hasExpired(now):
+		return nil, ErrTokenExpired
+	case found == nil && stale:
+		return nil, ErrTokensStale
+	case found == nil:
 		return nil, ErrTokenUnknown
 	case stale:
-		return p, ErrTokensStale
-	case !known:
-		return nil, ErrTokenUnknown
+		return found.principal, ErrTokensStale
 	default:
-		return p, nil
+		found.use.record(now)
+		return found.principal, nil
 	}
 }
+
+func (t *token) hasExpired(now time.Time) bool { return !t.expires.IsZero() && !now.Before(t.expires) }
 
 // Await is like [Tokens.Lookup], but waits for a confirmation while the set is stale. It waits until ctx ends or the
 // source counts as unavailable. It does not wait for a token that the set does not contain, so an unauthenticated
 // caller can't make a process wait.
 func (t *Tokens) Await(ctx context.Context, secret string) (*identityv1.Principal, error) {
+	if p, err := t.Lookup(secret); p == nil || err == nil {
+		return p, err
+	}
 	for {
 		confirmed := t.nextConfirmation()
 		p, err := t.Lookup(secret)

@@ -157,7 +157,7 @@ func TestTokensLookup_RefusesExpiredToken(t *testing.T) {
 			t.Errorf("before its end: %v", err)
 		}
 		time.Sleep(time.Nanosecond)
-		if p, err := tokens.Lookup(anasToken); p != nil || !errors.Is(err, authn.ErrTokenUnknown) {
+		if p, err := tokens.Lookup(anasToken); p != nil || !errors.Is(err, authn.ErrTokenExpired) {
 			t.Errorf("at its end: %v, %v", p, err)
 		}
 		tokens.Confirm()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -26,7 +28,7 @@ func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tok
 				return errNoSet
 			}
 			if resp.GetSet() != nil {
-				if err := tokens.Replace(resp.GetSet().GetTokens()); err != nil {
+				if err := tokens.Update(resp.GetSet()); err != nil {
 					return err
 				}
 			}
@@ -45,6 +47,29 @@ func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tok
 			lost = true
 		},
 	}
+	var reports sync.WaitGroup
+	reports.Go(func() { reportUses(ctx, from, tokens) })
 	stream.Run(ctx)
+	reports.Wait()
 	return nil
+}
+
+// reportUses reports the uses of tokens to the policy role until ctx ends. If a report fails, the next one contains its
+// uses.
+func reportUses(ctx context.Context, to identityv1.IdentityServiceClient, tokens *Tokens) {
+	tick := time.NewTicker(UseInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		_ = tokens.ReportUses(func(uses []*identityv1.TokenUse) error {
+			sending, cancel := context.WithTimeout(ctx, sourceTimeout)
+			defer cancel()
+			_, err := to.ReportTokenUse(sending, &identityv1.ReportTokenUseRequest{Uses: uses})
+			return err
+		})
+	}
 }

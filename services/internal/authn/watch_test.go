@@ -23,6 +23,16 @@ type source struct {
 	mu      sync.Mutex
 	streams []chan *identityv1.WatchTokensResponse
 	opened  int
+	// uses receives the reported uses of tokens.
+	uses chan *identityv1.ReportTokenUseRequest
+}
+
+func (s *source) ReportTokenUse(_ context.Context, req *identityv1.ReportTokenUseRequest, _ ...grpc.CallOption) (*identityv1.ReportTokenUseResponse, error) {
+	if s.uses == nil {
+		return nil, errors.New("the source is absent")
+	}
+	s.uses <- req
+	return new(identityv1.ReportTokenUseResponse), nil
 }
 
 func (s *source) WatchTokens(ctx context.Context, _ *identityv1.WatchTokensRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[identityv1.WatchTokensResponse], error) {

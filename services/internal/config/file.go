@@ -70,13 +70,16 @@ type File struct {
 
 	// path is the path of the file. It is empty if no file was read.
 	path string
+	// added are the tokens that [File.AddToken] has added.
+	added []Token
 	// separateRoles is true if the file sets addresses of roles.
 	separateRoles bool
 }
 
 // Auth lists the tokens of callers.
 type Auth struct {
-	// Tokens are bearer tokens. A token is valid as long as the file lists it.
+	// Tokens are bearer tokens. A token is valid as long as the file lists it. The policy role reads the list again when
+	// it changes.
 	Tokens []Token `yaml:"tokens"`
 }
 

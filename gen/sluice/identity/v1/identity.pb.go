@@ -203,7 +203,17 @@ type Token struct {
 	// Time at which the token expires. It is absent if the token never expires.
 	Expires *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=expires,proto3" json:"expires,omitempty"`
 	// Whether the token is in the configuration and therefore can't be revoked by RevokeToken.
-	Configured    bool `protobuf:"varint,10,opt,name=configured,proto3" json:"configured,omitempty"`
+	Configured bool `protobuf:"varint,10,opt,name=configured,proto3" json:"configured,omitempty"`
+	// Time of the last use, with a precision of about a minute. It is absent if the token was never used, and for tokens of
+	// the configuration.
+	LastUsed *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=last_used,json=lastUsed,proto3" json:"last_used,omitempty"`
+	// Subject of the operator who created the token, at most 256 bytes. It is empty for tokens of the configuration.
+	// People of tenants other than "default" do not get the subjects of other tenants' operators.
+	CreatedBy string `protobuf:"bytes,12,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
+	// Time at which the token was revoked. It is absent if the token was not revoked.
+	Revoked *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=revoked,proto3" json:"revoked,omitempty"`
+	// Subject of the operator who revoked the token, at most 256 bytes, as in `created_by`.
+	RevokedBy     string `protobuf:"bytes,14,opt,name=revoked_by,json=revokedBy,proto3" json:"revoked_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -308,11 +318,42 @@ func (x *Token) GetConfigured() bool {
 	return false
 }
 
+func (x *Token) GetLastUsed() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastUsed
+	}
+	return nil
+}
+
+func (x *Token) GetCreatedBy() string {
+	if x != nil {
+		return x.CreatedBy
+	}
+	return ""
+}
+
+func (x *Token) GetRevoked() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Revoked
+	}
+	return nil
+}
+
+func (x *Token) GetRevokedBy() string {
+	if x != nil {
+		return x.RevokedBy
+	}
+	return ""
+}
+
 // CreateTokenRequest requests a token.
 type CreateTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The token to create. `created` and `configured` are ignored.
-	Token         *Token `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	// The token to create: of the role `agent`, with an agent and an expiry. The other times, `created_by`, `revoked_by`
+	// and `configured` are ignored.
+	Token *Token `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	// Whether the caller is the owner. Then `token.owner` is ignored.
+	OwnedByCaller bool `protobuf:"varint,2,opt,name=owned_by_caller,json=ownedByCaller,proto3" json:"owned_by_caller,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -354,12 +395,20 @@ func (x *CreateTokenRequest) GetToken() *Token {
 	return nil
 }
 
+func (x *CreateTokenRequest) GetOwnedByCaller() bool {
+	if x != nil {
+		return x.OwnedByCaller
+	}
+	return false
+}
+
 // CreateTokenResponse contains a token with its secret, which is returned only here.
 type CreateTokenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The token as it is stored.
 	Token *Token `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	// Secret of the token, to be sent as `Authorization: Bearer`: at least 43 characters.
+	// Secret of the token, to be sent as `Authorization: Bearer`: `slc1_a_`, 43 random letters and digits (256 bits), and
+	// 6 letters and digits that are the CRC-32 (IEEE) of all characters before them, in base 62.
 	Secret        string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -415,7 +464,9 @@ type ListTokensRequest struct {
 	// Maximum number of tokens: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// `next_page_token` of the previous page. Empty for the first page.
-	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Whether to list tokens that have expired or were revoked, too. The newest 1,000 of each tenant are kept.
+	Ended         bool `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -462,6 +513,13 @@ func (x *ListTokensRequest) GetPageToken() string {
 		return x.PageToken
 	}
 	return ""
+}
+
+func (x *ListTokensRequest) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
 }
 
 // ListTokensResponse is a page of tokens, sorted by name.
@@ -519,11 +577,14 @@ func (x *ListTokensResponse) GetNextPageToken() string {
 	return ""
 }
 
-// RevokeTokenRequest specifies a token.
+// RevokeTokenRequest specifies a token, or the tokens of an agent. Exactly one of the two is set.
 type RevokeTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the token.
-	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Name of the agent whose tokens are revoked, at most 128 bytes. Only tokens that the caller may see are revoked, and
+	// no tokens of the configuration.
+	Agent         string `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -565,9 +626,18 @@ func (x *RevokeTokenRequest) GetName() string {
 	return ""
 }
 
-// RevokeTokenResponse means that the token was revoked.
+func (x *RevokeTokenRequest) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+// RevokeTokenResponse means that the tokens are revoked.
 type RevokeTokenResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tokens that the request revoked, or the token of this name if it had been revoked before.
+	Tokens        []*Token `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -602,6 +672,151 @@ func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{7}
 }
 
+func (x *RevokeTokenResponse) GetTokens() []*Token {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+// ReportTokenUseRequest contains times at which tokens were used.
+type ReportTokenUseRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The uses, at most 200.
+	Uses          []*TokenUse `protobuf:"bytes,1,rep,name=uses,proto3" json:"uses,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportTokenUseRequest) Reset() {
+	*x = ReportTokenUseRequest{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportTokenUseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportTokenUseRequest) ProtoMessage() {}
+
+func (x *ReportTokenUseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportTokenUseRequest.ProtoReflect.Descriptor instead.
+func (*ReportTokenUseRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ReportTokenUseRequest) GetUses() []*TokenUse {
+	if x != nil {
+		return x.Uses
+	}
+	return nil
+}
+
+// TokenUse is the time of the last use of a token.
+type TokenUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the token.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Time of the last use.
+	Used          *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=used,proto3" json:"used,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenUse) Reset() {
+	*x = TokenUse{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenUse) ProtoMessage() {}
+
+func (x *TokenUse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenUse.ProtoReflect.Descriptor instead.
+func (*TokenUse) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *TokenUse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TokenUse) GetUsed() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Used
+	}
+	return nil
+}
+
+// ReportTokenUseResponse means that the uses were received.
+type ReportTokenUseResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportTokenUseResponse) Reset() {
+	*x = ReportTokenUseResponse{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportTokenUseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportTokenUseResponse) ProtoMessage() {}
+
+func (x *ReportTokenUseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportTokenUseResponse.ProtoReflect.Descriptor instead.
+func (*ReportTokenUseResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{10}
+}
+
 // WatchTokensRequest requests the valid tokens.
 type WatchTokensRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -611,7 +826,7 @@ type WatchTokensRequest struct {
 
 func (x *WatchTokensRequest) Reset() {
 	*x = WatchTokensRequest{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[8]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -623,7 +838,7 @@ func (x *WatchTokensRequest) String() string {
 func (*WatchTokensRequest) ProtoMessage() {}
 
 func (x *WatchTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[8]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -636,7 +851,7 @@ func (x *WatchTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTokensRequest.ProtoReflect.Descriptor instead.
 func (*WatchTokensRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{8}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{11}
 }
 
 // WatchTokensResponse contains all valid tokens, or is a heartbeat.
@@ -650,7 +865,7 @@ type WatchTokensResponse struct {
 
 func (x *WatchTokensResponse) Reset() {
 	*x = WatchTokensResponse{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[9]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -662,7 +877,7 @@ func (x *WatchTokensResponse) String() string {
 func (*WatchTokensResponse) ProtoMessage() {}
 
 func (x *WatchTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[9]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -675,7 +890,7 @@ func (x *WatchTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchTokensResponse.ProtoReflect.Descriptor instead.
 func (*WatchTokensResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{9}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WatchTokensResponse) GetSet() *TokenSet {
@@ -689,14 +904,17 @@ func (x *WatchTokensResponse) GetSet() *TokenSet {
 type TokenSet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tokens with their hashes.
-	Tokens        []*TokenRecord `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
+	Tokens []*TokenRecord `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
+	// The newest 1,000 tokens that have expired or were revoked. A service needs them only to tell a caller why its token
+	// is refused.
+	Ended         []*EndedToken `protobuf:"bytes,2,rep,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TokenSet) Reset() {
 	*x = TokenSet{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[10]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -708,7 +926,7 @@ func (x *TokenSet) String() string {
 func (*TokenSet) ProtoMessage() {}
 
 func (x *TokenSet) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[10]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -721,7 +939,7 @@ func (x *TokenSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenSet.ProtoReflect.Descriptor instead.
 func (*TokenSet) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{10}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TokenSet) GetTokens() []*TokenRecord {
@@ -729,6 +947,77 @@ func (x *TokenSet) GetTokens() []*TokenRecord {
 		return x.Tokens
 	}
 	return nil
+}
+
+func (x *TokenSet) GetEnded() []*EndedToken {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+// EndedToken is a token that has expired or was revoked.
+type EndedToken struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// SHA-256 of the token's secret: 32 bytes.
+	Sha256 []byte `protobuf:"bytes,1,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	// Name of the token.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Whether the token was revoked. Otherwise it has expired.
+	Revoked       bool `protobuf:"varint,3,opt,name=revoked,proto3" json:"revoked,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndedToken) Reset() {
+	*x = EndedToken{}
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndedToken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndedToken) ProtoMessage() {}
+
+func (x *EndedToken) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndedToken.ProtoReflect.Descriptor instead.
+func (*EndedToken) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *EndedToken) GetSha256() []byte {
+	if x != nil {
+		return x.Sha256
+	}
+	return nil
+}
+
+func (x *EndedToken) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *EndedToken) GetRevoked() bool {
+	if x != nil {
+		return x.Revoked
+	}
+	return false
 }
 
 // TokenRecord is a token as the services store it.
@@ -744,7 +1033,7 @@ type TokenRecord struct {
 
 func (x *TokenRecord) Reset() {
 	*x = TokenRecord{}
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[11]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -756,7 +1045,7 @@ func (x *TokenRecord) String() string {
 func (*TokenRecord) ProtoMessage() {}
 
 func (x *TokenRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_identity_proto_msgTypes[11]
+	mi := &file_sluice_identity_v1_identity_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -769,7 +1058,7 @@ func (x *TokenRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenRecord.ProtoReflect.Descriptor instead.
 func (*TokenRecord) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{11}
+	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TokenRecord) GetToken() *Token {
@@ -805,7 +1094,7 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\x05chain\x18\t \x03(\v2\x1d.sluice.identity.v1.PrincipalB\b\xbaH\x05\x92\x01\x02\x10\x04R\x05chain\x12#\n" +
 	"\btoken_id\x18\n" +
 	" \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\atokenId\x12?\n" +
-	"\rtoken_created\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\ftokenCreated\"\xc9\x03\n" +
+	"\rtoken_created\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\ftokenCreated\"\x8a\x05\n" +
 	"\x05Token\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{1,128}$R\x04name\x120\n" +
 	"\x06tenant\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x12$\n" +
@@ -821,38 +1110,62 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\n" +
 	"configured\x18\n" +
 	" \x01(\bR\n" +
-	"configured\"M\n" +
+	"configured\x127\n" +
+	"\tlast_used\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\blastUsed\x12'\n" +
+	"\n" +
+	"created_by\x18\f \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\tcreatedBy\x124\n" +
+	"\arevoked\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\arevoked\x12'\n" +
+	"\n" +
+	"revoked_by\x18\x0e \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\trevokedBy\"u\n" +
 	"\x12CreateTokenRequest\x127\n" +
-	"\x05token\x18\x01 \x01(\v2\x19.sluice.identity.v1.TokenB\x06\xbaH\x03\xc8\x01\x01R\x05token\"^\n" +
+	"\x05token\x18\x01 \x01(\v2\x19.sluice.identity.v1.TokenB\x06\xbaH\x03\xc8\x01\x01R\x05token\x12&\n" +
+	"\x0fowned_by_caller\x18\x02 \x01(\bR\rownedByCaller\"^\n" +
 	"\x13CreateTokenResponse\x12/\n" +
 	"\x05token\x18\x01 \x01(\v2\x19.sluice.identity.v1.TokenR\x05token\x12\x16\n" +
-	"\x06secret\x18\x02 \x01(\tR\x06secret\"e\n" +
+	"\x06secret\x18\x02 \x01(\tR\x06secret\"{\n" +
 	"\x11ListTokensRequest\x12'\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"o\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\x12\x14\n" +
+	"\x05ended\x18\x03 \x01(\bR\x05ended\"o\n" +
 	"\x12ListTokensResponse\x121\n" +
 	"\x06tokens\x18\x01 \x03(\v2\x19.sluice.identity.v1.TokenR\x06tokens\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"I\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"i\n" +
 	"\x12RevokeTokenRequest\x123\n" +
-	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{1,128}$R\x04name\"\x15\n" +
-	"\x13RevokeTokenResponse\"\x14\n" +
+	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{0,128}$R\x04name\x12\x1e\n" +
+	"\x05agent\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05agent\"H\n" +
+	"\x13RevokeTokenResponse\x121\n" +
+	"\x06tokens\x18\x01 \x03(\v2\x19.sluice.identity.v1.TokenR\x06tokens\"T\n" +
+	"\x15ReportTokenUseRequest\x12;\n" +
+	"\x04uses\x18\x01 \x03(\v2\x1c.sluice.identity.v1.TokenUseB\t\xbaH\x06\x92\x01\x03\x10\xc8\x01R\x04uses\"w\n" +
+	"\bTokenUse\x123\n" +
+	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{1,128}$R\x04name\x126\n" +
+	"\x04used\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampB\x06\xbaH\x03\xc8\x01\x01R\x04used\"\x18\n" +
+	"\x16ReportTokenUseResponse\"\x14\n" +
 	"\x12WatchTokensRequest\"E\n" +
 	"\x13WatchTokensResponse\x12.\n" +
-	"\x03set\x18\x01 \x01(\v2\x1c.sluice.identity.v1.TokenSetR\x03set\"C\n" +
+	"\x03set\x18\x01 \x01(\v2\x1c.sluice.identity.v1.TokenSetR\x03set\"y\n" +
 	"\bTokenSet\x127\n" +
-	"\x06tokens\x18\x01 \x03(\v2\x1f.sluice.identity.v1.TokenRecordR\x06tokens\"_\n" +
+	"\x06tokens\x18\x01 \x03(\v2\x1f.sluice.identity.v1.TokenRecordR\x06tokens\x124\n" +
+	"\x05ended\x18\x02 \x03(\v2\x1e.sluice.identity.v1.EndedTokenR\x05ended\"|\n" +
+	"\n" +
+	"EndedToken\x12\x1f\n" +
+	"\x06sha256\x18\x01 \x01(\fB\a\xbaH\x04z\x02h R\x06sha256\x123\n" +
+	"\x04name\x18\x02 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{1,128}$R\x04name\x12\x18\n" +
+	"\arevoked\x18\x03 \x01(\bR\arevoked\"_\n" +
 	"\vTokenRecord\x12/\n" +
 	"\x05token\x18\x01 \x01(\v2\x19.sluice.identity.v1.TokenR\x05token\x12\x1f\n" +
-	"\x06sha256\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x06sha2562\xba\x03\n" +
+	"\x06sha256\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x06sha2562\xb1\x04\n" +
 	"\x0fIdentityService\x12g\n" +
 	"\vCreateToken\x12&.sluice.identity.v1.CreateTokenRequest\x1a'.sluice.identity.v1.CreateTokenResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12e\n" +
 	"\n" +
 	"ListTokens\x12%.sluice.identity.v1.ListTokensRequest\x1a&.sluice.identity.v1.ListTokensResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12g\n" +
 	"\vRevokeToken\x12&.sluice.identity.v1.RevokeTokenRequest\x1a'.sluice.identity.v1.RevokeTokenResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12n\n" +
 	"\vWatchTokens\x12&.sluice.identity.v1.WatchTokensRequest\x1a'.sluice.identity.v1.WatchTokensResponse\"\f\xca\xf3\x18\b\n" +
-	"\x06\x01\x03\x04\x05\x06\a0\x01B\xd2\x01\n" +
+	"\x06\x01\x03\x04\x05\x06\a0\x01\x12u\n" +
+	"\x0eReportTokenUse\x12).sluice.identity.v1.ReportTokenUseRequest\x1a*.sluice.identity.v1.ReportTokenUseResponse\"\f\xca\xf3\x18\b\n" +
+	"\x06\x01\x03\x04\x05\x06\aB\xd2\x01\n" +
 	"\x16com.sluice.identity.v1B\rIdentityProtoP\x01Z?github.com/sluice-mesh/sluice/gen/sluice/identity/v1;identityv1\xa2\x02\x03SIX\xaa\x02\x12Sluice.Identity.V1\xca\x02\x12Sluice\\Identity\\V1\xe2\x02\x1eSluice\\Identity\\V1\\GPBMetadata\xea\x02\x14Sluice::Identity::V1b\x06proto3"
 
 var (
@@ -867,49 +1180,61 @@ func file_sluice_identity_v1_identity_proto_rawDescGZIP() []byte {
 	return file_sluice_identity_v1_identity_proto_rawDescData
 }
 
-var file_sluice_identity_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_sluice_identity_v1_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_sluice_identity_v1_identity_proto_goTypes = []any{
-	(*Principal)(nil),             // 0: sluice.identity.v1.Principal
-	(*Token)(nil),                 // 1: sluice.identity.v1.Token
-	(*CreateTokenRequest)(nil),    // 2: sluice.identity.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),   // 3: sluice.identity.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),     // 4: sluice.identity.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),    // 5: sluice.identity.v1.ListTokensResponse
-	(*RevokeTokenRequest)(nil),    // 6: sluice.identity.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),   // 7: sluice.identity.v1.RevokeTokenResponse
-	(*WatchTokensRequest)(nil),    // 8: sluice.identity.v1.WatchTokensRequest
-	(*WatchTokensResponse)(nil),   // 9: sluice.identity.v1.WatchTokensResponse
-	(*TokenSet)(nil),              // 10: sluice.identity.v1.TokenSet
-	(*TokenRecord)(nil),           // 11: sluice.identity.v1.TokenRecord
-	(v1.TokenRole)(0),             // 12: sluice.auth.v1.TokenRole
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*Principal)(nil),              // 0: sluice.identity.v1.Principal
+	(*Token)(nil),                  // 1: sluice.identity.v1.Token
+	(*CreateTokenRequest)(nil),     // 2: sluice.identity.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),    // 3: sluice.identity.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),      // 4: sluice.identity.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),     // 5: sluice.identity.v1.ListTokensResponse
+	(*RevokeTokenRequest)(nil),     // 6: sluice.identity.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),    // 7: sluice.identity.v1.RevokeTokenResponse
+	(*ReportTokenUseRequest)(nil),  // 8: sluice.identity.v1.ReportTokenUseRequest
+	(*TokenUse)(nil),               // 9: sluice.identity.v1.TokenUse
+	(*ReportTokenUseResponse)(nil), // 10: sluice.identity.v1.ReportTokenUseResponse
+	(*WatchTokensRequest)(nil),     // 11: sluice.identity.v1.WatchTokensRequest
+	(*WatchTokensResponse)(nil),    // 12: sluice.identity.v1.WatchTokensResponse
+	(*TokenSet)(nil),               // 13: sluice.identity.v1.TokenSet
+	(*EndedToken)(nil),             // 14: sluice.identity.v1.EndedToken
+	(*TokenRecord)(nil),            // 15: sluice.identity.v1.TokenRecord
+	(v1.TokenRole)(0),              // 16: sluice.auth.v1.TokenRole
+	(*timestamppb.Timestamp)(nil),  // 17: google.protobuf.Timestamp
 }
 var file_sluice_identity_v1_identity_proto_depIdxs = []int32{
-	12, // 0: sluice.identity.v1.Principal.role:type_name -> sluice.auth.v1.TokenRole
+	16, // 0: sluice.identity.v1.Principal.role:type_name -> sluice.auth.v1.TokenRole
 	0,  // 1: sluice.identity.v1.Principal.chain:type_name -> sluice.identity.v1.Principal
-	13, // 2: sluice.identity.v1.Principal.token_created:type_name -> google.protobuf.Timestamp
-	12, // 3: sluice.identity.v1.Token.role:type_name -> sluice.auth.v1.TokenRole
-	13, // 4: sluice.identity.v1.Token.created:type_name -> google.protobuf.Timestamp
-	13, // 5: sluice.identity.v1.Token.expires:type_name -> google.protobuf.Timestamp
-	1,  // 6: sluice.identity.v1.CreateTokenRequest.token:type_name -> sluice.identity.v1.Token
-	1,  // 7: sluice.identity.v1.CreateTokenResponse.token:type_name -> sluice.identity.v1.Token
-	1,  // 8: sluice.identity.v1.ListTokensResponse.tokens:type_name -> sluice.identity.v1.Token
-	10, // 9: sluice.identity.v1.WatchTokensResponse.set:type_name -> sluice.identity.v1.TokenSet
-	11, // 10: sluice.identity.v1.TokenSet.tokens:type_name -> sluice.identity.v1.TokenRecord
-	1,  // 11: sluice.identity.v1.TokenRecord.token:type_name -> sluice.identity.v1.Token
-	2,  // 12: sluice.identity.v1.IdentityService.CreateToken:input_type -> sluice.identity.v1.CreateTokenRequest
-	4,  // 13: sluice.identity.v1.IdentityService.ListTokens:input_type -> sluice.identity.v1.ListTokensRequest
-	6,  // 14: sluice.identity.v1.IdentityService.RevokeToken:input_type -> sluice.identity.v1.RevokeTokenRequest
-	8,  // 15: sluice.identity.v1.IdentityService.WatchTokens:input_type -> sluice.identity.v1.WatchTokensRequest
-	3,  // 16: sluice.identity.v1.IdentityService.CreateToken:output_type -> sluice.identity.v1.CreateTokenResponse
-	5,  // 17: sluice.identity.v1.IdentityService.ListTokens:output_type -> sluice.identity.v1.ListTokensResponse
-	7,  // 18: sluice.identity.v1.IdentityService.RevokeToken:output_type -> sluice.identity.v1.RevokeTokenResponse
-	9,  // 19: sluice.identity.v1.IdentityService.WatchTokens:output_type -> sluice.identity.v1.WatchTokensResponse
-	16, // [16:20] is the sub-list for method output_type
-	12, // [12:16] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	17, // 2: sluice.identity.v1.Principal.token_created:type_name -> google.protobuf.Timestamp
+	16, // 3: sluice.identity.v1.Token.role:type_name -> sluice.auth.v1.TokenRole
+	17, // 4: sluice.identity.v1.Token.created:type_name -> google.protobuf.Timestamp
+	17, // 5: sluice.identity.v1.Token.expires:type_name -> google.protobuf.Timestamp
+	17, // 6: sluice.identity.v1.Token.last_used:type_name -> google.protobuf.Timestamp
+	17, // 7: sluice.identity.v1.Token.revoked:type_name -> google.protobuf.Timestamp
+	1,  // 8: sluice.identity.v1.CreateTokenRequest.token:type_name -> sluice.identity.v1.Token
+	1,  // 9: sluice.identity.v1.CreateTokenResponse.token:type_name -> sluice.identity.v1.Token
+	1,  // 10: sluice.identity.v1.ListTokensResponse.tokens:type_name -> sluice.identity.v1.Token
+	1,  // 11: sluice.identity.v1.RevokeTokenResponse.tokens:type_name -> sluice.identity.v1.Token
+	9,  // 12: sluice.identity.v1.ReportTokenUseRequest.uses:type_name -> sluice.identity.v1.TokenUse
+	17, // 13: sluice.identity.v1.TokenUse.used:type_name -> google.protobuf.Timestamp
+	13, // 14: sluice.identity.v1.WatchTokensResponse.set:type_name -> sluice.identity.v1.TokenSet
+	15, // 15: sluice.identity.v1.TokenSet.tokens:type_name -> sluice.identity.v1.TokenRecord
+	14, // 16: sluice.identity.v1.TokenSet.ended:type_name -> sluice.identity.v1.EndedToken
+	1,  // 17: sluice.identity.v1.TokenRecord.token:type_name -> sluice.identity.v1.Token
+	2,  // 18: sluice.identity.v1.IdentityService.CreateToken:input_type -> sluice.identity.v1.CreateTokenRequest
+	4,  // 19: sluice.identity.v1.IdentityService.ListTokens:input_type -> sluice.identity.v1.ListTokensRequest
+	6,  // 20: sluice.identity.v1.IdentityService.RevokeToken:input_type -> sluice.identity.v1.RevokeTokenRequest
+	11, // 21: sluice.identity.v1.IdentityService.WatchTokens:input_type -> sluice.identity.v1.WatchTokensRequest
+	8,  // 22: sluice.identity.v1.IdentityService.ReportTokenUse:input_type -> sluice.identity.v1.ReportTokenUseRequest
+	3,  // 23: sluice.identity.v1.IdentityService.CreateToken:output_type -> sluice.identity.v1.CreateTokenResponse
+	5,  // 24: sluice.identity.v1.IdentityService.ListTokens:output_type -> sluice.identity.v1.ListTokensResponse
+	7,  // 25: sluice.identity.v1.IdentityService.RevokeToken:output_type -> sluice.identity.v1.RevokeTokenResponse
+	12, // 26: sluice.identity.v1.IdentityService.WatchTokens:output_type -> sluice.identity.v1.WatchTokensResponse
+	10, // 27: sluice.identity.v1.IdentityService.ReportTokenUse:output_type -> sluice.identity.v1.ReportTokenUseResponse
+	23, // [23:28] is the sub-list for method output_type
+	18, // [18:23] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_sluice_identity_v1_identity_proto_init() }
@@ -923,7 +1248,7 @@ func file_sluice_identity_v1_identity_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_identity_v1_identity_proto_rawDesc), len(file_sluice_identity_v1_identity_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

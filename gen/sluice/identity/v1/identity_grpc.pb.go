@@ -19,10 +19,11 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	IdentityService_CreateToken_FullMethodName = "/sluice.identity.v1.IdentityService/CreateToken"
-	IdentityService_ListTokens_FullMethodName  = "/sluice.identity.v1.IdentityService/ListTokens"
-	IdentityService_RevokeToken_FullMethodName = "/sluice.identity.v1.IdentityService/RevokeToken"
-	IdentityService_WatchTokens_FullMethodName = "/sluice.identity.v1.IdentityService/WatchTokens"
+	IdentityService_CreateToken_FullMethodName    = "/sluice.identity.v1.IdentityService/CreateToken"
+	IdentityService_ListTokens_FullMethodName     = "/sluice.identity.v1.IdentityService/ListTokens"
+	IdentityService_RevokeToken_FullMethodName    = "/sluice.identity.v1.IdentityService/RevokeToken"
+	IdentityService_WatchTokens_FullMethodName    = "/sluice.identity.v1.IdentityService/WatchTokens"
+	IdentityService_ReportTokenUse_FullMethodName = "/sluice.identity.v1.IdentityService/ReportTokenUse"
 )
 
 // IdentityServiceClient is the client API for IdentityService service.
@@ -30,27 +31,38 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // IdentityService manages the tokens of the installation. Only hashes are stored: the secret of a token is returned
-// once, when the token is created. The policy service serves IdentityService.
+// once, when the token is created. Tokens of the configuration are listed, but only the configuration changes them. The
+// policy service serves IdentityService.
 type IdentityServiceClient interface {
 	// CreateToken creates a token and returns its secret, once. If the response is lost, revoke the token and create it
 	// again. Errors:
 	//
-	//	ALREADY_EXISTS       TOKEN_EXISTS: another token has that name
+	//	ALREADY_EXISTS       TOKEN_EXISTS: another token has that name, or a token that has ended and is still listed
 	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of a tenant other than "default" requests a token of another
 	//	                     tenant
-	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: all tokens are defined in the configuration
+	//	INVALID_ARGUMENT     TOKEN_INVALID: the token does not expire between 1 minute and 1 year from now, its role is
+	//	                     not `agent`, or it names no agent, more than 16 groups, a group that the configuration does
+	//	                     not give to that tenant, or a reserved subject
+	//	RESOURCE_EXHAUSTED   TOKENS_FULL: the owner has 50 valid tokens, the tenant has 1,000, or the installation has
+	//	                     2,000. Tokens of the configuration do not count
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the token could not be stored, or it is not known whether it was stored
 	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error)
-	// ListTokens lists the tokens of the caller's tenant. For an operator of "default" it lists the tokens of all
-	// tenants. Secrets and hashes are never returned.
+	// ListTokens lists the valid tokens of the caller's tenant, and those of the configuration. For an operator of
+	// "default" it lists the tokens of all tenants. Secrets and hashes are never returned.
 	ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (*ListTokensResponse, error)
-	// RevokeToken revokes a token and closes its sessions. Errors:
+	// RevokeToken revokes a token, or all tokens of an agent. It returns when no gateway accepts them any more. A token
+	// that was revoked before stays revoked, so the request is safe to repeat. Errors:
 	//
 	//	NOT_FOUND            TOKEN_UNKNOWN: the caller's tenant has no such token
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; remove it there
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the tokens were revoked
 	RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenResponse, error)
 	// WatchTokens sends the set of all valid tokens immediately and after each change, and a heartbeat at least every 500
 	// ms. If a service has received no message for 1 s, it no longer knows the valid tokens and accepts none.
 	WatchTokens(ctx context.Context, in *WatchTokensRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchTokensResponse], error)
+	// ReportTokenUse reports when tokens were last used. Services report a token at most once a minute. Unknown names are
+	// ignored.
+	ReportTokenUse(ctx context.Context, in *ReportTokenUseRequest, opts ...grpc.CallOption) (*ReportTokenUseResponse, error)
 }
 
 type identityServiceClient struct {
@@ -110,32 +122,53 @@ func (c *identityServiceClient) WatchTokens(ctx context.Context, in *WatchTokens
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type IdentityService_WatchTokensClient = grpc.ServerStreamingClient[WatchTokensResponse]
 
+func (c *identityServiceClient) ReportTokenUse(ctx context.Context, in *ReportTokenUseRequest, opts ...grpc.CallOption) (*ReportTokenUseResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportTokenUseResponse)
+	err := c.cc.Invoke(ctx, IdentityService_ReportTokenUse_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // IdentityServiceServer is the server API for IdentityService service.
 // All implementations must embed UnimplementedIdentityServiceServer
 // for forward compatibility.
 //
 // IdentityService manages the tokens of the installation. Only hashes are stored: the secret of a token is returned
-// once, when the token is created. The policy service serves IdentityService.
+// once, when the token is created. Tokens of the configuration are listed, but only the configuration changes them. The
+// policy service serves IdentityService.
 type IdentityServiceServer interface {
 	// CreateToken creates a token and returns its secret, once. If the response is lost, revoke the token and create it
 	// again. Errors:
 	//
-	//	ALREADY_EXISTS       TOKEN_EXISTS: another token has that name
+	//	ALREADY_EXISTS       TOKEN_EXISTS: another token has that name, or a token that has ended and is still listed
 	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of a tenant other than "default" requests a token of another
 	//	                     tenant
-	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: all tokens are defined in the configuration
+	//	INVALID_ARGUMENT     TOKEN_INVALID: the token does not expire between 1 minute and 1 year from now, its role is
+	//	                     not `agent`, or it names no agent, more than 16 groups, a group that the configuration does
+	//	                     not give to that tenant, or a reserved subject
+	//	RESOURCE_EXHAUSTED   TOKENS_FULL: the owner has 50 valid tokens, the tenant has 1,000, or the installation has
+	//	                     2,000. Tokens of the configuration do not count
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the token could not be stored, or it is not known whether it was stored
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
-	// ListTokens lists the tokens of the caller's tenant. For an operator of "default" it lists the tokens of all
-	// tenants. Secrets and hashes are never returned.
+	// ListTokens lists the valid tokens of the caller's tenant, and those of the configuration. For an operator of
+	// "default" it lists the tokens of all tenants. Secrets and hashes are never returned.
 	ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error)
-	// RevokeToken revokes a token and closes its sessions. Errors:
+	// RevokeToken revokes a token, or all tokens of an agent. It returns when no gateway accepts them any more. A token
+	// that was revoked before stays revoked, so the request is safe to repeat. Errors:
 	//
 	//	NOT_FOUND            TOKEN_UNKNOWN: the caller's tenant has no such token
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; remove it there
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the tokens were revoked
 	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)
 	// WatchTokens sends the set of all valid tokens immediately and after each change, and a heartbeat at least every 500
 	// ms. If a service has received no message for 1 s, it no longer knows the valid tokens and accepts none.
 	WatchTokens(*WatchTokensRequest, grpc.ServerStreamingServer[WatchTokensResponse]) error
+	// ReportTokenUse reports when tokens were last used. Services report a token at most once a minute. Unknown names are
+	// ignored.
+	ReportTokenUse(context.Context, *ReportTokenUseRequest) (*ReportTokenUseResponse, error)
 	mustEmbedUnimplementedIdentityServiceServer()
 }
 
@@ -157,6 +190,9 @@ func (UnimplementedIdentityServiceServer) RevokeToken(context.Context, *RevokeTo
 }
 func (UnimplementedIdentityServiceServer) WatchTokens(*WatchTokensRequest, grpc.ServerStreamingServer[WatchTokensResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchTokens not implemented")
+}
+func (UnimplementedIdentityServiceServer) ReportTokenUse(context.Context, *ReportTokenUseRequest) (*ReportTokenUseResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReportTokenUse not implemented")
 }
 func (UnimplementedIdentityServiceServer) mustEmbedUnimplementedIdentityServiceServer() {}
 func (UnimplementedIdentityServiceServer) testEmbeddedByValue()                         {}
@@ -244,6 +280,24 @@ func _IdentityService_WatchTokens_Handler(srv interface{}, stream grpc.ServerStr
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type IdentityService_WatchTokensServer = grpc.ServerStreamingServer[WatchTokensResponse]
 
+func _IdentityService_ReportTokenUse_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportTokenUseRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).ReportTokenUse(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_ReportTokenUse_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).ReportTokenUse(ctx, req.(*ReportTokenUseRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // IdentityService_ServiceDesc is the grpc.ServiceDesc for IdentityService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -262,6 +316,10 @@ var IdentityService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RevokeToken",
 			Handler:    _IdentityService_RevokeToken_Handler,
+		},
+		{
+			MethodName: "ReportTokenUse",
+			Handler:    _IdentityService_ReportTokenUse_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

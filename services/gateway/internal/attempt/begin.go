@@ -2,15 +2,17 @@ package attempt
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// A WithheldError means that an allowed call was not sent, because policy did not allow it any more when it was to
-// begin.
+// A WithheldError means that an allowed call was not sent, because policy did not allow it any more, or its
+// caller's token was not valid any more, when it was to begin.
 type WithheldError struct{ *refusal.Refusal }
 
 // Error implements error.
@@ -31,14 +33,20 @@ func (d *Client) Permit(ctx context.Context, a Attempt) *Permit {
 	return p
 }
 
-// HasEnded implements [upstream.Permit].
-func (p *Permit) HasEnded() bool { return p.validity.Load().HasEnded() }
+// HasEnded implements [upstream.Permit]. A permit also ends when the caller's token is not known to be valid. HasEnded
+// does not wait for policy.
+func (p *Permit) HasEnded() bool {
+	return p.validity.Load().HasEnded() || p.attempt.HasValidToken != nil && !p.attempt.HasValidToken()
+}
 
 // Renew returns nil if the call may begin now. Policy evaluates the call again if its decision is no longer valid,
 // because the call has waited for its server, for an approver or for the gateway. Renew returns a [*WithheldError] if
-// policy refuses the call now, or if no valid decision can be obtained.
+// policy refuses the call now, if no valid decision can be obtained, or if the caller's token is not valid any more.
 func (p *Permit) Renew() error {
-	if !p.HasEnded() {
+	if refused := tokenRefusal(p.attempt); refused != nil {
+		return &WithheldError{refused}
+	}
+	if !p.validity.Load().HasEnded() {
 		return nil
 	}
 	next, refused := p.client.Judge(p.ctx, p.attempt)
@@ -56,4 +64,20 @@ func (p *Permit) Renew() error {
 	}
 	p.validity.Store(&next.Validity)
 	return nil
+}
+
+// tokenRefusal returns the refusal for a call whose caller's token is not valid any more, or nil.
+func tokenRefusal(a Attempt) *refusal.Refusal {
+	if a.TokenError == nil {
+		return nil
+	}
+	err := a.TokenError()
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, authn.ErrTokensStale):
+		return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
+	default:
+		return &refusal.Refusal{Code: commonv1.Code_CODE_UNAUTHENTICATED, Message: err.Error() + "."}
+	}
 }

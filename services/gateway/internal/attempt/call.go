@@ -31,6 +31,12 @@ type Call struct {
 	// Revoked reports whether the caller's token is currently revoked or its state is unknown. It is called after the call
 	// has waited.
 	Revoked func() bool
+	// TokenError returns the reason why the caller's token is not accepted, or nil. It is called when the call begins. It
+	// is nil if the caller has no token.
+	TokenError func() error
+	// HasValidToken reports whether the caller's token is known to be valid. Unlike TokenError, it does not wait for the
+	// policy service. It is nil if the caller has no token.
+	HasValidToken func() bool
 	// Server is the name of the called server, Transport is `http` or `stdio`, and Version is the protocol revision of the
 	// session.
 	Server, Transport, Version string

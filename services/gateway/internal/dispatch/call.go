@@ -53,6 +53,8 @@ func (x *Exchange) newCall(ctx context.Context, tracked *session.Call, relay *Re
 		Principal:            x.ActingPrincipal(),
 		Stale:                x.Stale || err != nil,
 		Revoked:              x.Revoked,
+		TokenError:           x.TokenError,
+		HasValidToken:        x.HasValidToken,
 		Server:               x.ServerName,
 		Message:              x.Message,
 		Received:             x.Received,

@@ -24,6 +24,11 @@ type Caller struct {
 	Stale bool
 	// Revoked reports whether the token has been revoked. It returns true if that is not known. The function is never nil.
 	Revoked func() bool
+	// TokenError returns the reason why the token is not accepted any more, or nil. It is nil if the caller has no token.
+	TokenError func() error
+	// HasValidToken reports whether the token is known to be valid, without waiting for the policy service. It is nil if
+	// the caller has no token.
+	HasValidToken func() bool
 }
 
 // Authenticated passes requests from agents with a valid token to next. If a caller has too many connections, its
@@ -32,7 +37,7 @@ func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Reques
 	return func(w http.ResponseWriter, r *http.Request) {
 		secret, ok := bearer(r.Header["Authorization"])
 		if !ok {
-			s.unauthenticated(w, r, false)
+			s.unauthenticated(w, r, nil)
 			return
 		}
 		p, err := s.deps.Tokens.Lookup(secret)
@@ -42,14 +47,22 @@ func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Reques
 		case stale && p == nil:
 			s.refuse(w, r, commonv1.Code_CODE_POLICY_UNAVAILABLE, "")
 		case err != nil && !stale:
-			s.unauthenticated(w, r, true)
+			s.unauthenticated(w, r, err)
 		case p.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT:
 			s.refuse(w, r, commonv1.Code_CODE_FORBIDDEN, "")
 		case !mayConnect(r.Context(), p):
 			w.Header().Set("Connection", "close")
 			full(w, r, Caller{Principal: p, Revoked: revoked})
 		default:
-			next(w, r, Caller{Principal: p, Stale: stale && revoked(), Revoked: revoked})
+			tokenError := func() error {
+				_, err := s.deps.Tokens.Await(r.Context(), secret)
+				return err
+			}
+			hasValidToken := func() bool {
+				_, err := s.deps.Tokens.Lookup(secret)
+				return err == nil
+			}
+			next(w, r, Caller{Principal: p, Stale: stale && revoked(), Revoked: revoked, TokenError: tokenError, HasValidToken: hasValidToken})
 		}
 	}
 }
@@ -74,19 +87,28 @@ func bearer(lines []string) (string, bool) {
 }
 
 const (
-	// noToken is the message for a request without a bearer token. wrongToken is the message for a request with an unknown
-	// token.
-	noToken    = "the request has no bearer token, or more than one: send the header `Authorization: Bearer TOKEN`, with an agent's token of this mesh."
-	wrongToken = "the mesh does not know this bearer token, or it was revoked: ask the operator of the mesh for an agent's token."
+	// noToken is the message for a request without a bearer token. The other messages are for requests with a token that
+	// is unknown, was revoked or has expired.
+	noToken      = "the request has no bearer token, or more than one: send the header `Authorization: Bearer TOKEN`, with an agent's token of this mesh."
+	wrongToken   = "the mesh does not know this bearer token, or it was revoked: ask the operator of the mesh for an agent's token."
+	revokedToken = "this bearer token was revoked: ask an operator of the mesh for another one (`sluice token create`), and put it in the client's configuration."
+	expiredToken = "this bearer token has expired: ask an operator of the mesh for another one (`sluice token create`), and put it in the client's configuration."
 )
 
-// unauthenticated refuses a request without a token or with an unknown token. Only the refusal of an unknown token
-// contains an error code (RFC 6750, section 3).
-func (s *Server) unauthenticated(w http.ResponseWriter, r *http.Request, sent bool) {
+// unauthenticated refuses a request. err is the reason why its token is not accepted, or nil if the request has no token.
+// Only the refusal of a token contains an error code (RFC 6750, section 3).
+func (s *Server) unauthenticated(w http.ResponseWriter, r *http.Request, err error) {
 	challenge, why := `Bearer realm="sluice"`, noToken
-	if sent {
-		challenge += `, error="invalid_token", error_description="the token is not known"`
-		why = wrongToken
+	if err != nil {
+		challenge += `, error="invalid_token", error_description=`
+		switch {
+		case errors.Is(err, authn.ErrTokenRevoked):
+			challenge, why = challenge+`"the token was revoked"`, revokedToken
+		case errors.Is(err, authn.ErrTokenExpired):
+			challenge, why = challenge+`"the token has expired"`, expiredToken
+		default:
+			challenge, why = challenge+`"the token is not known"`, wrongToken
+		}
 	}
 	w.Header().Set("WWW-Authenticate", challenge)
 	s.refuse(w, r, commonv1.Code_CODE_UNAUTHENTICATED, why)

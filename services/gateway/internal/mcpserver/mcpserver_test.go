@@ -11,10 +11,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
@@ -129,6 +131,30 @@ func TestAdmission_UnauthenticatedRequestsAreCounted(t *testing.T) {
 		}
 		if n := len(w.Journal.Records(journal.KindRefusal)); n != 0 {
 			t.Errorf("%d records of unauthenticated requests", n)
+		}
+	})
+}
+
+// A client sends a token that was revoked, or one that has expired. The refusal says which, and what to do.
+func TestAdmission_NamesTheEndOfAToken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestGateway(t)
+		revoked, expired := authn.NewAgentSecret(), authn.NewAgentSecret()
+		ended := func(name, secret string, isRevoked bool) *identityv1.EndedToken {
+			hash := authn.HashSecret(secret)
+			return &identityv1.EndedToken{Sha256: hash[:], Name: name, Revoked: isRevoked}
+		}
+		if err := w.tokens.Update(&identityv1.TokenSet{Ended: []*identityv1.EndedToken{ended("a", revoked, true), ended("b", expired, false)}}); err != nil {
+			t.Fatal(err)
+		}
+		for secret, want := range map[string]string{revoked: "was revoked", expired: "has expired"} {
+			got := w.do("POST", "/mcp/files", toolCall, http.Header{"Authorization": {"Bearer " + secret}})
+			challenge := got.header.Get("WWW-Authenticate")
+			if got.status != 401 || got.code() != "unauthenticated" || !strings.Contains(got.body, want) || !strings.Contains(got.body, "sluice token create") ||
+				!strings.Contains(challenge, `error="invalid_token", error_description="the token `+want+`"`) {
+				t.Errorf("%d %q: %s", got.status, challenge, got.body)
+			}
 		}
 	})
 }

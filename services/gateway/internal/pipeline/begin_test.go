@@ -12,6 +12,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
@@ -89,6 +90,28 @@ func TestDo_CallBeginsOnlyByAValidDecision(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A call waits for its server's connection, and its caller's token is revoked meanwhile. The call does not begin, and its
+// limits are settled.
+func TestDo_CallDoesNotBeginWhenItsTokenWasRevoked(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestPipeline()
+		w.decide = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY))
+		var ended error
+		w.beginAfter(time.Millisecond, func() { ended = authn.ErrTokenRevoked })
+		p, call := w.pipeline(t), w.call(t)
+		call.TokenError = func() error { return ended }
+		got := p.Do(t.Context(), call)
+		p.Wait(t.Context())
+		if codeOf(got.Refusal) != commonv1.Code_CODE_UNAUTHENTICATED || !strings.Contains(got.Refusal.Text(), "was revoked") || w.count("begin") != 0 || len(w.settled) != 1 {
+			t.Errorf("%+v, %v", got.Refusal, w.steps)
+		}
+		if outcome := w.recordsOf(journal.KindOutcome)[0]; outcome.ResultClass != journal.ResultNeverSent || outcome.Message != got.Refusal.Text() {
+			t.Errorf("the record %+v of %+v", outcome, got.Refusal)
+		}
+	})
 }
 
 func denial() *policyv1.Decision {

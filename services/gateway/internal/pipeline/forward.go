@@ -63,7 +63,7 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 // unsentReason returns the reason for which a call was not sent, for approvers.
 func unsentReason(err error) string {
 	if _, withheld := errors.AsType[*attempt.WithheldError](err); withheld {
-		return "policy refused the call when it was to begin"
+		return "policy refused the call when it was to begin, or its caller's token was not valid any more"
 	}
 	return "the server could not be reached"
 }

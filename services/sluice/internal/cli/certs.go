@@ -164,5 +164,5 @@ func (t *tool) token() *cobra.Command {
 			return err
 		},
 	}
-	return group("token", "Show generated tokens", show)
+	return group("token", "Create, list and revoke tokens of clients, and show generated ones", t.createToken(), t.listTokens(), t.revokeToken(), show)
 }

@@ -92,6 +92,7 @@ func (t *tool) checkAll(ctx context.Context, f *config.File) []checkResult {
 	out := append(t.checkConfig(f, t.toolListsOf(ctx, f, h)), checkCertificates(f, time.Now())...)
 	out = append(append(out, t.checkStops(h.stops)...), t.checkMesh(h)...)
 	out = append(out, checkObserved(f, h.observedParts)...)
+	out = append(out, t.checkTokens(h.ending, time.Now())...)
 	if h.gatewayErr == nil {
 		out = append(out, t.checkServers(ctx, f, h.gateway.GetServers())...)
 		for _, name := range slices.Sorted(maps.Keys(h.pending)) {

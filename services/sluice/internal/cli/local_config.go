@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -54,6 +55,29 @@ func (t *tool) loadLocal() (f *config.File, found *localFile, err error) {
 		return nil, nil, fmt.Errorf("find the folder of %s: %w", localconfig.Name, err)
 	}
 	return f, &localFile{file: f, content: raw, folder: folder}, nil
+}
+
+// reader returns a function that reads the file again, or nil if there is no file in the working directory. The function
+// returns an error if the person has not agreed to the content, because a program that can write to the
+// file could otherwise create tokens.
+func (l *localFile) reader() func() ([]byte, error) {
+	if l == nil {
+		return nil
+	}
+	return func() ([]byte, error) {
+		raw, err := localconfig.Read(l.folder)
+		if err != nil || bytes.Equal(raw, l.content) {
+			return raw, err
+		}
+		agreed, err := localconfig.OpenAgreed()
+		if err != nil {
+			return nil, err
+		}
+		if !agreed.Has(localconfig.Digest(l.folder, raw)) {
+			return nil, fmt.Errorf("%s has changed, and you have not agreed to the new content: start the mesh again, or name the file with --config", l.file.Name())
+		}
+		return raw, nil
+	}
 }
 
 // confirmLocal shows what the configuration in the working directory would use, and asks the person to agree, unless

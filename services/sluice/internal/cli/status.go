@@ -75,6 +75,8 @@ type roleAnswers struct {
 	pending map[string]int
 	// stops contains the stops in force.
 	stops []*policyv1.Stop
+	// ending contains the tokens that expire soon or have recently expired.
+	ending []tokenRecord
 }
 
 // queryRoles sends requests to all roles concurrently, so that a role that hangs does not delay the others.
@@ -96,6 +98,7 @@ func (t *tool) queryRoles(ctx context.Context, f *config.File) roleAnswers {
 	})
 	ask(func(t *tool) { h.pending = t.pendingDefinitions(ctx, f) })
 	ask(func(t *tool) { h.stops = t.stopsInForce(ctx, f) })
+	ask(func(t *tool) { h.ending = t.endingTokens(ctx, f) })
 	for i, role := range roles {
 		ask(func(t *tool) { h.roles[i] = t.health(ctx, f, role) })
 	}
@@ -186,6 +189,7 @@ func (t *tool) health(ctx context.Context, f *config.File, role authv1.Role) rol
 
 type meshStatus struct {
 	Stops          []stopRecord   `json:"stops,omitempty"`
+	EndingTokens   []tokenRecord  `json:"endingTokens,omitempty"`
 	Version        string         `json:"version"`
 	Ready          bool           `json:"ready"`
 	NotReady       []string       `json:"notReady,omitempty"`
@@ -263,7 +267,7 @@ func (t *tool) printStatus(h roleAnswers) error {
 	}
 	g := h.gateway
 	all := meshStatus{
-		Stops: stopRecords(h.stops), Version: g.GetVersion(), Ready: g.GetReady(), NotReady: g.GetNotReady(), Degraded: g.GetDegraded(),
+		Stops: stopRecords(h.stops), EndingTokens: h.ending, Version: g.GetVersion(), Ready: g.GetReady(), NotReady: g.GetNotReady(), Degraded: g.GetDegraded(),
 		PolicyRevision: g.GetPolicyRevision(), PolicyRejected: h.rejected, PolicyObserved: h.observed,
 		JournalHealthy: g.GetJournalHealthy(), JournalHead: journal.HeadFromProto(g.GetJournal().GetHead()), JournalCheck: newJournalCheck(g.GetJournal().GetCheck()),
 		Sessions: g.GetSessions(), Roles: h.roles, JournalRoom: newJournalRoom(g.GetJournal()), OwnTenantOnly: g.GetOwnTenantOnly(),
@@ -325,6 +329,9 @@ func (t *tool) writeStatus(all meshStatus) error {
 	}
 	for _, line := range all.PolicyObserved {
 		rows = append(rows, []string{"observed", line})
+	}
+	for _, one := range all.EndingTokens {
+		rows = append(rows, []string{"token " + one.ID, one.endText(time.Now())})
 	}
 	for _, why := range all.NotReady {
 		rows = append(rows, []string{"not ready", why})

@@ -75,7 +75,7 @@ and config check look for this file.`,
 			if grpc != "" {
 				f.GRPC = grpc
 			}
-			return t.runUp(c.Context(), f, at)
+			return t.runUp(c.Context(), f, found, at)
 		},
 	}
 	c.Flags().StringVar(&listen, "listen", "", "the address of MCP (default 127.0.0.1:8080)")
@@ -84,7 +84,7 @@ and config check look for this file.`,
 	return c
 }
 
-func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err error) {
+func (t *tool) runUp(ctx context.Context, f *config.File, local *localFile, found addresses) (err error) {
 	app.Tune()
 	log := app.NewLog(t.errOut, "sluice", true, f.LogLevel())
 	held, err := datadir.Open(f.Path(f.Data), "") // before any file is created in it
@@ -112,7 +112,7 @@ func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err 
 			return err
 		}
 	}
-	mesh, err := sluice.New(ctx, sluice.Options{File: f, Embedded: embedded, Env: app.Env, Log: log, Version: app.Version(), Launcher: t.launcher})
+	mesh, err := sluice.New(ctx, sluice.Options{File: f, Embedded: embedded, Env: app.Env, Reload: f.Reloader(local.reader(), app.Env), Log: log, Version: app.Version(), Launcher: t.launcher})
 	if err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func ensureTokens(f *config.File) ([]string, error) {
 		generated = append(generated, role)
 		token := generatedToken(role)
 		token.Token = config.Secret(text)
-		f.Auth.Tokens = append(f.Auth.Tokens, token)
+		f.AddToken(token)
 	}
 	return generated, nil
 }

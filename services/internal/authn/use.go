@@ -1,0 +1,72 @@
+package authn
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+)
+
+const (
+	// UseInterval is the interval at which uses of tokens are reported.
+	UseInterval = 10 * time.Second
+	// usePrecision is the minimum time between two recorded uses of a token, so that a token is reported at most once in
+	// this time.
+	usePrecision = time.Minute
+	// maxUses is the maximum number of uses in a report, as in the contract of ReportTokenUse.
+	maxUses = 200
+)
+
+// tokenUse is the time of the last use of a token, in seconds since 1970. A nil pointer records nothing.
+type tokenUse struct{ last, reported atomic.Int64 }
+
+func (u *tokenUse) record(now time.Time) {
+	if u == nil {
+		return
+	}
+	if last := u.last.Load(); now.Unix()-last >= int64(usePrecision/time.Second) {
+		u.last.CompareAndSwap(last, now.Unix())
+	}
+}
+
+// useOf returns the use of the same token in the set, or a new use. The set may be nil.
+func (s *tokenSet) useOf(t *token) *tokenUse {
+	if s != nil {
+		if before := s.find(&t.hash); before != nil && before.use != nil {
+			return before.use
+		}
+	}
+	return new(tokenUse)
+}
+
+// ReportUses calls report with the uses of tokens that were not reported, at most 200 at a time. If report returns an
+// error, ReportUses returns that error, and the next call reports these uses again. Tokens of the configuration are not
+// reported.
+func (t *Tokens) ReportUses(report func([]*identityv1.TokenUse) error) error {
+	set := t.set.Load()
+	if set == nil {
+		return nil
+	}
+	var unreported []*token
+	for _, one := range set.tokens {
+		if one.use != nil && one.use.last.Load() > one.use.reported.Load() {
+			unreported = append(unreported, one)
+		}
+	}
+	for batch := range slices.Chunk(unreported, maxUses) {
+		uses := make([]*identityv1.TokenUse, len(batch))
+		for i, one := range batch {
+			uses[i] = &identityv1.TokenUse{Name: one.name, Used: timestamppb.New(time.Unix(one.use.last.Load(), 0))}
+		}
+		if err := report(uses); err != nil {
+			return err
+		}
+		for i, one := range batch {
+			one.use.reported.Store(uses[i].GetUsed().GetSeconds())
+		}
+	}
+	return nil
+}

@@ -1,0 +1,266 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+)
+
+const (
+	// MaxTokensOfOwner is the maximum number of valid tokens of one owner.
+	MaxTokensOfOwner = 50
+	// MaxTokensOfTenant is the maximum number of valid tokens of one tenant.
+	MaxTokensOfTenant = 1000
+	// MaxTokens is the maximum number of valid tokens of all tenants.
+	MaxTokens = 2000
+	// maxEndedTokens is the maximum number of tokens of one tenant that have ended and are kept, and the maximum number
+	// of ended tokens in a [TokenSet].
+	maxEndedTokens = 1000
+)
+
+// Errors of the tokens. Use errors.Is to compare them.
+var (
+	// ErrTokenExists means that a token already has the name.
+	ErrTokenExists = errors.New("a token has this name, or had it and is still listed: choose another name")
+	// ErrTokenUnknown means that no token that may be changed has the name.
+	ErrTokenUnknown = errors.New("there is no such token in your tenant")
+	// ErrTokensFull means that there are too many valid tokens.
+	ErrTokensFull = errors.New("there are too many valid tokens: revoke some of them first")
+)
+
+// Token is a token that an operator has created.
+type Token struct {
+	Name, Tenant, Subject, Agent, Owner string
+	Groups                              []string
+	// SHA256 is the hash of the token's secret.
+	SHA256           [32]byte
+	Created, Expires time.Time
+	// CreatedByTenant and CreatedBy are the tenant and the subject of the operator who created the token.
+	CreatedByTenant, CreatedBy string
+	// LastUsed is zero if the token was never used.
+	LastUsed time.Time
+	// Revoked is zero unless the token was revoked. RevokedByTenant and RevokedBy are the tenant and the subject of the
+	// operator who revoked the token.
+	Revoked                    time.Time
+	RevokedByTenant, RevokedBy string
+}
+
+// TokenSet contains the tokens at a version of the store.
+type TokenSet struct {
+	Version int64
+	// Valid contains the valid tokens, by name. Ended contains the newest tokens that were revoked or have expired.
+	Valid, Ended []Token
+}
+
+// CreateToken stores a token. The store sets the time of its creation. set contains all tokens. Errors:
+// [ErrTokenExists], [ErrTokensFull], [sqlstore.ErrUnavailable].
+func (s *Store) CreateToken(ctx context.Context, want Token) (created Token, set TokenSet, err error) {
+	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		created = want
+		created.Created = tx.Now
+		if err := checkRoom(ctx, tx, &want); err != nil {
+			return err
+		}
+		if err := insertToken(ctx, tx, &created); err != nil {
+			return err
+		}
+		set, err = changedTokens(ctx, tx, want.Tenant)
+		return err
+	})
+	return created, set, err
+}
+
+// checkRoom returns an error if the name of a token is used, or if there are too many valid tokens.
+func checkRoom(ctx context.Context, tx *sqlstore.Tx, want *Token) error {
+	var same, owned, ofTenant, all int
+	now := sqlstore.Micros(tx.Now)
+	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM tokens WHERE name = $1", want.Name).Scan(&same); err != nil {
+		return err
+	}
+	err := tx.QueryRowContext(ctx, `SELECT count(CASE WHEN tenant = $1 AND owner = $2 THEN 1 END), count(CASE WHEN tenant = $1 THEN 1 END), count(*)
+		FROM tokens WHERE ended > $3`, want.Tenant, want.Owner, now).Scan(&owned, &ofTenant, &all)
+	switch {
+	case err != nil:
+		return err
+	case same > 0:
+		return ErrTokenExists
+	case want.Owner != "" && owned >= MaxTokensOfOwner:
+		return fmt.Errorf("%s owns %d tokens: %w", want.Owner, owned, ErrTokensFull)
+	case ofTenant >= MaxTokensOfTenant:
+		return fmt.Errorf("the tenant %s has %d tokens: %w", want.Tenant, ofTenant, ErrTokensFull)
+	case all >= MaxTokens:
+		return fmt.Errorf("the installation has %d tokens: %w", all, ErrTokensFull)
+	default:
+		return nil
+	}
+}
+
+func insertToken(ctx context.Context, tx *sqlstore.Tx, t *Token) error {
+	groups, err := json.Marshal(t.Groups)
+	if err != nil {
+		return fmt.Errorf("write a token: %w", err)
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO tokens (name, sha256, tenant, subject, agent, owner, member_of, created, expires,
+			created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, ended)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 0, 0, '', '', $9)`,
+		t.Name, hex.EncodeToString(t.SHA256[:]), t.Tenant, t.Subject, t.Agent, t.Owner, string(groups), sqlstore.Micros(t.Created), sqlstore.Micros(t.Expires),
+		t.CreatedByTenant, t.CreatedBy)
+	return err
+}
+
+// Revocation selects tokens to revoke, and names the operator who revokes them.
+type Revocation struct {
+	// Name is the name of the token. If it is empty, the valid tokens of Agent are revoked.
+	Name, Agent string
+	// OperatorTenant and Operator are the tenant and the subject of the operator. Only tokens of this tenant are
+	// revoked, unless AnyTenant is true.
+	OperatorTenant, Operator string
+	AnyTenant                bool
+}
+
+func (r *Revocation) selects(t *Token, now time.Time) bool {
+	if !r.AnyTenant && t.Tenant != r.OperatorTenant {
+		return false
+	}
+	if r.Name != "" {
+		return t.Name == r.Name
+	}
+	return t.Agent == r.Agent && now.Before(t.Expires) && t.Revoked.IsZero()
+}
+
+// RevokeTokens revokes tokens and returns them. A token that was revoked before stays as it is. set contains all tokens.
+// Errors: [ErrTokenUnknown] if no token is selected, [sqlstore.ErrUnavailable].
+func (s *Store) RevokeTokens(ctx context.Context, r Revocation) (revoked []Token, set TokenSet, err error) {
+	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		revoked, set = nil, TokenSet{}
+		found, err := readTokens(ctx, tx, "WHERE name = $1 OR agent = $2 AND ended > $3 ORDER BY name", r.Name, r.Agent, sqlstore.Micros(tx.Now))
+		if err != nil {
+			return err
+		}
+		for i := range found {
+			if t := &found[i]; r.selects(t, tx.Now) {
+				if err := revokeToken(ctx, tx, t, &r); err != nil {
+					return err
+				}
+				revoked = append(revoked, *t)
+			}
+		}
+		if len(revoked) == 0 {
+			return ErrTokenUnknown
+		}
+		for i := range revoked {
+			if set, err = changedTokens(ctx, tx, revoked[i].Tenant); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return revoked, set, err
+}
+
+func revokeToken(ctx context.Context, tx *sqlstore.Tx, t *Token, r *Revocation) error {
+	if !t.Revoked.IsZero() {
+		return nil
+	}
+	t.Revoked, t.RevokedByTenant, t.RevokedBy = tx.Now, r.OperatorTenant, r.Operator
+	ended := t.Revoked
+	if t.Expires.Before(ended) {
+		ended = t.Expires
+	}
+	_, err := tx.ExecContext(ctx, "UPDATE tokens SET revoked = $1, revoked_by_tenant = $2, revoked_by = $3, ended = $4 WHERE name = $5",
+		sqlstore.Micros(t.Revoked), t.RevokedByTenant, t.RevokedBy, sqlstore.Micros(ended), t.Name)
+	return err
+}
+
+// changedTokens deletes the oldest ended tokens of a tenant if there are too many, increments the version of the
+// tokens, and returns all tokens.
+func changedTokens(ctx context.Context, tx *sqlstore.Tx, tenant string) (TokenSet, error) {
+	now := sqlstore.Micros(tx.Now)
+	_, err := tx.ExecContext(ctx, `DELETE FROM tokens WHERE tenant = $1 AND ended <= $2 AND name NOT IN
+		(SELECT name FROM tokens WHERE tenant = $1 AND ended <= $2 ORDER BY ended DESC, name LIMIT $3)`, tenant, now, maxEndedTokens)
+	if err != nil {
+		return TokenSet{}, err
+	}
+	if _, err := tx.ExecContext(ctx, "UPDATE token_changes SET version = version + 1"); err != nil {
+		return TokenSet{}, err
+	}
+	return tokenSet(ctx, tx)
+}
+
+// UseTokens stores the times of the last uses of tokens, by name. It ignores unknown names.
+func (s *Store) UseTokens(ctx context.Context, uses map[string]time.Time) error {
+	return s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		for name, used := range uses {
+			if _, err := tx.ExecContext(ctx, "UPDATE tokens SET last_used = $1 WHERE name = $2 AND last_used < $1", sqlstore.Micros(used), name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// TokensSince returns the tokens if they have changed since a version. Otherwise it returns only the version. Version -1
+// is before the first change.
+func (s *Store) TokensSince(ctx context.Context, known int64) (set TokenSet, err error) {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		if err := tx.QueryRowContext(ctx, "SELECT version FROM token_changes").Scan(&set.Version); err != nil || set.Version == known {
+			return err
+		}
+		set, err = tokenSet(ctx, tx)
+		return err
+	})
+	return set, err
+}
+
+// Tokens returns all stored tokens, by name, with their uses. It includes tokens that have ended.
+func (s *Store) Tokens(ctx context.Context) (all []Token, err error) {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		all, err = readTokens(ctx, tx, "ORDER BY name")
+		return err
+	})
+	return all, err
+}
+
+func tokenSet(ctx context.Context, tx *sqlstore.Tx) (set TokenSet, err error) {
+	if err := tx.QueryRowContext(ctx, "SELECT version FROM token_changes").Scan(&set.Version); err != nil {
+		return TokenSet{}, err
+	}
+	now := sqlstore.Micros(tx.Now)
+	if set.Valid, err = readTokens(ctx, tx, "WHERE ended > $1 ORDER BY name", now); err != nil {
+		return TokenSet{}, err
+	}
+	set.Ended, err = readTokens(ctx, tx, "WHERE ended <= $1 ORDER BY ended DESC, name LIMIT $2", now, maxEndedTokens)
+	return set, err
+}
+
+func readTokens(ctx context.Context, tx *sqlstore.Tx, where string, args ...any) (out []Token, err error) {
+	err = tx.Each(ctx, func(rows *sql.Rows) error {
+		var t Token
+		var hash, groups string
+		var created, expires, used, revoked int64
+		if err := rows.Scan(&t.Name, &hash, &t.Tenant, &t.Subject, &t.Agent, &t.Owner, &groups, &created, &expires,
+			&t.CreatedByTenant, &t.CreatedBy, &used, &revoked, &t.RevokedByTenant, &t.RevokedBy); err != nil {
+			return fmt.Errorf("read a token: %w", err)
+		}
+		raw, err := hex.DecodeString(hash)
+		if err != nil || len(raw) != len(t.SHA256) {
+			return fmt.Errorf("read the token %s: its hash is damaged", t.Name)
+		}
+		t.SHA256 = [32]byte(raw)
+		if err := json.Unmarshal([]byte(groups), &t.Groups); err != nil {
+			return fmt.Errorf("read the groups of the token %s: %w", t.Name, err)
+		}
+		t.Created, t.Expires, t.LastUsed, t.Revoked = sqlstore.Time(created), sqlstore.Time(expires), sqlstore.Time(used), sqlstore.Time(revoked)
+		out = append(out, t)
+		return nil
+	}, `SELECT name, sha256, tenant, subject, agent, owner, member_of, created, expires,
+		created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by FROM tokens `+where, args...)
+	return out, err
+}

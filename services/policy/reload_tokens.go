@@ -1,0 +1,48 @@
+package policy
+
+import (
+	"context"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// identityScan reads the tokens and groups of the configuration again.
+type identityScan struct {
+	last Identities
+	// problem is the error that was logged last.
+	problem string
+}
+
+// rescan reads the tokens and groups, and makes them valid if they have changed and two consecutive scans have read the
+// same. Otherwise a partly written file could revoke tokens. If they can't be read, the old ones stay. It reports
+// whether they were replaced.
+func (s *Service) rescan(ctx context.Context, scan *identityScan) bool {
+	if s.deps.Reload == nil {
+		return false
+	}
+	now, err := s.deps.Reload()
+	before := s.tokens.identities()
+	isSame, isNew := err == nil && now.equal(scan.last), !now.equal(before)
+	if scan.last = now; err == nil && (!isSame || !isNew) {
+		if !isNew {
+			scan.problem = ""
+		}
+		return false
+	}
+	if err == nil {
+		err = s.tokens.configure(now)
+	}
+	if err != nil {
+		if err.Error() != scan.problem {
+			s.deps.Log.ErrorContext(ctx, "the tokens and groups of the configuration can't be read again; the old ones stay valid", "error", err)
+		}
+		scan.problem = err.Error()
+		return false
+	}
+	scan.problem = ""
+	s.approvers.Store(now.approvers(s.cfg.OwnerMayApprove))
+	s.deps.Log.InfoContext(ctx, "the tokens or groups of the configuration have changed", "tokens", len(now.Tokens), "groups", len(now.Groups))
+	return true
+}
+
+func (s *Service) people() *engine.Approvers { return s.approvers.Load() }

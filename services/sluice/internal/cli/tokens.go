@@ -1,0 +1,435 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
+)
+
+const (
+	// maxTokenPage is the maximum size of a page of tokens.
+	maxTokenPage = 1000
+	// defaultTokenLife is the time until a token expires if --expires is not set.
+	defaultTokenLife = "90d"
+	// maxTokenLife is the maximum time until a token expires.
+	maxTokenLife = 365 * 24 * time.Hour
+)
+
+// tokenRecord is a token in the JSON output.
+type tokenRecord struct {
+	ID         string    `json:"id"`
+	Role       string    `json:"role"`
+	Tenant     string    `json:"tenant"`
+	Subject    string    `json:"subject"`
+	Agent      string    `json:"agent,omitzero"`
+	Owner      string    `json:"owner,omitzero"`
+	Groups     []string  `json:"groups,omitempty"`
+	Configured bool      `json:"configured,omitzero"`
+	Created    time.Time `json:"created,omitzero"`
+	CreatedBy  string    `json:"createdBy,omitzero"`
+	Expires    time.Time `json:"expires,omitzero"`
+	LastUsed   time.Time `json:"lastUsed,omitzero"`
+	Revoked    time.Time `json:"revoked,omitzero"`
+	RevokedBy  string    `json:"revokedBy,omitzero"`
+}
+
+func newTokenRecord(t *identityv1.Token) tokenRecord {
+	local := func(at *timestamppb.Timestamp) time.Time {
+		if at == nil {
+			return time.Time{}
+		}
+		return at.AsTime().Local()
+	}
+	return tokenRecord{
+		ID: t.GetName(), Role: enum.NameOrEmpty(t.GetRole()), Tenant: t.GetTenant(), Subject: t.GetSubject(), Agent: t.GetAgent(), Owner: t.GetOwner(),
+		Groups: t.GetGroups(), Configured: t.GetConfigured(), Created: local(t.GetCreated()), CreatedBy: t.GetCreatedBy(), Expires: local(t.GetExpires()),
+		LastUsed: local(t.GetLastUsed()), Revoked: local(t.GetRevoked()), RevokedBy: t.GetRevokedBy(),
+	}
+}
+
+// ended describes how a token has ended. It returns "" if the token is valid.
+func (t tokenRecord) ended(now time.Time) string {
+	switch {
+	case !t.Revoked.IsZero():
+		return "revoked " + t.Revoked.Format(time.DateTime) + " by " + cmp.Or(t.RevokedBy, "an operator of another tenant")
+	case !t.Expires.IsZero() && !now.Before(t.Expires):
+		return "expired"
+	default:
+		return ""
+	}
+}
+
+// withIdentity calls do with a client of the identity service.
+func (t *tool) withIdentity(ctx context.Context, do func(ctx context.Context, client identityv1.IdentityServiceClient) error) error {
+	f, err := t.load()
+	if err != nil {
+		return err
+	}
+	return t.withIdentityOf(ctx, f, do)
+}
+
+func (t *tool) withIdentityOf(ctx context.Context, f *config.File, do func(ctx context.Context, client identityv1.IdentityServiceClient) error) error {
+	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // only the answer matters
+	ctx, cancel := requestContext(ctx)
+	defer cancel()
+	return do(ctx, identityv1.NewIdentityServiceClient(conn))
+}
+
+// newTokenFlags are the flags of `token create`.
+type newTokenFlags struct {
+	id, owner, subject, tenant, expires, file string
+	noOwner                                   bool
+	groups                                    []string
+}
+
+func (t *tool) createToken() *cobra.Command {
+	f := new(newTokenFlags)
+	c := &cobra.Command{
+		Use:   "create AGENT",
+		Short: "Create a token for a client, such as cursor, and print it once",
+		Long: `Create a token with which one client calls tools. AGENT is the name of the client in
+rules, records and ` + "`stop --agent`" + `. Give each client a token of its own: then records show
+which client called, and a token can be revoked without the others.
+
+The token is printed once, on standard output, or written to a new file. The mesh stores
+only its hash. It is valid at once, without a restart.`,
+		Example: "  " + t.self + " token create cursor --owner ana --expires 30d --file cursor.token",
+		Args:    args(cobra.ExactArgs(1)),
+		RunE: func(c *cobra.Command, given []string) error {
+			req, err := f.request(given[0], time.Now())
+			if err != nil {
+				return usageError{err}
+			}
+			return t.withIdentity(c.Context(), func(ctx context.Context, client identityv1.IdentityServiceClient) error {
+				return t.issueToken(ctx, client, req, f.file)
+			})
+		},
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.owner, "owner", "", "the `SUBJECT` of the person for whom the client works (default: the holder of the operator's token)")
+	flags.BoolVar(&f.noOwner, "no-owner", false, "set no owner")
+	flags.StringArrayVar(&f.groups, "group", nil, "a `GROUP` of the client, which the configuration must have; repeat the flag for several groups")
+	flags.StringVar(&f.expires, "expires", defaultTokenLife, "when the token expires: a duration such as 12h or 30d, or a time such as 2026-03-01T12:00:00Z; at most a year from now")
+	flags.StringVar(&f.file, "file", "", "write the token to this new `FILE`, which only you can read, instead of printing it")
+	flags.StringVar(&f.id, "id", "", "the `ID` of the token (default: AGENT and 6 random letters and digits)")
+	flags.StringVar(&f.subject, "subject", "", "the `SUBJECT` in rules, limits and records (default: the ID)")
+	flags.StringVar(&f.tenant, "tenant", "default", "the `TENANT` of the client")
+	c.MarkFlagsMutuallyExclusive("owner", "no-owner")
+	return c
+}
+
+// request returns the request to create a token for an agent.
+func (f *newTokenFlags) request(agent string, now time.Time) (*identityv1.CreateTokenRequest, error) {
+	expires, err := parseExpiry(f.expires, now)
+	if err != nil {
+		return nil, fmt.Errorf("--expires: %w", err)
+	}
+	id := cmp.Or(f.id, newTokenID(agent))
+	return &identityv1.CreateTokenRequest{
+		OwnedByCaller: f.owner == "" && !f.noOwner,
+		Token: &identityv1.Token{
+			Name: id, Tenant: f.tenant, Subject: cmp.Or(f.subject, id), Agent: agent, Owner: f.owner, Groups: f.groups,
+			Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Expires: timestamppb.New(expires),
+		},
+	}, nil
+}
+
+// newTokenID returns the name of an agent, without the characters that an id may not contain, and 6 random characters.
+func newTokenID(agent string) string {
+	const maxAgent = 100
+	name := strings.Map(func(r rune) rune {
+		if strings.ContainsRune("_.@-", r) || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, agent)
+	return name[:min(len(name), maxAgent)] + "-" + strings.ToLower(rand.Text()[:6])
+}
+
+// parseExpiry parses an RFC 3339 time in the future, or a duration from now. The duration has Go's format, or is a number
+// of days such as 30d.
+func parseExpiry(text string, now time.Time) (time.Time, error) {
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		var life time.Duration
+		if days, ok := strings.CutSuffix(text, "d"); ok {
+			var n int64
+			n, err = strconv.ParseInt(days, 10, 16)
+			life = time.Duration(n) * 24 * time.Hour
+		} else {
+			life, err = time.ParseDuration(text)
+		}
+		at = now.Add(life)
+	}
+	switch {
+	case err != nil:
+		return time.Time{}, fmt.Errorf("%q is neither a duration such as 12h or 30d nor a time such as 2026-03-01T12:00:00Z", text)
+	case at.Before(now.Add(time.Minute)):
+		return time.Time{}, fmt.Errorf("%q is less than a minute from now", text)
+	case at.After(now.Add(maxTokenLife)):
+		return time.Time{}, fmt.Errorf("%q is more than a year from now: choose at most 365d, and create another token before it expires", text)
+	}
+	return at, nil
+}
+
+type createdToken struct {
+	Token tokenRecord `json:"token"`
+	// Secret is empty if the token was written to File.
+	Secret string `json:"secret,omitzero"`
+	File   string `json:"file,omitzero"`
+}
+
+// issueToken creates a token, and prints it or writes it to a new file. The file is created first, so that no token is
+// created that can't be written.
+func (t *tool) issueToken(ctx context.Context, client identityv1.IdentityServiceClient, req *identityv1.CreateTokenRequest, path string) error {
+	var file *os.File
+	if path != "" {
+		var err error
+		if file, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
+			return fmt.Errorf("no token was created, because its file can't be: %w", err)
+		}
+		defer file.Close() //nolint:errcheck // it is closed below; a second Close has no effect
+	}
+	resp, err := client.CreateToken(ctx, req)
+	if err != nil {
+		err = t.explainError(err)
+		if file != nil {
+			err = errors.Join(err, os.Remove(path))
+		}
+		return err
+	}
+	out := createdToken{Token: newTokenRecord(resp.GetToken()), Secret: resp.GetSecret()}
+	if file != nil {
+		_, err := fmt.Fprintln(file, resp.GetSecret())
+		if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
+			return fmt.Errorf("the token %s was created, but can't be written: %w; revoke it with %s", out.Token.ID, err, t.command("token revoke "+shellWords(out.Token.ID)))
+		}
+		out.Secret, out.File = "", path
+	}
+	if t.json() {
+		return t.printJSON(out)
+	}
+	return t.printCreated(out)
+}
+
+// printCreated prints a new token on standard output, and what to do with it on standard error.
+func (t *tool) printCreated(c createdToken) error {
+	say := func(format string, args ...any) { _ = oneLine(t.errOut, format, args...) }
+	say("created: token %s of the agent %s, valid until %s", c.Token.ID, c.Token.Agent, c.Token.Expires.Format(time.DateTime))
+	if c.Token.Owner != "" {
+		say("owner: %s, who can't approve its calls unless approvals.owner_may_approve is true", c.Token.Owner)
+	}
+	if c.File != "" {
+		say("the token is in %s, which only you can read", c.File)
+	} else {
+		t.printf("%s", c.Secret)
+		say("this is the only time that the token is printed")
+	}
+	say("put it into the client's configuration, as the header `Authorization: Bearer TOKEN`, or as SLUICE_TOKEN in the environment of %s", t.command("stdio"))
+	say("to revoke it: %s", t.command("token revoke "+shellWords(c.Token.ID)))
+	return nil
+}
+
+func (t *tool) listTokens() *cobra.Command {
+	var all bool
+	c := &cobra.Command{
+		Use:   "list",
+		Short: "List the tokens, with their agents, owners, expiry and last use",
+		Long: `List the valid tokens, also those of the configuration, but never their secrets. The
+last use is exact to about a minute. It is not recorded for tokens of the configuration.`,
+		Args: args(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return t.withIdentity(c.Context(), func(ctx context.Context, client identityv1.IdentityServiceClient) error {
+				found, err := allTokens(ctx, client, all)
+				if err != nil {
+					return t.explainError(err)
+				}
+				return t.printTokens(found, all)
+			})
+		},
+	}
+	c.Flags().BoolVar(&all, "all", false, "also list tokens that have expired or were revoked")
+	return c
+}
+
+// allTokens returns all pages of tokens, sorted by id.
+func allTokens(ctx context.Context, client identityv1.IdentityServiceClient, ended bool) ([]tokenRecord, error) {
+	found := []tokenRecord{}
+	for page := ""; ; {
+		resp, err := client.ListTokens(ctx, &identityv1.ListTokensRequest{PageSize: maxTokenPage, PageToken: page, Ended: ended})
+		if err != nil {
+			return nil, err
+		}
+		for _, one := range resp.GetTokens() {
+			found = append(found, newTokenRecord(one))
+		}
+		if page = resp.GetNextPageToken(); page == "" {
+			return found, nil
+		}
+	}
+}
+
+func (t *tool) printTokens(all []tokenRecord, ended bool) error {
+	if t.json() {
+		return t.printJSON(all)
+	}
+	now, rows := time.Now(), make([][]string, len(all))
+	for i, one := range all {
+		created, used := tokenTime(one.Created), cmp.Or(tokenTime(one.LastUsed), "never")
+		if one.Configured {
+			created, used = "configuration", ""
+		}
+		rows[i] = []string{one.ID, one.Role, orDash(one.Agent), orDash(one.Owner), one.Tenant, created, cmp.Or(tokenTime(one.Expires), "never"), orDash(used)}
+		if ended {
+			rows[i] = append(rows[i], orDash(one.ended(now)))
+		}
+	}
+	head := []string{"ID", "ROLE", "AGENT", "OWNER", "TENANT", "CREATED", "EXPIRES", "LAST USED"}
+	if ended {
+		head = append(head, "ENDED")
+	}
+	return t.table(head, rows)
+}
+
+// tokenTime returns "" for the zero time.
+func tokenTime(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return at.Format(time.DateTime)
+}
+
+func (t *tool) revokeToken() *cobra.Command {
+	var agent string
+	c := &cobra.Command{
+		Use:   "revoke (ID | --agent NAME)",
+		Short: "Revoke a token, or all tokens of an agent, at once",
+		Long: `Revoke a token, or with --agent all tokens of an agent. When the command ends, no gateway
+accepts the tokens any more. Calls that were sent before end normally. Later calls are
+refused, and the answer says that the token was revoked. Tokens of the configuration are
+revoked by removing them there, which needs no restart either.`,
+		Args:              args(cobra.MaximumNArgs(1)),
+		ValidArgsFunction: t.completeToken,
+		RunE: func(c *cobra.Command, given []string) error {
+			req := &identityv1.RevokeTokenRequest{Agent: agent}
+			if len(given) > 0 {
+				req.Name = given[0]
+			}
+			if (req.GetName() == "") == (agent == "") {
+				return usageError{errors.New("name either the ID of a token or an agent with --agent: " + t.command("token list") + " prints both")}
+			}
+			return t.withIdentity(c.Context(), func(ctx context.Context, client identityv1.IdentityServiceClient) error {
+				resp, err := client.RevokeToken(ctx, req)
+				if err != nil {
+					return t.explainError(err)
+				}
+				return t.printRevoked(resp.GetTokens())
+			})
+		},
+	}
+	c.Flags().StringVar(&agent, "agent", "", "revoke all tokens of the agent `NAME`")
+	return c
+}
+
+func (t *tool) printRevoked(tokens []*identityv1.Token) error {
+	all := make([]tokenRecord, len(tokens))
+	for i, one := range tokens {
+		all[i] = newTokenRecord(one)
+	}
+	if t.json() {
+		return t.printJSON(map[string]any{"revoked": all})
+	}
+	for _, one := range all {
+		t.printf("revoked: token %s of the agent %s, which calls no tools any more", one.ID, one.Agent)
+	}
+	return nil
+}
+
+func (t *tool) completeToken(c *cobra.Command, given []string, _ string) (ids []string, _ cobra.ShellCompDirective) {
+	if len(given) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	_ = t.withIdentity(c.Context(), func(ctx context.Context, client identityv1.IdentityServiceClient) error {
+		all, err := allTokens(ctx, client, false)
+		for _, one := range all {
+			if !one.Configured {
+				ids = append(ids, one.ID)
+			}
+		}
+		return err
+	})
+	return ids, cobra.ShellCompDirectiveNoFileComp
+}
+
+// recentlyExpired is the time for which expired tokens are reported.
+const recentlyExpired = 7 * 24 * time.Hour
+
+// endingTokens returns the tokens that expire soon or have recently expired, without those whose agent and owner have
+// another token that stays valid. It returns nil if the identity service does not respond.
+func (t *tool) endingTokens(ctx context.Context, f *config.File) []tokenRecord {
+	var all []tokenRecord
+	err := t.withIdentityOf(ctx, f, func(ctx context.Context, client identityv1.IdentityServiceClient) (err error) {
+		all, err = allTokens(ctx, client, true)
+		return err
+	})
+	if err != nil {
+		return nil
+	}
+	return endingTokens(all, time.Now())
+}
+
+func endingTokens(all []tokenRecord, now time.Time) []tokenRecord {
+	type client struct{ tenant, agent, owner string }
+	stays := make(map[client]bool)
+	for _, one := range all {
+		if one.Revoked.IsZero() && one.Expires.Sub(now) >= one.noticeTime() {
+			stays[client{one.Tenant, one.Agent, one.Owner}] = true
+		}
+	}
+	return slices.DeleteFunc(all, func(one tokenRecord) bool {
+		left := one.Expires.Sub(now)
+		return one.Expires.IsZero() || !one.Revoked.IsZero() || left >= one.noticeTime() || left < -recentlyExpired || stays[client{one.Tenant, one.Agent, one.Owner}]
+	})
+}
+
+// noticeTime is the time before the expiry at which a token is reported: two weeks, or a quarter of its life if that is
+// shorter.
+func (t tokenRecord) noticeTime() time.Duration {
+	return min(expiresSoon, t.Expires.Sub(t.Created)/4)
+}
+
+// endText describes the end of a token that has expired or expires soon.
+func (t tokenRecord) endText(now time.Time) string {
+	verb := "expires soon, at "
+	if !now.Before(t.Expires) {
+		verb = "expired at "
+	}
+	return "the token of the agent " + t.Agent + " " + verb + t.Expires.Format(time.DateTime)
+}
+
+// checkTokens returns the results for tokens that expire soon or have expired.
+func (t *tool) checkTokens(ending []tokenRecord, now time.Time) (out []checkResult) {
+	for _, one := range ending {
+		out = append(out, checkResult{stateWarning, "token " + one.ID, one.endText(now), "create another with " + t.command("token create "+shellWords(one.Agent)) + ", and put it into the client's configuration"})
+	}
+	return out
+}
