@@ -41,6 +41,10 @@ away) # 60s: Let the network to PostgreSQL fail in six ways, for N each.
 changes) # 1000: Change what policy knows of tools N times under load, and check that no call is decided by the old state.
 	SLUICE_CHANGES=$N tests 30m TestCatalogChanges_NoLaterCallIsDecidedByTheOldState ./e2e/mesh
 	;;
+edits) # 10000: Edit N random files of each format and undo it, and replace a file 1,000 times while others write it.
+	SLUICE_EDITS=$N tests 30m 'TestRandom_EditsAreUndoneToTheByte$' ./sluice/internal/configedit
+	SLUICE_ROUNDS=1000 tests 10m 'TestReplace_RacesWithAnotherProgram$' ./sluice/internal/atomicfile
+	;;
 failpoints) # 200: Kill the mesh at each failpoint with N seeds. A run that was stopped continues where it stopped.
 	report=${SLUICE_REPORT:-$reports/failpoints.txt}
 	mkdir -p "$(dirname "$report")"

@@ -1,0 +1,247 @@
+// Package atomicfile replaces files that other programs also write. A reader sees the old or the new content, never a
+// part of it, even if the process is killed. Content that another program writes meanwhile is not lost.
+package atomicfile
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gofrs/flock"
+)
+
+// ErrChanged means that another program changed the file.
+var ErrChanged = errors.New("another program has changed the file")
+
+const (
+	// lockRetry is the time between two attempts to lock.
+	lockRetry = 50 * time.Millisecond
+	// settleEmpty is the minimum of Settle for an empty file, which another program may have truncated before it writes.
+	settleEmpty = 500 * time.Millisecond
+)
+
+// A Writer replaces files. Its methods are safe for concurrent use, also by several processes with the same lock file.
+type Writer struct {
+	// Lock is the path of the lock file. Its directory is created if it does not exist.
+	Lock string
+	// Settle is the time after which the file is read again. If another program has changed the file by then, the result
+	// is [ErrChanged]. It should be longer than a program needs to write the file.
+	Settle time.Duration
+
+	// at is called after each step with its name. It is nil except in tests.
+	at func(step string)
+	// renameOnly is true in tests of systems that can't exchange files.
+	renameOnly bool
+}
+
+func (w *Writer) reached(step string) {
+	if w.at != nil {
+		w.at(step)
+	}
+}
+
+// Replace replaces the content of a file. The file must have the content before, otherwise the result is [ErrChanged].
+// If path is a symbolic link, its target is replaced. The new file has the mode of the old one, and its group if the
+// process may set it. Replace refuses a file that has several hard links, belongs to another user or is read-only.
+func (w *Writer) Replace(ctx context.Context, path string, before, after []byte) error {
+	return w.locked(ctx, path, func() error {
+		f, err := open(path)
+		if err != nil {
+			return err
+		}
+		w.reached("checked")
+		return w.replace(ctx, f, before, after)
+	})
+}
+
+// Create creates a file that only its owner may read. If the file exists, the result is [ErrChanged].
+func (w *Writer) Create(ctx context.Context, path string, content []byte) error {
+	return w.locked(ctx, path, func() error {
+		dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		f := &file{path: filepath.Join(dir, filepath.Base(path)), mode: 0o600, gid: -1}
+		if err := f.removeLeftovers(); err != nil {
+			return err
+		}
+		temp, err := f.write(nil, content, w.reached)
+		if err != nil {
+			return err
+		}
+		defer os.Remove(temp) //nolint:errcheck // a leftover is removed by the next call
+		if err := os.Link(temp, f.path); errors.Is(err, fs.ErrExist) {
+			return ErrChanged
+		} else if err != nil {
+			return err
+		}
+		w.reached("linked")
+		return syncDir(dir)
+	})
+}
+
+// Remove removes a file. The file must have the given content, otherwise the result is [ErrChanged].
+func (w *Writer) Remove(ctx context.Context, path string, content []byte) error {
+	return w.locked(ctx, path, func() error {
+		f, err := open(path)
+		if errors.Is(err, fs.ErrNotExist) { // perhaps an earlier call was killed
+			return errors.Join(err, (&file{path: path}).removeLeftovers())
+		}
+		if err != nil {
+			return err
+		}
+		w.reached("checked")
+		if err := sameContent(f.path, content); err != nil {
+			return err
+		}
+		temp := f.tempName(content, nil)
+		if err := os.Rename(f.path, temp); err != nil {
+			return err
+		}
+		w.reached("moved")
+		if err := sameContent(temp, content); err != nil {
+			if linkErr := os.Link(temp, f.path); linkErr != nil {
+				return fmt.Errorf("%w: its content is in %s", err, temp)
+			}
+			return errors.Join(err, os.Remove(temp))
+		}
+		if err := os.Remove(temp); err != nil {
+			return err
+		}
+		return syncDir(filepath.Dir(f.path))
+	})
+}
+
+// locked calls f while it holds the lock.
+func (w *Writer) locked(ctx context.Context, path string, f func() error) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%s: %w", path, err)
+		}
+	}()
+	if err := os.MkdirAll(filepath.Dir(w.Lock), 0o700); err != nil {
+		return fmt.Errorf("make the directory of the lock: %w", err)
+	}
+	lock := flock.New(w.Lock, flock.SetPermissions(0o600))
+	if _, err := lock.TryLockContext(ctx, lockRetry); err != nil {
+		return fmt.Errorf("wait for the process that holds the lock %s: %w", w.Lock, err)
+	}
+	defer func() { err = errors.Join(err, lock.Unlock()) }()
+	w.reached("locked")
+	return f()
+}
+
+func (w *Writer) replace(ctx context.Context, f *file, before, after []byte) error {
+	if err := sameContent(f.path, before); err != nil {
+		return err
+	}
+	temp, err := f.write(before, after, w.reached)
+	if err != nil {
+		return err
+	}
+	if err := sameContent(f.path, before); err != nil {
+		return errors.Join(err, os.Remove(temp))
+	}
+	w.reached("compared")
+	exchanged, err := w.exchangeOrRename(temp, f.path)
+	if err != nil {
+		return errors.Join(err, os.Remove(temp))
+	}
+	if !exchanged {
+		temp = ""
+	}
+	w.reached("replaced")
+	if err := syncDir(filepath.Dir(f.path)); err != nil {
+		return err
+	}
+	w.reached("synced")
+	return w.settle(ctx, f.path, temp, before, after)
+}
+
+// exchangeOrRename puts temp in the place of path. It reports whether the old file is in the place of temp now.
+func (w *Writer) exchangeOrRename(temp, path string) (exchanged bool, err error) {
+	if !w.renameOnly {
+		if err = exchange(temp, path); !errors.Is(err, errors.ErrUnsupported) {
+			return err == nil, err
+		}
+	}
+	return false, os.Rename(temp, path)
+}
+
+// settle reads the file again. temp contains the old file, or is empty if the old file no longer exists. If another
+// program wrote to the old file after the comparison, the old file returns.
+func (w *Writer) settle(ctx context.Context, path, temp string, before, after []byte) error {
+	if temp != "" {
+		if err := sameContent(temp, before); err != nil {
+			return giveBack(path, temp, after, err)
+		}
+	}
+	wait := w.Settle
+	if len(before) == 0 {
+		wait = max(wait, settleEmpty)
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	if temp != "" {
+		if err := sameContent(temp, before); err != nil {
+			return giveBack(path, temp, after, err)
+		}
+		if err := os.Remove(temp); err != nil {
+			return err
+		}
+	}
+	w.reached("settled")
+	return sameContent(path, after)
+}
+
+// giveBack restores the content of the other program, which is in temp. If the other program has meanwhile written to
+// path, this later content stays.
+func giveBack(path, temp string, after []byte, cause error) error {
+	mine := after
+	for range 8 {
+		now, err := os.ReadFile(temp)
+		if err != nil {
+			return errors.Join(cause, err)
+		}
+		if err := exchange(temp, path); err != nil {
+			return fmt.Errorf("%w: what it wrote is in %s: %w", cause, temp, err)
+		}
+		if sameContent(temp, mine) == nil {
+			return errors.Join(cause, os.Remove(temp), syncDir(filepath.Dir(path)))
+		}
+		mine = now
+	}
+	return fmt.Errorf("%w again and again: one version is in %s: close the program", cause, temp)
+}
+
+// sameContent returns ErrChanged unless a file has the given content.
+func sameContent(path string, want []byte) error {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return ErrChanged
+	}
+	if err != nil {
+		return err
+	}
+	h := sha256.New()
+	_, err = io.Copy(h, io.LimitReader(f, int64(len(want))+1))
+	sum := sha256.Sum256(want)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if !bytes.Equal(h.Sum(nil), sum[:]) {
+		return ErrChanged
+	}
+	return nil
+}

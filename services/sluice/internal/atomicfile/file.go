@@ -1,0 +1,131 @@
+package atomicfile
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// A file is a file to replace.
+type file struct {
+	// path has no symbolic links.
+	path string
+	mode fs.FileMode
+	// gid is the group, or -1 if the group is that of a new file.
+	gid int
+}
+
+// open returns the file to which path leads. It returns an error if the file can't be replaced.
+func open(path string) (*file, error) {
+	target, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return nil, err
+	}
+	// A temporary file of Create may still be a hard link of the file.
+	if err := (&file{path: target}).removeLeftovers(); err != nil {
+		return nil, err
+	}
+	info, err := os.Lstat(target)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("is not a regular file: edit it yourself")
+	}
+	if info.Mode().Perm()&0o200 == 0 {
+		return nil, errors.New("is read-only: make it writable, or edit the file from which it is generated")
+	}
+	f := &file{path: target, mode: info.Mode().Perm(), gid: -1}
+	return f, f.checkOwner(info)
+}
+
+// tempName returns the name of the temporary file. It contains the beginnings of the digests of the old and the new
+// content, so that a later call can tell whether it may remove the file.
+func (f *file) tempName(before, after []byte) string {
+	return fmt.Sprintf("%s%s-%s", f.tempPrefix(), shortDigest(before), shortDigest(after))
+}
+
+func (f *file) tempPrefix() string {
+	return filepath.Join(filepath.Dir(f.path), "."+filepath.Base(f.path)+".sluice-")
+}
+
+const partSuffix = ".part"
+
+func shortDigest(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:16])
+}
+
+// write writes the new content to a temporary file and returns its name.
+func (f *file) write(before, after []byte, reached func(string)) (name string, err error) {
+	name = f.tempName(before, after)
+	part := name + partSuffix
+	out, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrPermission) {
+		return "", fmt.Errorf("the directory is read-only: make it writable, or edit the file yourself: %w", err)
+	}
+	if err != nil {
+		return "", err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(part))
+		}
+	}()
+	reached("created")
+	_, err = out.Write(after)
+	reached("written")
+	if err = errors.Join(err, f.copyMode(out), out.Sync(), out.Close()); err != nil {
+		return "", err
+	}
+	if err = os.Rename(part, name); err != nil {
+		return "", err
+	}
+	reached("complete")
+	return name, nil
+}
+
+// copyMode gives the temporary file the mode and the group of the file. If the process may not set the group, the
+// group gets no permissions.
+func (f *file) copyMode(out *os.File) error {
+	mode := f.mode
+	if f.gid >= 0 && out.Chown(-1, f.gid) != nil {
+		mode &^= 0o070
+	}
+	return out.Chmod(mode)
+}
+
+// removeLeftovers removes the temporary files of processes that were killed. If a temporary file may contain what another
+// program wrote, the result is an error.
+func (f *file) removeLeftovers() error {
+	entries, err := os.ReadDir(filepath.Dir(f.path))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		name := filepath.Join(filepath.Dir(f.path), e.Name())
+		digests, ours := strings.CutPrefix(name, f.tempPrefix())
+		if !ours || !e.Type().IsRegular() {
+			continue
+		}
+		if !strings.HasSuffix(digests, partSuffix) {
+			content, err := os.ReadFile(name)
+			if err != nil {
+				return err
+			}
+			before, after, _ := strings.Cut(digests, "-")
+			if have := shortDigest(content); have != before && have != after {
+				return fmt.Errorf("%w: what it wrote may be in %s: compare the two, then remove this file", ErrChanged, name)
+			}
+		}
+		if err := os.Remove(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}

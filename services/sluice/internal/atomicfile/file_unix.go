@@ -1,0 +1,35 @@
+//go:build unix
+
+package atomicfile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// checkOwner refuses a file that can't be replaced without a change for another user or another name.
+func (f *file) checkOwner(info fs.FileInfo) error {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return errors.New("its owner is not known")
+	}
+	if int(stat.Uid) != os.Geteuid() {
+		return fmt.Errorf("belongs to another user (%d): run the command as this user, or edit the file yourself", stat.Uid)
+	}
+	if stat.Nlink > 1 {
+		return fmt.Errorf("has %d hard links, and replacing it would separate them: edit the file yourself", stat.Nlink)
+	}
+	f.gid = int(stat.Gid)
+	return nil
+}
+
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

@@ -1,0 +1,144 @@
+// Package clientconfig knows where MCP clients store their configuration, and reads and writes the entries of MCP
+// servers in these files. It does no I/O: the paths depend only on a [System], and files are passed as bytes.
+package clientconfig
+
+import (
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
+)
+
+// A System describes the machine on which the clients run.
+type System struct {
+	// OS is linux, darwin or windows.
+	OS string
+	// Home is the user's home directory.
+	Home string
+	// Getenv returns the value of an environment variable, or an empty string.
+	Getenv func(string) string
+}
+
+// A Client is an MCP client.
+type Client struct {
+	// ID identifies the client in commands: lower-case letters and hyphens.
+	ID string
+	// Name is the name for people.
+	Name   string
+	Limits Limits
+	// HTTP is true if the client can connect to a server by Streamable HTTP.
+	HTTP bool
+
+	dialect dialect
+	user    func(System) []string
+	// project contains the paths of the files in a project, with slashes. A path may end with a pattern such as *.yaml.
+	project []string
+}
+
+// Limits are the limits of a client. A limit is 0 if none is known.
+type Limits struct {
+	// Tools is the maximum number of tools of all servers together.
+	Tools int
+	// ToolName is the maximum length of the name of a tool, with the prefixes that the client adds.
+	ToolName int
+	// Call is the time after which the client gives up on a call.
+	Call time.Duration
+}
+
+// A Scope is the set of projects in which an entry is used.
+type Scope int
+
+// The scopes. A local entry is stored in the user's file, but is only used in one project.
+const (
+	User Scope = iota
+	Local
+	Project
+)
+
+// String returns the name of the scope.
+func (s Scope) String() string { return [...]string{"user", "local", "project"}[s] }
+
+// A File is a configuration file of a client. It may not exist.
+type File struct {
+	Client Client
+	// Path is the path of the file. If Pattern is true, its last element is a pattern as in filepath.Match.
+	Path    string
+	Pattern bool
+	// Scope is User or Project.
+	Scope Scope
+	// Project is the directory of the project. It is empty for files of the user.
+	Project string
+	Layout  configedit.Layout
+}
+
+// Find returns the client with the given ID.
+func Find(id string) (Client, bool) {
+	all := Clients()
+	at := slices.IndexFunc(all, func(c Client) bool { return c.ID == id })
+	if at < 0 {
+		return Client{}, false
+	}
+	return all[at], true
+}
+
+// Files returns the configuration files of a client: those of the user, and if project is not empty those in this
+// directory. A client that stores its configuration elsewhere has no files.
+func (c Client) Files(sys System, project string) []File {
+	var out []File
+	if c.user != nil {
+		for _, p := range c.user(sys) {
+			out = append(out, c.file(p, User, ""))
+		}
+	}
+	if project == "" {
+		return out
+	}
+	for _, p := range c.project {
+		out = append(out, c.file(sys.join(project, strings.Split(p, "/")...), Project, project))
+	}
+	return out
+}
+
+func (c Client) file(p string, scope Scope, project string) File {
+	return File{Client: c, Path: p, Pattern: strings.Contains(p, "*"), Scope: scope, Project: project, Layout: c.dialect.layout}
+}
+
+// join joins the elements of a path with the separator of the system.
+func (s System) join(dir string, elem ...string) string {
+	if s.OS == "windows" {
+		return strings.TrimRight(dir, `\/`) + `\` + strings.Join(elem, `\`)
+	}
+	return path.Join(append([]string{dir}, elem...)...)
+}
+
+// home returns a path below the home directory.
+func (s System) home(elem ...string) string { return s.join(s.Home, elem...) }
+
+// env returns the value of a variable that contains an absolute path, or otherwise the default.
+func (s System) env(name, otherwise string) string {
+	value := s.Getenv(name)
+	windows := s.OS == "windows" && len(value) > 2 && value[1] == ':' && (value[2] == '\\' || value[2] == '/')
+	if windows || s.OS != "windows" && path.IsAbs(value) {
+		return value
+	}
+	return otherwise
+}
+
+// xdg returns a path below the directory of the XDG Base Directory Specification.
+func (s System) xdg(elem ...string) string {
+	return s.join(s.env("XDG_CONFIG_HOME", s.home(".config")), elem...)
+}
+
+// appData returns a path below the directory in which desktop applications store their configuration.
+func (s System) appData(elem ...string) string {
+	switch s.OS {
+	case "windows":
+		return s.join(s.env("APPDATA", s.home("AppData", "Roaming")), elem...)
+	case "darwin":
+		return s.home(append([]string{"Library", "Application Support"}, elem...)...)
+	default:
+		return s.xdg(elem...)
+	}
+}

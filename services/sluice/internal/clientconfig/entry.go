@@ -1,0 +1,347 @@
+package clientconfig
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
+)
+
+// A Transport is the connection between a client and a server. The zero value means that none is configured.
+type Transport string
+
+// The transports.
+const (
+	// Stdio is a program that the client starts.
+	Stdio Transport = "stdio"
+	// HTTP is Streamable HTTP.
+	HTTP Transport = "http"
+	// SSE is HTTP+SSE of revision 2024-11-05, which Sluice does not support.
+	SSE Transport = "sse"
+)
+
+// A Pair is an environment variable or a header.
+type Pair struct{ Name, Value string }
+
+// An Entry is an MCP server in a configuration file.
+type Entry struct {
+	Name  string
+	Scope Scope
+	// Project is the directory of the project, or empty for entries of the user.
+	Project string
+	// Path is the path of the entry in the file, for a [configedit.Edit]. It is empty if the entry has no name.
+	Path []string
+
+	Transport Transport
+	Command   string
+	Args      []string
+	Env       []Pair
+	// Cwd is the working directory, or empty if it is that of the client.
+	Cwd     string
+	URL     string
+	Headers []Pair
+	// Disabled is true if the client does not use the entry.
+	Disabled bool
+	// Variables contains the names of environment variables of the client that the entry refers to, sorted.
+	Variables []string
+	// Wrapped is true if the entry starts `sluice stdio`.
+	Wrapped bool
+	// Reason is the reason for which the entry can't be wrapped, with a way out. It is empty if the entry can be wrapped.
+	Reason string
+
+	kept configedit.Object
+}
+
+// Entries returns the entries of a file. The error is a [*configedit.EditError] if the file can't be parsed.
+func (f File) Entries(data []byte) ([]Entry, error) {
+	root, err := configedit.Parse(f.Layout, data)
+	if err != nil {
+		return nil, err
+	}
+	d := f.Client.dialect
+	var out []Entry
+	for _, container := range d.containers {
+		out = append(out, f.entries(root, nil, container, f.Scope, f.Project)...)
+	}
+	if f.Scope != User || d.projects == "" {
+		return out, nil
+	}
+	for _, project := range root.Entries(configedit.Layout{}, d.projects) {
+		at := []string{d.projects, project.Name}
+		out = append(out, f.entries(root, at, d.containers[0], Local, project.Name)...)
+	}
+	return out, nil
+}
+
+func (f File) entries(root *configedit.Node, above, container []string, scope Scope, project string) []Entry {
+	d := f.Client.dialect
+	at := slices.Concat(above, container)
+	var out []Entry
+	for _, e := range root.Entries(f.Layout, at...) {
+		own := slices.Concat(at, []string{e.Name})
+		if slices.ContainsFunc(d.containers, func(c []string) bool { return slices.Equal(c, own) }) && !isServer(d, e.Value) {
+			continue // OpenCode has a container inside a container
+		}
+		out = append(out, readEntry(d, e.Value, Entry{Name: e.Name, Scope: scope, Project: project, Path: own}))
+	}
+	if list := root.Get(at...); list != nil && d.layout.NameKey != "" {
+		for _, item := range list.Items {
+			if name := item.Get(d.layout.NameKey); name == nil || name.Kind != configedit.String {
+				e := readEntry(d, item, Entry{Scope: scope, Project: project})
+				if e.Reason == "" {
+					e.Reason = fmt.Sprintf("has no %q: add one", d.layout.NameKey)
+				}
+				out = append(out, e)
+			}
+		}
+	}
+	return out
+}
+
+// isServer reports whether a value has the type of an entry.
+func isServer(d dialect, n *configedit.Node) bool {
+	kind := n.Get(d.typeKey)
+	return kind != nil && kind.Kind == configedit.String
+}
+
+func readEntry(d dialect, n *configedit.Node, e Entry) Entry {
+	r := reader{dialect: d, node: n, entry: e}
+	r.read()
+	return r.entry
+}
+
+// A reader reads one entry. It keeps the first reason for which the entry can't be wrapped.
+type reader struct {
+	dialect dialect
+	node    *configedit.Node
+	entry   Entry
+}
+
+func (r *reader) refuse(reason string) {
+	if r.entry.Reason == "" {
+		r.entry.Reason = reason
+	}
+}
+
+func (r *reader) read() {
+	d, e := r.dialect, &r.entry
+	if r.node.Kind != configedit.Map {
+		r.refuse("is not a map: correct the entry")
+		return
+	}
+	e.Disabled = r.bool(d.disabled, false) || !r.bool(d.enabled, true)
+	r.readCommand()
+	e.Env, e.Cwd = r.pairs(d.env), r.string(d.cwd)
+	e.URL = r.string(d.url)
+	if d.headersIn != "" {
+		outer := r.node
+		if r.node = outer.Get(d.headersIn); r.node == nil {
+			r.node = &configedit.Node{Kind: configedit.Map}
+		}
+		e.Headers = r.pairs(d.headers)
+		r.node = outer
+	} else {
+		e.Headers = r.pairs(d.headers)
+	}
+	r.readTransport()
+	r.readVariables()
+	r.readKept()
+	e.Wrapped = isSluice(e.Command) && len(e.Args) > 0 && e.Args[0] == "stdio"
+}
+
+// isSluice reports whether a command is this program, with the path of any system.
+func isSluice(command string) bool {
+	base := path.Base(strings.ReplaceAll(command, `\`, "/"))
+	return base == "sluice" || strings.EqualFold(base, "sluice.exe")
+}
+
+// readCommand reads the command and its arguments. Zed also had the form {path, args, env} of a command.
+func (r *reader) readCommand() {
+	d, e := r.dialect, &r.entry
+	switch command := r.node.Get(d.command); {
+	case d.command == "" || command == nil:
+	case d.commandHasArgs:
+		all := r.strings(d.command)
+		if len(all) > 0 {
+			e.Command, e.Args = all[0], all[1:]
+		}
+		return
+	case command.Kind == configedit.Map:
+		r.refuse(fmt.Sprintf("has an old form of %q: write the command as a string, and the arguments in %q", d.command, d.args))
+	default:
+		e.Command = r.string(d.command)
+	}
+	e.Args = r.strings(d.args)
+}
+
+func (r *reader) readTransport() {
+	d, e := r.dialect, &r.entry
+	kind := r.string(d.typeKey)
+	switch {
+	case slices.Contains(d.builtinTypes, kind):
+		r.refuse("is part of the client: restrict it in the settings of the client")
+	case slices.Contains(d.sseTypes, kind), e.Command == "" && e.URL == "" && d.sseURL != "" && r.node.Get(d.sseURL) != nil:
+		e.Transport = SSE
+		if e.URL == "" {
+			e.URL = r.string(d.sseURL)
+		}
+	case slices.Contains(d.httpTypes, kind):
+		e.Transport = HTTP
+	case e.Command != "":
+		e.Transport = Stdio
+	case e.URL != "" && d.bareURL != "" && kind == "":
+		e.Transport = d.bareURL
+	case e.URL != "":
+		e.Transport = HTTP
+	}
+	for _, key := range slices.Sorted(maps.Keys(d.unsupported)) {
+		if n := r.node.Get(key); n != nil && len(n.Items)+len(n.Members)+len(n.Text) > 0 {
+			r.refuse(d.unsupported[key] + fmt.Sprintf(" (%q): leave it, or configure the server without it", key))
+		}
+	}
+	switch {
+	case e.Transport == SSE:
+		r.refuse("uses the transport HTTP+SSE, which Sluice does not support: use Streamable HTTP if the server has it")
+	case e.Transport == "":
+		r.refuse("has neither a command nor a URL: complete the entry")
+	case e.Transport == HTTP && e.URL == "":
+		r.refuse(fmt.Sprintf("has no %q: complete the entry", d.url))
+	}
+}
+
+func (r *reader) readVariables() {
+	d, e := r.dialect, &r.entry
+	if isRelative(e.Command) || e.Cwd != "" && !isAbsolute(e.Cwd) {
+		r.refuse("has a path that depends on the directory of the client: write an absolute path")
+	}
+	if len(config.URLSecrets(e.URL)) > 0 {
+		r.refuse("has a credential in its URL, which people would see in approvals: put it in a header if the server allows it")
+	}
+	values := slices.Concat([]string{e.Command, e.Cwd, e.URL}, e.Args)
+	for _, p := range slices.Concat(e.Env, e.Headers) {
+		values = append(values, p.Value)
+	}
+	for _, value := range values {
+		names, reason := d.variables.references(value)
+		if reason != "" {
+			r.refuse(reason)
+		}
+		e.Variables = append(e.Variables, names...)
+	}
+	for _, key := range d.variableKeys {
+		if name := r.string(key); name != "" {
+			e.Variables = append(e.Variables, name)
+		}
+	}
+	for _, key := range d.variableLists {
+		e.Variables = append(e.Variables, r.strings(key)...)
+	}
+	for _, key := range d.variableMaps {
+		for _, p := range r.pairs(key) {
+			e.Variables = append(e.Variables, p.Value)
+		}
+	}
+	slices.Sort(e.Variables)
+	e.Variables = slices.Compact(e.Variables)
+}
+
+// isRelative reports whether a command is a path that depends on the working directory.
+func isRelative(command string) bool {
+	return strings.ContainsAny(command, `/\`) && !isAbsolute(command)
+}
+
+// isAbsolute reports whether a path of any system does not depend on the working directory. A path that begins with a
+// variable or with the home directory counts as absolute.
+func isAbsolute(p string) bool {
+	return strings.ContainsAny(p[:1], `/\~$%{`) || len(p) > 1 && p[1] == ':'
+}
+
+// readKept collects the members that belong to the client, such as a timeout or the tools that need no confirmation.
+func (r *reader) readKept() {
+	keys := r.dialect.transportKeys()
+	for _, m := range r.node.Members {
+		if !slices.Contains(keys, m.Name) {
+			r.entry.kept = append(r.entry.kept, configedit.Field{Name: m.Name, Value: m.Value})
+		}
+	}
+}
+
+func (r *reader) get(key string) *configedit.Node {
+	if key == "" {
+		return nil
+	}
+	if n := r.node.Get(key); n != nil && n.Kind != configedit.Null {
+		return n
+	}
+	return nil
+}
+
+func (r *reader) wrong(key, wanted string) {
+	r.refuse(fmt.Sprintf("has a %q that is not %s: correct the entry", key, wanted))
+}
+
+func (r *reader) bool(key string, otherwise bool) bool {
+	n := r.get(key)
+	if n == nil || n.Kind != configedit.Bool {
+		return otherwise
+	}
+	return n.Text == "true"
+}
+
+func (r *reader) string(key string) string {
+	n := r.get(key)
+	switch {
+	case n == nil:
+		return ""
+	case n.Kind != configedit.String:
+		r.wrong(key, "a string")
+		return ""
+	default:
+		return n.Text
+	}
+}
+
+func (r *reader) strings(key string) []string {
+	n := r.get(key)
+	if n == nil {
+		return nil
+	}
+	if n.Kind != configedit.List {
+		r.wrong(key, "a list of strings")
+		return nil
+	}
+	var out []string
+	for _, item := range n.Items {
+		if item.Kind != configedit.String {
+			r.wrong(key, "a list of strings")
+			return nil
+		}
+		out = append(out, item.Text)
+	}
+	return out
+}
+
+// pairs reads a map. Numbers and booleans are accepted as values, because clients convert them to strings.
+func (r *reader) pairs(key string) []Pair {
+	n := r.get(key)
+	if n == nil {
+		return nil
+	}
+	if n.Kind != configedit.Map {
+		r.wrong(key, "a map of strings")
+		return nil
+	}
+	var out []Pair
+	for _, m := range n.Members {
+		if !slices.Contains([]configedit.Kind{configedit.String, configedit.Number, configedit.Bool}, m.Value.Kind) {
+			r.wrong(key, "a map of strings")
+			return nil
+		}
+		out = append(out, Pair{m.Name, m.Value.Text})
+	}
+	return out
+}

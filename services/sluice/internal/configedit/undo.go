@@ -1,0 +1,240 @@
+package configedit
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/go-json-experiment/json"
+)
+
+// manifestVersion is the version of the form of a [Manifest].
+const manifestVersion = 1
+
+// A Manifest describes a [Change] so that it can be taken back later. It can be stored as JSON.
+type Manifest struct {
+	Version int    `json:"version"`
+	Layout  Layout `json:"layout"`
+	// Before and After are the SHA-256 digests of the file before and after the change, in hexadecimal digits.
+	Before string `json:"before"`
+	After  string `json:"after"`
+	// Missing is true if the file did not exist before the change.
+	Missing bool `json:"missing,omitempty"`
+	// Ours contains the digests of the values that the change wrote, in the order of the edits. The digest is empty if an
+	// edit removed an entry.
+	Ours []string `json:"ours"`
+	// Old contains the replaced bytes and the old entries, which may include secrets. Its form is private to this package.
+	// The caller may encrypt it in a stored manifest, and must decrypt it before [Manifest.Undo].
+	Old []byte `json:"old"`
+}
+
+// oldFile is the content of Manifest.Old.
+type oldFile struct {
+	Entries []oldEntry `json:"entries"`
+	// Steps contains, for each edit, the splices that restore the bytes before it.
+	Steps [][]oldSplice `json:"steps"`
+}
+
+type oldEntry struct {
+	Path []string `json:"path"`
+	// Old is the source of the old value, or nil if there was none.
+	Old *string `json:"old,omitempty"`
+	// Created is the number of containers that the edit created.
+	Created int `json:"created,omitempty"`
+}
+
+type oldSplice struct {
+	Start int    `json:"start"`
+	End   int    `json:"end"`
+	Text  []byte `json:"text"`
+}
+
+// Manifest returns the manifest of a change.
+func (c *Change) Manifest() (*Manifest, error) {
+	m := &Manifest{Version: manifestVersion, Layout: c.layout, Before: digest(c.before), After: digest(c.After)}
+	var old oldFile
+	data := c.before
+	for _, s := range c.steps {
+		var back []oldSplice
+		shift := 0
+		for _, sp := range s.splices {
+			start := sp.start + shift
+			back = append(back, oldSplice{start, start + len(sp.text), data[sp.start:sp.end]})
+			shift += len(sp.text) - (sp.end - sp.start)
+		}
+		data = spliced(data, s.splices)
+		old.Steps, old.Entries, m.Ours = append(old.Steps, back), append(old.Entries, s.entry), append(m.Ours, s.ours)
+	}
+	var err error
+	if m.Old, err = json.Marshal(old); err != nil {
+		return nil, fmt.Errorf("encode the old entries: %w", err)
+	}
+	return m, nil
+}
+
+// Undone is the result of [Manifest.Undo].
+type Undone struct {
+	// Data is the new content of the file.
+	Data []byte
+	// Exact is true if Data consists of the very bytes before the change.
+	Exact bool
+	// Kept lists the entries that were left as they are, because they were changed after the change.
+	Kept []Kept
+}
+
+// Kept is an entry that [Manifest.Undo] left as it is.
+type Kept struct {
+	Path   []string
+	Reason string
+}
+
+// Undo takes a change back. If now is the content that the change wrote, the result is the content before the change,
+// byte by byte. Otherwise each entry that still has the value of the change gets its old value, and other entries stay.
+func (m *Manifest) Undo(now []byte) (*Undone, error) {
+	var old oldFile
+	if m.Version != manifestVersion {
+		return nil, fmt.Errorf("the manifest has version %d, and this program reads version %d", m.Version, manifestVersion)
+	}
+	if err := json.Unmarshal(m.Old, &old); err != nil || len(old.Entries) != len(m.Ours) || len(old.Steps) != len(m.Ours) {
+		return nil, errors.New("the manifest is damaged: its old entries can't be read")
+	}
+	if digest(now) == m.After {
+		data, err := old.restore(now)
+		if err != nil || digest(data) != m.Before {
+			return nil, errors.New("the manifest is damaged: it does not restore the file")
+		}
+		return &Undone{Data: data, Exact: true}, nil
+	}
+	u := &Undone{Data: now}
+	if _, err := parse(m.Layout, now); err != nil {
+		return nil, err
+	}
+	for i, entry := range slices.Backward(old.Entries) {
+		err := u.undo(m.Layout, entry, m.Ours[i])
+		if refused, ok := errors.AsType[*EditError](err); ok {
+			u.keep(entry.Path, refused.Error())
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	u.Exact = digest(u.Data) == m.Before
+	return u, nil
+}
+
+// restore takes back all steps, the last one first.
+func (o *oldFile) restore(data []byte) ([]byte, error) {
+	for _, step := range slices.Backward(o.Steps) {
+		var splices []splice
+		at := 0
+		for _, s := range step {
+			if s.Start < at || s.End < s.Start || s.End > len(data) {
+				return nil, errors.New("a range is invalid")
+			}
+			at = s.End
+			splices = append(splices, splice{s.Start, s.End, string(s.Text)})
+		}
+		data = spliced(data, splices)
+	}
+	return data, nil
+}
+
+// undo takes back one entry.
+func (u *Undone) undo(l Layout, entry oldEntry, ours string) error {
+	if len(entry.Path) == 0 {
+		return errors.New("the manifest is damaged: an entry has no path")
+	}
+	doc, err := parse(l, u.Data)
+	if err != nil {
+		return err
+	}
+	var old *Node
+	if entry.Old != nil {
+		if old, err = parseFragment(l, entry.Path, *entry.Old); err != nil {
+			return err
+		}
+	}
+	have := doc.tree().find(l, entry.Path)
+	switch {
+	case have == nil && old == nil, have != nil && old != nil && have.equal(old):
+		return nil
+	case have == nil && ours != "":
+		u.keep(entry.Path, "it was removed")
+		return nil
+	case have != nil && have.digest() != ours:
+		u.keep(entry.Path, "it was changed")
+		return nil
+	case old == nil:
+		return u.removeCreated(l, doc, entry)
+	}
+	splices, err := doc.set(entry.Path, content{fragment: *entry.Old})
+	if err != nil {
+		return err
+	}
+	after, err := checked(l, doc, u.Data, entry.Path, old, splices)
+	if err != nil {
+		return err
+	}
+	u.Data = after
+	return nil
+}
+
+func (u *Undone) keep(path []string, reason string) {
+	u.Kept = append(u.Kept, Kept{path, reason})
+}
+
+// removeCreated removes an entry, and then the containers that the change created, if they are empty.
+func (u *Undone) removeCreated(l Layout, doc syntax, entry oldEntry) error {
+	if err := u.remove(l, doc, entry.Path); err != nil {
+		return err
+	}
+	l.NameKey = "" // containers have keys
+	for n := len(entry.Path) - 1; n > 0 && n >= len(entry.Path)-entry.Created; n-- {
+		if !u.removeIfEmpty(l, entry.Path[:n]) {
+			break
+		}
+	}
+	return nil
+}
+
+// removeIfEmpty removes a container if it is empty, and reports whether it did. A container that can't be removed may
+// stay.
+func (u *Undone) removeIfEmpty(l Layout, path []string) bool {
+	doc, err := parse(l, u.Data)
+	if err != nil {
+		return false
+	}
+	c := doc.tree().Get(path...)
+	return c != nil && c.empty() && u.remove(l, doc, path) == nil
+}
+
+func (u *Undone) remove(l Layout, doc syntax, path []string) error {
+	splices, err := doc.remove(path)
+	if err != nil {
+		return err
+	}
+	after, err := checked(l, doc, u.Data, path, nil, splices)
+	if err != nil {
+		return err
+	}
+	u.Data = after
+	return nil
+}
+
+// parseFragment parses the source of an entry without the rest of its file.
+func parseFragment(l Layout, path []string, fragment string) (*Node, error) {
+	doc, err := parse(Layout{Format: l.Format}, []byte(fragment))
+	if err != nil {
+		return nil, errors.New("the manifest is damaged: an old entry can't be read")
+	}
+	switch {
+	case l.Format == TOML:
+		if n := doc.tree().Get(path...); n != nil {
+			return n, nil
+		}
+		return nil, errors.New("the manifest is damaged: an old entry has another name")
+	case l.Format == YAML && fragment == "":
+		return &Node{Kind: Null}, nil
+	default:
+		return doc.tree(), nil
+	}
+}
