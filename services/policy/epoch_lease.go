@@ -12,6 +12,7 @@ import (
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 	"github.com/sluice-mesh/sluice/services/policy/internal/epochlease"
 )
@@ -113,7 +114,9 @@ func (s *Service) waitForOlderLeases(ctx context.Context, set *activeSet) error 
 }
 
 // waitForReplicas waits until no replica uses an older set, and until no lease allows a gateway to use older decisions.
+// Other calls of the same operator are processed meanwhile.
 func (s *Service) waitForReplicas(ctx context.Context, set *activeSet) error {
+	rpc.EndTurn(ctx)
 	var until time.Time
 	if s.cfg.Source != sqlstore.SQLite {
 		until = time.Now().Add(maxPeerDelay)

@@ -32,7 +32,6 @@ type stopTarget struct {
 	name          string
 	selector      *policyv1.StopSelector
 	server, token string
-	operator      stopOperator
 	results       [2]stopResults // for each gateway
 
 	mu       sync.Mutex
@@ -40,10 +39,6 @@ type stopTarget struct {
 }
 
 func (s *stopTarget) reason() string { return "a test of " + s.name }
-
-func (s *stopTarget) operatorToken() string {
-	return "token-of-operator-of-" + s.name + "-Q1w2E3r4T5y6"
-}
 
 // stopResults counts the results of a target's calls at one gateway. other counts failed requests, for example while
 // the gateway can't check the token.
@@ -65,9 +60,6 @@ func (c *stopTest) addTargets(opts *stack.Options) {
 		name := fmt.Sprintf("server-%02d", i)
 		target := &stopTarget{name: name, selector: &policyv1.StopSelector{Server: name}, server: name, token: stack.AgentToken}
 		opts.Servers += c.startTargetServer(name, []*stopTarget{target})
-	}
-	for _, target := range c.targets {
-		opts.Tokens += fmt.Sprintf("    - {name: operator-of-%s, token: %q, role: operator}\n", target.name, target.operatorToken())
 	}
 }
 

@@ -37,7 +37,8 @@ type stopTest struct {
 	// policies are the policy services. There are two if they store stops in PostgreSQL. The second gateway uses the
 	// last one.
 	policies []*stack.Distributed
-	operator stopOperator
+	// operator is the connection of the only operator to each policy service.
+	operator []policyv1.PolicyServiceClient
 	targets  []*stopTarget
 	// callers are the goroutines that call tools, and workers those that stop and resume targets.
 	callers, workers sync.WaitGroup
@@ -56,9 +57,6 @@ type stopTest struct {
 
 // A stopFault is a fault of the second gateway.
 type stopFault struct{ began, ended time.Time }
-
-// A stopOperator is a connection of an operator to each policy service.
-type stopOperator []policyv1.PolicyServiceClient
 
 // A stopPeriod is one stop of the calls of targets: when it was requested and acknowledged, and when its end was
 // requested.
@@ -88,7 +86,9 @@ func newStopTest(t *testing.T) *stopTest {
 	if postgres {
 		c.policies = append(c.policies, first.StartReplica(t, policyRole, nil))
 	}
-	c.connectOperators()
+	for _, p := range c.policies {
+		c.operator = append(c.operator, policyv1.NewPolicyServiceClient(p.DialWithToken(t, policyRole, stack.OperatorToken)))
+	}
 	c.proxy = network.Start(t, c.policies[len(c.policies)-1].Addr(policyRole))
 	c.gateways = [2]*stack.Distributed{first, first.StartReplica(t, gatewayRole, map[authv1.Role]string{policyRole: c.proxy.Addr})}
 	for _, g := range c.gateways {
@@ -96,21 +96,6 @@ func newStopTest(t *testing.T) *stopTest {
 	}
 	c.awaitTools()
 	return c
-}
-
-// connectOperators connects an operator for each target and one for all targets. A policy service processes few
-// requests of an operator at a time, and a stop is one until it is acknowledged.
-func (c *stopTest) connectOperators() {
-	connect := func(token string) (operator stopOperator) {
-		for _, p := range c.policies {
-			operator = append(operator, policyv1.NewPolicyServiceClient(p.DialWithToken(c.t, policyRole, token)))
-		}
-		return operator
-	}
-	c.operator = connect(stack.OperatorToken)
-	for _, target := range c.targets {
-		target.operator = connect(target.operatorToken())
-	}
 }
 
 // Agents and servers are stopped and resumed independently of each other, under 1,000 calls per second at two gateways.
@@ -136,7 +121,7 @@ func TestStops_NoCallBeginsAfterTheAcknowledgement(t *testing.T) {
 			c.stopTargets(stops - 1)
 		}
 		if stops > 0 && !t.Failed() {
-			if err := c.stopOnce(c.operator, c.targets, wide[leg%len(wide)], wideReason); err != nil {
+			if err := c.stopOnce(c.targets, wide[leg%len(wide)], wideReason); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -188,7 +173,7 @@ func (c *stopTest) startStops(number int) chan struct{} {
 	for _, target := range c.targets {
 		c.workers.Go(func() {
 			for taken.Add(1) <= int64(number) {
-				if err := c.stopOnce(target.operator, []*stopTarget{target}, target.selector, target.reason()); err != nil {
+				if err := c.stopOnce([]*stopTarget{target}, target.selector, target.reason()); err != nil {
 					c.t.Errorf("%s: %v", target.name, err)
 					return
 				}
@@ -205,12 +190,12 @@ func (c *stopTest) startStops(number int) chan struct{} {
 
 // stopOnce stops the calls of targets and resumes them at another policy service if there are two. It waits until both
 // gateways refuse calls of each target, and until calls pass again.
-func (c *stopTest) stopOnce(operator stopOperator, targets []*stopTarget, selector *policyv1.StopSelector, reason string) error {
+func (c *stopTest) stopOnce(targets []*stopTarget, selector *policyv1.StopSelector, reason string) error {
 	ctx, cancel := context.WithTimeout(c.t.Context(), stopTimeLimit)
 	defer cancel()
 	n := int(c.requested.Add(1))
 	p := stopPeriod{targets: targets, requested: time.Now()}
-	if _, err := operator[n%len(operator)].StopCalls(ctx, &policyv1.StopCallsRequest{Selector: selector, Reason: reason}); err != nil {
+	if _, err := c.operator[n%len(c.operator)].StopCalls(ctx, &policyv1.StopCallsRequest{Selector: selector, Reason: reason}); err != nil {
 		return fmt.Errorf("stop: %w", err)
 	}
 	p.acknowledged = time.Now()
@@ -221,7 +206,7 @@ func (c *stopTest) stopOnce(operator stopOperator, targets []*stopTarget, select
 		return err
 	}
 	p.resumed = time.Now()
-	resumed, err := operator[(n+1)%len(operator)].ResumeCalls(ctx, &policyv1.ResumeCallsRequest{Selector: selector})
+	resumed, err := c.operator[(n+1)%len(c.operator)].ResumeCalls(ctx, &policyv1.ResumeCallsRequest{Selector: selector})
 	if err != nil {
 		return fmt.Errorf("resume: %w", err)
 	}

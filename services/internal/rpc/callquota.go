@@ -104,6 +104,17 @@ func (p *callUsage) waitTurn(ctx context.Context) (func(), error) {
 	return p.quotas.queue.Acquire(ctx, p.key)
 }
 
+type turnKey struct{}
+
+// EndTurn ends the turn of a unary call of a person, so that the server can process another call of the same person. A
+// handler calls it before it waits for an event. The call still counts as one of the person's calls in flight. EndTurn
+// has no effect on other calls, or if it was called before.
+func EndTurn(ctx context.Context) {
+	if end, ok := ctx.Value(turnKey{}).(func()); ok {
+		end()
+	}
+}
+
 // finish ends a call. The bytes that were charged for its requests must have been released.
 func (p *callUsage) finish() {
 	if p == nil {

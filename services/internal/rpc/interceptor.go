@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"buf.build/go/protovalidate"
@@ -67,7 +68,9 @@ func (c *chain) unary(method string, handle grpc.MethodHandler) grpc.MethodHandl
 		if err != nil {
 			return nil, err
 		}
+		end = sync.OnceFunc(end)
 		defer end()
+		admitted = context.WithValue(admitted, turnKey{}, end)
 		in := &incoming{ctx: admitted, most: most, portion: own}
 		defer in.release()
 		if resp, err = handle(srv, admitted, in.readSingle, checked); err != nil {

@@ -164,6 +164,47 @@ func TestServer_LimitsCallsPerPerson(t *testing.T) {
 	})
 }
 
+// Calls of one person wait for an event in their handlers. They are all there at the same time, although the server
+// processes few calls of a person at a time, because each handler ends its turn before it waits.
+func TestEndTurn_WaitingCallsDoNotHoldUpOthers(t *testing.T) {
+	t.Parallel()
+	const calls = 8
+	waiting, event := make(chan struct{}, calls), make(chan struct{})
+	p := lengthProbe()
+	p.unary = func(ctx context.Context, _ *identityv1.RevokeTokenRequest) (string, error) {
+		rpc.EndTurn(ctx)
+		waiting <- struct{}{}
+		select {
+		case <-event:
+			return "served", nil
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+	}
+	s := newTestServer(t, p.register(t))
+	conn, ctx := s.person(t, tokenText(operator)), timeoutContext(t)
+	ended := make(chan error, calls)
+	for range calls {
+		go func() {
+			_, err := ask(ctx, conn, methodUnary)
+			ended <- err
+		}()
+	}
+	for n := range calls {
+		select {
+		case <-waiting:
+		case <-ctx.Done():
+			t.Fatalf("%d of %d calls are in their handlers", n, calls)
+		}
+	}
+	close(event)
+	for range calls {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Case X2. Clients send nothing, or send too slowly, and are disconnected. Meanwhile the health service responds to
 // other clients.
 func TestServer_DisconnectsSlowUnauthenticatedClients(t *testing.T) {
