@@ -61,18 +61,18 @@ test: missing npm build ## Run every test that needs no Docker, with the race de
 	trap 'kill $$(jobs -p) 2>/dev/null || true' EXIT; for loop in $$(seq $(STRESS)); do while :; do :; done & done; \
 		export SLUICE_TEST_PROGRAMS=$(CURDIR)/bin GORACE=atexit_sleep_ms=0 SLUICE_TEST_NO_BROWSER=$(if $(findstring chromium,$(MISSING)),1) \
 		SLUICE_TEST_NO_POSTGRES=$(if $(findstring initdb,$(MISSING)),1); came=0; \
-		go test $(ALONE) $(BUILT) $(RACE) -timeout 25m $$(go list work | grep -v -e /services/e2e $(SEQUENTIAL:%=-e '/services/%$$')) || came=$$?; \
-		go test $(ALONE) $(BUILT) -parallel 6 -trimpath -timeout 40m $(SEQUENTIAL:%=./services/%) $$(go list work | grep /services/e2e) || came=$$?; \
+		go test $(SLOTS) $(BUILT) $(RACE) -timeout 25m $$(go list work | grep -v -e /services/e2e $(SEQUENTIAL:%=-e '/services/%$$')) || came=$$?; \
+		go test $(SLOTS) $(BUILT) -parallel 4 -trimpath -timeout 40m $(SEQUENTIAL:%=./services/%) $$(go list work | grep /services/e2e) || came=$$?; \
 		exit $$came
 
 # -vet=off: `make lint` vets. -ldflags=-w: without debugging information, linking takes half of the time.
-# ALONE: one package is tested at a time, and if the system has flock(1), the next package is built meanwhile.
-# -parallel: many tests wait for events, so two processors run 3 tests at a time, or 6 tests that start whole meshes.
+# SLOTS: two packages are tested at a time, because many tests wait for events. If the system has flock(1), the next
+# packages are built meanwhile. -parallel: each package runs 3 tests at a time, or 4 tests that start whole meshes.
 # The packages in SEQUENTIAL are tested without the race detector, because they have no concurrency; a test of
 # internal/arch checks that. The packages of e2e are too, because they test programs in processes of their own.
 SEQUENTIAL := approval/internal/lifecycle approval/internal/view gateway/internal/jsonrpc internal/binding internal/canonicaljson internal/redact internal/strictyaml policy/internal/advice policy/internal/catalog policy/internal/classify policy/internal/document policy/internal/engine policy/internal/locator wasmagent/internal/models
 BUILT := -vet=off -ldflags=-w -parallel 3
-ALONE := $(if $(shell command -v flock),-p 2 -exec "flock -o $(CURDIR)/.cache/test",-p 1)
+SLOTS := $(if $(shell command -v flock),-p 4 -exec "$(CURDIR)/services/e2e/test-slot.sh $(CURDIR)/.cache/test",-p 2)
 
 .PHONY: recording
 recording: build ## Record the picture of the first minute in README.md again

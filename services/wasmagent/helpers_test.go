@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -54,11 +56,21 @@ func openService(t *testing.T, cfg wasmagent.Config, gateway gatewayFunc) *wasma
 func openServiceAt(t *testing.T, cfg wasmagent.Config, gateway gatewayv1.GatewayServiceClient) *wasmagent.Service {
 	t.Helper()
 	cfg.Program, cfg.ApprovalWait = guesttest.Program(t), 100*time.Millisecond
+	shareCompiledModules(t, cfg.Data)
 	s, err := wasmagent.New(cfg, wasmagent.Deps{Gateway: gateway, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// shareCompiledModules makes a data directory use the compiled modules of all tests, because compiling a guest takes
+// seconds.
+func shareCompiledModules(t *testing.T, data string) {
+	t.Helper()
+	if err := os.Symlink(guesttest.Cache(t), filepath.Join(data, "compiled")); err != nil && !errors.Is(err, fs.ErrExist) {
+		t.Fatal(err)
+	}
 }
 
 // restartableService is a service that can be stopped and restarted with the same data directory.

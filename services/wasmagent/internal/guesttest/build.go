@@ -87,11 +87,31 @@ func Program(t testing.TB) string {
 	return path
 }
 
-// Main runs the tests of a package that uses [Program]. The package must call Main in TestMain.
+// cacheDir is the temporary directory for compiled modules. It is empty if it has not been created.
+var cacheDir string
+
+var cache = sync.OnceValues(func() (_ string, err error) {
+	cacheDir, err = os.MkdirTemp("", "compiled-*")
+	return cacheDir, err
+})
+
+// Cache returns a directory for the modules that the tests of a package compile. [Main] removes the directory.
+func Cache(t testing.TB) string {
+	t.Helper()
+	dir, err := cache()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// Main runs the tests of a package that uses [Program] or [Cache]. The package must call Main in TestMain.
 func Main(m *testing.M) int {
 	code := m.Run()
-	if programDir != "" {
-		_ = os.RemoveAll(programDir)
+	for _, dir := range []string{programDir, cacheDir} {
+		if dir != "" {
+			_ = os.RemoveAll(dir)
+		}
 	}
 	return code
 }

@@ -33,7 +33,7 @@ func scriptModule(t testing.TB) []byte {
 
 func supervisor(t testing.TB, change ...func(*worker.Config)) *worker.Supervisor {
 	t.Helper()
-	cfg := worker.Config{Program: guesttest.Program(t), Cache: t.TempDir(), Workers: 1, Guests: 18, Memory: 512 * mib, CompileTime: stepTimeout, CompileMemory: 1024 * mib}
+	cfg := worker.Config{Program: guesttest.Program(t), Cache: guesttest.Cache(t), Workers: 1, Guests: 18, Memory: 512 * mib, CompileTime: stepTimeout, CompileMemory: 1024 * mib}
 	for _, c := range change {
 		c(&cfg)
 	}
