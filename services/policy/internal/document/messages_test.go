@@ -174,6 +174,7 @@ var (
 		"a whole number from": "a small type", "a whole number that is not negative": "an unsigned type", "a whole number from 0 to": "an unsigned type",
 		"the tool's definition is new or has changed, and the tool can't be called until an operator has accepted it; an operator reads the change with `sluice catalog diff": "a decision",
 		"an operator has stopped the tool or its server; it can't be called until an operator ends the quarantine":                                                            "a decision",
+		"the arguments that it reads are so large that its evaluation would take too long": "an evaluation",
 		"the environment of conditions can't be created": "a panic", "there is no condition": "an evaluation", "and neither true nor false": "an evaluation", "its cost can't be estimated": "CEL estimates every cost",
 		"larger than":              "a file of 1 MiB",
 		"make a YAML loader":       "its options are constants",
