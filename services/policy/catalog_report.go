@@ -207,6 +207,12 @@ func (s *Service) report(ctx context.Context, server string, r catalog.Report) (
 			"server", server, "tools", strings.Join(newlyWaiting[:min(len(newlyWaiting), maxLogged)], ", "), "waiting", len(newlyWaiting), "do", "sluice catalog diff "+server)
 	}
 	s.publish(ctx, version, after)
+	if version == 0 && s.cfg.Source != sqlstore.SQLite { // another process may have stored the list
+		s.reading.Forget("") // a read that has begun may be too old
+		if err := s.catchUp(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.waitForOlderLeases(ctx, s.active.Load()); err != nil {
 		return nil, err
 	}
