@@ -94,7 +94,7 @@ func newStopTest(t *testing.T) *stopTest {
 	for _, g := range c.gateways {
 		g.AwaitReady(t)
 	}
-	c.awaitTools()
+	c.callTools()
 	return c
 }
 
