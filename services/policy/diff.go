@@ -3,8 +3,12 @@ package policy
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"iter"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -31,6 +35,10 @@ const (
 	maxDiffCalls = 1_000_000
 	// maxDiffCallers is the maximum number of callers whose calls are compared.
 	maxDiffCallers = 200
+	// maxDiffTags is the maximum number of tags that tools outside of the catalog are assumed to have.
+	maxDiffTags = 100
+	// maxComparedFlips is the number of flips at which the comparison ends.
+	maxComparedFlips = 20_000
 	// maxFlips is the maximum number of flips in a response, and maxFlipBytes is their maximum size. maxFlipSubjects is the
 	// maximum number of further subjects of one flip.
 	maxFlips, maxFlipBytes, maxFlipSubjects = 1000, 2 << 20, 20
@@ -69,12 +77,13 @@ func (s *Service) DiffRevisions(ctx context.Context, req *policyv1.DiffRevisions
 }
 
 // Diff compares the decisions of two versions of documents. f is the configuration of the mesh, whose data directory
-// contains the catalog. If f is nil, only the calls that the documents mention are compared.
-func Diff(ctx context.Context, f *config.File, env config.Env, before, after []*policyv1.Document) *policyv1.DiffRevisionsResponse {
+// contains the catalog. If f is nil, or the mesh has not run yet, only the calls that the documents mention are compared.
+// Diff returns an error if the catalog can't be read.
+func Diff(ctx context.Context, f *config.File, env config.Env, before, after []*policyv1.Document) (*policyv1.DiffRevisionsResponse, error) {
 	if f == nil {
 		d := &differ{cfg: baseConfig(new(config.Default()))}
 		d.settings = func(string) catalog.Settings { return catalog.Settings{} }
-		return d.diff(ctx, before, after, nil)
+		return d.diff(ctx, before, after, nil), nil
 	}
 	d := &differ{cfg: baseConfig(f)}
 	d.cfg.Servers = make(map[string]catalog.Settings, len(f.Servers))
@@ -85,10 +94,20 @@ func Diff(ctx context.Context, f *config.File, env config.Env, before, after []*
 		d.cfg.Tokens = append(d.cfg.Tokens, &identityv1.TokenRecord{Token: tokenOf(f, t)})
 	}
 	d.settings = func(server string) catalog.Settings { return d.cfg.Servers[server] }
-	if source, err := f.Stores.Policy.Resolve(f, env); err == nil && source == sqlstore.SQLite {
-		d.servers, _ = store.Servers(ctx, filepath.Join(f.Path(f.Data), "policy", "catalogue.db")) // without a catalog, only mentioned tools are compared
+	source, err := f.Stores.Policy.Resolve(f, env)
+	switch {
+	case err != nil:
+		return nil, err
+	case source != sqlstore.SQLite:
+		return nil, errors.New("the catalog is in PostgreSQL: add --live, so that the running mesh compares the documents")
 	}
-	return d.diff(ctx, before, after, nil)
+	file := filepath.Join(f.Path(f.Data), "policy", "catalogue.db")
+	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+		if d.servers, err = store.Servers(ctx, file); err != nil {
+			return nil, err
+		}
+	}
+	return d.diff(ctx, before, after, nil), nil
 }
 
 // differ compares the decisions of two versions of documents.
@@ -97,10 +116,11 @@ type differ struct {
 	servers  map[string]*catalog.Server
 	settings func(server string) catalog.Settings
 
-	before, after *engine.Set
-	documents     []engine.Document // of both versions
-	out           *policyv1.DiffRevisionsResponse
-	flips         map[string]*policyv1.Flip
+	before, after              *engine.Set
+	oldDocuments, newDocuments []engine.Document
+	documents                  []engine.Document // of both versions
+	out                        *policyv1.DiffRevisionsResponse
+	flips                      map[string]*policyv1.Flip
 }
 
 // diff compares two versions of documents. It observes only what the documents observe, not what the configuration does.
@@ -120,7 +140,7 @@ func (d *differ) diff(ctx context.Context, before, after []*policyv1.Document, r
 		d.out.Findings = findings(err)
 		return d.out
 	}
-	d.documents = slices.Concat(old, next)
+	d.oldDocuments, d.newDocuments, d.documents = old, next, slices.Concat(old, next)
 	d.compareRecorded(ctx, recorded)
 	d.compareMentioned(ctx)
 	d.finish()
@@ -154,9 +174,9 @@ type diffCall struct {
 func (d *differ) compareMentioned(ctx context.Context) {
 	callers := d.callers()
 	for _, server := range d.serverNames() {
-		for _, call := range d.callsOf(server) {
+		for call := range d.callsOf(server) {
 			for i := range callers {
-				if ctx.Err() != nil || d.out.GetCompared() >= maxDiffCalls {
+				if ctx.Err() != nil || d.out.GetCompared() >= maxDiffCalls || len(d.flips) >= maxComparedFlips {
 					d.out.EndedEarly = true
 					return
 				}
@@ -204,34 +224,40 @@ func (d *differ) serverNames() []engine.Mention {
 }
 
 // callsOf returns the calls of a server, without a caller.
-func (d *differ) callsOf(server engine.Mention) (out []diffCall) {
-	known := d.servers[server.Name]
-	listed := make(map[string]bool)
-	if known != nil {
-		for _, name := range slices.Sorted(maps.Keys(known.Tools)) {
-			if listedNow(known, known.Tools[name]) {
-				listed[name] = true
-				out = append(out, diffCall{Call: engine.Call{Server: server.Name, Tool: name, Facts: d.facts(server.Name, name, nil)}, serverPattern: server.Pattern})
+func (d *differ) callsOf(server engine.Mention) iter.Seq[diffCall] {
+	return func(yield func(diffCall) bool) {
+		listed := make(map[string]bool)
+		if known := d.servers[server.Name]; known != nil {
+			for _, name := range slices.Sorted(maps.Keys(known.Tools)) {
+				if listedNow(known, known.Tools[name]) {
+					listed[name] = true
+					if !yield(diffCall{Call: engine.Call{Server: server.Name, Tool: name, Facts: d.facts(server.Name, name, nil)}, serverPattern: server.Pattern}) {
+						return
+					}
+				}
+			}
+		}
+		classes, complete := engine.PossibleClasses(d.documents, server.Name, maxDiffTags)
+		d.out.EndedEarly = d.out.GetEndedEarly() || !complete
+		for _, m := range engine.MentionedCalls(d.documents, server.Name) {
+			if listed[m.Name] && m.Method == "" {
+				continue
+			}
+			call := diffCall{
+				Call:    engine.Call{Server: server.Name, Method: m.Method, Ref: m.Ref, Tool: m.Name},
+				pattern: m.Pattern, serverPattern: server.Pattern,
+			}
+			of := classes
+			if !call.OfTool() {
+				of = classes[:1]
+			}
+			for _, call.Facts = range of {
+				if !yield(call) {
+					return
+				}
 			}
 		}
 	}
-	classes := engine.PossibleClasses(d.documents, server.Name)
-	for _, m := range engine.MentionedCalls(d.documents, server.Name) {
-		call := diffCall{
-			Call:    engine.Call{Server: server.Name, Method: m.Method, Ref: m.Ref, Tool: m.Name, Facts: engine.Facts{Status: engine.Callable}},
-			pattern: m.Pattern, serverPattern: server.Pattern,
-		}
-		if !call.OfTool() {
-			out = append(out, call)
-			continue
-		}
-		for _, facts := range classes {
-			if call.Facts = facts; !listed[m.Name] {
-				out = append(out, call)
-			}
-		}
-	}
-	return out
 }
 
 // facts returns the facts about a tool as if its definition were accepted, because documents are compared and not the
@@ -363,17 +389,22 @@ func kindOf(c *engine.Change) policyv1.FlipKind {
 
 // finish sorts the flips, and sets the totals.
 func (d *differ) finish() {
-	all := slices.Collect(maps.Values(d.flips))
-	slices.SortFunc(all, func(a, b *policyv1.Flip) int {
+	keys := slices.SortedFunc(maps.Keys(d.flips), func(first, second string) int {
+		a, b := d.flips[first], d.flips[second]
 		return cmp.Or(cmp.Compare(orderOf(a), orderOf(b)), cmp.Compare(b.GetCalls(), a.GetCalls()), cmp.Compare(a.GetCall().GetServer(), b.GetCall().GetServer()),
-			cmp.Compare(a.GetCall().GetMethod(), b.GetCall().GetMethod()), cmp.Compare(a.GetCall().GetName(), b.GetCall().GetName()), cmp.Compare(flipKey(a), flipKey(b)))
+			cmp.Compare(a.GetCall().GetMethod(), b.GetCall().GetMethod()), cmp.Compare(a.GetCall().GetName(), b.GetCall().GetName()), cmp.Compare(first, second))
 	})
+	all := make([]*policyv1.Flip, len(keys))
+	for i, key := range keys {
+		all[i] = d.flips[key]
+	}
 	for _, f := range all {
 		if f.GetKind() == policyv1.FlipKind_FLIP_KIND_OPENS {
 			d.out.Opened++
 		}
 	}
 	d.out.Total = int64(len(all))
+	d.out.MayOpen = d.mayOpen(all)
 	size := 0
 	for _, f := range all[:min(len(all), maxFlips)] {
 		if size += proto.Size(f); size > maxFlipBytes {
@@ -381,6 +412,25 @@ func (d *differ) finish() {
 		}
 		d.out.Flips = append(d.out.Flips, f)
 	}
+}
+
+// mayOpen returns the rules whose change may open calls, but which decide in none of the flips that open calls. Calls by
+// all combinations of names and groups can't be compared.
+func (d *differ) mayOpen(flips []*policyv1.Flip) (out []*policyv1.RuleRef) {
+	shown := make(map[string]bool)
+	for _, f := range flips {
+		if f.GetKind() == policyv1.FlipKind_FLIP_KIND_OPENS {
+			for _, r := range []*policyv1.RuleRef{f.GetBefore().GetRule(), f.GetAfter().GetRule()} {
+				shown[r.GetDocument()+"/"+r.GetRule()] = true
+			}
+		}
+	}
+	for _, r := range engine.MayOpen(d.oldDocuments, d.newDocuments) {
+		if !shown[r.String()] {
+			out = append(out, &policyv1.RuleRef{Document: r.Document, Rule: r.Rule})
+		}
+	}
+	return out
 }
 
 // orderOf orders flips: deny to allow, deny to approval, approval to allow, other terms, and then calls that are closed.

@@ -1,9 +1,12 @@
 package policy_test
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
@@ -107,17 +110,90 @@ func TestDiff_ComparesExamplesWithoutACatalog(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			resp := policy.Diff(t.Context(), nil, noEnv, documentOf(head+tt.before), documentOf(head+tt.after))
+			resp := offlineDiff(t, head+tt.before, head+tt.after)
 			if len(resp.GetFindings()) > 0 {
 				t.Fatal(resp.GetFindings())
 			}
 			if got := flipLines(resp.GetFlips()); !strings.Contains(got, tt.want) {
 				t.Errorf("%q is missing in\n%s", tt.want, got)
 			}
-			back := policy.Diff(t.Context(), nil, noEnv, documentOf(head+tt.before), documentOf(head+tt.before))
-			if diff := cmp.Diff("", flipLines(back.GetFlips())); diff != "" {
-				t.Errorf("the same documents differ (-want +got):\n%s", diff)
+			same := offlineDiff(t, head+tt.before, head+tt.before)
+			if diff := cmp.Diff("", flipLines(same.GetFlips())); diff != "" || len(same.GetMayOpen()) > 0 {
+				t.Errorf("the same documents differ (-want +got):\n%s%v", diff, same.GetMayOpen())
 			}
 		})
+	}
+}
+
+func offlineDiff(t *testing.T, before, after string) *policyv1.DiffRevisionsResponse {
+	t.Helper()
+	resp, err := policy.Diff(t.Context(), nil, noEnv, documentOf(before), documentOf(after))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp
+}
+
+// No example is one of the calls that these changes open. The result then names the rule, so that the comparison does
+// not pass as one that opens nothing.
+func TestDiff_NamesRulesThatMayOpenOtherCalls(t *testing.T) {
+	t.Parallel()
+	const head = "version: 1\nname: a\nserver: s\n"
+	for name, tt := range map[string]struct{ before, after, want string }{
+		"patterns that intersect":         {"rules: [{name: r, match: {tool: 'get_*'}, action: allow}, {name: d, match: {tool: '*_secret'}, action: deny}]", "rules: [{name: r, match: {tool: 'get_*'}, action: allow}]", "a/d"},
+		"URIs that intersect":             {"rules: [{name: r, match: {uri: 'file:///docs/*'}, action: allow}, {name: d, match: {uri: '*secret*'}, action: deny}]", "rules: [{name: r, match: {uri: 'file:///docs/*'}, action: allow}]", "a/d"},
+		"an agent and a condition":        {"default: deny", "default: deny\nrules: [{name: r, match: {tool: x, agent: bot}, when: 'caller.subject == \"ana\"', action: allow}]", "a/r"},
+		"two groups":                      {"rules: [{name: r, match: {tool: x, groups: dev}, action: allow}, {name: d, match: {tool: x, groups: contractor}, action: deny}]", "rules: [{name: r, match: {tool: x, groups: dev}, action: allow}]", "a/d"},
+		"a tool in a condition":           {"default: deny", "default: deny\nrules: [{name: r, match: {tool: '*'}, when: 'call.tool == \"drop_db\"', action: allow}]", "a/r"},
+		"annotations":                     {"default: deny", "default: deny\nrules: [{name: r, match: {annotations: {readOnlyHint: true}}, action: allow}]", "a/r"},
+		"a category and a tag":            {"default: deny", "default: deny\nrules: [{name: r, match: {category: read, tags: pii}, action: allow}]", "a/r"},
+		"names outside of other patterns": {"rules: [{name: d, match: {tool: '*-*'}, action: deny}]", "rules: [{name: d, match: {tool: '*-*'}, action: deny}, {name: r, match: {tool: '*'}, action: allow}]", "a/r"},
+		"an approval":                     {"default: allow\nrules: [{name: r, match: {groups: dev}, action: allow}, {name: d, match: {tags: pii, category: read}, action: require_approval}]", "default: allow\nrules: [{name: r, match: {groups: dev}, action: allow}]", "a/d"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			resp := offlineDiff(t, head+tt.before, head+tt.after)
+			if len(resp.GetFindings()) > 0 {
+				t.Fatal(resp.GetFindings())
+			}
+			named := slices.ContainsFunc(resp.GetMayOpen(), func(r *policyv1.RuleRef) bool { return r.GetDocument()+"/"+r.GetRule() == tt.want })
+			if !named && resp.GetOpened() == 0 {
+				t.Errorf("nothing opens, and %v may open calls; want %s", resp.GetMayOpen(), tt.want)
+			}
+		})
+	}
+}
+
+func TestDiff_ChangesThatOnlyRefuseOpenNothing(t *testing.T) {
+	t.Parallel()
+	const head = "version: 1\nname: a\nserver: s\ndefault: deny\n"
+	const before = "rules: [{name: r, match: {tool: 'get_*', groups: dev}, action: allow}, {name: d, match: {tool: '*_secret'}, action: deny, reason: no secrets}]"
+	for name, after := range map[string]string{
+		"another deny":   "rules: [{name: r, match: {tool: 'get_*', groups: dev}, action: allow}, {name: d, match: {tool: '*_secret'}, action: deny, reason: no secrets}, {name: e, match: {tool: '*', groups: guests}, action: deny}]",
+		"no allow":       "rules: [{name: d, match: {tool: '*_secret'}, action: deny, reason: no secrets}]",
+		"another reason": "rules: [{name: r, match: {tool: 'get_*', groups: dev}, action: allow}, {name: secrets, match: {tool: '*_secret'}, action: deny, reason: ask ana}]",
+	} {
+		if resp := offlineDiff(t, head+before, head+after); resp.GetOpened() > 0 || len(resp.GetMayOpen()) > 0 || len(resp.GetFindings()) > 0 {
+			t.Errorf("%s: %v", name, resp)
+		}
+	}
+}
+
+// A comparison of many tools with many tags ends early, without the product of both in memory.
+func TestDiff_EndsEarlyWithManyNamesAndTags(t *testing.T) {
+	t.Parallel()
+	list := func(prefix string) string {
+		var out strings.Builder
+		for i := range 20_000 {
+			fmt.Fprintf(&out, "%s%d, ", prefix, i)
+		}
+		return out.String()
+	}
+	document := "version: 1\nname: a\nserver: s\ndefault: deny\nrules: [{name: r, match: {tool: [" + list("t") + "]}, action: deny}, {name: d, match: {tags: [" + list("g") + "]}, action: deny}]"
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	resp, err := policy.Diff(ctx, nil, noEnv, documentOf(document), documentOf(document))
+	if err != nil || !resp.GetEndedEarly() || len(resp.GetFindings()) > 0 {
+		t.Errorf("%v, ended early: %t, %v", err, resp.GetEndedEarly(), resp.GetFindings())
 	}
 }

@@ -955,7 +955,10 @@ type DiffRevisionsResponse struct {
 	// Whether calls were left out, because there are too many, or the comparison took too long.
 	EndedEarly bool `protobuf:"varint,6,opt,name=ended_early,json=endedEarly,proto3" json:"ended_early,omitempty"`
 	// Number of flips of the kind opens, including those that are left out of `flips`.
-	Opened        int64 `protobuf:"varint,7,opt,name=opened,proto3" json:"opened,omitempty"`
+	Opened int64 `protobuf:"varint,7,opt,name=opened,proto3" json:"opened,omitempty"`
+	// Rules whose change may open calls, but decides in no flip of the kind opens. The rule of a document's default is
+	// `default`. If it is empty, and no flip opens calls, no call is opened.
+	MayOpen       []*RuleRef `protobuf:"bytes,8,rep,name=may_open,json=mayOpen,proto3" json:"may_open,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1037,6 +1040,13 @@ func (x *DiffRevisionsResponse) GetOpened() int64 {
 		return x.Opened
 	}
 	return 0
+}
+
+func (x *DiffRevisionsResponse) GetMayOpen() []*RuleRef {
+	if x != nil {
+		return x.MayOpen
+	}
+	return nil
 }
 
 // AssumedCondition is a condition of a rule, with the result that it has for some calls.
@@ -1747,7 +1757,7 @@ const file_sluice_policy_v1_document_proto_rawDesc = "" +
 	"\asubject\x18\x02 \x01(\v2\x1d.sluice.identity.v1.PrincipalB\x06\xbaH\x03\xc8\x01\x01R\asubject\x12\x1d\n" +
 	"\x05count\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02(\x01R\x05count\x12(\n" +
 	"\vdecision_id\x18\x04 \x01(\tB\a\xbaH\x04r\x02(@R\n" +
-	"decisionId\"\x85\x02\n" +
+	"decisionId\"\xbb\x02\n" +
 	"\x15DiffRevisionsResponse\x12,\n" +
 	"\x05flips\x18\x01 \x03(\v2\x16.sluice.policy.v1.FlipR\x05flips\x12\x14\n" +
 	"\x05total\x18\x02 \x01(\x03R\x05total\x125\n" +
@@ -1756,7 +1766,8 @@ const file_sluice_policy_v1_document_proto_rawDesc = "" +
 	"\tuncertain\x18\x05 \x01(\x03R\tuncertain\x12\x1f\n" +
 	"\vended_early\x18\x06 \x01(\bR\n" +
 	"endedEarly\x12\x16\n" +
-	"\x06opened\x18\a \x01(\x03R\x06opened\"k\n" +
+	"\x06opened\x18\a \x01(\x03R\x06opened\x124\n" +
+	"\bmay_open\x18\b \x03(\v2\x19.sluice.policy.v1.RuleRefR\amayOpen\"k\n" +
 	"\x10AssumedCondition\x12\x1c\n" +
 	"\tcondition\x18\x01 \x01(\tR\tcondition\x129\n" +
 	"\x06result\x18\x02 \x01(\x0e2!.sluice.policy.v1.ConditionResultR\x06result\"\xef\x04\n" +
@@ -1870,8 +1881,9 @@ var file_sluice_policy_v1_document_proto_goTypes = []any{
 	(*Call)(nil),                    // 25: sluice.policy.v1.Call
 	(*v1.Principal)(nil),            // 26: sluice.identity.v1.Principal
 	(*ExplainCallResponse)(nil),     // 27: sluice.policy.v1.ExplainCallResponse
-	(*Decision)(nil),                // 28: sluice.policy.v1.Decision
-	(*timestamppb.Timestamp)(nil),   // 29: google.protobuf.Timestamp
+	(*RuleRef)(nil),                 // 28: sluice.policy.v1.RuleRef
+	(*Decision)(nil),                // 29: sluice.policy.v1.Decision
+	(*timestamppb.Timestamp)(nil),   // 30: google.protobuf.Timestamp
 }
 var file_sluice_policy_v1_document_proto_depIdxs = []int32{
 	0,  // 0: sluice.policy.v1.Finding.severity:type_name -> sluice.policy.v1.Severity
@@ -1892,30 +1904,31 @@ var file_sluice_policy_v1_document_proto_depIdxs = []int32{
 	26, // 15: sluice.policy.v1.RecordedCall.subject:type_name -> sluice.identity.v1.Principal
 	17, // 16: sluice.policy.v1.DiffRevisionsResponse.flips:type_name -> sluice.policy.v1.Flip
 	5,  // 17: sluice.policy.v1.DiffRevisionsResponse.findings:type_name -> sluice.policy.v1.Finding
-	2,  // 18: sluice.policy.v1.AssumedCondition.result:type_name -> sluice.policy.v1.ConditionResult
-	25, // 19: sluice.policy.v1.Flip.call:type_name -> sluice.policy.v1.Call
-	26, // 20: sluice.policy.v1.Flip.subject:type_name -> sluice.identity.v1.Principal
-	28, // 21: sluice.policy.v1.Flip.before:type_name -> sluice.policy.v1.Decision
-	28, // 22: sluice.policy.v1.Flip.after:type_name -> sluice.policy.v1.Decision
-	16, // 23: sluice.policy.v1.Flip.conditions:type_name -> sluice.policy.v1.AssumedCondition
-	26, // 24: sluice.policy.v1.Flip.further_subjects:type_name -> sluice.identity.v1.Principal
-	1,  // 25: sluice.policy.v1.Flip.kind:type_name -> sluice.policy.v1.FlipKind
-	4,  // 26: sluice.policy.v1.ReplayCallsRequest.documents:type_name -> sluice.policy.v1.Document
-	29, // 27: sluice.policy.v1.ReplayCallsRequest.from:type_name -> google.protobuf.Timestamp
-	29, // 28: sluice.policy.v1.ReplayCallsRequest.to:type_name -> google.protobuf.Timestamp
-	17, // 29: sluice.policy.v1.ReplayCallsResponse.flip:type_name -> sluice.policy.v1.Flip
-	20, // 30: sluice.policy.v1.ReplayCallsResponse.summary:type_name -> sluice.policy.v1.ReplaySummary
-	29, // 31: sluice.policy.v1.SuggestDocumentRequest.from:type_name -> google.protobuf.Timestamp
-	4,  // 32: sluice.policy.v1.SuggestDocumentResponse.document:type_name -> sluice.policy.v1.Document
-	5,  // 33: sluice.policy.v1.SuggestDocumentResponse.findings:type_name -> sluice.policy.v1.Finding
-	3,  // 34: sluice.policy.v1.ImportDocumentRequest.dialect:type_name -> sluice.policy.v1.Dialect
-	4,  // 35: sluice.policy.v1.ImportDocumentResponse.document:type_name -> sluice.policy.v1.Document
-	5,  // 36: sluice.policy.v1.ImportDocumentResponse.findings:type_name -> sluice.policy.v1.Finding
-	37, // [37:37] is the sub-list for method output_type
-	37, // [37:37] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	28, // 18: sluice.policy.v1.DiffRevisionsResponse.may_open:type_name -> sluice.policy.v1.RuleRef
+	2,  // 19: sluice.policy.v1.AssumedCondition.result:type_name -> sluice.policy.v1.ConditionResult
+	25, // 20: sluice.policy.v1.Flip.call:type_name -> sluice.policy.v1.Call
+	26, // 21: sluice.policy.v1.Flip.subject:type_name -> sluice.identity.v1.Principal
+	29, // 22: sluice.policy.v1.Flip.before:type_name -> sluice.policy.v1.Decision
+	29, // 23: sluice.policy.v1.Flip.after:type_name -> sluice.policy.v1.Decision
+	16, // 24: sluice.policy.v1.Flip.conditions:type_name -> sluice.policy.v1.AssumedCondition
+	26, // 25: sluice.policy.v1.Flip.further_subjects:type_name -> sluice.identity.v1.Principal
+	1,  // 26: sluice.policy.v1.Flip.kind:type_name -> sluice.policy.v1.FlipKind
+	4,  // 27: sluice.policy.v1.ReplayCallsRequest.documents:type_name -> sluice.policy.v1.Document
+	30, // 28: sluice.policy.v1.ReplayCallsRequest.from:type_name -> google.protobuf.Timestamp
+	30, // 29: sluice.policy.v1.ReplayCallsRequest.to:type_name -> google.protobuf.Timestamp
+	17, // 30: sluice.policy.v1.ReplayCallsResponse.flip:type_name -> sluice.policy.v1.Flip
+	20, // 31: sluice.policy.v1.ReplayCallsResponse.summary:type_name -> sluice.policy.v1.ReplaySummary
+	30, // 32: sluice.policy.v1.SuggestDocumentRequest.from:type_name -> google.protobuf.Timestamp
+	4,  // 33: sluice.policy.v1.SuggestDocumentResponse.document:type_name -> sluice.policy.v1.Document
+	5,  // 34: sluice.policy.v1.SuggestDocumentResponse.findings:type_name -> sluice.policy.v1.Finding
+	3,  // 35: sluice.policy.v1.ImportDocumentRequest.dialect:type_name -> sluice.policy.v1.Dialect
+	4,  // 36: sluice.policy.v1.ImportDocumentResponse.document:type_name -> sluice.policy.v1.Document
+	5,  // 37: sluice.policy.v1.ImportDocumentResponse.findings:type_name -> sluice.policy.v1.Finding
+	38, // [38:38] is the sub-list for method output_type
+	38, // [38:38] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_sluice_policy_v1_document_proto_init() }

@@ -222,10 +222,10 @@ func TestMentions_ContainTheNamesOfDocuments(t *testing.T) {
 	if some, full := engine.MentionedCallers(documents, 3); !complete || full || len(some) != 4 {
 		t.Errorf("all callers: %t; at most 3: %d, complete %t", complete, len(some), full)
 	}
-	if got := len(engine.PossibleClasses(documents, "s-1")); got != 1+5*4 {
-		t.Errorf("the documents distinguish %d classes", got)
+	if got, _ := engine.PossibleClasses(documents, "s-1", 100); len(got) != 1+5*4 {
+		t.Errorf("the documents distinguish %d classes", len(got))
 	}
-	if got := len(engine.PossibleClasses(documents, "s-2")); got != 1 {
-		t.Errorf("the rules about another server distinguish %d classes", got)
+	if got, _ := engine.PossibleClasses(documents, "s-2", 100); len(got) != 1 {
+		t.Errorf("the rules about another server distinguish %d classes", len(got))
 	}
 }

@@ -232,9 +232,10 @@ func exampleOf(pattern string) Mention {
 }
 
 // PossibleClasses returns the facts about a callable tool that is not in the catalog: without a class, and, if the
-// documents distinguish tools by their class, with each category and risk, and with each tag that the documents mention.
-func PossibleClasses(documents []Document, server string) []Facts {
-	out := []Facts{{Status: Callable}}
+// documents distinguish tools by their class, with each category and risk, and with each tag that the documents mention. If they mention more than
+// maxTags tags, complete is false.
+func PossibleClasses(documents []Document, server string, maxTags int) (out []Facts, complete bool) {
+	out = []Facts{{Status: Callable}}
 	distinguished := slices.ContainsFunc(documents, func(d Document) bool { return d.Default == DefaultByRisk })
 	tags := newMentions("")
 	for _, r := range rulesAbout(documents, server) {
@@ -243,15 +244,15 @@ func PossibleClasses(documents []Document, server string) []Facts {
 		tags.addPatterns(r.Match.Tags...)
 	}
 	if !distinguished {
-		return out
+		return out, true
 	}
 	for _, category := range Categories() {
 		for _, risk := range Risks() {
 			out = append(out, Facts{Status: Callable, Category: category, Risk: risk, Sure: true})
 		}
 	}
-	for _, tag := range tags.all {
+	for _, tag := range tags.all[:min(len(tags.all), maxTags)] {
 		out = append(out, Facts{Status: Callable, Category: "write", Risk: "medium", Tags: []string{tag.Name}, Sure: true})
 	}
-	return out
+	return out, len(tags.all) <= maxTags
 }

@@ -53,7 +53,8 @@ and no groups: the groups are those of the configured tokens.
 
 The command exits with 0 if no change opens anything, with 1 if a call that was refused is
 allowed or can be approved, or a call that needed an approval is allowed, and with 2 if the
-comparison fails or is incomplete.`,
+comparison fails or is incomplete. It is incomplete if the change of a rule may open calls that
+are not among the compared ones, for example calls of callers with several groups.`,
 		Example: "  " + t.self + " policy diff policies/ draft/\n" +
 			"  " + t.self + " policy diff draft/ --since 24h",
 		Args: args(cobra.RangeArgs(1, 2)),
@@ -102,7 +103,7 @@ func (t *tool) diffOffline(ctx context.Context, req *policyv1.DiffRevisionsReque
 			return nil, err
 		}
 	}
-	return policy.Diff(ctx, f, app.Env, req.GetOldDocuments(), req.GetDocuments()), nil
+	return policy.Diff(ctx, f, app.Env, req.GetOldDocuments(), req.GetDocuments())
 }
 
 // diffLive lets the running mesh compare documents. If since is not empty, it adds the recorded calls since then.
@@ -219,8 +220,24 @@ func (t *tool) printPolicyDiff(resp *policyv1.DiffRevisionsResponse, recorded bo
 		return errors.New("the comparison is incomplete: there are too many calls or callers, or it took too long; compare the documents of fewer servers")
 	case resp.GetUncertain() > 0:
 		return fmt.Errorf("the comparison is incomplete: %s depend on too many conditions that differ; compare smaller changes", countOfCalls(resp.GetUncertain()))
+	case len(resp.GetMayOpen()) > 0:
+		return mayOpenError(resp.GetMayOpen())
 	}
 	return nil
+}
+
+// mayOpenError returns an error with the first rules whose change opened none of the compared calls, but may open others.
+func mayOpenError(rules []*policyv1.RuleRef) error {
+	const shown = 5
+	var names []string
+	for _, r := range rules[:min(len(rules), shown)] {
+		names = append(names, r.GetDocument()+"/"+r.GetRule())
+	}
+	if further := len(rules) - len(names); further > 0 {
+		names = append(names, fmt.Sprintf("%d more", further))
+	}
+	return fmt.Errorf("the comparison is incomplete: it found no call that is opened, but the change of %s may open calls that were not compared, for example those of callers with several groups; "+
+		"check such a call with `sluice policy explain`, or add it to the `tests` of a document", strings.Join(names, ", "))
 }
 
 // notLoading returns an error with the findings because of which documents do not load.
