@@ -34,6 +34,9 @@ type Writer struct {
 	// Settle is the time after which the file is read again. If another program has changed the file by then, the result
 	// is [ErrChanged]. It should be longer than a program needs to write the file.
 	Settle time.Duration
+	// Within is a directory. A file to which links lead outside this directory is refused. Set it to the directory of a
+	// project for a file of the project, because its author may have added links. If it is empty, links may lead anywhere.
+	Within string
 
 	// at is called after each step with its name. It is nil except in tests.
 	at func(step string)
@@ -52,7 +55,7 @@ func (w *Writer) reached(step string) {
 // process may set it. Replace refuses a file that has several hard links, belongs to another user or is read-only.
 func (w *Writer) Replace(ctx context.Context, path string, before, after []byte) error {
 	return w.locked(ctx, path, func() error {
-		f, err := open(path)
+		f, err := w.open(path)
 		if err != nil {
 			return err
 		}
@@ -64,11 +67,11 @@ func (w *Writer) Replace(ctx context.Context, path string, before, after []byte)
 // Create creates a file that only its owner may read. If the file exists, the result is [ErrChanged].
 func (w *Writer) Create(ctx context.Context, path string, content []byte) error {
 	return w.locked(ctx, path, func() error {
-		dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+		target, err := w.resolveNew(path)
 		if err != nil {
 			return err
 		}
-		f := &file{path: filepath.Join(dir, filepath.Base(path)), mode: 0o600, gid: -1}
+		f := &file{path: target, mode: 0o600, gid: -1}
 		if err := f.removeLeftovers(); err != nil {
 			return err
 		}
@@ -83,16 +86,16 @@ func (w *Writer) Create(ctx context.Context, path string, content []byte) error 
 			return err
 		}
 		w.reached("linked")
-		return syncDir(dir)
+		return syncDir(filepath.Dir(f.path))
 	})
 }
 
 // Remove removes a file. The file must have the given content, otherwise the result is [ErrChanged].
 func (w *Writer) Remove(ctx context.Context, path string, content []byte) error {
 	return w.locked(ctx, path, func() error {
-		f, err := open(path)
+		f, err := w.open(path)
 		if errors.Is(err, fs.ErrNotExist) { // perhaps an earlier call was killed
-			return errors.Join(err, (&file{path: path}).removeLeftovers())
+			return errors.Join(err, w.removeLeftovers(path))
 		}
 		if err != nil {
 			return err

@@ -20,9 +20,46 @@ type file struct {
 	gid int
 }
 
-// open returns the file to which path leads. It returns an error if the file can't be replaced.
-func open(path string) (*file, error) {
+// resolve returns path without symbolic links. It returns an error if the result is outside w.Within.
+func (w *Writer) resolve(path string) (string, error) {
 	target, err := filepath.EvalSymlinks(path)
+	if err != nil || w.Within == "" {
+		return target, err
+	}
+	within, err := filepath.EvalSymlinks(w.Within)
+	if err != nil {
+		return "", err
+	}
+	if within, err = filepath.Abs(within); err != nil {
+		return "", err
+	}
+	if target, err = filepath.Abs(target); err != nil {
+		return "", err
+	}
+	if below, err := filepath.Rel(within, target); err != nil || !filepath.IsLocal(below) {
+		return "", fmt.Errorf("leads to %s, which is outside the directory %s: replace the link by a file", target, w.Within)
+	}
+	return target, nil
+}
+
+// resolveNew is like resolve for a file that need not exist.
+func (w *Writer) resolveNew(path string) (string, error) {
+	dir, err := w.resolve(filepath.Dir(path))
+	return filepath.Join(dir, filepath.Base(path)), err
+}
+
+// removeLeftovers removes the temporary files of a file that does not exist.
+func (w *Writer) removeLeftovers(path string) error {
+	target, err := w.resolveNew(path)
+	if err != nil {
+		return err
+	}
+	return (&file{path: target}).removeLeftovers()
+}
+
+// open returns the file to which path leads. It returns an error if the file can't be replaced.
+func (w *Writer) open(path string) (*file, error) {
+	target, err := w.resolve(path)
 	if err != nil {
 		return nil, err
 	}
