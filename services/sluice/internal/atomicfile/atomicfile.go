@@ -52,7 +52,8 @@ func (w *Writer) reached(step string) {
 
 // Replace replaces the content of a file. The file must have the content before, otherwise the result is [ErrChanged].
 // If path is a symbolic link, its target is replaced. The new file has the mode of the old one, and its group if the
-// process may set it. Replace refuses a file that has several hard links, belongs to another user or is read-only.
+// process may set it. Replace refuses a file that has several hard links or an access control list, belongs to another
+// user, or is read-only.
 func (w *Writer) Replace(ctx context.Context, path string, before, after []byte) error {
 	return w.locked(ctx, path, func() error {
 		f, err := w.open(path)

@@ -78,7 +78,7 @@ func (w *Writer) open(path string) (*file, error) {
 		return nil, errors.New("is read-only: make it writable, or edit the file from which it is generated")
 	}
 	f := &file{path: target, mode: info.Mode().Perm(), gid: -1}
-	return f, f.checkOwner(info)
+	return f, errors.Join(f.checkOwner(info), f.checkACL())
 }
 
 // tempName returns the name of the temporary file. It contains the beginnings of the digests of the old and the new
@@ -127,9 +127,12 @@ func (f *file) write(before, after []byte, reached func(string)) (name string, e
 	return name, nil
 }
 
-// copyMode gives the temporary file the mode and the group of the file. If the process may not set the group, the
-// group gets no permissions.
+// copyMode gives the temporary file the mode and the group of the file, and no access control list. If the process may
+// not set the group, the group gets no permissions.
 func (f *file) copyMode(out *os.File) error {
+	if err := removeACL(out); err != nil {
+		return err
+	}
 	mode := f.mode
 	if f.gid >= 0 && out.Chown(-1, f.gid) != nil {
 		mode &^= 0o070
