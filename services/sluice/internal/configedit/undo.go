@@ -99,6 +99,9 @@ func (m *Manifest) Undo(now []byte) (*Undone, error) {
 	if err := json.Unmarshal(m.Old, &old); err != nil || len(old.Entries) != len(m.Ours) || len(old.Steps) != len(m.Ours) {
 		return nil, errors.New("the manifest is damaged: its old entries can't be read")
 	}
+	if len(m.Ours) > MaxEdits {
+		return nil, fmt.Errorf("the manifest is damaged: it has %d edits, and a change can have %d", len(m.Ours), MaxEdits)
+	}
 	if digest(now) == m.After {
 		data, err := old.restore(now)
 		if err != nil || digest(data) != m.Before {
