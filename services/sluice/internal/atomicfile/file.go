@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 )
 
@@ -93,6 +94,9 @@ func (f *file) tempPrefix() string {
 
 const partSuffix = ".part"
 
+// tempForm matches the end of the name of a temporary file.
+var tempForm = regexp.MustCompile(`^[0-9a-f]{32}-[0-9a-f]{32}(?:\.part)?$`)
+
 func shortDigest(content []byte) string {
 	sum := sha256.Sum256(content)
 	return hex.EncodeToString(sum[:16])
@@ -150,8 +154,13 @@ func (f *file) removeLeftovers() error {
 	for _, e := range entries {
 		name := filepath.Join(filepath.Dir(f.path), e.Name())
 		digests, ours := strings.CutPrefix(name, f.tempPrefix())
-		if !ours || !e.Type().IsRegular() {
+		if !ours || !tempForm.MatchString(digests) || !e.Type().IsRegular() {
 			continue
+		}
+		if info, err := e.Info(); errors.Is(err, fs.ErrNotExist) || err == nil && !ownedByProcess(info) {
+			continue
+		} else if err != nil {
+			return err
 		}
 		if !strings.HasSuffix(digests, partSuffix) {
 			content, err := os.ReadFile(name)
