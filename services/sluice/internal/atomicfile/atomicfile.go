@@ -1,6 +1,6 @@
 // Package atomicfile replaces files that other programs also write. A reader sees the old or the new content, never a
-// part of it, even if the process is killed. On Linux, content that another program writes meanwhile is not lost. On other
-// systems it can be lost if it is written immediately before the rename.
+// part of it, even if the process is killed. On Linux, content that another program writes meanwhile is not lost. On
+// other systems it can be lost if it is written immediately before the rename.
 package atomicfile
 
 import (

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Another program may write to the old file until Settle is over, also if nobody waits for the result.
+// Another program may write to the old file until Settle is over, also if the caller has ended the context.
 func TestReplace_SettlesWhenTheContextEnds(t *testing.T) {
 	t.Parallel()
 	w, path := newFile(t, "old")

@@ -25,8 +25,10 @@ func hasComment(f Format, part []byte) bool {
 		return jsonComment(part)
 	case TOML:
 		return tomlComment(part)
-	default:
+	case YAML:
 		return yamlComment(part)
+	default:
+		return true
 	}
 }
 

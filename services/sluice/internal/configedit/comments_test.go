@@ -18,7 +18,8 @@ type addedComment struct {
 }
 
 func addedComments() []addedComment {
-	const j, o, y, l = "{\n  \"m\": {\n    \"b\": 1\n  }\n}\n", "[m.b]\nx = 1\n", "m:\n  b:\n    x: 1\n", "m:\n- name: b\n  x: 1\n"
+	const j, o = "{\n  \"m\": {\n    \"b\": 1\n  }\n}\n", "[m.b]\nx = 1\n"
+	const y, l = "m:\n  b:\n    x: 1\n", "m:\n- name: b\n  x: 1\n"
 	const ours = `"/bin/sluice"`
 	return []addedComment{
 		{"JSON, after a value", jsonLayout, j, ours + ",", ours + ", // mine", false},
@@ -114,6 +115,34 @@ func TestUndo_DoesNotTakeStringsForComments(t *testing.T) {
 		undone, err := storedManifest(t, change).Undo([]byte(now))
 		if err != nil || len(undone.Kept) > 0 || strings.Contains(string(undone.Data), "mesh.example") {
 			t.Errorf("%v: %+v, %v\n%s", layout.Format, undone.Kept, err, undone.Data)
+		}
+	}
+}
+
+// The entry has replaced another one, which undo would restore.
+func TestUndo_KeepsCommentsInAReplacedEntry(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		layout              configedit.Layout
+		before, mark, later string
+	}{
+		{jsonLayout, "{\"m\": {\"a\": {\"x\": 1}}}\n", "// mine\n", "// later\n"},
+		{tomlLayout, "[m.a]\nx = 1\n", "# mine\n", "# later\n"},
+		{yamlLayout, "m:\n  a:\n    x: 1\n", "# mine\n", "# later\n"},
+	} {
+		change, err := configedit.Apply(c.layout, []byte(c.before), configedit.Edit{Path: []string{"m", "a"}, Value: server("")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := strings.Replace(string(change.After), `"/bin/sluice"`, `"/bin/sluice" `+c.mark, 1) + c.later
+		if c.layout == jsonLayout {
+			now = strings.Replace(now, c.mark+",", ", "+c.mark, 1)
+		} else {
+			now = strings.Replace(now, "\n\n", "\n", 1)
+		}
+		undone, err := storedManifest(t, change).Undo([]byte(now))
+		if err != nil || len(undone.Kept) != 1 || string(undone.Data) != now {
+			t.Errorf("%v: %+v, %v", c.layout.Format, undone, err)
 		}
 	}
 }

@@ -140,8 +140,8 @@ type content struct {
 	fragment string
 }
 
-// Apply makes at most [MaxEdits] edits in data. Each edit sees the result of the edits before it. If an edit is refused, the error is an
-// [*EditError] with a snippet.
+// Apply makes at most [MaxEdits] edits in data. Each edit sees the result of the edits before it. If an edit is refused,
+// the error is an [*EditError] with a snippet.
 func Apply(l Layout, data []byte, edits ...Edit) (*Change, error) {
 	if len(edits) > MaxEdits {
 		return nil, &EditError{

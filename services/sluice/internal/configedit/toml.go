@@ -115,8 +115,8 @@ func keyParts(n *unstable.Node) int {
 	return parts
 }
 
-// tomlNesting returns the number of nested arrays and inline tables in a value, at most limit. It adds the number of keys
-// down to this depth to keys.
+// tomlNesting returns the number of nested arrays and inline tables in a value, at most limit. It adds the number of
+// keys down to this depth to keys.
 func tomlNesting(n *unstable.Node, limit int, keys *int) int {
 	if limit == 0 || n.Kind != unstable.Array && n.Kind != unstable.InlineTable {
 		return 0

@@ -89,8 +89,8 @@ type Kept struct {
 }
 
 // Undo takes a change back. If now is the content that the change wrote, the result is the content before the change,
-// byte by byte. Otherwise each entry that still has the value of the change gets its old value, unless a comment was added
-// to it. Other entries stay.
+// byte by byte. Otherwise each entry that still has the value of the change gets its old value, unless a comment was
+// added to it. Other entries stay.
 func (m *Manifest) Undo(now []byte) (*Undone, error) {
 	var old oldFile
 	if m.Version != manifestVersion {
