@@ -1,5 +1,6 @@
 // Package atomicfile replaces files that other programs also write. A reader sees the old or the new content, never a
-// part of it, even if the process is killed. Content that another program writes meanwhile is not lost.
+// part of it, even if the process is killed. On Linux, content that another program writes meanwhile is not lost. On
+// other systems it can be lost if it is written immediately before the rename.
 package atomicfile
 
 import (
@@ -34,6 +35,9 @@ type Writer struct {
 	// Settle is the time after which the file is read again. If another program has changed the file by then, the result
 	// is [ErrChanged]. It should be longer than a program needs to write the file.
 	Settle time.Duration
+	// Within is a directory. A file to which links lead outside this directory is refused. Set it to the directory of a
+	// project for a file of the project, because its author may have added links. If it is empty, links may lead anywhere.
+	Within string
 
 	// at is called after each step with its name. It is nil except in tests.
 	at func(step string)
@@ -49,26 +53,27 @@ func (w *Writer) reached(step string) {
 
 // Replace replaces the content of a file. The file must have the content before, otherwise the result is [ErrChanged].
 // If path is a symbolic link, its target is replaced. The new file has the mode of the old one, and its group if the
-// process may set it. Replace refuses a file that has several hard links, belongs to another user or is read-only.
+// process may set it. Replace refuses a file that has several hard links or an access control list, belongs to another
+// user, or is read-only. The end of ctx stops Replace only while it waits for the lock.
 func (w *Writer) Replace(ctx context.Context, path string, before, after []byte) error {
 	return w.locked(ctx, path, func() error {
-		f, err := open(path)
+		f, err := w.open(path)
 		if err != nil {
 			return err
 		}
 		w.reached("checked")
-		return w.replace(ctx, f, before, after)
+		return w.replace(f, before, after)
 	})
 }
 
 // Create creates a file that only its owner may read. If the file exists, the result is [ErrChanged].
 func (w *Writer) Create(ctx context.Context, path string, content []byte) error {
 	return w.locked(ctx, path, func() error {
-		dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+		target, err := w.resolveNew(path)
 		if err != nil {
 			return err
 		}
-		f := &file{path: filepath.Join(dir, filepath.Base(path)), mode: 0o600, gid: -1}
+		f := &file{path: target, mode: 0o600, gid: -1}
 		if err := f.removeLeftovers(); err != nil {
 			return err
 		}
@@ -83,16 +88,16 @@ func (w *Writer) Create(ctx context.Context, path string, content []byte) error 
 			return err
 		}
 		w.reached("linked")
-		return syncDir(dir)
+		return syncDir(filepath.Dir(f.path))
 	})
 }
 
 // Remove removes a file. The file must have the given content, otherwise the result is [ErrChanged].
 func (w *Writer) Remove(ctx context.Context, path string, content []byte) error {
 	return w.locked(ctx, path, func() error {
-		f, err := open(path)
+		f, err := w.open(path)
 		if errors.Is(err, fs.ErrNotExist) { // perhaps an earlier call was killed
-			return errors.Join(err, (&file{path: path}).removeLeftovers())
+			return errors.Join(err, w.removeLeftovers(path))
 		}
 		if err != nil {
 			return err
@@ -138,7 +143,7 @@ func (w *Writer) locked(ctx context.Context, path string, f func() error) (err e
 	return f()
 }
 
-func (w *Writer) replace(ctx context.Context, f *file, before, after []byte) error {
+func (w *Writer) replace(f *file, before, after []byte) error {
 	if err := sameContent(f.path, before); err != nil {
 		return err
 	}
@@ -162,7 +167,7 @@ func (w *Writer) replace(ctx context.Context, f *file, before, after []byte) err
 		return err
 	}
 	w.reached("synced")
-	return w.settle(ctx, f.path, temp, before, after)
+	return w.settle(f.path, temp, before, after)
 }
 
 // exchangeOrRename puts temp in the place of path. It reports whether the old file is in the place of temp now.
@@ -176,8 +181,9 @@ func (w *Writer) exchangeOrRename(temp, path string) (exchanged bool, err error)
 }
 
 // settle reads the file again. temp contains the old file, or is empty if the old file no longer exists. If another
-// program wrote to the old file after the comparison, the old file returns.
-func (w *Writer) settle(ctx context.Context, path, temp string, before, after []byte) error {
+// program wrote to the old file after the comparison, the old file returns. settle does not end earlier when the context
+// of the caller ends, because the new file is already in its place and the old file must not be removed unchecked.
+func (w *Writer) settle(path, temp string, before, after []byte) error {
 	if temp != "" {
 		if err := sameContent(temp, before); err != nil {
 			return giveBack(path, temp, after, err)
@@ -187,12 +193,7 @@ func (w *Writer) settle(ctx context.Context, path, temp string, before, after []
 	if len(before) == 0 {
 		wait = max(wait, settleEmpty)
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	<-time.After(wait)
 	if temp != "" {
 		if err := sameContent(temp, before); err != nil {
 			return giveBack(path, temp, after, err)

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 )
 
@@ -20,9 +21,46 @@ type file struct {
 	gid int
 }
 
-// open returns the file to which path leads. It returns an error if the file can't be replaced.
-func open(path string) (*file, error) {
+// resolve returns path without symbolic links. It returns an error if the result is outside w.Within.
+func (w *Writer) resolve(path string) (string, error) {
 	target, err := filepath.EvalSymlinks(path)
+	if err != nil || w.Within == "" {
+		return target, err
+	}
+	within, err := filepath.EvalSymlinks(w.Within)
+	if err != nil {
+		return "", err
+	}
+	if within, err = filepath.Abs(within); err != nil {
+		return "", err
+	}
+	if target, err = filepath.Abs(target); err != nil {
+		return "", err
+	}
+	if below, err := filepath.Rel(within, target); err != nil || !filepath.IsLocal(below) {
+		return "", fmt.Errorf("leads to %s, which is outside the directory %s: replace the link by a file", target, w.Within)
+	}
+	return target, nil
+}
+
+// resolveNew is like resolve for a file that need not exist.
+func (w *Writer) resolveNew(path string) (string, error) {
+	dir, err := w.resolve(filepath.Dir(path))
+	return filepath.Join(dir, filepath.Base(path)), err
+}
+
+// removeLeftovers removes the temporary files of a file that does not exist.
+func (w *Writer) removeLeftovers(path string) error {
+	target, err := w.resolveNew(path)
+	if err != nil {
+		return err
+	}
+	return (&file{path: target}).removeLeftovers()
+}
+
+// open returns the file to which path leads. It returns an error if the file can't be replaced.
+func (w *Writer) open(path string) (*file, error) {
+	target, err := w.resolve(path)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +79,7 @@ func open(path string) (*file, error) {
 		return nil, errors.New("is read-only: make it writable, or edit the file from which it is generated")
 	}
 	f := &file{path: target, mode: info.Mode().Perm(), gid: -1}
-	return f, f.checkOwner(info)
+	return f, errors.Join(f.checkOwner(info), f.checkACL())
 }
 
 // tempName returns the name of the temporary file. It contains the beginnings of the digests of the old and the new
@@ -55,6 +93,9 @@ func (f *file) tempPrefix() string {
 }
 
 const partSuffix = ".part"
+
+// tempForm matches the end of the name of a temporary file.
+var tempForm = regexp.MustCompile(`^[0-9a-f]{32}-[0-9a-f]{32}(?:\.part)?$`)
 
 func shortDigest(content []byte) string {
 	sum := sha256.Sum256(content)
@@ -90,9 +131,12 @@ func (f *file) write(before, after []byte, reached func(string)) (name string, e
 	return name, nil
 }
 
-// copyMode gives the temporary file the mode and the group of the file. If the process may not set the group, the
-// group gets no permissions.
+// copyMode gives the temporary file the mode and the group of the file, and no access control list. If the process may
+// not set the group, the group gets no permissions.
 func (f *file) copyMode(out *os.File) error {
+	if err := removeACL(out); err != nil {
+		return err
+	}
 	mode := f.mode
 	if f.gid >= 0 && out.Chown(-1, f.gid) != nil {
 		mode &^= 0o070
@@ -110,8 +154,13 @@ func (f *file) removeLeftovers() error {
 	for _, e := range entries {
 		name := filepath.Join(filepath.Dir(f.path), e.Name())
 		digests, ours := strings.CutPrefix(name, f.tempPrefix())
-		if !ours || !e.Type().IsRegular() {
+		if !ours || !tempForm.MatchString(digests) || !e.Type().IsRegular() {
 			continue
+		}
+		if info, err := e.Info(); errors.Is(err, fs.ErrNotExist) || err == nil && !ownedByProcess(info) {
+			continue
+		} else if err != nil {
+			return err
 		}
 		if !strings.HasSuffix(digests, partSuffix) {
 			content, err := os.ReadFile(name)

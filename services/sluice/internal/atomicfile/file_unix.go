@@ -26,6 +26,12 @@ func (f *file) checkOwner(info fs.FileInfo) error {
 	return nil
 }
 
+// ownedByProcess reports whether a file belongs to the user of this process.
+func ownedByProcess(info fs.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(stat.Uid) == os.Geteuid()
+}
+
 func syncDir(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {

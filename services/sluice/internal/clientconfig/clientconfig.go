@@ -68,7 +68,8 @@ type File struct {
 	Pattern bool
 	// Scope is User or Project.
 	Scope Scope
-	// Project is the directory of the project. It is empty for files of the user.
+	// Project is the directory of the project. It is empty for files of the user. A file of a project must not be written
+	// outside this directory, see Within of atomicfile.Writer.
 	Project string
 	Layout  configedit.Layout
 }

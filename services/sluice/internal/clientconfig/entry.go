@@ -72,23 +72,24 @@ func (f File) Entries(data []byte) ([]Entry, error) {
 	}
 	for _, project := range root.Entries(configedit.Layout{}, d.projects) {
 		at := []string{d.projects, project.Name}
-		out = append(out, f.entries(root, at, d.containers[0], Local, project.Name)...)
+		out = append(out, f.entries(project.Value, at, d.containers[0], Local, project.Name)...)
 	}
 	return out, nil
 }
 
-func (f File) entries(root *configedit.Node, above, container []string, scope Scope, project string) []Entry {
+// entries returns the entries of a container below the value n. path is the path of n.
+func (f File) entries(n *configedit.Node, path, container []string, scope Scope, project string) []Entry {
 	d := f.Client.dialect
-	at := slices.Concat(above, container)
+	at := slices.Concat(path, container)
 	var out []Entry
-	for _, e := range root.Entries(f.Layout, at...) {
+	for _, e := range n.Entries(f.Layout, container...) {
 		own := slices.Concat(at, []string{e.Name})
 		if slices.ContainsFunc(d.containers, func(c []string) bool { return slices.Equal(c, own) }) && !isServer(d, e.Value) {
-			continue // OpenCode has a container inside a container
+			continue // in OpenCode, the container mcp.servers is a member of the container mcp
 		}
 		out = append(out, readEntry(d, e.Value, Entry{Name: e.Name, Scope: scope, Project: project, Path: own}))
 	}
-	if list := root.Get(at...); list != nil && d.layout.NameKey != "" {
+	if list := n.Get(container...); list != nil && d.layout.NameKey != "" {
 		for _, item := range list.Items {
 			if name := item.Get(d.layout.NameKey); name == nil || name.Kind != configedit.String {
 				e := readEntry(d, item, Entry{Scope: scope, Project: project})
@@ -131,6 +132,10 @@ func (r *reader) read() {
 	d, e := r.dialect, &r.entry
 	if r.node.Kind != configedit.Map {
 		r.refuse("is not a map: correct the entry")
+		return
+	}
+	if len(r.node.Members) > configedit.MaxMembers {
+		r.refuse(fmt.Sprintf("has more than %d members: remove those that are not needed", configedit.MaxMembers))
 		return
 	}
 	e.Disabled = r.bool(d.disabled, false) || !r.bool(d.enabled, true)
@@ -184,11 +189,8 @@ func (r *reader) readTransport() {
 	switch {
 	case slices.Contains(d.builtinTypes, kind):
 		r.refuse("is part of the client: restrict it in the settings of the client")
-	case slices.Contains(d.sseTypes, kind), e.Command == "" && e.URL == "" && d.sseURL != "" && r.node.Get(d.sseURL) != nil:
+	case slices.Contains(d.sseTypes, kind), kind == "" && e.Command == "" && e.URL == "" && r.get(d.sseURL) != nil:
 		e.Transport = SSE
-		if e.URL == "" {
-			e.URL = r.string(d.sseURL)
-		}
 	case slices.Contains(d.httpTypes, kind):
 		e.Transport = HTTP
 	case e.Command != "":
@@ -197,6 +199,9 @@ func (r *reader) readTransport() {
 		e.Transport = d.bareURL
 	case e.URL != "":
 		e.Transport = HTTP
+	}
+	if e.URL == "" && (e.Transport == SSE || e.Transport == HTTP) {
+		e.URL = r.string(d.sseURL)
 	}
 	for _, key := range slices.Sorted(maps.Keys(d.unsupported)) {
 		if n := r.node.Get(key); n != nil && len(n.Items)+len(n.Members)+len(n.Text) > 0 {

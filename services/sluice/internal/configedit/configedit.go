@@ -20,6 +20,10 @@ const (
 	MaxBytes = 8 << 20
 	// MaxDepth is the maximum nesting of values in a file.
 	MaxDepth = 128
+	// MaxMembers is the maximum number of members of a map in a new value.
+	MaxMembers = 1_000
+	// MaxEdits is the maximum number of edits of one [Change]. Each edit parses the whole file.
+	MaxEdits = 256
 )
 
 // A Format is the syntax of a file. The zero value is invalid.
@@ -136,9 +140,15 @@ type content struct {
 	fragment string
 }
 
-// Apply makes edits in data. Each edit sees the result of the edits before it. If an edit is refused, the error is an
-// [*EditError] with a snippet.
+// Apply makes at most [MaxEdits] edits in data. Each edit sees the result of the edits before it. If an edit is refused,
+// the error is an [*EditError] with a snippet.
 func Apply(l Layout, data []byte, edits ...Edit) (*Change, error) {
+	if len(edits) > MaxEdits {
+		return nil, &EditError{
+			Message:    fmt.Sprintf("these are %d edits, and one change can have %d", len(edits), MaxEdits),
+			Suggestion: "edit fewer entries",
+		}
+	}
 	c := &Change{After: data, layout: l, before: data}
 	for _, e := range edits {
 		if err := c.apply(e); err != nil {

@@ -25,15 +25,7 @@ func checkValue(f Format, value any) error {
 		}
 		return nil
 	case Object:
-		for i, m := range v {
-			if slices.ContainsFunc(v[:i], func(earlier Field) bool { return earlier.Name == m.Name }) {
-				return fmt.Errorf("configedit: the key %q occurs twice", m.Name)
-			}
-			if err := errors.Join(checkString(m.Name), checkValue(f, m.Value)); err != nil {
-				return err
-			}
-		}
-		return nil
+		return checkObject(f, v)
 	case *Node:
 		return checkNode(f, v)
 	default:
@@ -41,7 +33,37 @@ func checkValue(f Format, value any) error {
 	}
 }
 
+func checkObject(f Format, object Object) error {
+	if err := checkMembers(len(object)); err != nil {
+		return err
+	}
+	names := make(map[string]bool, len(object))
+	for _, m := range object {
+		if names[m.Name] {
+			return fmt.Errorf("configedit: the key %q occurs twice", m.Name)
+		}
+		names[m.Name] = true
+		if err := errors.Join(checkString(m.Name), checkValue(f, m.Value)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkMembers(n int) error {
+	if n > MaxMembers {
+		return &EditError{
+			Message:    fmt.Sprintf("the entry has a map with more than %d members", MaxMembers),
+			Suggestion: "edit the file yourself",
+		}
+	}
+	return nil
+}
+
 func checkNode(f Format, n *Node) error {
+	if err := checkMembers(len(n.Members)); err != nil {
+		return err
+	}
 	if n.Kind == Other || n.mark != "" || n.Kind == Null && f == TOML {
 		return &EditError{Message: "the entry has a value that can't be copied", Suggestion: "edit the file yourself"}
 	}

@@ -44,21 +44,30 @@ func parseTOML(t text) (syntax, error) {
 	return d, nil
 }
 
-// scan reads the expressions and checks their nesting, because the decoder has no limit for it.
+// maxTOMLKeys is the maximum number of keys in a TOML file, with those of headers and inline tables. The time that the
+// decoder needs to find duplicates is quadratic in this number.
+const maxTOMLKeys = 10_000
+
+// scan reads the expressions and checks their nesting and the number of keys, because the decoder has no limits.
 func (d *tomlDocument) scan() error {
 	var p unstable.Parser
 	p.Reset(d.body())
 	var table []string
+	keys := 0
 	for p.NextExpression() {
 		n := p.Expression()
 		e, nesting := d.expression(n, table), 0
+		keys += keyParts(n)
 		if n.Kind == unstable.KeyValue {
-			nesting = tomlNesting(n.Value(), MaxDepth)
+			nesting = tomlNesting(n.Value(), MaxDepth, &keys)
 		} else {
 			table = e.key
 		}
-		if len(e.key)+nesting > MaxDepth {
+		switch {
+		case len(e.key)+nesting > MaxDepth:
 			return d.refuse(e.start, tooDeep, "edit the file yourself")
+		case keys > maxTOMLKeys:
+			return d.refuse(e.start, fmt.Sprintf("the file has more than %d keys", maxTOMLKeys), "edit the file yourself")
 		}
 		d.expressions = append(d.expressions, e)
 	}
@@ -97,21 +106,30 @@ func (d *tomlDocument) expression(n *unstable.Node, table []string) tomlExpressi
 	return e
 }
 
-// tomlNesting returns the number of nested arrays and inline tables in a value, at most limit.
-func tomlNesting(n *unstable.Node, limit int) int {
+// keyParts returns the number of keys in the key of an expression or of a member of an inline table.
+func keyParts(n *unstable.Node) int {
+	parts := 0
+	for key := n.Key(); key.Next(); {
+		parts++
+	}
+	return parts
+}
+
+// tomlNesting returns the number of nested arrays and inline tables in a value, at most limit. It adds the number of
+// keys down to this depth to keys.
+func tomlNesting(n *unstable.Node, limit int, keys *int) int {
 	if limit == 0 || n.Kind != unstable.Array && n.Kind != unstable.InlineTable {
 		return 0
 	}
 	deepest := 0
 	for it := n.Children(); it.Next(); {
-		child, keys := it.Node(), 0
+		child, parts := it.Node(), 0
 		if child.Kind == unstable.KeyValue {
-			for key := child.Key(); key.Next(); {
-				keys++
-			}
+			parts = keyParts(child)
+			*keys += parts
 			child = child.Value()
 		}
-		deepest = max(deepest, min(keys, limit)+tomlNesting(child, limit-1))
+		deepest = max(deepest, min(parts, limit)+tomlNesting(child, limit-1, keys))
 	}
 	return 1 + deepest
 }

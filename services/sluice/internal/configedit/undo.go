@@ -78,7 +78,7 @@ type Undone struct {
 	Data []byte
 	// Exact is true if Data consists of the very bytes before the change.
 	Exact bool
-	// Kept lists the entries that were left as they are, because they were changed after the change.
+	// Kept lists the entries that were left as they are, because they or their comments were changed after the change.
 	Kept []Kept
 }
 
@@ -89,7 +89,8 @@ type Kept struct {
 }
 
 // Undo takes a change back. If now is the content that the change wrote, the result is the content before the change,
-// byte by byte. Otherwise each entry that still has the value of the change gets its old value, and other entries stay.
+// byte by byte. Otherwise each entry that still has the value of the change gets its old value, unless a comment was
+// added to it. Other entries stay.
 func (m *Manifest) Undo(now []byte) (*Undone, error) {
 	var old oldFile
 	if m.Version != manifestVersion {
@@ -97,6 +98,9 @@ func (m *Manifest) Undo(now []byte) (*Undone, error) {
 	}
 	if err := json.Unmarshal(m.Old, &old); err != nil || len(old.Entries) != len(m.Ours) || len(old.Steps) != len(m.Ours) {
 		return nil, errors.New("the manifest is damaged: its old entries can't be read")
+	}
+	if len(m.Ours) > MaxEdits {
+		return nil, fmt.Errorf("the manifest is damaged: it has %d edits, and a change can have %d", len(m.Ours), MaxEdits)
 	}
 	if digest(now) == m.After {
 		data, err := old.restore(now)
@@ -170,6 +174,9 @@ func (u *Undone) undo(l Layout, entry oldEntry, ours string) error {
 	if err != nil {
 		return err
 	}
+	if err := keepComments(l.Format, u.Data, splices); err != nil {
+		return err
+	}
 	after, err := checked(l, doc, u.Data, entry.Path, old, splices)
 	if err != nil {
 		return err
@@ -210,6 +217,9 @@ func (u *Undone) removeIfEmpty(l Layout, path []string) bool {
 func (u *Undone) remove(l Layout, doc syntax, path []string) error {
 	splices, err := doc.remove(path)
 	if err != nil {
+		return err
+	}
+	if err := keepComments(l.Format, u.Data, splices); err != nil {
 		return err
 	}
 	after, err := checked(l, doc, u.Data, path, nil, splices)

@@ -360,7 +360,7 @@ func (d *yamlDocument) entryRange(at yamlPlace) (yamlRange, error) {
 	case at.key != nil && n.Line == at.key.Line:
 		return yamlRange{}, d.refuseNode(n, "the value begins in the line of its key", "begin it in the next line")
 	}
-	return yamlRange{start: d.offset(n), end: d.contentEnd(n.Line, d.outerIndent(at), false), indent: n.Column - 1}, nil
+	return yamlRange{start: d.offset(n), end: d.entryEnd(at, n.Line, false), indent: n.Column - 1}, nil
 }
 
 // outerIndent returns the indentation of the key or of the dash of an entry.
@@ -390,6 +390,71 @@ func (d *yamlDocument) contentEnd(first, indent int, dashes bool) int {
 		}
 	}
 	return end
+}
+
+// entryEnd returns the end of the last line of an entry, from the line first on. Comments after the last value are not
+// part of the entry, because a person may have written them for the next one.
+func (d *yamlDocument) entryEnd(at yamlPlace, first int, dashes bool) int {
+	end := d.contentEnd(first, d.outerIndent(at), dashes)
+	last := d.lastValueEnd(at.value)
+	for {
+		line := bytes.TrimSpace(d.data[d.lineStart(end):end])
+		above := d.lineStart(end) - 1
+		if above < last || len(line) > 0 && line[0] != '#' {
+			return end
+		}
+		end = d.lineEnd(d.lineStart(above))
+	}
+}
+
+// lastValueEnd returns an offset before which all lines belong to a value. Comments are only after this offset.
+func (d *yamlDocument) lastValueEnd(n *yaml.Node) int {
+	for len(n.Content) > 0 {
+		n = n.Content[len(n.Content)-1]
+	}
+	start := d.offset(n)
+	switch {
+	case n.Style&(yaml.LiteralStyle|yaml.FoldedStyle) != 0:
+		return d.blockScalarEnd(start)
+	case n.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle) != 0:
+		return d.quotedEnd(start)
+	default:
+		return start
+	}
+}
+
+// blockScalarEnd returns the end of the last line of a block scalar whose header is at start.
+func (d *yamlDocument) blockScalarEnd(start int) int {
+	end, indent := start, -1
+	for at := d.nextLine(start); at < len(d.data); at = d.nextLine(at) {
+		line := d.data[at:d.lineEnd(at)]
+		rest := bytes.TrimLeft(line, " ")
+		switch blanks := len(line) - len(rest); {
+		case len(rest) == 0:
+		case indent < 0:
+			indent, end = blanks, at+len(line)
+		case blanks < indent:
+			return end
+		default:
+			end = at + len(line)
+		}
+	}
+	return end
+}
+
+// quotedEnd returns the end of a quoted string that begins at start, in any number of lines.
+func (d *yamlDocument) quotedEnd(start int) int {
+	for i := start + 1; i < len(d.data); i++ {
+		switch quote := d.data[start]; {
+		case d.data[i] == '\\' && quote == '"':
+			i++
+		case d.data[i] == quote && quote == '\'' && i+1 < len(d.data) && d.data[i+1] == quote:
+			i++
+		case d.data[i] == quote:
+			return i
+		}
+	}
+	return len(d.data)
 }
 
 func (d *yamlDocument) set(path []string, c content) ([]splice, error) {
@@ -536,7 +601,7 @@ func (d *yamlDocument) remove(path []string) ([]splice, error) {
 	if err := d.checkEntry(at.value); err != nil {
 		return nil, err
 	}
-	end = d.contentEnd(line, d.outerIndent(at), at.value.Kind == yaml.SequenceNode)
+	end = d.entryEnd(at, line, at.value.Kind == yaml.SequenceNode)
 	if at.key == nil {
 		start = d.lineStart(start) + bytes.LastIndexByte(d.data[d.lineStart(start):start], '-')
 	}
