@@ -29,6 +29,15 @@ type outgoing struct {
 // errPermitEnded means that a line was not written because its permit has ended.
 var errPermitEnded = errors.New("the permit has ended")
 
+// mayBegin returns errPermitEnded if the line may not begin now. It does not renew the permit, because other senders'
+// lines would wait for the policy service.
+func (o outgoing) mayBegin() error {
+	if o.permit != nil && o.permit.HasEnded() {
+		return errPermitEnded
+	}
+	return nil
+}
+
 // write writes all messages to the process, one per line. A partly written line is completed even if its sender no
 // longer waits.
 func (p *process) write() {
@@ -37,34 +46,27 @@ func (p *process) write() {
 		case <-p.writeEnded:
 			return
 		case out := <-p.lines:
-			out.done <- p.writeOutgoing(out)
+			out.done <- p.writeLine(out.line, out.mayBegin)
 		case line := <-p.replies:
-			_ = p.writeLine(line) // if this fails, the process is ending
+			_ = p.writeLine(line, func() error { return nil }) // if this fails, the process is ending
 		}
 	}
 }
 
-// writeOutgoing writes a line unless its permit has ended. It does not renew the permit, because other senders' lines
-// would wait for the policy service.
-func (p *process) writeOutgoing(out outgoing) error {
-	if out.permit != nil && out.permit.HasEnded() {
-		return errPermitEnded
-	}
-	return p.writeLine(out.line)
-}
-
-// writeLine writes one line. If that fails, it ends the process and returns [upstream.ErrNeverSent] or
-// [upstream.ErrNoAnswer].
-func (p *process) writeLine(line []byte) error {
+// writeLine writes one line unless mayBegin returns an error. If writing fails, it ends the process and returns
+// [upstream.ErrNeverSent] or [upstream.ErrNoAnswer].
+func (p *process) writeLine(line []byte, mayBegin func() error) error {
 	limit := p.server.cfg.WriteTimeout
 	n := 0
 	err := p.stdin.SetWriteDeadline(time.Now().Add(limit))
 	if err == nil {
-		n, err = p.stdin.Write(line)
+		n, err = writePipe(p.stdin, line, mayBegin)
 	}
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, errPermitEnded):
+		return err
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		p.end(fmt.Errorf("it did not read its standard input for %s", limit))
 	default:
