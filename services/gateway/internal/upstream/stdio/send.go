@@ -65,12 +65,29 @@ func (p *process) submit(ctx context.Context, out outgoing) error {
 	}
 	select {
 	case err := <-out.done:
-		if err != nil && !errors.Is(err, errPermitEnded) {
-			return p.ended(ctx, err)
-		}
-		return err
-	case <-ctx.Done(): // a part of the line may have been written
+		return p.writeResult(ctx, err)
+	case <-ctx.Done():
+	}
+	// The result may have arrived at the same time. If so, it is returned.
+	select {
+	case err := <-out.done:
+		return p.writeResult(ctx, err)
+	default: // a part of the line may have been written
 		return p.server.waitError(ctx)
+	}
+}
+
+// writeResult returns the result of submit for a line for which the goroutine that writes has returned err.
+func (p *process) writeResult(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case !errors.Is(err, errPermitEnded):
+		return p.ended(ctx, err)
+	case ctx.Err() != nil:
+		return p.unsent(ctx)
+	default:
+		return err
 	}
 }
 
