@@ -23,11 +23,13 @@ func (p *process) send(ctx context.Context, lines *lineOrder, line []byte, permi
 		err := p.awaitTurn(ctx, turn, ended, permit)
 		if err == nil {
 			err = p.submit(ctx, outgoing{line: line, permit: permit, done: make(chan error, 1)})
+			if errors.Is(err, errPermitEnded) {
+				lines.announcePermitEnded()
+			}
 		}
 		if !errors.Is(err, errPermitEnded) {
 			return err
 		}
-		lines.announcePermitEnded()
 	}
 }
 

@@ -1,0 +1,115 @@
+package stdio
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// newUnwritten returns a process without a goroutine that writes. The test takes the lines itself.
+func newUnwritten() *process {
+	return &process{
+		server: &transport{cfg: Config{Name: "fake"}}, lines: make(chan outgoing),
+		writeEnded: make(chan struct{}), done: make(chan struct{}),
+	}
+}
+
+// lateContext is a context that is cancelled immediately before the sender waits for the result of its line.
+type lateContext struct {
+	context.Context
+
+	cancel context.CancelFunc
+	// passed is called before the context is cancelled.
+	passed func()
+	waits  int
+}
+
+func newLateContext(t *testing.T, passed func()) *lateContext {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	return &lateContext{Context: ctx, cancel: cancel, passed: passed}
+}
+
+func (c *lateContext) Done() <-chan struct{} {
+	if c.waits++; c.waits == 2 {
+		c.passed()
+		c.cancel()
+	}
+	return c.Context.Done()
+}
+
+// The caller leaves when its line was refused because the permit has ended. The line was certainly not written.
+func TestSubmit_ReportsARefusedLineAsNeverSentIfTheCallerLeaves(t *testing.T) {
+	t.Parallel()
+	for range 50 { // the result and the end of the context are ready at the same time
+		p, refused := newUnwritten(), make(chan struct{})
+		go func() {
+			out := <-p.lines
+			out.done <- errPermitEnded
+			close(refused)
+		}()
+		err := p.submit(newLateContext(t, func() { <-refused }), outgoing{line: []byte("x\n"), done: make(chan error, 1)})
+		if !errors.Is(err, upstream.ErrNeverSent) || !errors.Is(err, context.Canceled) {
+			t.Fatalf("the line is %v, want that it was never sent", err)
+		}
+	}
+}
+
+// countingPermit is a permit that ends once. It counts how often HasEnded is called.
+type countingPermit struct {
+	renewals, asked atomic.Int64
+	renewed         func()
+}
+
+func (p *countingPermit) Renew() error {
+	if p.renewals.Add(1) == 2 {
+		p.renewed()
+	}
+	return nil
+}
+
+func (p *countingPermit) HasEnded() bool {
+	p.asked.Add(1)
+	return p.renewals.Load() < 2
+}
+
+// The permits of many waiting lines end. Only the line that could not be written makes the other senders look at their
+// permits, so that each of them looks once.
+func TestSend_WaitingSendersLookOnceWhenAPermitEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const waiting = 20
+		p, order, renewed := newUnwritten(), new(lineOrder), make(chan struct{})
+		first := order.enter() // a line that is being written
+		var permits []*countingPermit
+		sent := make(chan error, waiting)
+		for range waiting {
+			permit := &countingPermit{renewed: func() { <-renewed }}
+			permits = append(permits, permit)
+			go func() { sent <- p.send(t.Context(), order, []byte("x\n"), permit) }()
+			synctest.Wait()
+		}
+		order.announcePermitEnded()
+		synctest.Wait() // all permits are being renewed
+		close(renewed)
+		synctest.Wait() // all senders wait for their turn
+		for i, permit := range permits {
+			if n := permit.asked.Load(); n != 1 {
+				t.Errorf("sender %d looked at its permit %d times", i, n)
+			}
+		}
+		first.leave()
+		for range waiting {
+			out := <-p.lines
+			out.done <- nil
+			if err := <-sent; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
