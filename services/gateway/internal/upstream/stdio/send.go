@@ -13,16 +13,21 @@ import (
 // The permit is renewed if it ends before the line is written. If permit is nil, the line needs none. Errors are the
 // same as for Conn.Request.
 func (p *process) send(ctx context.Context, lines *lineOrder, line []byte, permit upstream.Permit) error {
+	return p.sendOutgoing(ctx, lines, newOutgoing(line, permit, new(lineStart)))
+}
+
+// sendOutgoing is like send. If another goroutine withdraws the line, that goroutine must cancel ctx.
+func (p *process) sendOutgoing(ctx context.Context, lines *lineOrder, out outgoing) error {
 	turn := lines.enter()
 	defer turn.leave()
 	for {
 		ended := lines.permitEnded()
-		if err := upstream.Renew(permit); err != nil {
+		if err := upstream.Renew(out.permit); err != nil {
 			return err
 		}
-		err := p.awaitTurn(ctx, turn, ended, permit)
+		err := p.awaitTurn(ctx, turn, ended, out.permit)
 		if err == nil {
-			err = p.submit(ctx, outgoing{line: line, permit: permit, done: make(chan error, 1)})
+			err = p.submit(ctx, out)
 			if errors.Is(err, errPermitEnded) {
 				lines.announcePermitEnded()
 			}
@@ -53,7 +58,8 @@ func (p *process) awaitTurn(ctx context.Context, turn lineTurn, ended <-chan str
 	}
 }
 
-// submit passes a line to the goroutine that writes, and waits for the result.
+// submit passes a line to the goroutine that writes, and waits for the result. If ctx ends before the line has begun,
+// submit withdraws it.
 func (p *process) submit(ctx context.Context, out outgoing) error {
 	if ctx.Err() != nil {
 		return p.unsent(ctx)
@@ -74,9 +80,12 @@ func (p *process) submit(ctx context.Context, out outgoing) error {
 	select {
 	case err := <-out.done:
 		return p.writeResult(ctx, err)
-	default: // a part of the line may have been written
-		return p.server.waitError(ctx)
+	default:
 	}
+	if out.start.withdraw() {
+		return p.unsent(ctx)
+	}
+	return p.server.waitError(ctx) // a part of the line was written
 }
 
 // writeResult returns the result of submit for a line for which the goroutine that writes has returned err.
@@ -84,6 +93,9 @@ func (p *process) writeResult(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, errWithdrawn):
+		<-ctx.Done()
+		return p.unsent(ctx)
 	case !errors.Is(err, errPermitEnded):
 		return p.ended(ctx, err)
 	case ctx.Err() != nil:

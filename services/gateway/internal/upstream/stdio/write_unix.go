@@ -3,14 +3,15 @@
 package stdio
 
 import (
+	"errors"
 	"os"
 	"syscall"
 )
 
-// writePipe writes data to a pipe and returns the number of bytes written. It calls mayBegin before each attempt to write
-// the first bytes, also after it has waited because the pipe was full. If mayBegin returns an error, writePipe writes
-// nothing and returns that error. mayBegin must not wait.
-func writePipe(pipe *os.File, data []byte, mayBegin func() error) (n int, err error) {
+// writePipe writes data to a pipe and returns the number of bytes written. It passes each write to attempt, which returns
+// the result of the write, or another error if nothing more may be written. While the pipe is full, writePipe waits
+// between the attempts.
+func writePipe(pipe *os.File, data []byte, attempt func(write func() (int, error)) (int, error)) (n int, err error) {
 	raw, err := pipe.SyscallConn()
 	if err != nil {
 		return 0, err
@@ -18,20 +19,15 @@ func writePipe(pipe *os.File, data []byte, mayBegin func() error) (n int, err er
 	var failed error
 	err = raw.Write(func(fd uintptr) (done bool) {
 		for n < len(data) {
-			if n == 0 {
-				if failed = mayBegin(); failed != nil {
-					return true
-				}
-			}
-			written, err := syscall.Write(int(fd), data[n:]) // the pipe is non-blocking
-			switch err {
-			case nil:
-				n += written
-			case syscall.EINTR:
-			case syscall.EAGAIN:
+			written, err := attempt(func() (int, error) {
+				return syscall.Write(int(fd), data[n:]) // the pipe is non-blocking
+			})
+			n += max(written, 0)
+			switch {
+			case errors.Is(err, syscall.EAGAIN):
 				return false
-			default:
-				failed = os.NewSyscallError("write", err)
+			case err != nil && !errors.Is(err, syscall.EINTR):
+				failed = err
 				return true
 			}
 		}

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -127,6 +128,43 @@ func TestSend_WritesNothingIfThePermitEndsWhileThePipeIsFull(t *testing.T) {
 				t.Errorf("the call is %v, want that it was never sent because it was stopped", err)
 			}
 		})
+	}
+}
+
+// The process does not read, so its pipe is full. The caller leaves while the gateway waits for the pipe. When the process
+// reads again, it does not receive the line.
+func TestSend_WritesNothingIfTheCallerLeavesWhileThePipeIsFull(t *testing.T) {
+	t.Parallel()
+	p, r := newWriter(t)
+	filled := p.fill(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	permit, sent := &stoppablePermit{asked: make(chan struct{}, 1)}, make(chan error, 1)
+	go func() { sent <- p.send(ctx, new(lineOrder), []byte("x\n"), permit) }()
+	<-permit.asked // the pipe is full, so the line waits
+	cancel()
+	if err := <-sent; !errors.Is(err, context.Canceled) || !errors.Is(err, upstream.ErrNeverSent) {
+		t.Errorf("the call is %v, want that it was never sent", err)
+	}
+	readFilling(t, r, filled)
+	if got := p.nextLine(t, r); got != "next\n" {
+		t.Errorf("the process received %.20q", got)
+	}
+}
+
+// The client cancels a request while it waits for a process. The request is not sent.
+func TestCancel_EndsARequestWithoutAProcess(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	c := newConn(nil, nil, false)
+	if err := c.addFlight(&flight{key: jsonrpc.IDKey([]byte("7")), cancel: cancel}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`), jsonrpc.DefaultLimits())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Notify(t.Context(), upstream.Request{Message: m}); err != nil || !errors.Is(context.Cause(ctx), upstream.ErrCancelled) {
+		t.Errorf("%v; the request's context is %v", err, context.Cause(ctx))
 	}
 }
 
