@@ -3,6 +3,7 @@ package stdio
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -53,7 +54,7 @@ func TestSubmit_ReportsARefusedLineAsNeverSentIfTheCallerLeaves(t *testing.T) {
 			out.done <- errPermitEnded
 			close(refused)
 		}()
-		err := p.submit(newLateContext(t, func() { <-refused }), outgoing{line: []byte("x\n"), done: make(chan error, 1)})
+		err := p.submit(newLateContext(t, func() { <-refused }), newOutgoing([]byte("x\n"), nil, new(lineStart)))
 		if !errors.Is(err, upstream.ErrNeverSent) || !errors.Is(err, context.Canceled) {
 			t.Fatalf("the line is %v, want that it was never sent", err)
 		}
@@ -112,4 +113,34 @@ func TestSend_WaitingSendersLookOnceWhenAPermitEnds(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Many senders leave while an earlier line waits. They leave no goroutines behind, and a later line still waits for the
+// earlier one.
+func TestLineOrder_SendersThatLeaveLeaveNoGoroutines(t *testing.T) {
+	before := runtime.NumGoroutine()
+	var order lineOrder
+	first := order.enter()
+	for range 100 {
+		order.enter().leave()
+	}
+	second, third := order.enter(), order.enter()
+	if n := runtime.NumGoroutine(); n > before {
+		t.Errorf("there are %d goroutines, and were %d", n, before)
+	}
+	if !isClosed(first.before) || isClosed(second.before) || isClosed(third.before) {
+		t.Error("the lines are not in order")
+	}
+	second.leave()
+	if isClosed(third.before) {
+		t.Error("the third line does not wait for the first one")
+	}
+	first.leave()
+	if !isClosed(third.before) {
+		t.Error("the third line waits for no line")
+	}
+	third.leave()
+	if last := order.enter(); !isClosed(last.before) {
+		t.Error("a line waits in an empty order")
+	}
 }
