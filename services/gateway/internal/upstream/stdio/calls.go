@@ -302,6 +302,9 @@ func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (
 		return nil, fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
 	}
 	if err := p.sendOutgoing(ctx, c.lines, newOutgoing(line, c.permit, &c.start)); err != nil {
+		if errors.Is(err, upstream.ErrNeverSent) {
+			p.calls.remove(c) // no answer will arrive
+		}
 		p.abandon(ctx, c, err)
 		return nil, err
 	}

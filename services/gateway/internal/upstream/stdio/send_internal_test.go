@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -142,5 +143,26 @@ func TestLineOrder_SendersThatLeaveLeaveNoGoroutines(t *testing.T) {
 	third.leave()
 	if last := order.enter(); !isClosed(last.before) {
 		t.Error("a line waits in an empty order")
+	}
+}
+
+// The caller leaves before its request is sent, so the process owes no answer to it.
+func TestDo_ProcessOwesNoAnswerToARequestThatWasNeverSent(t *testing.T) {
+	t.Parallel()
+	p := newUnwritten()
+	p.calls = callTable{byID: make(map[int64]*pendingCall), abandoned: make(map[int64]struct{})}
+	m, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"x"}}`), jsonrpc.DefaultLimits())
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := p.register(m, nil, false)
+	call.lines = new(lineOrder)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := p.do(ctx, call, nil); !errors.Is(err, upstream.ErrNeverSent) {
+		t.Errorf("the request is %v, want that it was never sent", err)
+	}
+	if len(p.calls.abandoned) != 0 || len(p.calls.byID) != 0 {
+		t.Errorf("the process owes the answers to %v", p.calls.abandoned)
 	}
 }
