@@ -70,8 +70,8 @@ func (x *Exchange) listing(ctx context.Context, answer *jsonrpc.Answer, field st
 	return answer.Listing(field, identifierOf(field))
 }
 
-// mayReceiveUpdate reports whether the client may receive the notification that a resource has changed. Policy must
-// allow the notification.
+// mayReceiveUpdate reports whether policy allows the notification that the resource named in m has changed. The caller has
+// checked the method of the notification.
 func (x *Exchange) mayReceiveUpdate(m *jsonrpc.Answer) bool {
 	access, err := x.Access(x.Uncancelled(x.ClientCtx))
 	if err != nil || access.ResourceNamesIgnored {

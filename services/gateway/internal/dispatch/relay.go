@@ -105,8 +105,9 @@ func (x *Exchange) readServerMessage(raw []byte) (*jsonrpc.Answer, error) {
 
 // mayReceive reports whether the client may receive a notification that MCP defines. Progress and the acknowledgement
 // of a subscription are always allowed. Any other notification is allowed if policy denies neither the notification nor
-// the method to which it refers, and if a resource changed, denies no subscription to that resource. Like a call, a
-// notification with contents is dropped if policy's responses are too old, because its caller may have been stopped.
+// the method to which it refers. The notification that a resource has changed also needs policy's permission for that
+// resource. A notification with contents is dropped if policy's response is too old, because the caller may have been
+// stopped meanwhile.
 func (x *Exchange) mayReceive(m *jsonrpc.Answer) bool {
 	switch {
 	case !x.Addressing.Forwards(m.Method):

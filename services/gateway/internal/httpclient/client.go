@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -55,7 +56,7 @@ type Client struct {
 	transport *http.Transport
 
 	mu   sync.Mutex
-	idle []*clientConn // the most recently used connection is last
+	idle []*clientConn // sorted by since
 }
 
 // clientConn is a connection to a server. It is used by one request at a time.
@@ -66,7 +67,7 @@ type clientConn struct {
 	limit io.LimitedReader
 	in    *bufio.Reader
 	out   *bufio.Writer
-	since time.Time
+	since time.Time // the time at which the connection was established or last used
 }
 
 // Send sends a request with a head, additional header fields and a body, and returns the response. The caller must read
@@ -193,29 +194,48 @@ func (c *clientConn) exchange(head *Head, fields []Field, body []byte) (*http.Re
 }
 
 // getConn returns a usable connection after begin has returned nil. begin may take a long time, and the server may close
-// the connection meanwhile. getConn therefore checks the connection after begin. If it is no longer usable, getConn tries
-// another one and calls begin again.
+// the connection meanwhile. getConn therefore checks the connection again after begin. If it is no longer usable, getConn
+// tries another one and calls begin again.
 func (w *Client) getConn(ctx context.Context, begin func() error) (*clientConn, error) {
 	for dialed := 0; ; {
-		c := w.popIdle()
+		c := w.popUsable()
 		if c == nil {
 			if dialed++; dialed > maxDialed {
-				return nil, fmt.Errorf("%w: the server has closed %d new connections", ErrUnreached, maxDialed)
+				return nil, fmt.Errorf("%w: the server closed %d new connections before the request was sent: look for the reason in the server's log", ErrUnreached, maxDialed)
 			}
 			var err error
 			if c, err = w.dial(ctx); err != nil {
 				return nil, unreached(ctx, err)
 			}
 		}
-		if err := callBegin(ctx, begin); err != nil {
-			w.putConn(c)
+		err := callBegin(ctx, begin)
+		switch usable := c.isUsable(); {
+		case usable && err == nil:
+			return c, nil
+		case usable:
+			w.storeConn(c)
+		default:
+			_ = c.Close() // no request uses the connection
+		}
+		if err != nil {
 			return nil, err
 		}
-		if time.Since(c.since) < idleTimeout && c.alive() {
-			return c, nil
-		}
-		_ = c.Close() // the server has closed the connection, or a device on the path may have dropped it
 	}
+}
+
+// isUsable reports whether a request may be sent on the connection. Otherwise the server has closed it or sent unexpected
+// bytes, or a device on the path may have dropped it.
+func (c *clientConn) isUsable() bool { return time.Since(c.since) < idleTimeout && c.alive() }
+
+// popUsable returns an idle connection that is usable, or nil if there is none. It closes those that are not usable.
+func (w *Client) popUsable() *clientConn {
+	for c := w.popIdle(); c != nil; c = w.popIdle() {
+		if c.isUsable() {
+			return c
+		}
+		_ = c.Close() // no request uses the connection
+	}
+	return nil
 }
 
 // callBegin calls begin unless it is nil. It returns an error if begin or ctx does not allow the request to be sent.
@@ -252,14 +272,23 @@ func (w *Client) popIdle() *clientConn {
 	return c
 }
 
-// putConn stores a connection for the next request. If there are too many idle connections, or if the longest idle one
-// has been idle for too long, putConn closes that one.
+// putConn stores a connection that a request has used.
 func (w *Client) putConn(c *clientConn) {
 	c.since = time.Now()
+	w.storeConn(c)
+}
+
+// storeConn stores a connection for the next request. If there are too many idle connections, or if the longest idle one
+// has been idle for too long, storeConn closes that one.
+func (w *Client) storeConn(c *clientConn) {
 	w.mu.Lock()
-	w.idle = append(w.idle, c)
+	i := len(w.idle)
+	for i > 0 && w.idle[i-1].since.After(c.since) {
+		i--
+	}
+	w.idle = slices.Insert(w.idle, i, c)
 	var old *clientConn
-	if len(w.idle) > maxIdle || c.since.Sub(w.idle[0].since) > idleTimeout {
+	if len(w.idle) > maxIdle || time.Since(w.idle[0].since) > idleTimeout {
 		old, w.idle = w.idle[0], w.idle[1:]
 	}
 	w.mu.Unlock()

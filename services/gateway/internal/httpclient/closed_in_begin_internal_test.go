@@ -12,8 +12,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // echoServer answers each request with the request's body. conns contains the server's end of each connection.
@@ -195,5 +197,82 @@ func TestSendWhen_NeverSendsTwiceOverTLS(t *testing.T) {
 				t.Errorf("%v; begin was called %d times, and the server received %d requests", err, begun, received.Load())
 			}
 		})
+	}
+}
+
+// A connection was idle for too long, or the server has closed it. A request that begin does not allow must not make the
+// connection usable again, and begin is called only for a connection that can be used.
+func TestSendWhen_KeepsNoUnusableConnectionIfBeginFails(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(*clientConn, net.Conn){
+		"idle for too long": func(conn *clientConn, _ net.Conn) { conn.since = time.Now().Add(-2 * time.Minute) },
+		"closed": func(conn *clientConn, server net.Conn) {
+			_ = server.Close()
+			_, _ = conn.Read(make([]byte, 1)) // waits until the client's end is closed
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server, client, head := newEchoServer(t)
+			old := client.idle[0]
+			spoil(old, <-server.conns)
+			dialed, dial := 0, client.transport.DialContext
+			client.transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+				dialed++
+				return dial(ctx, network, address)
+			}
+			withheld := errors.New("withheld")
+			_, err := send(t, client, head, func() error {
+				if dialed == 0 {
+					t.Error("begin was called before there was a new connection")
+				}
+				return withheld
+			}, "second")
+			if !errors.Is(err, withheld) || slices.Contains(client.idle, old) {
+				t.Errorf("%v; the old connection is kept: %t", err, slices.Contains(client.idle, old))
+			}
+			if got, err := send(t, client, head, nil, "third"); err != nil || got != "third" {
+				t.Errorf("%q, %v", got, err)
+			}
+			if len(client.idle) != 1 || client.idle[0] == old {
+				t.Errorf("the idle connections are %v, want the new one", client.idle)
+			}
+		})
+	}
+}
+
+// begin does not allow the request, so the connection is not used. It stays as old as before.
+func TestSendWhen_ConnectionGetsNoYoungerIfBeginFails(t *testing.T) {
+	t.Parallel()
+	_, client, head := newEchoServer(t)
+	conn, since := client.idle[0], time.Now().Add(-time.Minute)
+	conn.since = since
+	withheld := errors.New("withheld")
+	_, err := send(t, client, head, func() error {
+		if got, err := send(t, client, head, nil, "meanwhile"); err != nil || got != "meanwhile" {
+			t.Errorf("%q, %v", got, err)
+		}
+		return withheld
+	}, "second")
+	if !errors.Is(err, withheld) || !conn.since.Equal(since) {
+		t.Errorf("%v; the connection is idle since %v, want %v", err, conn.since, since)
+	}
+	if len(client.idle) != 2 || client.idle[0] != conn {
+		t.Errorf("the idle connections are %v, want the old one first", client.idle)
+	}
+}
+
+// The server closes the connection during begin, and begin does not allow the request. The connection is closed.
+func TestSendWhen_ClosesAConnectionThatEndsDuringAFailedBegin(t *testing.T) {
+	t.Parallel()
+	server, client, head := newEchoServer(t)
+	conn, withheld := client.idle[0], errors.New("withheld")
+	_, err := send(t, client, head, func() error {
+		_ = (<-server.conns).Close()
+		_, _ = conn.Read(make([]byte, 1)) // waits until the client's end is closed
+		return withheld
+	}, "second")
+	if !errors.Is(err, withheld) || len(client.idle) != 0 {
+		t.Errorf("%v; %d connections are idle", err, len(client.idle))
 	}
 }

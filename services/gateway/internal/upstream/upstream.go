@@ -146,10 +146,11 @@ type Request struct {
 	Message *jsonrpc.Message
 	// TraceParent is the W3C traceparent for the server. It may be empty.
 	TraceParent string
-	// Once means that the request must not be sent a second time, even if the server reports that it has lost the session.
+	// Once means that the request must not be sent a second time, even if the server reports that it has lost the session
+	// or has not processed the request.
 	Once bool
-	// Permit is renewed immediately before the first byte of the request is sent, after every wait for a connection or a
-	// process. If that fails, nothing is sent, and the error of the request wraps the error of Renew and [ErrNeverSent]. If
+	// Permit is renewed when there is a connection or a process that accepts the request, before the first byte of its body
+	// is sent. If that fails, nothing is sent, and the error of the request wraps the error of Renew and [ErrNeverSent]. If
 	// Permit is nil, the request is sent.
 	Permit Permit
 	// Mirrored contains the HTTP headers that repeat arguments of the call, for connections without sessions.

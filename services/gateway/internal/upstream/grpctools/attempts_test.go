@@ -214,3 +214,29 @@ func TestCall_IsNeverSentIfTheServerRefusesEachAttempt(t *testing.T) {
 		})
 	}
 }
+
+// Approvers have allowed a call to run once. The server reports that it has not processed the call, although it may have.
+// The gateway does not send the call again, and its outcome is unknown.
+func TestCall_IsSentOnceIfItMayRunOnce(t *testing.T) {
+	t.Parallel()
+	for name, refuse := range refusals {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNotes(t)
+			received := n.received()
+			between := newRefuser(t, n.addr, refuse)
+			conn := open(t, transport(t, between.Addr().String(), nil))
+			between.remaining.Store(100)
+			req := call(t, "note_write", `{"noteId":"a"}`)
+			req.Once = true
+			_, err := conn.Request(within(t), req, nil)
+			if sent := 100 - between.remaining.Load(); sent != 1 || !errors.Is(err, upstream.ErrNoAnswer) || errors.Is(err, upstream.ErrNeverSent) {
+				t.Errorf("the call was sent %d times: %v", sent, err)
+			}
+			between.remaining.Store(0)
+			if _, err := conn.Request(within(t), req, nil); err != nil || received.Load() != 1 {
+				t.Errorf("the next call: %v", err)
+			}
+		})
+	}
+}

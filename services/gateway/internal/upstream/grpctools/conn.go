@@ -134,8 +134,8 @@ func (c *conn) toAnswer(ctx context.Context, req upstream.Request, result []byte
 // errTooMany means that a stream contained too many progress messages.
 var errTooMany = fmt.Errorf("more than %d messages came before the answer", upstream.MaxEvents)
 
-// invoke calls the method and returns its response. If the server has not processed the call, invoke begins the call
-// again.
+// invoke calls the method and returns its response. If the server reports that it has not processed the call, invoke
+// begins the call again, unless gRPC had the message of a call that may run only once: the server may have read it.
 func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req upstream.Request, events func([]byte)) (out protoreflect.Message, err error) {
 	for range maxRefused {
 		try := &attempts{permit: req.Permit}
@@ -144,6 +144,9 @@ func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req
 		}
 		if err = try.errorOf(err); !errors.Is(err, errRefused) {
 			return nil, err
+		}
+		if req.Once && try.sent {
+			return nil, fmt.Errorf("%w: the call may run only once: %s", errOwn, err) //nolint:errorlint // err means never sent
 		}
 	}
 	return nil, err

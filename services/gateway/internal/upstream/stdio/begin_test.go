@@ -5,6 +5,7 @@ package stdio_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // The call may not begin when its process is ready. The process receives nothing, and the next call succeeds.
@@ -207,5 +209,78 @@ func TestRequest_PermitsOfASessionAreRenewedTogether(t *testing.T) {
 		if got := <-call; got.err != nil {
 			t.Errorf("call %d of %d, of which %d have asked policy at the same time: %v", id, calls, renewed.Load(), got.err)
 		}
+	}
+}
+
+// slowPermit is a permit whose second renewal waits until respond is called. asked is closed when that renewal begins.
+func slowPermit() (permit *endingPermit, asked <-chan struct{}, respond func()) {
+	begun, response := make(chan struct{}), make(chan struct{})
+	permit = &endingPermit{}
+	permit.renew = func(n int64) error {
+		if n == 2 {
+			close(begun)
+			<-response
+			permit.valid.Store(true)
+		}
+		return nil
+	}
+	return permit, begun, sync.OnceFunc(func() { close(response) })
+}
+
+func cancellation(id int) upstream.Request {
+	return request(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id))
+}
+
+// A call waits behind a call whose permit is being renewed, and its client cancels it. It ends at once, and the process
+// receives neither the call nor the cancellation.
+func TestCancel_EndsACallThatWasNotWritten(t *testing.T) {
+	t.Parallel()
+	s := newRig(t, "good", nil).open(t, ana)
+	permit, asked, respond := slowPermit()
+	defer respond()
+	one := s.beginWith(s.within(patience), 1, "raw", permit)
+	<-asked
+	follows := make(chan struct{})
+	two := s.beginWith(s.within(soon), 2, "raw", upstreamtest.Permit{Begin: func() error { close(follows); return nil }})
+	<-follows
+	if err := s.conn.Notify(s.within(soon), cancellation(2)); err != nil {
+		t.Error(err)
+	}
+	if got := <-two; !errors.Is(got.err, upstream.ErrNeverSent) || !errors.Is(got.err, upstream.ErrCancelled) {
+		t.Errorf("the cancelled call is %v, want that it was never sent because it was cancelled", got.err)
+	}
+	respond()
+	if got := <-one; got.err != nil {
+		t.Fatal(got.err)
+	}
+	if info := s.call(3, "info", nil); info["raws"] != "1" || info["cancelled"] != "" {
+		t.Errorf("the process received %s calls and the cancellations %q", info["raws"], info["cancelled"])
+	}
+}
+
+// The client cancels a call that the process has, while the permit of the session's next call is being renewed. The
+// process receives the cancellation before the renewal ends, and the cancelled call ends after a grace period.
+func TestCancel_DoesNotWaitForTheRenewalOfAnotherPermit(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "good", nil)
+	s, other := r.open(t, ana), r.open(t, ana)
+	one := s.begin(1, "hold", map[string]string{"key": "first"})
+	eventually.Holds(t, "the call is held", func() bool { return other.call(1, "info", nil)["held"] == "first" })
+	permit, asked, respond := slowPermit()
+	defer respond()
+	two := s.beginWith(s.within(patience), 2, "raw", permit)
+	<-asked
+	if err := s.conn.Notify(s.within(soon), cancellation(1)); err != nil {
+		t.Error(err)
+	}
+	if info := other.call(2, "info", nil); info["cancelled"] != info["first"] {
+		t.Errorf("the process received the cancellations %q, want %q", info["cancelled"], info["first"])
+	}
+	if got := <-one; !errors.Is(got.err, upstream.ErrCancelled) {
+		t.Errorf("the cancelled call is %v", got.err)
+	}
+	respond()
+	if got := <-two; got.err != nil {
+		t.Error(got.err)
 	}
 }

@@ -35,6 +35,7 @@ type pendingCall struct {
 	// permit is the permit of the request, or nil if the request needs none. lines orders the lines of the session.
 	permit upstream.Permit
 	lines  *lineOrder
+	start  lineStart
 	// id is the request id and the progress token that the process sees.
 	id int64
 	// client and token are the client's raw id and progress token. token is nil if the request has none.
@@ -300,7 +301,10 @@ func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
 	}
-	if err := p.send(ctx, c.lines, line, c.permit); err != nil {
+	if err := p.sendOutgoing(ctx, c.lines, newOutgoing(line, c.permit, &c.start)); err != nil {
+		if errors.Is(err, upstream.ErrNeverSent) {
+			p.calls.remove(c) // no answer will arrive
+		}
 		p.abandon(ctx, c, err)
 		return nil, err
 	}

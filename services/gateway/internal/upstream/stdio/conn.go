@@ -117,20 +117,24 @@ func (c *conn) requester(m *jsonrpc.Message) (*process, error) {
 	return p, nil
 }
 
-// cancel notifies the process that a request of this session is cancelled. A cancellation of any other request is
-// dropped.
+// cancel notifies the process that a request of this session is cancelled. If the process has received no byte of the
+// request, the request is not sent. A cancellation of any other request is dropped.
 func (c *conn) cancel(ctx context.Context, m *jsonrpc.Message) error {
 	f, call := c.inFlight(jsonrpc.IDKey(m.RequestID.Of(m.Raw)))
-	if call == nil {
+	switch {
+	case f == nil:
+		return nil
+	case call == nil, call.start.withdraw():
+		f.cancel(upstream.ErrCancelled)
 		return nil
 	}
 	line, err := frame(m.Raw, jsonrpc.Edit{Span: m.RequestID, With: call.number()})
 	if err != nil {
 		return fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
 	}
-	err = call.proc.send(ctx, &c.lines, line, nil)
 	time.AfterFunc(cancelGrace, func() { f.cancel(upstream.ErrCancelled) })
-	return err
+	// The request has begun, so the cancellation follows it without waiting for the session's other lines.
+	return call.proc.send(ctx, new(lineOrder), line, nil)
 }
 
 // Close implements upstream.Conn. It does not wait for the process to end, because other sessions may use the process.
@@ -193,12 +197,13 @@ func (c *conn) removeFlight(f *flight) {
 	delete(c.flights, f)
 }
 
-// inFlight returns the request with this id key, or nil if there is none.
+// inFlight returns the request with this id key, or nil if there is none. The call is nil until a process has the
+// request.
 func (c *conn) inFlight(key string) (*flight, *pendingCall) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for f := range c.flights {
-		if key != "" && f.key == key && f.call != nil {
+		if key != "" && f.key == key {
 			return f, f.call
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
@@ -22,12 +23,54 @@ type outgoing struct {
 	line []byte
 	// permit is the permit to write the line, or nil if none is needed.
 	permit upstream.Permit
+	start  *lineStart
 	// done receives the result. It is buffered.
 	done chan error
 }
 
-// errPermitEnded means that a line was not written because its permit has ended.
-var errPermitEnded = errors.New("the permit has ended")
+func newOutgoing(line []byte, permit upstream.Permit, start *lineStart) outgoing {
+	return outgoing{line: line, permit: permit, start: start, done: make(chan error, 1)}
+}
+
+// errPermitEnded means that a line was not written because its permit has ended. errWithdrawn means that it was not
+// written because [lineStart.withdraw] was called.
+var (
+	errPermitEnded = errors.New("the permit has ended")
+	errWithdrawn   = errors.New("the line was withdrawn")
+)
+
+// lineStart records whether a line has begun. It is safe for concurrent use.
+type lineStart struct {
+	mu sync.Mutex
+	// begun means that at least one byte was written. withdrawn means that none will be written.
+	begun, withdrawn bool
+}
+
+// withdraw prevents a line that has not begun from being written, and reports whether it has not begun.
+func (s *lineStart) withdraw() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.withdrawn = !s.begun
+	return s.withdrawn
+}
+
+// attempt calls write, which makes one attempt to write the rest of the line without waiting. If the line has not begun,
+// attempt first checks whether it may. It does not renew the permit, because other senders' lines would wait for the
+// policy service.
+func (o outgoing) attempt(write func() (int, error)) (int, error) {
+	o.start.mu.Lock()
+	defer o.start.mu.Unlock()
+	switch {
+	case o.start.begun:
+	case o.start.withdrawn:
+		return 0, errWithdrawn
+	case o.permit != nil && o.permit.HasEnded():
+		return 0, errPermitEnded
+	}
+	n, err := write()
+	o.start.begun = o.start.begun || n > 0
+	return n, err
+}
 
 // write writes all messages to the process, one per line. A partly written line is completed even if its sender no
 // longer waits.
@@ -37,34 +80,27 @@ func (p *process) write() {
 		case <-p.writeEnded:
 			return
 		case out := <-p.lines:
-			out.done <- p.writeOutgoing(out)
+			out.done <- p.writeLine(out)
 		case line := <-p.replies:
-			_ = p.writeLine(line) // if this fails, the process is ending
+			_ = p.writeLine(newOutgoing(line, nil, new(lineStart))) // if this fails, the process is ending
 		}
 	}
 }
 
-// writeOutgoing writes a line unless its permit has ended. It does not renew the permit, because other senders' lines
-// would wait for the policy service.
-func (p *process) writeOutgoing(out outgoing) error {
-	if out.permit != nil && out.permit.HasEnded() {
-		return errPermitEnded
-	}
-	return p.writeLine(out.line)
-}
-
-// writeLine writes one line. If that fails, it ends the process and returns [upstream.ErrNeverSent] or
-// [upstream.ErrNoAnswer].
-func (p *process) writeLine(line []byte) error {
+// writeLine writes one line unless its permit ends or it is withdrawn before it begins. If writing fails, it ends the
+// process and returns [upstream.ErrNeverSent] or [upstream.ErrNoAnswer].
+func (p *process) writeLine(out outgoing) error {
 	limit := p.server.cfg.WriteTimeout
 	n := 0
 	err := p.stdin.SetWriteDeadline(time.Now().Add(limit))
 	if err == nil {
-		n, err = p.stdin.Write(line)
+		n, err = writePipe(p.stdin, out.line, out.attempt)
 	}
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, errPermitEnded), errors.Is(err, errWithdrawn):
+		return err
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		p.end(fmt.Errorf("it did not read its standard input for %s", limit))
 	default:

@@ -13,27 +13,34 @@ import (
 // The permit is renewed if it ends before the line is written. If permit is nil, the line needs none. Errors are the
 // same as for Conn.Request.
 func (p *process) send(ctx context.Context, lines *lineOrder, line []byte, permit upstream.Permit) error {
+	return p.sendOutgoing(ctx, lines, newOutgoing(line, permit, new(lineStart)))
+}
+
+// sendOutgoing is like send. If another goroutine withdraws the line, that goroutine must cancel ctx.
+func (p *process) sendOutgoing(ctx context.Context, lines *lineOrder, out outgoing) error {
 	turn := lines.enter()
 	defer turn.leave()
 	for {
 		ended := lines.permitEnded()
-		if err := upstream.Renew(permit); err != nil {
+		if err := upstream.Renew(out.permit); err != nil {
 			return err
 		}
-		err := p.awaitTurn(ctx, turn, ended, permit)
+		err := p.awaitTurn(ctx, turn, ended, out.permit)
 		if err == nil {
-			err = p.submit(ctx, outgoing{line: line, permit: permit, done: make(chan error, 1)})
+			err = p.submit(ctx, out)
+			if errors.Is(err, errPermitEnded) {
+				lines.announcePermitEnded()
+			}
 		}
 		if !errors.Is(err, errPermitEnded) {
 			return err
 		}
-		lines.announcePermitEnded()
 	}
 }
 
 // awaitTurn waits until the earlier lines of the session were written. It returns errPermitEnded if the permit must be
 // renewed.
-func (p *process) awaitTurn(ctx context.Context, turn lineTurn, ended <-chan struct{}, permit upstream.Permit) error {
+func (p *process) awaitTurn(ctx context.Context, turn *lineTurn, ended <-chan struct{}, permit upstream.Permit) error {
 	for {
 		select {
 		case <-turn.before:
@@ -51,7 +58,8 @@ func (p *process) awaitTurn(ctx context.Context, turn lineTurn, ended <-chan str
 	}
 }
 
-// submit passes a line to the goroutine that writes, and waits for the result.
+// submit passes a line to the goroutine that writes, and waits for the result. If ctx ends before the line has begun,
+// submit withdraws it.
 func (p *process) submit(ctx context.Context, out outgoing) error {
 	if ctx.Err() != nil {
 		return p.unsent(ctx)
@@ -65,12 +73,35 @@ func (p *process) submit(ctx context.Context, out outgoing) error {
 	}
 	select {
 	case err := <-out.done:
-		if err != nil && !errors.Is(err, errPermitEnded) {
-			return p.ended(ctx, err)
-		}
+		return p.writeResult(ctx, err)
+	case <-ctx.Done():
+	}
+	// The result may have arrived at the same time. If so, it is returned.
+	select {
+	case err := <-out.done:
+		return p.writeResult(ctx, err)
+	default:
+	}
+	if out.start.withdraw() {
+		return p.unsent(ctx)
+	}
+	return p.server.waitError(ctx) // a part of the line was written
+}
+
+// writeResult returns the result of submit for a line for which the goroutine that writes has returned err.
+func (p *process) writeResult(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errWithdrawn):
+		<-ctx.Done()
+		return p.unsent(ctx)
+	case !errors.Is(err, errPermitEnded):
+		return p.ended(ctx, err)
+	case ctx.Err() != nil:
+		return p.unsent(ctx)
+	default:
 		return err
-	case <-ctx.Done(): // a part of the line may have been written
-		return p.server.waitError(ctx)
 	}
 }
 
@@ -92,47 +123,56 @@ func (p *process) ended(ctx context.Context, class error) error {
 // lineOrder keeps the lines of one session in order. The zero lineOrder has no lines. It is safe for concurrent use.
 type lineOrder struct {
 	mu sync.Mutex
-	// last is closed when no earlier line waits. It is nil if there was no line.
-	last chan struct{}
-	// ended is closed when the process was ready for a line whose permit has ended. It is nil if no sender waits for that.
+	// last is the newest line that has not left, or nil if there is none.
+	last *lineTurn
+	// ended is closed when a line could not be written because its permit had ended. It is nil if no sender waits for
+	// this.
 	ended chan struct{}
 }
 
 // lineTurn is the place of a line in a lineOrder.
 type lineTurn struct {
 	order *lineOrder
-	// before is closed when all earlier lines have left. own is closed when they and this line have left.
-	before, own chan struct{}
+	// before is closed when all earlier lines have left.
+	before chan struct{}
+	// previous and next are the neighbors that have not left, or nil.
+	previous, next *lineTurn
 }
 
-// enter adds a line after all others. The caller must call leave.
-func (o *lineOrder) enter() lineTurn {
+// enter adds a line after all others. The caller must call leave once.
+func (o *lineOrder) enter() *lineTurn {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	turn := &lineTurn{order: o, before: make(chan struct{}), previous: o.last}
 	if o.last == nil {
-		o.last = make(chan struct{})
-		close(o.last)
+		close(turn.before)
+	} else {
+		o.last.next = turn
 	}
-	turn := lineTurn{o, o.last, make(chan struct{})}
-	o.last = turn.own
+	o.last = turn
 	return turn
 }
 
 // leave removes a line that was written or will not be written.
-func (t lineTurn) leave() {
-	if isClosed(t.before) {
-		close(t.own)
-		return
+func (t *lineTurn) leave() {
+	t.order.mu.Lock()
+	defer t.order.mu.Unlock()
+	if t.next == nil {
+		t.order.last = t.previous
+	} else {
+		t.next.previous = t.previous
 	}
-	go func() { // later lines wait for the earlier ones
-		<-t.before
-		close(t.own)
-	}()
+	switch {
+	case t.previous != nil:
+		t.previous.next = t.next
+	case t.next != nil:
+		close(t.next.before)
+	}
 }
 
 // permitEnded returns a channel that is closed when a line of the session could not be written because its permit has
-// ended. The permits of the lines behind it have probably ended, too. If all of them are renewed at the same time, the
-// last line does not wait for one policy decision after another.
+// ended. The senders of later lines then renew their permits at the same time. Otherwise the last line would wait for one
+// policy decision after another.
 func (o *lineOrder) permitEnded() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
