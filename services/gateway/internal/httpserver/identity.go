@@ -55,17 +55,24 @@ func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Reques
 			full(w, r, Caller{Principal: p, Revoked: revoked})
 		default:
 			tokenError := func() error {
-				_, err := s.deps.Tokens.Await(r.Context(), secret)
+				now, err := s.deps.Tokens.Await(r.Context(), secret)
+				if err == nil && now != p && !proto.Equal(now, p) {
+					return errRightsChanged
+				}
 				return err
 			}
 			hasValidToken := func() bool {
-				_, err := s.deps.Tokens.Lookup(secret)
-				return err == nil
+				now, err := s.deps.Tokens.Lookup(secret)
+				return err == nil && (now == p || proto.Equal(now, p))
 			}
 			next(w, r, Caller{Principal: p, Stale: stale && revoked(), Revoked: revoked, TokenError: tokenError, HasValidToken: hasValidToken})
 		}
 	}
 }
+
+// errRightsChanged means that a token got another role, owner, tenant, subject, agent or other groups after its call was
+// received.
+var errRightsChanged = errors.New("the rights of this token have changed: make the call again")
 
 // revocationCheck returns a function that reports whether a token no longer belongs to its principal. The function
 // returns true if that is not known. If the policy service is busy, the function waits until ctx ends.

@@ -85,7 +85,7 @@ func checkRoom(ctx context.Context, tx *sqlstore.Tx, want *Token) error {
 		return err
 	}
 	err := tx.QueryRowContext(ctx, `SELECT count(CASE WHEN tenant = $1 AND owner = $2 THEN 1 END), count(CASE WHEN tenant = $1 THEN 1 END), count(*)
-		FROM tokens WHERE ended > $3`, want.Tenant, want.Owner, now).Scan(&owned, &ofTenant, &all)
+		FROM tokens WHERE ended > $3 AND revoked = 0`, want.Tenant, want.Owner, now).Scan(&owned, &ofTenant, &all)
 	switch {
 	case err != nil:
 		return err
@@ -233,10 +233,10 @@ func tokenSet(ctx context.Context, tx *sqlstore.Tx) (set TokenSet, err error) {
 		return TokenSet{}, err
 	}
 	now := sqlstore.Micros(tx.Now)
-	if set.Valid, err = readTokens(ctx, tx, "WHERE ended > $1 ORDER BY name", now); err != nil {
+	if set.Valid, err = readTokens(ctx, tx, "WHERE ended > $1 AND revoked = 0 ORDER BY name", now); err != nil {
 		return TokenSet{}, err
 	}
-	set.Ended, err = readTokens(ctx, tx, "WHERE ended <= $1 ORDER BY ended DESC, name LIMIT $2", now, maxEndedTokens)
+	set.Ended, err = readTokens(ctx, tx, "WHERE ended <= $1 OR revoked <> 0 ORDER BY ended DESC, name LIMIT $2", now, maxEndedTokens)
 	return set, err
 }
 

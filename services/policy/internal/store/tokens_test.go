@@ -3,11 +3,13 @@ package store_test
 import (
 	"context"
 	"crypto/sha256"
+	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -150,6 +152,34 @@ func TestTokens_OfAnOwnerAreLimited(t *testing.T) {
 		}
 		createToken(t, s, tokenOf("more", "default", "cursor", "ana"))
 	})
+}
+
+// The clock is set back after a token was revoked, so that the revocation has a time in the future. The token stays
+// revoked.
+func TestTokens_RevokedTokenStaysRevokedWhenTheClockIsSetBack(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "catalogue.db")
+	s, err := store.Open(t.Context(), store.Config{Source: "sqlite", File: file, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	createToken(t, s, tokenOf("revoked", "default", "cursor", "ana"))
+	if _, _, err := s.RevokeTokens(t.Context(), store.Revocation{Name: "revoked", OperatorTenant: "default"}); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }() // the statement reports errors
+	if _, err := db.ExecContext(t.Context(), "UPDATE tokens SET revoked = revoked + 3600000000, ended = ended + 3600000000"); err != nil {
+		t.Fatal(err)
+	}
+	_, set, err := s.CreateToken(t.Context(), tokenOf("other", "default", "cursor", "ana"))
+	if got := namesOf(set.Valid); err != nil || !slices.Equal(got, []string{"other"}) || !slices.Equal(namesOf(set.Ended), []string{"revoked"}) {
+		t.Errorf("valid: %v, ended: %v, %v", got, namesOf(set.Ended), err)
+	}
 }
 
 // A store of an earlier release has no tokens. It is opened and gets the tables, and its stops stay.

@@ -241,7 +241,9 @@ func (t *tool) printCreated(c createdToken) error {
 	if c.File != "" {
 		say("the token is in %s, which only you can read", c.File)
 	} else {
-		t.printf("%s", c.Secret)
+		if err := oneLine(t.out, "%s", c.Secret); err != nil {
+			return fmt.Errorf("print the token: %w; revoke it with: %s", err, t.command("token revoke "+shellWords(c.Token.ID)))
+		}
 		say("this is the only time that the token is printed")
 	}
 	say("put it into the client's configuration, as the header `Authorization: Bearer TOKEN`, or as SLUICE_TOKEN in the environment of %s", t.command("stdio"))
