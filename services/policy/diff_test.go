@@ -149,6 +149,7 @@ func TestDiff_NamesRulesThatMayOpenOtherCalls(t *testing.T) {
 		"a category and a tag":            {"default: deny", "default: deny\nrules: [{name: r, match: {category: read, tags: pii}, action: allow}]", "a/r"},
 		"names outside of other patterns": {"rules: [{name: d, match: {tool: '*-*'}, action: deny}]", "rules: [{name: d, match: {tool: '*-*'}, action: deny}, {name: r, match: {tool: '*'}, action: allow}]", "a/r"},
 		"an approval":                     {"default: allow\nrules: [{name: r, match: {groups: dev}, action: allow}, {name: d, match: {tags: pii, category: read}, action: require_approval}]", "default: allow\nrules: [{name: r, match: {groups: dev}, action: allow}]", "a/d"},
+		"approvers without a conflict":    {"rules: [{name: r, match: {tool: 'get_*'}, action: require_approval, approvers: [ops]}, {name: d, match: {tool: '*_secret'}, action: require_approval, approvers: [security]}]", "rules: [{name: r, match: {tool: 'get_*'}, action: require_approval, approvers: [ops]}, {name: d, match: {tool: '*_secret'}, action: require_approval, approvers: [ops]}]", "a/d"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -109,8 +109,8 @@ func parseAccessToken(token string) (after string, blocks int, continues bool, e
 	return after, blocks, true, nil
 }
 
-// mayKnow reports whether the response may contain a server: to people of other tenants the gateway does not show a
-// server on which the subject can neither call nor list a tool.
+// mayKnow reports whether the response may contain a server. People of other tenants do not learn of a server on
+// which the subject can neither call nor list a tool.
 func (a *accessLister) mayKnow(server string) bool {
 	if !a.withhold {
 		return true

@@ -6,9 +6,9 @@ const maxTried = 400
 
 // combine calls try for combinations of the results of the conditions whose results are unknown: true, false, or a
 // failed evaluation. try makes decisions, which may evaluate further conditions. If there are at most most such
-// conditions, combine tries every combination and returns true. Otherwise it returns false, and tries at most [maxTried]
-// combinations, in which at most two conditions differ from the others: each rule then decides in at least one of them,
-// unless it needs the results of three conditions.
+// conditions, combine tries every combination and returns true. Otherwise it returns false and tries at most [maxTried]
+// combinations: all conditions false, all true, and those that differ from these in one or two conditions. A rule that
+// decides only for certain results of three conditions may not decide in any of them.
 func (e *evaluations) combine(most uint, try func()) (complete bool) {
 	for n := uint(0); n < powerOf3(e.open, most); n++ {
 		e.assume(n)

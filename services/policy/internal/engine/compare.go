@@ -94,7 +94,7 @@ func (c *comparer) compare(call *Call, invalid bool) {
 	c.changes = append(c.changes, change)
 }
 
-// covers reports whether the change was found before for other calls: the same rules give the same results.
+// covers reports whether o is the same change for other results of conditions: the same rules make the same decisions.
 func (c *Change) covers(o *Change) bool {
 	same := func(a, b *Decision) bool {
 		return a.Rule == b.Rule && (a.Observed == nil) == (b.Observed == nil) && alikeDecisions(a, b)
@@ -102,8 +102,8 @@ func (c *Change) covers(o *Change) bool {
 	return same(&c.Before, &o.Before) && same(&c.After, &o.After)
 }
 
-// assumption returns the assumed result of the condition on which a verdict depends. It returns false if the verdict
-// depends on no condition of a single rule.
+// assumption returns the assumed result of the condition on which a verdict depends. It returns false if the
+// condition of the deciding rule has a known result, or if a default decided.
 func (c *Call) assumption(v *verdict) (Assumption, bool) {
 	r := cmp.Or(v.failedRule, v.rule)
 	if r == nil || !c.isOpen(r) {

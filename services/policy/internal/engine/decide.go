@@ -15,7 +15,8 @@ func (s *Set) Decide(call Call) Decision {
 }
 
 // EvaluatesConditions reports whether the decision about a call depends on conditions that read the call's arguments or
-// the time, or on a check of the arguments against the tool's schema. Their evaluation can take thousands of times as long as the rest of the decision.
+// the time, or on a check of the arguments against the tool's schema. Evaluating them can take thousands of times as long
+// as the rest of the decision.
 func (s *Set) EvaluatesConditions(call Call) bool {
 	s = s.withoutObservation() // observed rules are evaluated too
 	if !s.conditional || refusal(&call) != "" {

@@ -8,20 +8,65 @@ import (
 
 // MayOpen returns the rules and defaults that were added, removed or changed so that they may allow calls that were
 // refused, or allow calls without the approval that they needed. If the result is empty, no call is opened. The rule of a
-// default is "default". Names, reasons, limits and the terms of approvals do not count.
+// default is "default". Names and reasons do not count. Limits and the terms of approvals count only if they can refuse
+// calls.
 func MayOpen(before, after []Document) (out []RuleRef) {
-	for _, added := range changedRules(before, after) {
+	k := keeper{
+		observes:  slices.ContainsFunc(after, func(d Document) bool { return !d.ObserveUntil.IsZero() }),
+		approvers: approversMayConflict(before), limits: mayExceedLimits(before),
+	}
+	for _, added := range k.changedRules(before, after) {
 		if added.permits {
 			out = append(out, added.ref)
 		}
 	}
-	for _, removed := range changedRules(after, before) {
+	for _, removed := range k.changedRules(after, before) {
 		if removed.restricts {
 			out = append(out, removed.ref)
 		}
 	}
 	slices.SortFunc(out, func(a, b RuleRef) int { return cmp.Compare(a.String(), b.String()) })
 	return slices.Compact(out)
+}
+
+// A keeper finds the rules that a change of documents keeps.
+type keeper struct {
+	// observes reports whether a document may be observed after the change. A server is observed if no document that
+	// applies to it is enforced, so each document may then restrict calls.
+	observes bool
+	// approvers reports whether calls may have been refused because lists of approvers have no group in common, and limits
+	// whether calls may have been refused because too many limits apply.
+	approvers, limits bool
+}
+
+// approversMayConflict reports whether the lists of approvers of documents have no group in common.
+func approversMayConflict(documents []Document) bool {
+	var common []string
+	found := false
+	for i := range documents {
+		for _, r := range documents[i].Rules {
+			switch {
+			case len(r.Approvers) == 0:
+			case !found:
+				common, found = slices.Clone(r.Approvers), true
+			default:
+				common = slices.DeleteFunc(common, func(group string) bool { return !slices.Contains(r.Approvers, group) })
+			}
+		}
+	}
+	return found && len(common) == 0
+}
+
+// mayExceedLimits reports whether documents have so many limits that more than [MaxLimits] may apply to a call. Each
+// limit can apply to each principal of a call, and by_risk has one more.
+func mayExceedLimits(documents []Document) bool {
+	limits := 1
+	for i := range documents {
+		for _, r := range documents[i].Rules {
+			limits += len(r.Limits)
+		}
+	}
+	return limits*(MaxChain+1) > MaxLimits
 }
 
 // A changedRule is a rule or a default. permits reports whether it lets calls pass, perhaps after an approval, and
@@ -32,15 +77,15 @@ type changedRule struct {
 }
 
 // changedRules returns the rules and defaults of documents that are not in base.
-func changedRules(base, documents []Document) (out []changedRule) {
+func (k keeper) changedRules(base, documents []Document) (out []changedRule) {
 	known := make(map[string]bool)
 	for i := range base {
-		for key := range keysOf(&base[i]) {
+		for key := range k.keysOf(&base[i]) {
 			known[key] = true
 		}
 	}
 	for i := range documents {
-		for key, changed := range keysOf(&documents[i]) {
+		for key, changed := range k.keysOf(&documents[i]) {
 			if !known[key] {
 				out = append(out, changed)
 			}
@@ -50,22 +95,38 @@ func changedRules(base, documents []Document) (out []changedRule) {
 }
 
 // keysOf returns the rules and the default of a document by strings that are equal for rules with the same effect.
-func keysOf(d *Document) map[string]changedRule {
+func (k keeper) keysOf(d *Document) map[string]changedRule {
 	out := make(map[string]changedRule)
 	key := func(parts ...any) string {
 		return fmt.Sprintf("%#v", append(parts, d.Server, d.ObserveUntil.UnixNano()))
 	}
+	byRisk := d.Default == DefaultByRisk
 	out[key("default", d.Default)] = changedRule{
-		ref:     RuleRef{Document: d.Name, Rule: "default"},
-		permits: d.Default == DefaultAllow || d.Default == DefaultByRisk, restricts: d.Default == DefaultDeny || d.Default == DefaultByRisk,
+		ref:       RuleRef{Document: d.Name, Rule: "default"},
+		permits:   d.Default == DefaultAllow || byRisk || !d.ObserveUntil.IsZero(),
+		restricts: d.Default == DefaultDeny || byRisk || k.observes,
 	}
 	for i := range d.Rules {
 		r := &d.Rules[i]
 		approval := r.Action == ActionRequireApproval
-		id := key("rule", r.Tool, r.Match, r.When, r.ExtraArgs, r.Otherwise, r.Strict, r.Action, r.ObserveUntil.UnixNano())
+		id := key("rule", r.Tool, r.Match, r.When, r.ExtraArgs, r.Otherwise, r.Strict, r.Action, r.ObserveUntil.UnixNano(), k.terms(r))
 		out[id] = changedRule{
-			ref:     RuleRef{Document: d.Name, Rule: r.label()},
-			permits: approval || r.Action == ActionAllow, restricts: approval || r.Action == ActionDeny || r.Action == ActionHide || r.Strict,
+			ref:       RuleRef{Document: d.Name, Rule: r.label()},
+			permits:   approval || r.Action == ActionAllow,
+			restricts: approval || r.Action == ActionDeny || r.Action == ActionHide || r.Strict || k.limits && len(r.Limits) > 0,
+		}
+	}
+	return out
+}
+
+// terms returns the limits and the terms of an approval because of which calls may be refused.
+func (k keeper) terms(r *Rule) (out []any) {
+	if k.approvers {
+		out = append(out, r.Approvers)
+	}
+	if k.limits {
+		for _, l := range r.Limits {
+			out = append(out, l.Per)
 		}
 	}
 	return out
