@@ -53,6 +53,7 @@ var statuses = []struct {
 	{view.ErrChanged, codes.Aborted, "VIEW_CHANGED"},
 	{lifecycle.ErrSelf, codes.PermissionDenied, "SELF_APPROVAL"},
 	{lifecycle.ErrOwner, codes.PermissionDenied, "OWNER_APPROVAL"},
+	{lifecycle.ErrCreator, codes.PermissionDenied, "OWNER_APPROVAL"},
 	{lifecycle.ErrNotApprover, codes.PermissionDenied, "NOT_AN_APPROVER"},
 	{lifecycle.ErrTokenTooNew, codes.PermissionDenied, "TOKEN_TOO_NEW"},
 	{lifecycle.ErrAlreadyVoted, codes.AlreadyExists, "ALREADY_VOTED"},

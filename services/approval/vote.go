@@ -178,19 +178,21 @@ func actorSubject(caller *authn.Caller) string {
 type voteChecker struct {
 	tokens *authn.Tokens
 	record *lifecycle.Record
-	// owners contains the current owners of the claiming caller and of the principals in its chain. They may differ from
-	// the owners in the record, because two tokens of one subject may name different owners.
+	// owners contains the current owners of the claiming caller and of the principals in its chain, and the operators who
+	// created their tokens. They may differ from those in the record, because two tokens of one subject may name
+	// different owners.
 	owners []string
 	err    error
 }
 
-// agentOwners returns the owners of a caller and of the principals in its chain. If owners may decide, it returns nil.
+// agentOwners returns the owners of a caller and of the principals in its chain, and the operators who created their
+// tokens. If owners may decide, it returns nil.
 func (s *Service) agentOwners(p *identityv1.Principal) (out []string) {
 	if s.cfg.OwnerMayApprove {
 		return nil
 	}
 	for _, who := range append([]*identityv1.Principal{p}, p.GetChain()...) {
-		out = append(out, who.GetOwner())
+		out = append(out, who.GetOwner(), who.GetTokenCreatedBy())
 	}
 	return out
 }
@@ -198,7 +200,7 @@ func (s *Service) agentOwners(p *identityv1.Principal) (out []string) {
 // voidReason returns the reason why a vote no longer counts, or "" if it counts.
 func (s *voteChecker) voidReason(vote *approvalv1.Vote) string {
 	if slices.Contains(s.owners, vote.GetSubject()) {
-		return "the voter owns the agent that makes the call"
+		return "the voter owns the agent that makes the call, or created its token"
 	}
 	people, err := s.tokens.PrincipalsOf(s.record.Approval.GetRequester().GetTenant(), vote.GetSubject())
 	if err != nil {

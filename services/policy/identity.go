@@ -128,32 +128,34 @@ func (i identity) RevokeToken(ctx context.Context, req *identityv1.RevokeTokenRe
 	if req.GetAgent() != "" {
 		what = fmt.Sprintf("tokens of agent %q", req.GetAgent())
 	}
-	isConfigured := slices.ContainsFunc(i.configuredTokens(caller), func(t *identityv1.Token) bool {
-		return req.GetName() == t.GetName() || req.GetAgent() != "" && req.GetAgent() == t.GetAgent()
-	})
-	if isConfigured && req.GetName() != "" {
+	resp := new(identityv1.RevokeTokenResponse)
+	for _, t := range i.configuredTokens(caller) {
+		if req.GetName() == t.GetName() || req.GetAgent() != "" && req.GetAgent() == t.GetAgent() {
+			resp.Configured = append(resp.Configured, t.GetName())
+		}
+	}
+	if len(resp.GetConfigured()) > 0 && req.GetName() != "" {
 		return nil, tokenStatus(fmt.Errorf("%s: %w", what, errConfigured))
 	}
 	revoked, set, err := i.store.RevokeTokens(ctx, store.Revocation{
 		Name: req.GetName(), Agent: req.GetAgent(), OperatorTenant: caller.Tenant(), Operator: caller.Person.GetSubject(), AnyTenant: operatesInstallation(caller),
 	})
-	if isConfigured && errors.Is(err, store.ErrTokenUnknown) {
+	if len(resp.GetConfigured()) > 0 && errors.Is(err, store.ErrTokenUnknown) {
 		err = errConfigured
 	}
 	if err != nil {
 		return nil, tokenStatus(fmt.Errorf("%s: %w", what, err))
+	}
+	for n := range revoked {
+		t := &revoked[n]
+		i.deps.Log.WarnContext(ctx, "an operator has revoked a token", "token", t.Name, "tenant", t.Tenant, "agent", t.Agent, "owner", t.Owner, "operator", t.RevokedBy, "operator_tenant", t.RevokedByTenant)
+		resp.Tokens = append(resp.Tokens, packListed(t, caller))
 	}
 	if err := i.publishTokens(set); err != nil {
 		return nil, err
 	}
 	if err := i.waitForCalls(ctx, i.active.Load(), time.Now()); err != nil {
 		return nil, err
-	}
-	resp := new(identityv1.RevokeTokenResponse)
-	for n := range revoked {
-		t := &revoked[n]
-		i.deps.Log.WarnContext(ctx, "an operator has revoked a token", "token", t.Name, "tenant", t.Tenant, "agent", t.Agent, "owner", t.Owner, "operator", t.RevokedBy, "operator_tenant", t.RevokedByTenant)
-		resp.Tokens = append(resp.Tokens, packListed(t, caller))
 	}
 	return resp, nil
 }

@@ -156,6 +156,9 @@ func combine(configured Identities, stored store.TokenSet) *identityv1.TokenSet 
 	for i := range stored.Valid {
 		t := packToken(&stored.Valid[i])
 		t.Groups = configured.groupsOf(t)
+		if stored.Valid[i].CreatedByTenant == t.GetTenant() { // people of other tenants can't approve its calls
+			t.CreatedBy = stored.Valid[i].CreatedBy
+		}
 		if !names[t.GetName()] && !hashes[string(stored.Valid[i].SHA256[:])] && len(t.GetGroups()) <= maxGroups {
 			set.Tokens = append(set.Tokens, &identityv1.TokenRecord{Token: t, Sha256: stored.Valid[i].SHA256[:]})
 		}

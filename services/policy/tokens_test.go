@@ -73,7 +73,7 @@ func TestCreateToken_IsValidUntilItIsRevoked(t *testing.T) {
 	}
 	await("the new token", func() bool { _, err := atGateway.Lookup(made.GetSecret()); return err == nil })
 	p, err := tokens.Lookup(made.GetSecret())
-	if err != nil || p.GetAgent() != "cursor" || p.GetTokenId() != "cursor-1" || !cmp.Equal(p.GetGroups(), []string{"on call", "developers"}) {
+	if err != nil || p.GetAgent() != "cursor" || p.GetTokenCreatedBy() != "operator" || p.GetTokenId() != "cursor-1" || !cmp.Equal(p.GetGroups(), []string{"on call", "developers"}) {
 		t.Errorf("%v, %v", p, err)
 	}
 	_, err = operator.CreateToken(t.Context(), req)
@@ -82,6 +82,10 @@ func TestCreateToken_IsValidUntilItIsRevoked(t *testing.T) {
 	revoked, err := operator.RevokeToken(t.Context(), &identityv1.RevokeTokenRequest{Agent: "cursor"})
 	if err != nil || len(revoked.GetTokens()) != 1 || revoked.GetTokens()[0].GetRevokedBy() != "operator" || revoked.GetTokens()[0].GetRevoked() == nil {
 		t.Fatalf("%v, %v", revoked, err)
+	}
+	again, err := operator.RevokeToken(t.Context(), &identityv1.RevokeTokenRequest{Agent: "cursor"})
+	if err != nil || !cmp.Equal(names(again.GetTokens()), []string{"cursor-1"}) || again.GetTokens()[0].GetRevoked().AsTime() != revoked.GetTokens()[0].GetRevoked().AsTime() {
+		t.Errorf("a repeated revocation: %v, %v", again, err)
 	}
 	await("the revocation", func() bool {
 		_, err := atGateway.Lookup(made.GetSecret())
@@ -187,6 +191,9 @@ func TestTokens_OfOtherTenantsAreNotVisible(t *testing.T) {
 	revoked, err := acme.RevokeToken(t.Context(), &identityv1.RevokeTokenRequest{Agent: "cursor"})
 	if err != nil || !cmp.Equal(names(revoked.GetTokens()), []string{"foreign"}) {
 		t.Errorf("%v, %v", revoked, err)
+	}
+	if len(revoked.GetConfigured()) != 0 {
+		t.Errorf("the configuration has %v", revoked.GetConfigured())
 	}
 	for _, req := range []*identityv1.RevokeTokenRequest{{}, {Name: "own", Agent: "claude"}} {
 		_, err = acme.RevokeToken(t.Context(), req)
@@ -378,4 +385,20 @@ func TestRun_StoresUsesOfTokens(t *testing.T) {
 			}
 		}
 	})
+}
+
+// An agent has a created token and one in the configuration. Revoking its tokens names the one that stays valid.
+func TestRevokeToken_NamesConfiguredTokensOfTheAgent(t *testing.T) {
+	t.Parallel()
+	records := tokensOfTwoTenants()
+	records[0].Token.Agent = "cursor"
+	s := serve(t, options{tokens: records})
+	operator := identityv1.NewIdentityServiceClient(s.Person(t, "operator"))
+	if _, err := operator.CreateToken(t.Context(), newToken("cursor-1", "default", "cursor")); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := operator.RevokeToken(t.Context(), &identityv1.RevokeTokenRequest{Agent: "cursor"})
+	if err != nil || !cmp.Equal(names(resp.GetTokens()), []string{"cursor-1"}) || !cmp.Equal(resp.GetConfigured(), []string{records[0].GetToken().GetName()}) {
+		t.Errorf("%v, %v", resp, err)
+	}
 }

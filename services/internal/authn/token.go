@@ -285,14 +285,15 @@ func (t *Tokens) nextConfirmation() <-chan struct{} {
 
 func principalOf(t *identityv1.Token) *identityv1.Principal {
 	p := &identityv1.Principal{
-		Tenant:       t.GetTenant(),
-		Subject:      t.GetSubject(),
-		Agent:        t.GetAgent(),
-		Owner:        t.GetOwner(),
-		Groups:       t.GetGroups(),
-		Role:         t.GetRole(),
-		TokenId:      t.GetName(),
-		TokenCreated: t.GetCreated(),
+		Tenant:         t.GetTenant(),
+		Subject:        t.GetSubject(),
+		Agent:          t.GetAgent(),
+		Owner:          t.GetOwner(),
+		Groups:         t.GetGroups(),
+		Role:           t.GetRole(),
+		TokenId:        t.GetName(),
+		TokenCreated:   t.GetCreated(),
+		TokenCreatedBy: t.GetCreatedBy(),
 	}
 	return proto.CloneOf(p)
 }

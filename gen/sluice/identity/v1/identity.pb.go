@@ -69,9 +69,12 @@ type Principal struct {
 	// Identifier of the token that was presented, as in ListTokens, at most 128 bytes. It is empty if there was no token.
 	TokenId string `protobuf:"bytes,10,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
 	// Time at which that token was created. It is absent if it is not known.
-	TokenCreated  *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=token_created,json=tokenCreated,proto3" json:"token_created,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	TokenCreated *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=token_created,json=tokenCreated,proto3" json:"token_created,omitempty"`
+	// Subject of the operator who created that token and so knows its secret, at most 256 bytes. It is empty if the token
+	// is in the configuration, or if an operator of another tenant created it.
+	TokenCreatedBy string `protobuf:"bytes,12,opt,name=token_created_by,json=tokenCreatedBy,proto3" json:"token_created_by,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Principal) Reset() {
@@ -179,6 +182,13 @@ func (x *Principal) GetTokenCreated() *timestamppb.Timestamp {
 		return x.TokenCreated
 	}
 	return nil
+}
+
+func (x *Principal) GetTokenCreatedBy() string {
+	if x != nil {
+		return x.TokenCreatedBy
+	}
+	return ""
 }
 
 // Token describes a token without its secret.
@@ -636,8 +646,10 @@ func (x *RevokeTokenRequest) GetAgent() string {
 // RevokeTokenResponse means that the tokens are revoked.
 type RevokeTokenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The tokens that the request revoked, or the token of this name if it had been revoked before.
-	Tokens        []*Token `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
+	// The tokens that the request selects, including those that had been revoked before.
+	Tokens []*Token `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
+	// Names of tokens of the agent that stay valid, because they are in the configuration.
+	Configured    []string `protobuf:"bytes,2,rep,name=configured,proto3" json:"configured,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -675,6 +687,13 @@ func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
 func (x *RevokeTokenResponse) GetTokens() []*Token {
 	if x != nil {
 		return x.Tokens
+	}
+	return nil
+}
+
+func (x *RevokeTokenResponse) GetConfigured() []string {
+	if x != nil {
+		return x.Configured
 	}
 	return nil
 }
@@ -1079,7 +1098,7 @@ var File_sluice_identity_v1_identity_proto protoreflect.FileDescriptor
 
 const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/identity/v1/identity.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\"\xf1\x03\n" +
+	"!sluice/identity/v1/identity.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\"\xa5\x04\n" +
 	"\tPrincipal\x120\n" +
 	"\x06tenant\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x12$\n" +
 	"\asubject\x18\x02 \x01(\tB\n" +
@@ -1094,7 +1113,8 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\x05chain\x18\t \x03(\v2\x1d.sluice.identity.v1.PrincipalB\b\xbaH\x05\x92\x01\x02\x10\x04R\x05chain\x12#\n" +
 	"\btoken_id\x18\n" +
 	" \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\atokenId\x12?\n" +
-	"\rtoken_created\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\ftokenCreated\"\x8a\x05\n" +
+	"\rtoken_created\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\ftokenCreated\x122\n" +
+	"\x10token_created_by\x18\f \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x0etokenCreatedBy\"\x8a\x05\n" +
 	"\x05Token\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{1,128}$R\x04name\x120\n" +
 	"\x06tenant\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x12$\n" +
@@ -1134,9 +1154,12 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"i\n" +
 	"\x12RevokeTokenRequest\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{0,128}$R\x04name\x12\x1e\n" +
-	"\x05agent\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05agent\"H\n" +
+	"\x05agent\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05agent\"h\n" +
 	"\x13RevokeTokenResponse\x121\n" +
-	"\x06tokens\x18\x01 \x03(\v2\x19.sluice.identity.v1.TokenR\x06tokens\"T\n" +
+	"\x06tokens\x18\x01 \x03(\v2\x19.sluice.identity.v1.TokenR\x06tokens\x12\x1e\n" +
+	"\n" +
+	"configured\x18\x02 \x03(\tR\n" +
+	"configured\"T\n" +
 	"\x15ReportTokenUseRequest\x12;\n" +
 	"\x04uses\x18\x01 \x03(\v2\x1c.sluice.identity.v1.TokenUseB\t\xbaH\x06\x92\x01\x03\x10\xc8\x01R\x04uses\"w\n" +
 	"\bTokenUse\x123\n" +

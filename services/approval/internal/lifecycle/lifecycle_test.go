@@ -51,7 +51,7 @@ func open(d *policyv1.Decision) *lifecycle.Record {
 	return lifecycle.Open(lifecycle.OpenRequest{
 		ID: "a1", DecisionID: "d1", Digest: []byte("digest"), Decision: d, Times: times,
 		Requester: &identityv1.Principal{
-			Tenant: "acme", Subject: "bot", Agent: "dev", Owner: "olga", Session: "s", TokenId: "t",
+			Tenant: "acme", Subject: "bot", Agent: "dev", Owner: "olga", Session: "s", TokenId: "t", TokenCreatedBy: "olaf",
 			Chain: []*identityv1.Principal{{Tenant: "acme", Subject: "carl", Owner: "cleo"}},
 		},
 		Call: &approvalv1.BoundCall{ServerIdentity: "http x", Call: &policyv1.Call{
@@ -161,8 +161,8 @@ func TestApplyDue_MovesAnApprovalInTime(t *testing.T) {
 	}
 }
 
-// Case A3. A vote counts only if the voter may decide. The requester, the principals in the requester's chain, and
-// their owners may not decide.
+// Case A3. A vote counts only if the voter may decide. The requester, the principals in the requester's chain, their
+// owners, and the operator who created their token may not decide.
 func TestVote_RefusesAVoterWhoMayNotDecide(t *testing.T) {
 	t.Parallel()
 	tooNew := person("ben", "finance")
@@ -186,6 +186,12 @@ func TestVote_RefusesAVoterWhoMayNotDecide(t *testing.T) {
 			b.OwnersMayDecide = true
 			return b
 		}(), lifecycle.ErrSelf},
+		"the operator who created its token": {approveBallot(person("olaf", "finance")), lifecycle.ErrCreator},
+		"that operator, if owners may": {func() lifecycle.Ballot {
+			b := approveBallot(person("olaf", "finance"))
+			b.OwnersMayDecide = true
+			return b
+		}(), nil},
 		"not a member":          {approveBallot(person("ben", "sales")), lifecycle.ErrNotApprover},
 		"not a member, denying": {denyBallot(person("ben")), lifecycle.ErrNotApprover},
 		"a newer token":         {approveBallot(tooNew), lifecycle.ErrTokenTooNew},

@@ -16,6 +16,7 @@ import (
 var (
 	ErrSelf         = errors.New("the caller, or a principal in its chain, can't decide on the call")
 	ErrOwner        = errors.New("you own the agent that made the call")
+	ErrCreator      = errors.New("you created the token of the agent that made the call")
 	ErrNotApprover  = errors.New("the rule names groups that decide, and the voter is in none of them")
 	ErrTokenTooNew  = errors.New("the token was created after the approval was requested")
 	ErrAlreadyVoted = errors.New("the voter has voted differently, and that vote can't be changed any more")
@@ -140,6 +141,9 @@ func (r *Record) MayDecide(voter *identityv1.Principal, ownersMay bool) ([]strin
 		}
 		if voter.GetSubject() == who.GetOwner() && !ownersMay {
 			return nil, fmt.Errorf("%w (%s): another person must decide, unless approvals.owner_may_approve is set", ErrOwner, who.GetSubject())
+		}
+		if voter.GetSubject() == who.GetTokenCreatedBy() && !ownersMay {
+			return nil, fmt.Errorf("%w (%s): another person must decide, unless approvals.owner_may_approve is set", ErrCreator, who.GetSubject())
 		}
 	}
 	if made := voter.GetTokenCreated(); made != nil && made.AsTime().After(r.Approval.GetRequested().AsTime()) {

@@ -56,14 +56,11 @@ func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Reques
 		default:
 			tokenError := func() error {
 				now, err := s.deps.Tokens.Await(r.Context(), secret)
-				if err == nil && now != p && !proto.Equal(now, p) {
-					return errRightsChanged
-				}
-				return err
+				return stillOf(p, now, err)
 			}
 			hasValidToken := func() bool {
 				now, err := s.deps.Tokens.Lookup(secret)
-				return err == nil && (now == p || proto.Equal(now, p))
+				return stillOf(p, now, err) == nil
 			}
 			next(w, r, Caller{Principal: p, Stale: stale && revoked(), Revoked: revoked, TokenError: tokenError, HasValidToken: hasValidToken})
 		}
@@ -74,12 +71,20 @@ func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Reques
 // received.
 var errRightsChanged = errors.New("the rights of this token have changed: make the call again")
 
+// stillOf returns the error of a look-up of a token, or an error if the token's principal is not p any more.
+func stillOf(p, now *identityv1.Principal, err error) error {
+	if err == nil && now != p && !proto.Equal(now, p) {
+		return errRightsChanged
+	}
+	return err
+}
+
 // revocationCheck returns a function that reports whether a token no longer belongs to its principal. The function
 // returns true if that is not known. If the policy service is busy, the function waits until ctx ends.
 func (s *Server) revocationCheck(ctx context.Context, secret string, principal *identityv1.Principal) func() bool {
 	return func() bool {
-		is, err := s.deps.Tokens.Await(ctx, secret)
-		return err != nil || is != principal && !proto.Equal(is, principal)
+		now, err := s.deps.Tokens.Await(ctx, secret)
+		return stillOf(principal, now, err) != nil
 	}
 }
 

@@ -117,7 +117,7 @@ func insertToken(ctx context.Context, tx *sqlstore.Tx, t *Token) error {
 
 // Revocation selects tokens to revoke, and names the operator who revokes them.
 type Revocation struct {
-	// Name is the name of the token. If it is empty, the valid tokens of Agent are revoked.
+	// Name is the name of the token. If it is empty, the tokens of Agent that have not expired are revoked.
 	Name, Agent string
 	// OperatorTenant and Operator are the tenant and the subject of the operator. Only tokens of this tenant are
 	// revoked, unless AnyTenant is true.
@@ -132,7 +132,7 @@ func (r *Revocation) selects(t *Token, now time.Time) bool {
 	if r.Name != "" {
 		return t.Name == r.Name
 	}
-	return t.Agent == r.Agent && now.Before(t.Expires) && t.Revoked.IsZero()
+	return t.Agent == r.Agent && now.Before(t.Expires) // also if it was revoked, so that a revocation can be repeated
 }
 
 // RevokeTokens revokes tokens and returns them. A token that was revoked before stays as it is. set contains all tokens.
@@ -140,7 +140,7 @@ func (r *Revocation) selects(t *Token, now time.Time) bool {
 func (s *Store) RevokeTokens(ctx context.Context, r Revocation) (revoked []Token, set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		revoked, set = nil, TokenSet{}
-		found, err := readTokens(ctx, tx, "WHERE name = $1 OR agent = $2 AND ended > $3 ORDER BY name", r.Name, r.Agent, sqlstore.Micros(tx.Now))
+		found, err := readTokens(ctx, tx, "WHERE name = $1 OR agent = $2 AND expires > $3 ORDER BY name", r.Name, r.Agent, sqlstore.Micros(tx.Now))
 		if err != nil {
 			return err
 		}

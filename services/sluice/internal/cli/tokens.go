@@ -344,7 +344,7 @@ revoked by removing them there, which needs no restart either.`,
 				if err != nil {
 					return t.explainError(err)
 				}
-				return t.printRevoked(resp.GetTokens())
+				return t.printRevoked(resp)
 			})
 		},
 	}
@@ -352,16 +352,23 @@ revoked by removing them there, which needs no restart either.`,
 	return c
 }
 
-func (t *tool) printRevoked(tokens []*identityv1.Token) error {
-	all := make([]tokenRecord, len(tokens))
-	for i, one := range tokens {
+// printRevoked prints the revoked tokens. It returns an error if the agent has tokens that stay valid.
+func (t *tool) printRevoked(resp *identityv1.RevokeTokenResponse) error {
+	all := make([]tokenRecord, len(resp.GetTokens()))
+	for i, one := range resp.GetTokens() {
 		all[i] = newTokenRecord(one)
 	}
 	if t.json() {
-		return t.printJSON(map[string]any{"revoked": all})
+		if err := t.printJSON(map[string]any{"revoked": all, "configured": resp.GetConfigured()}); err != nil {
+			return err
+		}
+	} else {
+		for _, one := range all {
+			t.printf("revoked: token %s of the agent %s, which calls no tools any more", one.ID, one.Agent)
+		}
 	}
-	for _, one := range all {
-		t.printf("revoked: token %s of the agent %s, which calls no tools any more", one.ID, one.Agent)
+	if configured := resp.GetConfigured(); len(configured) > 0 {
+		return fmt.Errorf("the agent's tokens in the configuration (auth.tokens) stay valid: %s; remove them there, which needs no restart", strings.Join(configured, ", "))
 	}
 	return nil
 }
