@@ -1,0 +1,72 @@
+// Package personal knows where the mesh of one person stores its configuration and its state. `sluice init` creates
+// this mesh, `sluice stdio --as` and `sluice hook` start it, and commands use it if no other mesh is named.
+package personal
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+)
+
+// Paths are the locations of a person's mesh.
+type Paths struct {
+	// Config is the path of the configuration file. Its directory also has the policies.
+	Config string
+	// Data is the data directory, for state and tokens.
+	Data string
+}
+
+// Find returns the locations for the user of this process. They may not exist. On Linux, they follow the XDG Base
+// Directory Specification: $XDG_CONFIG_HOME/sluice/sluice.yaml and $XDG_DATA_HOME/sluice.
+func Find() (Paths, error) {
+	config, err := os.UserConfigDir()
+	if err != nil {
+		return Paths{}, fmt.Errorf("find your configuration folder: %w", err)
+	}
+	data, err := dataDir()
+	if err != nil {
+		return Paths{}, err
+	}
+	return Paths{Config: filepath.Join(config, "sluice", "sluice.yaml"), Data: data}, nil
+}
+
+func dataDir() (string, error) {
+	variable, fallback := "XDG_DATA_HOME", filepath.Join(".local", "share")
+	switch runtime.GOOS {
+	case "windows":
+		variable, fallback = "LOCALAPPDATA", filepath.Join("AppData", "Local")
+	case "darwin":
+		variable, fallback = "", filepath.Join("Library", "Application Support")
+	}
+	base := os.Getenv(variable)
+	if !filepath.IsAbs(base) { // the XDG specification says to ignore a relative path
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", fmt.Errorf("find your data folder: %w", err)
+		}
+		base = filepath.Join(home, fallback)
+	}
+	if runtime.GOOS == "darwin" { // the configuration is in the same folder
+		return filepath.Join(base, "sluice", "data"), nil
+	}
+	return filepath.Join(base, "sluice"), nil
+}
+
+// Policies returns the directory with the policies of the mesh.
+func (p Paths) Policies() string { return filepath.Join(filepath.Dir(p.Config), "policies") }
+
+// Token returns the path of the file with the token of a client, such as claude-code.
+func (p Paths) Token(client string) string { return filepath.Join(p.Data, "tokens", "agents", client) }
+
+var clientName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+
+// CheckClient returns an error if a string is not a name of a client: 1 to 32 lower-case letters, digits or hyphens. A
+// name that passes this check is a safe file name.
+func CheckClient(name string) error {
+	if !clientName.MatchString(name) {
+		return fmt.Errorf("%q is not the name of a client: use 1 to 32 lower-case letters, digits or hyphens, such as claude-code", name)
+	}
+	return nil
+}
