@@ -188,6 +188,11 @@ func TestFromFile_ReadsEverySetting(t *testing.T) {
 	delete(untested, "ProxyHint") // set from the environment
 	delete(untested, "Secrets")   // set from references, which no tested setting contains
 	delete(untested, "SecretEnv") // set from references
+
+	// Set from references to the keychain.
+	for _, name := range []string{"KeychainEnv", "KeychainEntries", "Complete"} {
+		delete(untested, name)
+	}
 	before := settings(t, func(*config.File) {})
 	for _, tt := range tests {
 		after := settings(t, tt.change)

@@ -11,7 +11,7 @@ import (
 
 // unresolvedReference matches a reference in a value in which references are not replaced. It does not match a shell's
 // `${name}` and `${env:-default}`.
-var unresolvedReference = regexp.MustCompile(`\$\{(?:env|file|plain):[A-Za-z_./~][^}]*\}`)
+var unresolvedReference = regexp.MustCompile(`\$\{(?:env|file|keychain|plain):[A-Za-z_./~][^}]*\}`)
 
 // refuseReference refuses a reference in a value that is used verbatim, and returns true if there is none. The advice
 // describes what to write instead. REF in the advice is replaced with the reference.
