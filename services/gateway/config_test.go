@@ -170,9 +170,9 @@ func TestFromFile_ReadsEverySetting(t *testing.T) {
 		{"local.Dir", func(f *config.File) { local(f).Dir = "/srv" }, "/srv"},
 		{
 			"local.Sandbox", func(f *config.File) {
-				local(f).Sandbox = config.StdioSandbox{Mode: "auto", Read: []string{"/a"}, Write: []string{"/b"}, Network: new(false)}
+				local(f).Sandbox = config.StdioSandbox{Mode: "auto", Read: []string{"/a"}, Write: []string{"/b"}, Home: []string{".kube"}, Network: new(false)}
 			},
-			gateway.Sandbox{Mode: sandbox.Auto, Read: []string{"/a"}, Write: []string{"/b"}, NoNetwork: true},
+			gateway.Sandbox{Mode: sandbox.Auto, Read: []string{"/a"}, Write: []string{"/b"}, Home: []string{".kube"}, NoNetwork: true},
 		},
 		{"Documents", func(f *config.File) { f.Policies = []string{"/policies"} }, []string{"/policies"}},
 	}

@@ -91,7 +91,7 @@ func (s *StdioServer) refuseReferences(p *problems, path string) {
 		p.refuseReference(fmt.Sprintf("%s.command[%d]", path, i), arg, ", and other users see arguments: put the value into env, where the program reads it")
 	}
 	p.refuseReference(path+".dir", s.Dir, ": write the folder as it stands")
-	for key, paths := range map[string][]string{"read": s.Sandbox.Read, "write": s.Sandbox.Write} {
+	for key, paths := range map[string][]string{"read": s.Sandbox.Read, "write": s.Sandbox.Write, "home": s.Sandbox.Home} {
 		for i, name := range paths {
 			p.refuseReference(fmt.Sprintf("%s.sandbox.%s[%d]", path, key, i), name, ": write the path as it stands")
 		}
