@@ -207,7 +207,7 @@ func vsCode() Client {
 
 func windsurf() Client {
 	d := jsonDialect("mcpServers")
-	d.url, d.variables = "serverUrl", envBraces
+	d.url, d.otherURL, d.variables = "serverUrl", "url", envBraces
 	return Client{
 		ID: "windsurf", Name: "Windsurf", HTTP: true, dialect: d, Limits: Limits{Tools: 100},
 		user: func(s System) []string { return []string{s.home(".codeium", "windsurf", "mcp_config.json")} },

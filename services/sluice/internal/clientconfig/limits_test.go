@@ -121,3 +121,24 @@ func TestEntries_NamesCredentialsOfTheClient(t *testing.T) {
 		}
 	}
 }
+
+// Windsurf reads the URL from serverUrl or url. A wrapped entry keeps neither.
+func TestEntries_WindsurfHasTwoKeysForTheURL(t *testing.T) {
+	t.Parallel()
+	c, _ := clientconfig.Find("windsurf")
+	f := c.Files(systems()["linux"], "")[0]
+	for _, key := range []string{"serverUrl", "url"} {
+		data := []byte(`{"mcpServers": {"a": {"` + key + `": "https://x.example/mcp", "disabled": true}}}`)
+		e := entries(t, "windsurf", string(data))[0]
+		if e.Transport != clientconfig.HTTP || e.URL != "https://x.example/mcp" || e.Reason != "" {
+			t.Errorf("%s: %+v", key, e)
+		}
+		change, err := configedit.Apply(f.Layout, data, f.StdioEdit("a", &e, "/opt/sluice", []string{"stdio"}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if after := string(change.After); strings.Contains(after, "x.example") || !strings.Contains(after, `"disabled": true`) {
+			t.Errorf("%s: %s", key, after)
+		}
+	}
+}
