@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+
+	"github.com/sluice-mesh/sluice/services/internal/app"
 )
 
 // Paths are the locations of a person's mesh.
@@ -40,7 +42,7 @@ func dataDir() (string, error) {
 	case "darwin":
 		variable, fallback = "", filepath.Join("Library", "Application Support")
 	}
-	base := os.Getenv(variable)
+	base, _ := app.Env(variable)
 	if !filepath.IsAbs(base) { // the XDG specification says to ignore a relative path
 		home, err := os.UserHomeDir()
 		if err != nil {
