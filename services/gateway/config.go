@@ -218,23 +218,23 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 	return cfg, errors.Join(errs...)
 }
 
-func serverFrom(f *config.File, s config.Server, env resolver) (out Server, bad []error) {
+func serverFrom(f *config.File, s config.Server, refs resolver) (out Server, bad []error) {
 	out = Server{Unwrap: s.Unwrap, Timeout: s.Timeout, MaxTimeout: s.MaxTimeout}
 	switch {
 	case s.HTTP != nil:
 		out.URL = s.HTTP.URL
-		out.Headers, out.Secrets, bad = env.resolve(f, s.HTTP.Headers)
+		out.Headers, out.Secrets, bad = refs.resolve(f, s.HTTP.Headers)
 		out.Secrets = append(out.Secrets, config.URLSecrets(s.HTTP.URL)...)
 		if s.HTTP.CA != "" {
 			out.CA = f.Path(s.HTTP.CA)
 		}
-		bad = append(bad, out.resolveProxy(f, s.HTTP, env)...)
+		bad = append(bad, out.resolveProxy(f, s.HTTP, refs)...)
 	case s.GRPC != nil:
 		out.Target, out.Plaintext = s.GRPC.Target, s.GRPC.Plaintext
 		if s.GRPC.CA != "" {
 			out.CA = f.Path(s.GRPC.CA)
 		}
-		out.Headers, out.Secrets, bad = env.resolve(f, s.GRPC.Headers)
+		out.Headers, out.Secrets, bad = refs.resolve(f, s.GRPC.Headers)
 	case s.Stdio != nil:
 		out.Command = s.Stdio.Command
 		out.Remove, out.Recycle, out.Processes = s.Stdio.Remove, s.Stdio.Recycle, s.Stdio.Processes
@@ -245,7 +245,7 @@ func serverFrom(f *config.File, s config.Server, env resolver) (out Server, bad 
 		if s.Stdio.Dir != "private" {
 			out.Dir = f.Path(s.Stdio.Dir)
 		}
-		out.Env, out.Secrets, bad = env.resolve(f, s.Stdio.Env)
+		out.Env, out.Secrets, bad = refs.resolve(f, s.Stdio.Env)
 		out.InstallEachStart = s.Stdio.Install == "each_start"
 		for _, name := range slices.Sorted(maps.Keys(s.Stdio.Env)) {
 			if len(s.Stdio.Env[name].References()) > 0 {

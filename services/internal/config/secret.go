@@ -12,8 +12,8 @@ import (
 )
 
 // referencePattern matches `${env:NAME}`, `${file:PATH}`, `${keychain:SERVER/NAME}` or `${plain:NAME}` anywhere in a
-// value. It also matches a string that only begins like a reference. Such a string is refused: if it were used verbatim, a typo would result in
-// a secret that is easy to guess.
+// value. It also matches a string that only begins like a reference. Such a string is refused: if it were used verbatim,
+// a typo would result in a secret that is easy to guess.
 var referencePattern = regexp.MustCompile(`\$\{(?:([^}:]*):([^}]*)\}|)`)
 
 // Secret is a value that may contain references and must not be shown. Only the role that needs the secret resolves it.
@@ -49,9 +49,9 @@ type Keychain func(entry string) (string, error)
 func (s Secret) Resolve(f *File, env Env) (string, error) { return s.ResolveWith(f, env, nil) }
 
 // ResolveWith returns the secret with its references replaced. `${env:NAME}` is replaced with the value of the variable,
-// `${file:PATH}` with the content of the file without trailing newlines, `${keychain:SERVER/NAME}` with
-// the result of keychain, and `${plain:NAME}` with the value of a variable that is not secret. The error names every
-// reference that can't be replaced.
+// `${file:PATH}` with the content of the file without trailing newlines, `${keychain:SERVER/NAME}` with the result of
+// keychain, and `${plain:NAME}` with the value of a variable that is not secret. If keychain is nil, references to the
+// keychain are errors. The error names every reference that can't be replaced.
 func (s Secret) ResolveWith(f *File, env Env, keychain Keychain) (string, error) {
 	var broken []error
 	out := referencePattern.ReplaceAllStringFunc(string(s), func(ref string) string {

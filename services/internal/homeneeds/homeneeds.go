@@ -22,9 +22,9 @@ func words(names string) *regexp.Regexp {
 	return regexp.MustCompile(`(?i)(?:^|[^a-z0-9])(?:` + names + `)(?:$|[^a-z0-9])`)
 }
 
-// needs lists the programs. The paths are those of the programs' documentation: kubectl (KUBECONFIG), AWS CLI
-// (AWS_CONFIG_FILE, AWS_SHARED_CREDENTIALS_FILE), gh (GH_CONFIG_DIR), gcloud (CLOUDSDK_CONFIG), Azure CLI
-// (AZURE_CONFIG_DIR), docker (DOCKER_CONFIG), git, OpenSSH, and npm (userconfig).
+// needs lists the programs. The paths are the defaults of variables: KUBECONFIG, AWS_CONFIG_FILE and
+// AWS_SHARED_CREDENTIALS_FILE, GH_CONFIG_DIR, CLOUDSDK_CONFIG, AZURE_CONFIG_DIR and DOCKER_CONFIG. Those of git and
+// OpenSSH are fixed.
 var needs = []need{
 	{words(`kubectl|kubernetes|k8s|helm|kubeconfig|openshift`), []string{".kube"}},
 	{words(`eks`), []string{".kube", ".aws"}},

@@ -1,5 +1,4 @@
-// Package personal knows where the mesh of one person stores its configuration and its state. `sluice init` creates
-// this mesh, `sluice stdio --as` and `sluice hook` start it, and commands use it if no other mesh is named.
+// Package personal returns the paths of the configuration and the state of a mesh that belongs to one person.
 package personal
 
 import (
