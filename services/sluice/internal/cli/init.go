@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
 // observeFor is how long `init --observe` lets all calls pass.
@@ -150,6 +151,7 @@ type setup struct {
 	state   *clientsetup.State
 	changes []clientsetup.Change
 	trials  []trial
+	secrets *secretstore.Store
 }
 
 // scan reads the clients' files.

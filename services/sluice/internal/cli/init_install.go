@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -16,11 +17,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
 // install puts the servers of clients behind the mesh. It asks before it starts servers, and before it writes.
 func (s *setup) install(ctx context.Context) error {
 	if err := s.makePlan(); err != nil {
+		return err
+	}
+	if err := s.checkMesh(); err != nil {
 		return err
 	}
 	s.printPlan()
@@ -33,6 +38,9 @@ func (s *setup) install(ctx context.Context) error {
 		return errors.New("nothing was started or changed")
 	}
 	if err := s.tryNew(ctx); err != nil {
+		return err
+	}
+	if err := s.openSecrets(ctx); err != nil {
 		return err
 	}
 	s.changes = s.plan.Changes(s.entryCommand)
@@ -58,12 +66,14 @@ func (s *setup) makePlan() (err error) {
 		return err
 	}
 	var existing []clientsetup.Server
-	f, err := config.Load(s.paths.Config, app.Env)
-	switch {
-	case err == nil:
+	if _, err := os.Stat(s.paths.Config); err == nil {
+		f, err := config.Load(s.paths.Config, app.Env)
+		if err != nil {
+			return fmt.Errorf("your mesh's configuration does not load: %w", err)
+		}
 		existing = clientsetup.Existing(f, app.Env)
-	case !errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("your mesh's configuration does not load: %w", err)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read your mesh's configuration: %w", err)
 	}
 	v := clientsetup.Environment{Home: s.system.Home, Getenv: s.system.Getenv}
 	s.plan = clientsetup.NewPlan(v, s.scan(), existing)
@@ -171,8 +181,26 @@ func userName() string {
 	return name
 }
 
+// openSecrets opens the store of secrets: the one that earlier runs used, if there were any.
+func (s *setup) openSecrets(ctx context.Context) (err error) {
+	if s.state.Store != "" {
+		s.secrets, err = secretstore.OpenKind(s.paths.Data, s.state.Store)
+	} else {
+		s.secrets, err = secretstore.Open(ctx, s.paths.Data, slog.New(slog.DiscardHandler))
+	}
+	return err
+}
+
+// sealKey is the name of the key that encrypts the old entries of clients' files.
+const sealKey = "init"
+
 // write writes everything, the clients' files last, and then starts each entry.
 func (s *setup) write(ctx context.Context, files []meshFile) error {
+	s.state.Store = s.secrets.Kind()
+	key, err := s.secrets.Key(ctx, sealKey)
+	if err != nil {
+		return fmt.Errorf("create the key for the old entries: %w", err)
+	}
 	if err := s.writeSecrets(ctx); err != nil {
 		return err
 	}
@@ -191,7 +219,7 @@ func (s *setup) write(ctx context.Context, files []meshFile) error {
 	}
 	var failed []error
 	for _, c := range s.changes {
-		if err := c.Write(ctx, s.state, s.secrets); err != nil {
+		if err := c.Write(ctx, s.state, key); err != nil {
 			failed = append(failed, err)
 			s.printf("%s was not changed: %v", s.shownPath(c.File.Path), err)
 			continue

@@ -3,12 +3,14 @@ package cli
 import (
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/aymanbagabas/go-udiff"
 
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
 // printPlan prints what was found.
@@ -115,8 +117,10 @@ func (s *setup) printChanges(files []meshFile) {
 			s.printf("  %s", policySummary(string(f.after)))
 		}
 	}
-	if n := s.countSecrets(); n > 0 {
-		s.printf("%d secret(s) of these entries move to %s. This keeps them out of files, not from a program that runs as you.", n, s.secrets.Kind())
+	if n := s.countSecrets(); n > 0 && s.secrets.Kind() == secretstore.Keychain {
+		s.printf("%d secret(s) move to the keychain of your system. A program that runs as you can still read them.", n)
+	} else if n > 0 {
+		s.printf("%d secret(s) move to files that only you can read (%s), because no keychain was found.", n, s.shownPath(filepath.Join(s.paths.Data, "secrets")))
 	}
 	s.printf("Calls that need approval ask you, the owner of the agents: nobody else sees them first.")
 	if s.flags.observe {
@@ -155,6 +159,7 @@ func (s *setup) hideSecrets() *strings.Replacer {
 					hide(p.Value)
 				}
 			}
+			hide(clientsetup.SecretArgument(e))
 		}
 	}
 	return strings.NewReplacer(pairs...)

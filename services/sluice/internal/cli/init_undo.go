@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
 // undo restores the clients' files. If none of them refers to the mesh any more, it also ends the mesh and removes its
@@ -21,6 +22,9 @@ func (s *setup) undo(ctx context.Context) (err error) {
 		s.printf("Nothing to undo: init has not changed anything, or it was undone.")
 		return nil
 	}
+	if err := s.checkMesh(); err != nil {
+		return err
+	}
 	var ids []string
 	if len(s.clients) < len(clientIDs()) {
 		for _, c := range s.clients {
@@ -30,7 +34,11 @@ func (s *setup) undo(ctx context.Context) (err error) {
 	if err := s.confirm(ctx, s.flags.yes, fmt.Sprintf("Restore %d change(s) of clients' files?", len(s.state.Files))); err != nil {
 		return errors.New("nothing was changed")
 	}
-	done, err := s.state.UndoFiles(ctx, s.secrets, ids)
+	key, err := s.oldKey(ctx)
+	if err != nil {
+		return err
+	}
+	done, err := s.state.UndoFiles(ctx, key, ids)
 	failed := s.printUndone(done)
 	if err != nil {
 		return err
@@ -44,6 +52,21 @@ func (s *setup) undo(ctx context.Context) (err error) {
 		return errSilent
 	}
 	return nil
+}
+
+// oldKey returns the key that encrypts the old entries. It is nil if init was stopped before it changed a file.
+func (s *setup) oldKey(ctx context.Context) (key []byte, err error) {
+	if s.secrets, err = secretstore.OpenKind(s.paths.Data, s.state.Store); err != nil {
+		return nil, err
+	}
+	key, err = s.secrets.ExistingKey(ctx, sealKey)
+	if errors.Is(err, secretstore.ErrNoKey) && len(s.state.Files) == 0 {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the key of the old entries: %w", err)
+	}
+	return key, nil
 }
 
 // printUndone prints what happened to each file, and reports whether something stayed.
@@ -90,6 +113,9 @@ func (s *setup) removeMesh(ctx context.Context) error {
 		return err
 	}
 	if err := s.state.RemoveSecrets(ctx, s.secrets.Delete); err != nil {
+		return err
+	}
+	if err := s.secrets.DeleteKey(ctx, sealKey); err != nil {
 		return err
 	}
 	changed, err := s.state.RemoveCreated()

@@ -170,9 +170,20 @@ func (t *tool) checkFlags(c *cobra.Command, _ []string) error {
 	return nil
 }
 
-// load reads the configuration. --data takes precedence over the data directory in the file.
+// load reads the configuration for a request to a running mesh. A free port in the configuration is replaced by the
+// port of the mesh that runs.
 func (t *tool) load() (*config.File, error) {
-	f, err := config.Load(t.config, app.Env)
+	f, err := t.loadFile()
+	if err != nil {
+		return nil, err
+	}
+	return f, findAddresses(f)
+}
+
+// loadFile reads the configuration: the one that is named, or otherwise the one of the person's own mesh if it exists.
+// --data takes precedence over the data directory in the file.
+func (t *tool) loadFile() (*config.File, error) {
+	f, err := config.Load(cmp.Or(t.config, t.personalConfig()), app.Env)
 	if err != nil {
 		return nil, err
 	}

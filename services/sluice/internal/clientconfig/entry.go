@@ -182,7 +182,7 @@ func (r *reader) read() {
 // isSluice reports whether a command is this program, with the path of any system.
 func isSluice(command string) bool {
 	base := path.Base(strings.ReplaceAll(command, `\`, "/"))
-	return base == "sluice" || strings.EqualFold(base, "sluice.exe")
+	return strings.HasPrefix(strings.ToLower(base), "sluice") // also sluice.exe, and sluice-linux-amd64
 }
 
 // readCommand reads the command and its arguments. Zed also had the form {path, args, env} of a command.

@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/atomicfile"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
 // settle is the time after which a changed file is read again, because clients rewrite their files.
@@ -60,14 +61,15 @@ func (p *Plan) Changes(to Rewrite) []Change {
 	return out
 }
 
-// Write changes a client's file, after it has recorded the change in the state. If another program has changed the file
+// Write changes a client's file, after it has recorded the change in the state. It encrypts the old entries with key,
+// because they may contain secrets. If another program has changed the file
 // meanwhile, the error is [atomicfile.ErrChanged].
-func (c Change) Write(ctx context.Context, s *State, sealer Sealer) error {
+func (c Change) Write(ctx context.Context, s *State, key []byte) error {
 	manifest, err := c.change.Manifest()
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.File.Path, err)
 	}
-	if manifest.Old, err = sealer.Seal(ctx, manifest.Old); err != nil {
+	if manifest.Old, err = secretstore.Seal(key, manifest.Old, c.File.Path); err != nil {
 		return fmt.Errorf("%s: encrypt the old entries: %w", c.File.Path, err)
 	}
 	change := FileChange{Client: c.File.Client.ID, Path: c.File.Path, Within: c.File.Project, Entries: c.Entries, Manifest: manifest}

@@ -143,6 +143,19 @@ func IsSecret(p clientconfig.Pair, header bool) bool {
 	}
 }
 
+// SecretArgument returns the part of an entry's command that looks like a credential, or "".
+func SecretArgument(e clientconfig.Entry) string {
+	words := append([]string{e.Command}, e.Args...)
+	at := secretWord(words)
+	if at == 0 {
+		return ""
+	}
+	if _, value, ok := strings.Cut(words[at], "="); ok {
+		return value
+	}
+	return words[at]
+}
+
 // secretWord returns the index of the first word of a command that looks like a credential, or 0 if there is none.
 func secretWord(words []string) int {
 	flag := ""

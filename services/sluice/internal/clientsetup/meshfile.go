@@ -96,22 +96,18 @@ func (m MeshFile) tokens(content []byte) []configedit.Edit {
 		}
 	}
 	var out []configedit.Edit
-	add := func(name, path, role, agent string) {
+	add := func(name, path string, rest ...configedit.Field) {
 		if has[name] {
 			return
 		}
-		token := configedit.Object{
-			{Name: "name", Value: name}, {Name: "token", Value: "${file:" + path + "}"}, {Name: "tenant", Value: "default"},
-			{Name: "subject", Value: m.User}, {Name: "role", Value: role},
-		}
-		if agent != "" {
-			token = append(token, configedit.Field{Name: "owner", Value: m.User}, configedit.Field{Name: "agent", Value: agent})
-		}
-		out = append(out, configedit.Edit{Path: []string{"auth", "tokens", name}, Value: token})
+		token := configedit.Object{{Name: "name", Value: name}, {Name: "token", Value: "${file:" + path + "}"}, {Name: "tenant", Value: "default"}}
+		out = append(out, configedit.Edit{Path: []string{"auth", "tokens", name}, Value: append(token, rest...)})
 	}
-	add("operator", m.Operator, "operator", "")
+	field := func(name, value string) configedit.Field { return configedit.Field{Name: name, Value: value} }
+	add("operator", m.Operator, field("subject", m.User), field("role", "operator"))
 	for _, client := range sortedKeys(m.Tokens) {
-		add(client, m.Tokens[client], "agent", client)
+		// The subject is not the person: a caller never approves its own calls, but the owner of an agent may.
+		add(client, m.Tokens[client], field("subject", client), field("owner", m.User), field("agent", client), field("role", "agent"))
 	}
 	return out
 }

@@ -2,7 +2,6 @@ package clientsetup
 
 import (
 	"cmp"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
@@ -33,6 +33,8 @@ type State struct {
 	Files []FileChange `json:"files,omitempty"`
 	// Created maps the paths of created files of the mesh to the SHA-256 digests of their content.
 	Created map[string]string `json:"created,omitempty"`
+	// Store is the kind of the store with the secrets and the key of the old entries.
+	Store secretstore.Kind `json:"store,omitempty"`
 	// Secrets are references to stored secrets.
 	Secrets []string `json:"secrets,omitempty"`
 
@@ -49,12 +51,6 @@ type FileChange struct {
 	Entries []string `json:"entries"`
 	// Manifest describes the change. Its Old is sealed.
 	Manifest *configedit.Manifest `json:"manifest"`
-}
-
-// A Sealer encrypts what the state stores of clients' files, because it may contain secrets.
-type Sealer interface {
-	Seal(ctx context.Context, plain []byte) ([]byte, error)
-	Unseal(ctx context.Context, sealed []byte) ([]byte, error)
 }
 
 // LoadState reads the state in a data directory. If there is none, the state is empty.

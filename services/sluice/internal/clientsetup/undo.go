@@ -9,6 +9,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
 // An Undone describes what Undo did with a client's file.
@@ -25,16 +27,17 @@ type Undone struct {
 // failed reports whether the change must stay recorded.
 func (u Undone) failed() bool { return u.Err != nil || len(u.Kept) > 0 }
 
-// UndoFiles takes back the changes of clients' files, the last one first. An entry that somebody has changed since
+// UndoFiles takes back the changes of clients' files, the last one first. key is the key
+// that [Change.Write] used. An entry that somebody has changed since
 // stays, and so does its record. If clients is not empty, only the files of these clients are restored.
-func (s *State) UndoFiles(ctx context.Context, sealer Sealer, clients []string) ([]Undone, error) {
+func (s *State) UndoFiles(ctx context.Context, key []byte, clients []string) ([]Undone, error) {
 	var out []Undone
 	for i := len(s.Files) - 1; i >= 0; i-- {
 		change := s.Files[i]
 		if len(clients) > 0 && !slices.Contains(clients, change.Client) {
 			continue
 		}
-		done := s.undoFile(ctx, sealer, change)
+		done := s.undoFile(ctx, key, change)
 		out = append(out, done)
 		if done.failed() {
 			continue
@@ -47,7 +50,7 @@ func (s *State) UndoFiles(ctx context.Context, sealer Sealer, clients []string) 
 	return out, nil
 }
 
-func (s *State) undoFile(ctx context.Context, sealer Sealer, change FileChange) Undone {
+func (s *State) undoFile(ctx context.Context, key []byte, change FileChange) Undone {
 	done := Undone{Client: change.Client, Path: change.Path}
 	now, err := readFile(change.Path)
 	switch {
@@ -61,7 +64,7 @@ func (s *State) undoFile(ctx context.Context, sealer Sealer, change FileChange) 
 		return done
 	}
 	manifest := *change.Manifest
-	if manifest.Old, err = sealer.Unseal(ctx, manifest.Old); err != nil {
+	if manifest.Old, err = secretstore.OpenSealed(key, manifest.Old, change.Path); err != nil {
 		done.Err = fmt.Errorf("decrypt the old entries: %w", err)
 		return done
 	}
