@@ -88,9 +88,13 @@ The command exits with 1 if it finds a problem. It exits with 0 if it finds only
 
 // checkAll performs all checks. It continues after a problem.
 func (t *tool) checkAll(ctx context.Context, f *config.File) []checkResult {
+	onDemand, runs := t.checkOnDemand(f)
+	if !runs {
+		return append(append(t.checkConfig(f, toolListsOf(ctx, f)), checkCertificates(f, time.Now())...), onDemand...)
+	}
 	h := t.queryRoles(ctx, f)
 	out := append(t.checkConfig(f, t.toolListsOf(ctx, f, h)), checkCertificates(f, time.Now())...)
-	out = append(append(out, t.checkStops(h.stops)...), t.checkMesh(h)...)
+	out = append(append(append(out, t.checkStops(h.stops)...), t.checkMesh(h)...), onDemand...)
 	out = append(out, checkObserved(f, h.observedParts)...)
 	out = append(out, t.checkTokens(h.ending, time.Now())...)
 	if h.gatewayErr == nil {

@@ -42,6 +42,11 @@ func (s *setup) stopMesh(ctx context.Context) error {
 	if err != nil || !found || !mesh.OnDemand {
 		return err
 	}
+	return endMesh(ctx, s.paths.Data, mesh)
+}
+
+// endMesh ends a mesh and waits until it is no longer found.
+func endMesh(ctx context.Context, data string, mesh running.Mesh) error {
 	process, err := os.FindProcess(mesh.PID)
 	if err == nil {
 		if runtime.GOOS == "windows" { // which has no signal that ends a process without a console
@@ -55,5 +60,5 @@ func (s *setup) stopMesh(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, meshEndTimeout)
 	defer cancel()
-	return running.WaitEnded(ctx, s.paths.Data)
+	return running.WaitEnded(ctx, data)
 }

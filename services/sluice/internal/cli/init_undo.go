@@ -125,6 +125,9 @@ func (s *setup) removeMesh(ctx context.Context) error {
 	for _, path := range changed {
 		s.printf("%s stays, because it was changed since init wrote it.", s.shownPath(path))
 	}
+	if err := s.nameService(); err != nil {
+		return err
+	}
 	tokens := filepath.Join(s.paths.Data, "tokens")
 	if err := os.RemoveAll(tokens); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the tokens: %w", err)

@@ -159,7 +159,7 @@ func (t *tool) runUp(ctx context.Context, f *config.File, local *localFile, foun
 			}
 			return err
 		}
-		announced, err := running.Announce(ctx, f.Path(f.Data), running.Mesh{MCP: f.Listen, GRPC: f.GRPC, PID: os.Getpid(), OnDemand: idle.onDemand, Version: app.Version()})
+		announced, err := running.Announce(ctx, f.Path(f.Data), idle.announced(f))
 		if err != nil {
 			return err
 		}

@@ -28,6 +28,10 @@ type Mesh struct {
 	// OnDemand is true if the mesh was started by a client, and ends when it is idle.
 	OnDemand bool   `json:"on_demand"`
 	Version  string `json:"version"`
+	// Started is the time at which it was ready.
+	Started time.Time `json:"started"`
+	// Idle is the time without clients after which a mesh on demand ends, such as 30m0s.
+	Idle string `json:"idle,omitzero"`
 }
 
 const (
