@@ -262,17 +262,22 @@ func checkSandboxes(servers []*gatewayv1.ServerStatus) (out []checkResult) {
 	return out
 }
 
-// agentSecret returns the agent's token from SLUICE_AGENT_TOKEN or from the data directory. It returns "" if there is
-// no token.
+// agentSecret returns the agent's token from SLUICE_AGENT_TOKEN or from the data directory. A person's own mesh has a
+// token for each client, of which agentSecret returns the first. It returns "" if there is no token.
 func agentSecret(f *config.File) string {
 	if text, ok := app.Env(agentTokenEnv); ok {
 		return strings.TrimSpace(text)
 	}
-	raw, err := os.ReadFile(tokenFile(f, agentToken))
-	if err != nil {
-		return ""
+	paths := []string{tokenFile(f, agentToken)}
+	if clients, err := filepath.Glob(filepath.Join(filepath.Dir(tokenFile(f, agentToken)), "agents", "*")); err == nil {
+		paths = append(paths, clients...)
 	}
-	return strings.TrimSpace(string(raw))
+	for _, path := range paths {
+		if raw, err := os.ReadFile(path); err == nil {
+			return strings.TrimSpace(string(raw))
+		}
+	}
+	return ""
 }
 
 // checkServer checks one server. secret is the agent's token. If secret is not empty, checkServer also checks the list

@@ -15,6 +15,7 @@ import (
 	"github.com/gofrs/flock"
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/running"
@@ -48,7 +49,7 @@ func (t *tool) serviceRemove() *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove",
 		Short: "End the service, and remove what install has written",
-		Long: `End the service and remove what install has written. A definition that somebody else has
+		Long: `End the service and remove what install has written. A definition that another program or a person has
 written or changed stays. A client then starts the mesh when it needs it.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error { return t.removeService(c.Context()) },
@@ -93,7 +94,8 @@ func newUserService(own *ownMesh) (*userservice.Service, error) {
 	}
 	return &userservice.Service{
 		OS: runtime.GOOS, Program: own.program, Config: own.config, Data: own.data,
-		Home: home, User: who.Username, UID: strconv.Itoa(os.Getuid()), Getenv: os.Getenv, Run: userservice.Run,
+		Home: home, User: who.Username, UID: strconv.Itoa(os.Getuid()), Run: userservice.Run,
+		Getenv: func(name string) string { value, _ := app.Env(name); return value },
 	}, nil
 }
 
@@ -274,7 +276,7 @@ func (t *tool) serviceNote(st userservice.Status) string {
 	case st.State == userservice.Outdated:
 		return "its definition differs from what " + t.command("service install") + " would write in this terminal"
 	case st.State == userservice.Foreign:
-		return "somebody else has written or changed its definition"
+		return "another program or a person has written or changed its definition"
 	default:
 		return ""
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// ErrForeign means that somebody else has written or changed the definition of the service.
+// ErrForeign means that another program or a person has written or changed the definition of the service.
 var ErrForeign = errors.New("was not written by this command, or was changed since")
 
 // ErrNoManager means that this session has no manager of services.
@@ -50,13 +50,13 @@ const (
 	Current
 	// Outdated means that Install has written the definition with other values, such as another PATH.
 	Outdated
-	// Foreign means that somebody else has written or changed the definition.
+	// Foreign means that another program or a person has written or changed the definition.
 	Foreign
 )
 
 // Run runs a program of the system. Its error contains what the program printed.
 func Run(ctx context.Context, name string, args ...string) (string, error) {
-	raw, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
+	raw, err := exec.CommandContext(ctx, name, args...).CombinedOutput() //nolint:gosec // the callers name a program of the system
 	out := strings.TrimSpace(string(raw))
 	if err != nil {
 		return out, fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, out)
@@ -194,7 +194,7 @@ func (s *Service) Install(ctx context.Context) error {
 
 // write creates the directory of the definition like other programs do, and writes the definition.
 func (s *Service) write(path string, raw []byte) error {
-	err := os.MkdirAll(filepath.Dir(path), 0o755) //nolint:gosec // a directory that other programs share
+	err := os.MkdirAll(filepath.Dir(path), 0o755)
 	if err == nil {
 		err = pki.WriteFile(path, raw, 0o600)
 	}
@@ -204,7 +204,7 @@ func (s *Service) write(path string, raw []byte) error {
 	return nil
 }
 
-// Remove ends the service and removes the definition, if Install has written it. removed is false if there was none.
+// Remove ends the service and removes the definition, if Install has written it. removed is false if there was no definition.
 func (s *Service) Remove(ctx context.Context) (removed bool, err error) {
 	m, err := s.manager()
 	if err != nil {
@@ -244,7 +244,7 @@ type Status struct {
 func (s *Service) Status(ctx context.Context) (Status, error) {
 	m, err := s.manager()
 	if err != nil {
-		return Status{Manager: err}, nil
+		return Status{Manager: err}, nil //nolint:nilerr // the status contains the error
 	}
 	out := Status{Log: m.logCommand()}
 	if out.State, err = s.State(); err != nil {
@@ -258,7 +258,7 @@ func (s *Service) Status(ctx context.Context) (Status, error) {
 
 const markText = "written by `sluice service install`; sha256 of the lines above: "
 
-// mark returns the last line of a definition. With its digest, a definition that somebody has changed is detected.
+// mark returns the last line of a definition. With its digest, a definition that was changed is detected.
 func (s *Service) mark(body string) string {
 	sum := sha256.Sum256([]byte(body))
 	if s.OS == "linux" {
@@ -267,7 +267,7 @@ func (s *Service) mark(body string) string {
 	return "<!-- " + markText + hex.EncodeToString(sum[:]) + " -->\n"
 }
 
-// isOurs reports whether Install has written a definition, and nobody has changed it since.
+// isOurs reports whether Install has written a definition, and it was not changed since.
 func (s *Service) isOurs(text string) bool {
 	last := strings.LastIndexByte(strings.TrimSuffix(text, "\n"), '\n') + 1
 	return last > 0 && text[last:] == s.mark(text[:last])
