@@ -49,8 +49,8 @@ func (t *tool) serviceRemove() *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove",
 		Short: "End the service, and remove what install has written",
-		Long: `End the service and remove what install has written. A definition that another program or a person has
-written or changed stays. A client then starts the mesh when it needs it.`,
+		Long: `End the service and remove what install has written. A definition that another program
+or a person has written or changed stays. A client then starts the mesh when it needs it.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error { return t.removeService(c.Context()) },
 	}
