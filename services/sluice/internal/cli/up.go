@@ -147,8 +147,8 @@ func (t *tool) runUp(ctx context.Context, f *config.File, local *localFile, foun
 	}
 	defer func() { err = errors.Join(err, mesh.Close()) }()
 	f.Listen, f.GRPC = mesh.MCP().String(), mesh.GRPC().String()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, endWhenIdle := context.WithCancel(ctx)
+	defer endWhenIdle()
 	group.Go(func() error { return mesh.Run(ctx) })
 	group.Go(func() error {
 		ready, cancel := context.WithTimeout(ctx, startTimeout)
@@ -165,7 +165,7 @@ func (t *tool) runUp(ctx context.Context, f *config.File, local *localFile, foun
 		}
 		group.Go(func() error {
 			if idle.onDemand && waitIdle(ctx, mesh, connections, idle.after, log) {
-				cancel()
+				endWhenIdle()
 			}
 			<-ctx.Done()
 			return announced.Close()
