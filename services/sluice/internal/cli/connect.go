@@ -86,6 +86,9 @@ func (t *tool) dial(f *config.File, role authv1.Role) (*grpc.ClientConn, error) 
 	if t.addr != "" {
 		target, from = t.addr, t.addrFrom
 	}
+	if isFreePort(target) {
+		return nil, t.errNotRunning()
+	}
 	t.lastRequest = requestTarget{address: target, addressFrom: from, tokenFrom: tokenSource(f, operatorToken)}
 	cfg, err := clientTLS(f, server)
 	if err != nil {
