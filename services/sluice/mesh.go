@@ -107,7 +107,7 @@ func (m *Mesh) build(ctx context.Context, opts Options) (err error) {
 	if m.grpc, err = new(net.ListenConfig).Listen(ctx, "tcp", opts.File.GRPC); err != nil {
 		return fmt.Errorf("listen for gRPC (set another address with the key `grpc` or with --grpc): %w", err)
 	}
-	m.grpc = opts.Connections.count(m.grpc)
+	m.grpc = opts.Connections.Count(m.grpc)
 	return nil
 }
 
@@ -141,7 +141,7 @@ func (m *Mesh) addRoles(ctx context.Context, opts Options) error {
 			Process: app.Process{
 				File: opts.File, Env: opts.Env, Reload: opts.Reload, Log: m.log.With("role", authn.RoleName(role)), Telemetry: m.tel, Version: opts.Version,
 			},
-			Tokens: m.tokens, Conn: m.conns(role), Signer: signer, Verifier: verifier, Embedded: opts.Embedded, Launcher: opts.Launcher, Wrap: opts.Connections.count,
+			Tokens: m.tokens, Conn: m.conns(role), Signer: signer, Verifier: verifier, Embedded: opts.Embedded, Launcher: opts.Launcher, Wrap: opts.Connections.Count,
 		})
 		if err != nil {
 			return err

@@ -124,7 +124,7 @@ func (s *setup) printChanges(files []meshFile) {
 	}
 	s.printf("Calls that need approval ask you, the owner of the agents: nobody else sees them first.")
 	if s.flags.observe {
-		s.printf("Until %s the mesh refuses nothing. `%s report` then shows what the policies would have refused, asked and limited.", s.meshConfig().Until.Format("2006-01-02 15:04 MST"), s.self)
+		s.printf("Until %s the mesh refuses nothing of these servers. `%s report` then shows what the policies would have refused, asked and limited.", s.meshConfig().Until.Format("2006-01-02 15:04 MST"), s.self)
 	}
 	if s.mustClose() {
 		s.printf("Close Claude Code and Claude Desktop now: they rewrite their files, and could undo the change.")
