@@ -225,8 +225,8 @@ func (m *Mesh) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Busy describes work for which the process must stay, such as approvals that wait for a person. It returns "" if there
-// is none.
+// Busy describes work for which the process must stay, such as approvals that wait for a person. It returns an empty
+// string if there is no such work.
 func (m *Mesh) Busy(ctx context.Context) (string, error) {
 	for _, svc := range m.services {
 		if busier, ok := svc.(app.Busier); ok {

@@ -121,7 +121,7 @@ func (h *home) check(code int, args []string, fragments ...string) string {
 // connect starts an entry as its client would.
 func (h *home) connect(command string, args ...string) *mcp.ClientSession {
 	h.t.Helper()
-	cmd := exec.Command(command, args...) //nolint:noctx // the session ends it
+	cmd := exec.Command(command, args...)
 	cmd.Dir, cmd.Env = h.dir, h.env
 	client := mcp.NewClient(&mcp.Implementation{Name: "client", Version: "1"}, nil)
 	session, err := client.Connect(h.t.Context(), &mcp.CommandTransport{Command: cmd, TerminateDuration: 5 * time.Second}, nil)

@@ -122,7 +122,7 @@ func (s *setup) printChanges(files []meshFile) {
 	} else if n > 0 {
 		s.printf("%d secret(s) move to files that only you can read (%s), because no keychain was found.", n, s.shownPath(filepath.Join(s.paths.Data, "secrets")))
 	}
-	s.printf("Calls that need approval ask you, the owner of the agents: nobody else sees them first.")
+	s.printf("Calls that need approval wait for you. You own these agents, so you approve their calls yourself, and no second person has to agree.")
 	if s.flags.observe {
 		s.printf("Until %s the mesh refuses nothing of these servers. `%s report` then shows what the policies would have refused, asked and limited.", s.meshConfig().Until.Format("2006-01-02 15:04 MST"), s.self)
 	}

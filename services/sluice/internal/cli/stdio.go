@@ -184,9 +184,10 @@ func (t *tool) clientRelay(server, as string) (cfg relay.Config, err error) {
 		cfg.Token, err = t.clientToken(own, as)
 	}
 	if err != nil {
-		fmt.Fprintf(t.errOut, "sluice: %v\n", err)
+		reason := err // the return statement sets err
+		fmt.Fprintf(t.errOut, "sluice: %v\n", reason)
 		cfg.Token = "none"
-		cfg.Endpoint = func(context.Context, bool) (string, error) { return "", err }
+		cfg.Endpoint = func(context.Context, bool) (string, error) { return "", reason }
 		return cfg, nil
 	}
 	cfg.Endpoint = func(ctx context.Context, start bool) (string, error) {

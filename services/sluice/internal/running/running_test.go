@@ -49,7 +49,7 @@ func TestFind_IgnoresAddressesWithoutLock(t *testing.T) {
 	}
 }
 
-// While a mesh announces itself, nobody reads the addresses of a mesh that was killed.
+// While a mesh announces itself, Find does not return the addresses of a mesh that was killed.
 func TestAnnounce_RemovesOldAddressesBeforeItLocks(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
