@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -63,7 +64,8 @@ func TestInit_WrapsServersAndUndoRestoresTheBytes(t *testing.T) {
 		"broken: stays as it is, because it does not work without the mesh either",
 		"my-notes: the same 7 tool(s) behind the mesh", "2 ask you: delete_note, refund",
 		"1 secret(s) move to files that only you can read",
-		"Claude Code starts My Notes behind the mesh.", "Cursor starts notes behind the mesh.", "Claude Code starts local behind the mesh.")
+		"Claude Code starts My Notes behind the mesh.", "Cursor starts notes behind the mesh.", "Claude Code starts local behind the mesh.",
+		"An example of a refusal: Claude Code calls init_example of My Notes", "Denied by policy")
 	if strings.Contains(out, secret) || strings.Contains(out, "sk-123456") {
 		t.Errorf("the output contains a secret:\n%s", out)
 	}
@@ -84,7 +86,7 @@ func TestInit_WrapsServersAndUndoRestoresTheBytes(t *testing.T) {
 	}
 
 	h.check(2, []string{"init", "--check"}, "3 server(s) behind the mesh, 2 without it")
-	h.check(0, []string{"init", "--yes"}, "Nothing to do.")
+	h.check(0, []string{"init", "--yes"}, "Nothing to do")
 	if h.read(claudePath) != claude || h.read(cursorPath) != cursor || h.read(".config/sluice/sluice.yaml") != config {
 		t.Error("a second run changed something")
 	}
@@ -150,6 +152,36 @@ func TestInit_CallsRunAreRefusedAndWaitForTheOwner(t *testing.T) {
 		t.Errorf("the approved refund returns %s", got.text)
 	}
 	h.check(0, []string{"decisions", "tail"}, "cursor")
+}
+
+func TestCallAs_StartsTheMeshAsAClient(t *testing.T) {
+	t.Parallel()
+	h := newClients(t)
+	h.check(0, []string{"init", "--yes", "cursor"})
+	m, _ := h.mesh()
+	h.end(m, syscall.SIGTERM)
+	h.check(0, []string{"call", "notes", "list_notes", "--as", "cursor"}, "Welcome")
+	h.check(0, []string{"tools", "notes", "--as", "cursor"}, "list_notes")
+	h.check(0, []string{"decisions", "tail"}, "cursor")
+	h.check(1, []string{"call", "notes", "list_notes", "--as", "zed"}, "zed has no token for your mesh: run `sluice init zed`")
+	h.check(1, []string{"call", "notes", "list_notes"}, "--as")
+}
+
+// A program that reads files of its person to log in gets these files, and no others.
+func TestInit_AServerReadsTheFilesWithWhichItLogsIn(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.write(".kube/config", "a cluster")
+	h.write(".local/bin/kubectl-mcp", "#!/bin/sh\ntest -f $HOME/.kube/config && exec '"+h.program+"' demo-server --stdio\n")
+	if err := os.Chmod(filepath.Join(h.dir, ".local/bin/kubectl-mcp"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	h.write(cursorPath, `{"mcpServers": {"kubernetes": {"command": "`+filepath.Join(h.dir, ".local/bin/kubectl-mcp")+`"}}}`)
+	h.check(0, []string{"init", "--yes"}, "kubernetes has a private HOME, and can read these entries of yours there", ".kube")
+	if config := h.read(".config/sluice/sluice.yaml"); !strings.Contains(config, ".kube") {
+		t.Errorf("the mesh has this configuration:\n%s", config)
+	}
+	h.check(0, []string{"call", "kubernetes", "list_notes", "--as", "cursor"}, "Welcome")
 }
 
 func TestInit_UndoKeepsWhatSomebodyChanged(t *testing.T) {

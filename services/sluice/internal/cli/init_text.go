@@ -75,9 +75,9 @@ func leftText(l clientsetup.Left) string {
 	return fmt.Sprintf("%s: stays as it is, because it %s", l.Entry.Name, l.Reason)
 }
 
-// printLeft prints the entries that stay as they are.
-func (s *setup) printLeft() {
-	for _, l := range s.plan.Left {
+// printLeft prints entries that stay as they are.
+func (s *setup) printLeft(left []clientsetup.Left) {
+	for _, l := range left {
 		s.printf("%s: %s", s.plan.Files[l.File].File.Client.Name, leftText(l))
 	}
 }
@@ -121,6 +121,11 @@ func (s *setup) printChanges(files []meshFile) {
 		s.printf("%d secret(s) move to the keychain of your system. A program that runs as you can still read them.", n)
 	} else if n > 0 {
 		s.printf("%d secret(s) move to files that only you can read (%s), because no keychain was found.", n, s.shownPath(filepath.Join(s.paths.Data, "secrets")))
+	}
+	for _, server := range s.plan.New() {
+		if len(server.HomeEntries) > 0 {
+			s.printf("%s has a private HOME, and can read these entries of yours there, because programs like it log in with them: %s", server.Name, strings.Join(server.HomeEntries, ", "))
+		}
 	}
 	s.printf("Calls that need approval wait for you. You own these agents, so you approve their calls yourself, and no second person has to agree.")
 	if s.flags.observe {

@@ -188,7 +188,7 @@ func (t *tool) clientRelay(server, as string) (cfg relay.Config, err error) {
 		fmt.Fprintf(t.errOut, "sluice: %v\n", reason)
 		cfg.Token = "none"
 		cfg.Endpoint = func(context.Context, bool) (string, error) { return "", reason }
-		return cfg, nil
+		return cfg, nil //nolint:nilerr // the client gets the reason
 	}
 	cfg.Endpoint = func(ctx context.Context, start bool) (string, error) {
 		mesh, err := own.find(ctx, start)

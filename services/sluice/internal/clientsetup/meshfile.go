@@ -138,6 +138,9 @@ func (m MeshFile) server(s Server) configedit.Object {
 	if env := values(s.Env); env != nil {
 		out = append(out, configedit.Field{Name: "env", Value: env})
 	}
+	if len(s.HomeEntries) > 0 {
+		out = append(out, configedit.Field{Name: "sandbox", Value: configedit.Object{{Name: "home", Value: s.HomeEntries}}})
+	}
 	return append(configedit.Object{{Name: "stdio", Value: out}}, observed...)
 }
 

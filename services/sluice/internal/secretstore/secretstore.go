@@ -134,7 +134,9 @@ func (s *Store) Reference(server, name, value string) string {
 	return "${file:" + filepath.Join(s.data, folder, server, name) + "}"
 }
 
-func (s *Store) fitsKeychain(value string) bool { return s.kind == Keychain && len(value) <= keychain.MaxBytes }
+func (s *Store) fitsKeychain(value string) bool {
+	return s.kind == Keychain && len(value) <= keychain.MaxBytes
+}
 
 // Delete deletes the secret of a reference that [Store.Put] has returned, of a store of any kind with the same data
 // directory. It succeeds if the secret does not exist. It refuses all other references.
