@@ -99,6 +99,11 @@ func TestApprovalsCLI_WatchShowsChangesAcrossARestart(t *testing.T) {
 	send := f.ListApprovals(t)[0].ID
 
 	all, mine := startWatch(t, f, anaToken), startWatch(t, f, anaToken, "--for-me")
+	told := startExecWatch(t, f)
+	told.expectRuns(t, map[string][]string{
+		pay:  {`"state":"pending"`, `"tool":"pay"`, `"pending":1`},
+		send: {`"subject":"agent"`, `"server":"raw"`, `"category":"`, `"risk":"`, `"decideBefore":"`, `"pending":2`},
+	})
 	for _, w := range []*watcher{all, mine} {
 		w.expectRow(t, "ASKED", "STATE", "WHO", "WHAT", "MISSING", "UNTIL", "NOTE", "ID")
 	}
@@ -123,7 +128,11 @@ func TestApprovalsCLI_WatchShowsChangesAcrossARestart(t *testing.T) {
 		w.expectStderr(t, "sluice: the mesh does not answer; trying again until it does")
 		w.expectStderr(t, "sluice: the mesh answers again")
 	}
+	told.expectStderr(t, "sluice: the mesh does not answer; trying again until it does")
+	told.expectStderr(t, "sluice: the mesh answers again")
 	f.Connect(t).Call("sync", `{}`)
+	told.expectRuns(t, map[string][]string{f.AwaitOnePending(t): {`"tool":"sync"`, `"pending":1`}}) // and not again for pay, which is approved
+	told.stop(t)
 	for _, w := range []*watcher{all, mine} {
 		w.expectRow(t, "pending", "raw sync")
 		w.interruptAndCheckEnd(t)
