@@ -26,6 +26,10 @@ func (t *tool) announceApprovals(ctx context.Context, f *config.File, lookup add
 	if !bell && !desktop {
 		return
 	}
+	lookup.mcp = f.Listen // not used by the commands in notices
+	if isFreePort(lookup.grpc) {
+		lookup.grpc = f.GRPC // commands find the address of the mesh that runs
+	}
 	var screen notices.Desktop
 	level := slog.LevelDebug // the desktop is optional unless the user has configured it
 	if f.Approvals.Notify.Desktop != nil {
