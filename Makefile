@@ -46,12 +46,12 @@ build: guests ## Build every program into bin/
 check: generated breaking lint test ## Run everything that CI runs, in the same order
 
 # Programs that some tests start. Tests whose program is missing are skipped, and `make test` says so first.
-PROGRAMS_OF_TESTS := chromium nginx haproxy python3 initdb dbus-daemon gnome-keyring-daemon
+PROGRAMS_OF_TESTS := chromium nginx haproxy python3 initdb dbus-daemon gnome-keyring-daemon curl
 MISSING = $(foreach p,$(PROGRAMS_OF_TESTS),$(if $(shell PATH="$$PATH:$${PG_BIN:-}:$$(echo /usr/lib/postgresql/*/bin | tr ' ' :)"; command -v $(p)),,$(p)))
 
 .PHONY: missing
 missing:
-	@$(if $(strip $(MISSING)),echo "skipped: tests that start $(strip $(MISSING)) (Debian: apt-get install chromium nginx-light haproxy python3 postgresql dbus-daemon gnome-keyring)",true)
+	@$(if $(strip $(MISSING)),echo "skipped: tests that start $(strip $(MISSING)) (Debian: apt-get install chromium nginx-light haproxy python3 postgresql dbus-daemon gnome-keyring curl)",true)
 
 STRESS ?= 0
 

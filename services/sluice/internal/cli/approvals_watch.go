@@ -73,6 +73,8 @@ type watch struct {
 	headed bool
 }
 
+const reconnectPause = time.Second
+
 // connect connects to the mesh, whose address may have changed since the last connection.
 func (w *watch) connect() error {
 	f, err := w.load()
@@ -96,7 +98,6 @@ func (w *watch) close() {
 
 // run prints changes until ctx ends. If the connection fails, run connects again.
 func (w *watch) run(ctx context.Context) error {
-	const pause = time.Second
 	for {
 		client := approvalv1.NewApprovalServiceClient(w.conn)
 		stream, err := client.WatchApprovals(ctx, &approvalv1.WatchApprovalsRequest{Filter: w.filter, Cursor: w.cursor})
@@ -113,13 +114,24 @@ func (w *watch) run(ctx context.Context) error {
 			fmt.Fprintln(w.errOut, "sluice: the mesh does not answer; trying again until it does")
 			w.away = true
 		}
+		if !w.reconnect(ctx) {
+			return nil
+		}
+	}
+}
+
+// reconnect waits, and connects again. If ctx ends first, it returns false. The old connection is not used again: another
+// program may have got the port of a mesh that has ended, and must not get the token.
+func (w *watch) reconnect(ctx context.Context) bool {
+	for {
 		select {
 		case <-ctx.Done():
-			return nil
-		case <-time.After(pause):
+			return false
+		case <-time.After(reconnectPause):
 		}
-		_ = w.connect()              // if it fails, the next attempt uses the old connection
-		w.conn.ResetConnectBackoff() // otherwise gRPC would wait longer after each failure
+		if w.connect() == nil {
+			return true
+		}
 	}
 }
 
