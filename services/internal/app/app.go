@@ -11,16 +11,12 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
-
-// version is set by the linker for releases: -X …/app.version=v1.2.3.
-var version string //nolint:gochecknoglobals // the linker can set only package variables
 
 // Process contains the values that a role's program passes to the constructor of its service: configuration, log and
 // telemetry.
@@ -37,27 +33,6 @@ type Process struct {
 	Telemetry *telemetry.Telemetry
 	// Version is the version of this build.
 	Version string
-}
-
-// Version returns the version that the linker set. If the linker did not set it, Version returns `devel-` and the first
-// 12 digits of the VCS revision. If there is no VCS revision, it returns the module version.
-func Version() string {
-	if version != "" {
-		return version
-	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
-			return "devel-" + s.Value[:12]
-		}
-	}
-	if v := info.Main.Version; v != "" && v != "(devel)" {
-		return v
-	}
-	return "devel"
 }
 
 // Env looks up an environment variable of this process.
