@@ -1,0 +1,198 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v4"
+)
+
+func TestPlatforms_AreWhatGoreleaserBuilds(t *testing.T) {
+	t.Parallel()
+	raw, err := os.ReadFile("../../.goreleaser.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config struct {
+		Builds []struct{ Goos, Goarch []string }
+	}
+	if err := yaml.Unmarshal(raw, &config); err != nil || len(config.Builds) != 1 {
+		t.Fatalf("%d builds, %v", len(config.Builds), err)
+	}
+	var want, got []string
+	for _, goos := range config.Builds[0].Goos {
+		for _, goarch := range config.Builds[0].Goarch {
+			want = append(want, goos+"/"+goarch)
+		}
+	}
+	for _, p := range platforms {
+		got = append(got, p.goos+"/"+p.goarch)
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("platforms (-goreleaser +npm):\n%s", diff)
+	}
+}
+
+// The test gives writePackages the files that goreleaser writes, with short contents. The test expects one npm package
+// for each platform, and that checksums, provenance, formula and Dockerfile name the files.
+func TestWritePackages_DescribesEveryFile(t *testing.T) {
+	t.Parallel()
+	dist := filepath.Join(t.TempDir(), "dist")
+	artifacts := []artifact{}
+	add := func(kind, goos, goarch, name string) {
+		path := filepath.Join(dist, kind, goos+goarch, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(kind+name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		relative := filepath.Join("dist", kind, goos+goarch, name)
+		artifacts = append(artifacts, artifact{Name: name, Path: relative, Goos: goos, Goarch: goarch, Type: kind})
+	}
+	for _, p := range platforms {
+		add("Binary", p.goos, p.goarch, "sluice")
+		add("Archive", p.goos, p.goarch, "sluice_1.2.3_"+p.goos+"_"+p.goarch+".tar.gz")
+	}
+	at := time.Unix(1e9, 0).UTC()
+	writeJSON(t, filepath.Join(dist, "artifacts.json"), artifacts)
+	writeJSON(t, filepath.Join(dist, "metadata.json"), build{Version: "1.2.3", Commit: "abc", Date: at})
+	if err := writePackages(dist); err != nil {
+		t.Fatal(err)
+	}
+	release := filepath.Join(dist, "release")
+	first := readFile(t, filepath.Join(release, "checksums.txt"))
+	if n := strings.Count(first, "\n"); n != 2*len(platforms)+3 { // the launcher, the formula and the Dockerfile
+		t.Errorf("checksums.txt has %d lines:\n%s", n, first)
+	}
+	for _, line := range strings.Split(strings.TrimSpace(first), "\n") {
+		sum, name, _ := strings.Cut(line, "  ")
+		if !strings.Contains(readFile(t, filepath.Join(release, "provenance.json")), `"sha256": "`+sum+`"`) {
+			t.Errorf("the provenance does not have the digest of %s", name)
+		}
+		if strings.Contains(name, "linux_amd64") && !strings.Contains(readFile(t, filepath.Join(release, "sluice.rb")), sum) {
+			t.Errorf("the formula does not have the digest of %s", name)
+		}
+	}
+	files := unpack(t, filepath.Join(release, "sluice-win32-x64-1.2.3.tgz"))
+	if got := slices.Sorted(maps.Keys(files)); !slices.Equal(got, []string{"package/bin/sluice.exe", "package/package.json"}) {
+		t.Errorf("the package for Windows contains %v", got)
+	}
+	if strings.Contains(files["package/package.json"], "scripts") {
+		t.Error("the package has scripts")
+	}
+	if err := writePackages(dist); err != nil {
+		t.Fatal(err)
+	}
+	if second := readFile(t, filepath.Join(release, "checksums.txt")); second != first {
+		t.Errorf("a second run wrote other files:\n%s", cmp.Diff(first, second))
+	}
+}
+
+// The test installs the launcher and the package of this platform with a shell script as the program. The test expects
+// that the launcher passes the arguments and the exit code, and that it names the missing package without the program.
+func TestLauncher_RunsTheProgramOfThisPlatform(t *testing.T) {
+	t.Parallel()
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("needs node")
+	}
+	out, err := exec.Command(node, "-p", "process.platform + '-' + process.arch").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, dir := npmName+"-"+strings.TrimSpace(string(out)), t.TempDir()
+	path := filepath.Join(dir, "launcher.js")
+	if err := os.WriteFile(path, launcher, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run := func() (string, int) {
+		out, err := exec.Command(node, path, "one", "two words").CombinedOutput()
+		if exit := new(exec.ExitError); errors.As(err, &exit) {
+			return string(out), exit.ExitCode()
+		}
+		return string(out), 0
+	}
+	if out, code := run(); code != 1 || !strings.Contains(out, "the npm package "+name+" is not installed") {
+		t.Errorf("without the program: %d, %s", code, out)
+	}
+	program := filepath.Join(dir, "node_modules", name, "bin", "sluice")
+	if err := os.MkdirAll(filepath.Dir(program), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	script := "#!/bin/sh\nprintf '%s,' \"$@\"\nexit 7\n"
+	if err := os.WriteFile(program, []byte(script), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	if out, code := run(); code != 7 || out != "one,two words," {
+		t.Errorf("with the program: %d, %q", code, out)
+	}
+}
+
+func TestGoMod_HasNoReplace(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"../go.mod", "../../gen/go.mod"} {
+		if strings.Contains(readFile(t, path), "replace") {
+			t.Errorf("%s replaces a module, so `go install` refuses it", path)
+		}
+	}
+}
+
+func writeJSON(t *testing.T, path string, v any) {
+	t.Helper()
+	raw, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+// unpack returns the files of an npm package.
+func unpack(t *testing.T, path string) map[string]string {
+	t.Helper()
+	unpacked, err := gzip.NewReader(bytes.NewReader([]byte(readFile(t, path))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := make(map[string]string)
+	for archive := tar.NewReader(unpacked); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[header.Name] = string(content)
+	}
+}
