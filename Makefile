@@ -8,6 +8,7 @@ MAKEFLAGS     += --warn-undefined-variables --no-builtin-rules
 BUF           := go run github.com/bufbuild/buf/cmd/buf@v1.69.0
 LINT          := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 PROGRAMS      := $(filter-out ./bench/%,$(patsubst services/%,./%,$(wildcard services/*/cmd/*)))
+GORELEASER    := go run github.com/goreleaser/goreleaser/v2@v2.16.0
 BENCHSTAT     := go run golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 PROTOVALIDATE := github.com/bufbuild/protovalidate@v1.2.2
 VALIDATE      := .cache/proto/buf/validate/validate.proto
@@ -196,3 +197,29 @@ $(VALIDATE): Makefile
 	@mkdir -p $(@D)
 	@dir=$$(go mod download -json $(PROTOVALIDATE) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p'); \
 		install -m 644 "$$dir/proto/protovalidate/buf/validate/validate.proto" $@
+
+# VERSION is the version of a release, such as 0.1.0. KEY is the file of an SSH key that signs it.
+VERSION ?=
+KEY     ?=
+
+.PHONY: version-given
+version-given:
+	@test -n "$(VERSION)" || { echo "VERSION is not set: run make $(MAKECMDGOALS) VERSION=0.1.0"; exit 1; }
+
+.PHONY: release
+release: version-given guests ## Build the files of a release into dist/release (VERSION=0.1.0 KEY=ssh-key); publishes nothing
+	GORELEASER_CURRENT_TAG=v$(VERSION) $(GORELEASER) release --snapshot --clean --skip=publish
+	cd services && go run ./release packages ../dist
+	$(if $(KEY),ssh-keygen -Y sign -f $(KEY) -n sluice-release dist/release/provenance.json,@echo "dist/release is not signed, because KEY is not set")
+
+.PHONY: test-release
+test-release: version-given ## Install dist/release in each way in an empty root directory, and make a call (needs root and Node)
+	rm -rf .cache/modules
+	cd services && go run ./release modules v$(VERSION) $$(release/commit.sh $(VERSION)) ../.cache/modules
+	services/e2e/release/try.sh dist/release .cache/modules $(VERSION)
+
+# `go mod tidy` does not use go.work, and the required version of gen may not be published yet.
+.PHONY: tidy
+tidy: ## Tidy services/go.mod
+	cd services && go mod edit -replace github.com/sluice-mesh/sluice/gen=../gen
+	cd services && trap 'go mod edit -dropreplace github.com/sluice-mesh/sluice/gen' EXIT; go mod tidy
