@@ -92,7 +92,13 @@ func writeDescriptions(to string, b build) error {
 			return err
 		}
 	}
-	if digests, err = digestsOf(to); err != nil {
+	return writeDigests(to, b)
+}
+
+// writeDigests writes the checksums of all files and the provenance.
+func writeDigests(to string, b build) error {
+	digests, err := digestsOf(to)
+	if err != nil {
 		return err
 	}
 	var list bytes.Buffer
@@ -102,6 +108,8 @@ func writeDescriptions(to string, b build) error {
 	if err := os.WriteFile(filepath.Join(to, "checksums.txt"), list.Bytes(), 0o644); err != nil { //nolint:gosec // public
 		return err
 	}
+	sum := sha256.Sum256(list.Bytes())
+	digests = append(digests, digest{"checksums.txt", hex.EncodeToString(sum[:])})
 	statement, err := json.MarshalIndent(provenance(b, digests), "", "  ")
 	if err != nil {
 		return err
