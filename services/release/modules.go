@@ -20,11 +20,11 @@ var publishedModules = []string{"gen", "services"}
 
 // writeModules writes the published modules of a commit into directory.
 func writeModules(version, commit, directory string) error {
-	out, err := exec.Command("git", "rev-parse", "--show-toplevel").Output() //nolint:noctx // it returns at once
+	out, err := exec.Command("git", "rev-parse", "--path-format=absolute", "--git-common-dir").Output() //nolint:noctx // it returns at once
 	if err != nil {
 		return fmt.Errorf("find the repository: %w", err)
 	}
-	top := strings.TrimSpace(string(out))
+	top := filepath.Dir(strings.TrimSpace(string(out))) // package zip does not know the .git file of a worktree
 	for _, name := range publishedModules {
 		if err := writeModule(top, name, version, commit, directory); err != nil {
 			return fmt.Errorf("write the module %s: %w", name, err)

@@ -44,7 +44,7 @@ share() {
 inside() {
   local name=$1
   shift
-  env -i HOME=/root PATH=/usr/local/bin:/usr/bin:/bin chroot "$scratch/$name" "$@"
+  env -i HOME=/root PATH=/usr/local/bin:/usr/bin:/bin "$(command -v chroot)" "$scratch/$name" "$@"
 }
 
 # first prints the version, starts the mesh, and makes the first calls with the command that follows the name.
@@ -52,7 +52,8 @@ first() {
   local name=$1 up
   shift
   inside "$name" "$@" version
-  inside "$name" "$@" up >"$scratch/$name.log" 2>&1 &
+  # exec: the process id is that of the program, not of a shell that waits for it
+  (exec env -i HOME=/root PATH=/usr/local/bin:/usr/bin:/bin "$(command -v chroot)" "$scratch/$name" "$@" up) >"$scratch/$name.log" 2>&1 &
   up=$!
   inside_call "$name" "$@" || { tail -30 "$scratch/$name.log"; exit 1; }
   kill "$up"
@@ -63,7 +64,7 @@ first() {
 inside_call() {
   local name=$1 denied
   shift
-  timeout 60 sh -c "until grep -q 'mcp' '$scratch/$name.log'; do sleep 0.2; done"
+  timeout 60 sh -c "until grep -q 'http://127.0.0.1:8080/mcp' '$scratch/$name.log'; do sleep 0.2; done"
   inside "$name" "$@" call demo list_notes
   if denied=$(inside "$name" "$@" call demo delete_note --arg id=note-1 2>&1); then
     echo "delete_note was not denied: $denied"
