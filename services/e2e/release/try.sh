@@ -95,8 +95,10 @@ inside npm sh -c "cd /root/work && npm install --no-audit --no-fund --offline --
 first npm npx --prefix /root/work --offline sluice
 
 root go
-share go /usr /lib /lib64 /bin "$goroot" "$cache" "$modules"
-inside go env PATH="$goroot/bin:/usr/bin:/bin" GOPROXY="file://$modules,file://$cache" GONOSUMDB='*' GOFLAGS=-modcacherw GOTOOLCHAIN=local \
+share go /usr /lib /lib64 /bin "$goroot" "$modules"
+mkdir "$scratch/go/modcache" # not below /root, where the Go command writes its own
+mount --bind -o ro "$cache" "$scratch/go/modcache"
+inside go env PATH="$goroot/bin:/usr/bin:/bin" GOPROXY="file://$modules,file:///modcache" GONOSUMDB='*' GOFLAGS=-modcacherw GOTOOLCHAIN=local \
   CGO_ENABLED=0 GOBIN=/root/bin go install "github.com/sluice-mesh/sluice/services/sluice/cmd/sluice@v$version"
 ls -l "$scratch/go/root/bin/sluice"
 first go /root/bin/sluice
