@@ -1,0 +1,113 @@
+// Package keychain stores secrets in the keychain of the operating system: the Secret Service on Linux, Keychain on
+// macOS, the Credential Manager on Windows.
+package keychain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+
+	"github.com/zalando/go-keyring"
+)
+
+const (
+	// service is the name under which the keychain lists all entries of this program.
+	service = "sluice"
+	// MaxBytes is the maximum size of a value. It is below the limits of all systems: 2,560 bytes on Windows, and about
+	// 2,900 on macOS, where a value, encoded in base64, is part of a command of at most 4,096 bytes.
+	MaxBytes = 2500
+)
+
+var (
+	// ErrNotFound means that the keychain has no entry with the given name.
+	ErrNotFound = errors.New("the keychain has no such entry")
+	// ErrNoAnswer means that the keychain did not respond before the context ended. It may be waiting for a person.
+	ErrNoAnswer = errors.New("the keychain did not respond in time, it may be locked")
+)
+
+// entryName matches SERVER/NAME. It is also a safe relative path.
+var entryName = regexp.MustCompile(`^[a-z0-9-]{1,32}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
+
+// CheckName returns an error if name is not the name of an entry for a secret of a server: SERVER/NAME, where NAME is
+// usually a variable or a header.
+func CheckName(name string) error {
+	if !entryName.MatchString(name) {
+		return fmt.Errorf("%q is not the name of a keychain entry: write SERVER/NAME, such as github/GITHUB_TOKEN", name)
+	}
+	return nil
+}
+
+// Get returns the value of an entry. If the keychain is locked, the system may show a dialog, and Get waits for it until
+// ctx ends.
+func Get(ctx context.Context, name string) (string, error) {
+	return use(ctx, func() (string, error) { return keyring.Get(service, name) })
+}
+
+// Set creates an entry or replaces its value.
+func Set(ctx context.Context, name, value string) error {
+	if len(value) > MaxBytes {
+		return fmt.Errorf("the value has %d bytes, and the keychain takes %d", len(value), MaxBytes)
+	}
+	_, err := use(ctx, func() (string, error) { return "", keyring.Set(service, name, value) })
+	return err
+}
+
+// Delete deletes an entry. It returns [ErrNotFound] if there is none.
+func Delete(ctx context.Context, name string) error {
+	_, err := use(ctx, func() (string, error) { return "", keyring.Delete(service, name) })
+	return err
+}
+
+// busy is full while a request to the keychain is running. On macOS a request can't be cancelled, so a request that
+// waits for a person keeps it full, and at most one goroutine waits.
+var busy = make(chan struct{}, 1)
+
+type response struct {
+	value string
+	err   error
+}
+
+// use calls f, which sends a request to the keychain, and returns its results. It returns [ErrNoAnswer] if f does not
+// return before ctx ends.
+func use(ctx context.Context, f func() (string, error)) (string, error) {
+	select {
+	case busy <- struct{}{}:
+	case <-ctx.Done():
+		return "", fmt.Errorf("%w: another request is waiting for it", ErrNoAnswer)
+	}
+	s, done := &session{}, make(chan response, 1)
+	go func() {
+		defer func() { <-busy }()
+		defer s.close()
+		value, err := call(s, f)
+		done <- response{value, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		s.close()
+		return "", ErrNoAnswer
+	}
+}
+
+func call(s *session, f func() (string, error)) (value string, err error) {
+	defer func() {
+		// The library dereferences a nil signal if the connection is closed while a dialog is open.
+		if broken := recover(); broken != nil {
+			value, err = "", errors.New("the connection to the keychain was closed")
+		}
+	}()
+	if err := s.open(); err != nil {
+		return "", err
+	}
+	value, err = f()
+	switch {
+	case errors.Is(err, keyring.ErrNotFound):
+		return "", ErrNotFound
+	case err != nil:
+		return "", fmt.Errorf("the keychain refused the request: %w", err)
+	}
+	return value, nil
+}

@@ -1,0 +1,246 @@
+// Package secretstore stores secrets of MCP servers, and returns references to them for the mesh's configuration. It
+// stores them in the keychain of the operating system, or in files if there is no keychain.
+package secretstore
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/keychain"
+)
+
+// Kind is the place where a [Store] stores secrets.
+type Kind string
+
+// The kinds of stores.
+const (
+	Keychain Kind = "keychain"
+	Files    Kind = "files"
+)
+
+const (
+	// probeTimeout is the maximum time to find out whether the keychain works.
+	probeTimeout = 3 * time.Second
+	// keyServer is the place of keys, where the name of a server would be. No server has this name.
+	keyServer = ".keys"
+	probes    = ".probes"
+	folder    = "secrets"
+	keyBytes  = 32
+)
+
+// ErrNoKey means that a store has no key with the given name.
+var ErrNoKey = errors.New("the key does not exist")
+
+// Store stores secrets. Its methods may be called concurrently, and by several processes, but [Store.Key] only by one
+// process at a time.
+type Store struct {
+	data string
+	kind Kind
+}
+
+// Open returns the store for the data directory of a mesh, which must be an absolute path. It selects the keychain if a
+// random value can be stored in it, read and deleted within 3 s and before ctx ends. Otherwise it selects files in
+// DATA/secrets and logs the reason.
+func Open(ctx context.Context, data string, log *slog.Logger) (*Store, error) {
+	s, err := OpenKind(data, Keychain)
+	if err != nil {
+		return nil, err
+	}
+	probing, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	if err := probe(probing); err != nil {
+		s.kind = Files
+		log.InfoContext(ctx, "the keychain can't be used, so secrets are stored in files", "folder", filepath.Join(data, folder), "reason", err.Error())
+	}
+	return s, nil
+}
+
+// OpenKind returns the store of a kind, such as the one that an earlier process used. It does not check that the store
+// works.
+func OpenKind(data string, kind Kind) (*Store, error) {
+	switch {
+	case !filepath.IsAbs(data) || strings.ContainsAny(data, "${}\n"):
+		return nil, fmt.Errorf("the data folder %q is not an absolute path, or it contains $, { or }: choose another", data)
+	case kind != Keychain && kind != Files:
+		return nil, fmt.Errorf("%q is not a kind of secret store", kind)
+	}
+	return &Store{data: filepath.Clean(data), kind: kind}, nil
+}
+
+// Kind returns the kind of the store. A value that is too large for the keychain is stored in a file in any case.
+func (s *Store) Kind() Kind { return s.kind }
+
+func probe(ctx context.Context) error {
+	name, value := probes+"/"+rand.Text(), rand.Text()
+	if err := keychain.Set(ctx, name, value); err != nil {
+		return err
+	}
+	got, err := keychain.Get(ctx, name)
+	deleting, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout/3)
+	defer cancel()
+	if deleteErr := keychain.Delete(deleting, name); err != nil || deleteErr != nil {
+		return errors.Join(err, deleteErr)
+	}
+	if got != value {
+		return errors.New("the keychain returned a different value than the one that was stored")
+	}
+	return nil
+}
+
+// Put stores a secret of a server and returns the reference to it for the configuration. name is the name of the
+// variable or header that contains the secret. An earlier secret with the same names is replaced.
+func (s *Store) Put(ctx context.Context, server, name, value string) (reference string, err error) {
+	if err := keychain.CheckName(server + "/" + name); err != nil {
+		return "", err
+	}
+	if value == "" {
+		return "", fmt.Errorf("the secret %s of %s is empty", name, server)
+	}
+	return s.put(ctx, server, name, value)
+}
+
+func (s *Store) put(ctx context.Context, server, name, value string) (reference string, err error) {
+	if s.kind == Keychain && len(value) <= keychain.MaxBytes {
+		if err := keychain.Set(ctx, server+"/"+name, value); err != nil {
+			return "", fmt.Errorf("store %s of %s in the keychain: %w", name, server, err)
+		}
+		return "${keychain:" + server + "/" + name + "}", nil
+	}
+	if strings.TrimRight(value, "\r\n") != value {
+		return "", fmt.Errorf("the secret %s of %s ends with a newline, which a reference to a file does not keep", name, server)
+	}
+	path := filepath.Join(s.data, folder, server, name)
+	if err := writeFile(path, value); err != nil {
+		return "", fmt.Errorf("store %s of %s: %w", name, server, err)
+	}
+	return "${file:" + path + "}", nil
+}
+
+// Delete deletes the secret of a reference that [Store.Put] has returned, of a store of any kind with the same data
+// directory. It succeeds if the secret does not exist. It refuses all other references.
+func (s *Store) Delete(ctx context.Context, reference string) error {
+	entry, inKeychain := strings.CutPrefix(strings.TrimSuffix(reference, "}"), "${keychain:")
+	path, inFile := strings.CutPrefix(strings.TrimSuffix(reference, "}"), "${file:")
+	if inFile {
+		entry, inFile = strings.CutPrefix(path, filepath.Join(s.data, folder)+string(filepath.Separator))
+	}
+	if entry = filepath.ToSlash(entry); !inKeychain && !inFile || keychain.CheckName(entry) != nil {
+		return fmt.Errorf("%s is not a reference to a secret of this store", reference)
+	}
+	if inKeychain {
+		if err := keychain.Delete(ctx, entry); err != nil && !errors.Is(err, keychain.ErrNotFound) {
+			return fmt.Errorf("delete %s from the keychain: %w", entry, err)
+		}
+		return nil
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("delete the secret: %w", err)
+	}
+	_ = os.Remove(filepath.Dir(path)) // fails while other secrets are in it
+	return nil
+}
+
+// Key returns a random key of 32 bytes, for [Seal]. It creates the key if it does not exist. name follows the rules of
+// [Store.Put].
+func (s *Store) Key(ctx context.Context, name string) ([]byte, error) {
+	key, err := s.ExistingKey(ctx, name)
+	if !errors.Is(err, ErrNoKey) {
+		return key, err
+	}
+	key = make([]byte, keyBytes)
+	_, _ = rand.Read(key) // never fails
+	if _, err := s.put(ctx, keyServer, name, base64.StdEncoding.EncodeToString(key)); err != nil {
+		return nil, err
+	}
+	return s.ExistingKey(ctx, name)
+}
+
+// ExistingKey returns a key that [Store.Key] has created in a store of the same kind, or [ErrNoKey].
+func (s *Store) ExistingKey(ctx context.Context, name string) ([]byte, error) {
+	if err := checkKey(name); err != nil {
+		return nil, err
+	}
+	text, err := s.readKey(ctx, name)
+	switch {
+	case errors.Is(err, keychain.ErrNotFound), errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%s in %s: %w", name, s.kind, ErrNoKey)
+	case err != nil:
+		return nil, fmt.Errorf("read the key %s: %w", name, err)
+	}
+	key, err := base64.StdEncoding.DecodeString(text)
+	if err != nil || len(key) != keyBytes {
+		return nil, fmt.Errorf("the key %s in %s is damaged", name, s.kind)
+	}
+	return key, nil
+}
+
+func checkKey(name string) error {
+	if keychain.CheckName("keys/"+name) != nil {
+		return fmt.Errorf("%q is not the name of a key: use letters, digits, _ . and -", name)
+	}
+	return nil
+}
+
+func (s *Store) readKey(ctx context.Context, name string) (string, error) {
+	if s.kind == Keychain {
+		return keychain.Get(ctx, keyServer+"/"+name)
+	}
+	raw, err := os.ReadFile(filepath.Join(s.data, folder, keyServer, name))
+	return string(raw), err
+}
+
+// DeleteKey deletes a key. It succeeds if the key does not exist.
+func (s *Store) DeleteKey(ctx context.Context, name string) error {
+	if err := checkKey(name); err != nil {
+		return err
+	}
+	if s.kind == Keychain {
+		if err := keychain.Delete(ctx, keyServer+"/"+name); err != nil && !errors.Is(err, keychain.ErrNotFound) {
+			return fmt.Errorf("delete the key %s from the keychain: %w", name, err)
+		}
+		return nil
+	}
+	if err := os.Remove(filepath.Join(s.data, folder, keyServer, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("delete the key: %w", err)
+	}
+	return nil
+}
+
+// writeFile writes a file with access for its owner only. After a crash the file has its old or its new content.
+func writeFile(path, value string) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, ".new-*") // has mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) //nolint:errcheck // fails after the file has been renamed
+	_, err = f.WriteString(value)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	syncFolder(dir)
+	return nil
+}
+
+// syncFolder makes a rename in a directory durable. It ignores errors, because Windows can't sync a directory.
+func syncFolder(dir string) {
+	if d, err := os.Open(dir); err == nil {
+		_ = d.Sync()
+		_ = d.Close()
+	}
+}
