@@ -207,22 +207,29 @@ $(VALIDATE): Makefile
 	@dir=$$(go mod download -json $(PROTOVALIDATE) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p'); \
 		install -m 644 "$$dir/proto/protovalidate/buf/validate/validate.proto" $@
 
-# VERSION is the version of a release, such as 0.1.0. KEY is the file of an SSH key that signs it.
-VERSION ?=
-KEY     ?=
-
-.PHONY: version-given
-version-given:
-	@test -n "$(VERSION)" || { echo "VERSION is not set: run make $(MAKECMDGOALS) VERSION=0.1.0"; exit 1; }
+# VERSION is the version of a release, such as 0.1.0. KEY is the file of the SSH key that signs it. UNSIGNED=1 builds
+# without a key.
+VERSION  ?=
+KEY      ?=
+UNSIGNED ?=
+SIGNERS  := docs/release-signers
 
 .PHONY: release
-release: version-given guests ## Build the files of a release into dist/release (VERSION=0.1.0 KEY=ssh-key); publishes nothing
+release: ## Build and sign a release in dist/release, publish nothing (VERSION=0.1.0 KEY=FILE, or UNSIGNED=1)
+	@services/release/ready.sh "$(VERSION)" "$(KEY)" "$(UNSIGNED)"
+	$(MAKE) guests
 	GORELEASER_CURRENT_TAG=v$(VERSION) $(GORELEASER) release --snapshot --clean --skip=publish
 	cd services && go run ./release packages ../dist
-	$(if $(KEY),ssh-keygen -Y sign -f $(KEY) -n sluice-release dist/release/provenance.json,@echo "dist/release is not signed, because KEY is not set")
+	@$(if $(KEY),services/release/sign.sh "$(KEY)" dist/release $(SIGNERS),echo "dist/release is not signed: do not publish it")
+
+.PHONY: release-key
+release-key: ## Make the key that signs releases (KEY=FILE), and write its public key to docs/release-signers
+	@test -n "$(KEY)" || { echo "KEY is not set: run make release-key KEY=FILE"; exit 1; }
+	@services/release/newkey.sh "$(KEY)" $(SIGNERS)
 
 .PHONY: test-release
-test-release: version-given ## Install dist/release in each way in an empty root directory, and make a call (needs root and Node)
+test-release: ## Install dist/release in each way in an empty root directory, and make calls (VERSION=0.1.0)
+	@test -n "$(VERSION)" || { echo "VERSION is not set: run make test-release VERSION=0.1.0"; exit 1; }
 	rm -rf .cache/modules
 	cd services && go run ./release modules v$(VERSION) $$(release/commit.sh $(VERSION)) ../.cache/modules
 	services/e2e/release/try.sh dist/release .cache/modules $(VERSION)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints a commit whose parent is HEAD and that also contains the archive of the guests, which git ignores. The tags of a
-# release name this commit, so that `go install` gets the guests. The script changes no branch and no working tree.
+# Prints a commit whose parent is HEAD and that also contains the archive of the guests, which git ignores. The tags of
+# a release name this commit, so that `go install` gets the guests. The script changes no branch and no working tree.
 #
 #   commit.sh VERSION
 set -euo pipefail
@@ -20,4 +20,5 @@ trap 'rm -rf "$index"' EXIT
 export GIT_INDEX_FILE=$index/index
 git read-tree HEAD
 git update-index --add --cacheinfo "100644,$(git hash-object -w "$guests"),$guests"
-git commit-tree -p HEAD -m "Release v$1" "$(git write-tree)"
+date=$(git show -s --format=%cI HEAD) # the same date each time, so that the same person gets the same commit again
+GIT_AUTHOR_DATE=$date GIT_COMMITTER_DATE=$date git commit-tree -p HEAD -m "Release v$1" "$(git write-tree)"

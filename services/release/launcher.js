@@ -21,6 +21,7 @@ child.on("error", (err) => {
   console.error(`sluice: start ${program}: ${err.message}`);
   process.exit(1);
 });
+// A terminal sends Ctrl-C to the program too. The program ignores the repetition.
 const signals = ["SIGINT", "SIGTERM", "SIGHUP"];
 for (const signal of signals) {
   process.on(signal, () => child.kill(signal));

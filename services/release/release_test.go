@@ -144,6 +144,83 @@ func TestLauncher_RunsTheProgramOfThisPlatform(t *testing.T) {
 	}
 }
 
+// The test makes a key, signs the provenance of a small release, and verifies the release with the commands of
+// docs/releases.md. The test expects that they fail after a change of a file, and that sign.sh leaves no signature by a
+// key that is not the one in the file of signers.
+func TestSign_IsVerifiedByTheDocumentedCommands(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("ssh-keygen"); err != nil {
+		t.Skip("needs ssh-keygen")
+	}
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	script := func(name string, args ...string) (string, error) {
+		out, err := exec.Command("./"+name, args...).CombinedOutput() //nolint:gosec // a script of this directory
+		return string(out), err
+	}
+	if err := os.WriteFile(in("sluice.rb"), []byte("a file"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeDigests(dir, build{Version: "1.2.3"}); err != nil {
+		t.Fatal(err)
+	}
+	for key, signers := range map[string]string{"key": "release-signers", "other": "others"} {
+		if out, err := script("newkey.sh", in(key), in(signers), "-N", ""); err != nil {
+			t.Fatalf("newkey.sh: %v\n%s", err, out)
+		}
+	}
+	if out, err := script("newkey.sh", in("third"), in("release-signers"), "-N", ""); err == nil {
+		t.Errorf("newkey.sh replaced the public key:\n%s", out)
+	}
+	if out, err := script("sign.sh", in("other"), dir, in("release-signers")); err == nil || !strings.Contains(out, "the release is not signed") {
+		t.Errorf("sign.sh with another key: %v\n%s", err, out)
+	}
+	if _, err := os.Stat(in("provenance.json.sig")); err == nil {
+		t.Error("sign.sh left the signature of another key")
+	}
+	if out, err := script("sign.sh", in("key"), dir, in("release-signers")); err != nil {
+		t.Fatalf("sign.sh: %v\n%s", err, out)
+	}
+	_, after, _ := strings.Cut(readFile(t, "../../docs/releases.md"), "## Verify a release")
+	commands := strings.Split(after, "```")[1]
+	verify := func() (string, error) {
+		cmd := exec.Command("bash", "-ec", commands) //nolint:gosec // commands of our documents
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	if out, err := verify(); err != nil || !strings.Contains(out, "sluice.rb: OK") {
+		t.Errorf("the release is not valid: %v\n%s", err, out)
+	}
+	for _, name := range []string{"sluice.rb", "checksums.txt", "provenance.json"} {
+		before := readFile(t, in(name))
+		for _, content := range []string{before + " ", before} {
+			if err := os.WriteFile(in(name), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if out, err := verify(); (err == nil) != (content == before) {
+				t.Errorf("%s with %d bytes instead of %d: %v\n%s", name, len(content), len(before), err, out)
+			}
+		}
+	}
+}
+
+func TestReady_RefusesBeforeTheBuild(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ version, key, unsigned, want string }{
+		{"", "", "1", `VERSION is ""`},
+		{"v0.1.0", "", "1", `VERSION is "v0.1.0"`},
+		{"0.1.0", "", "", "KEY is not set"},
+		{"0.1.0", "/nonexistent", "", "the key /nonexistent does not exist"},
+		{"999.0.0", "", "1", "services/go.mod does not require gen v999.0.0"},
+	} {
+		out, err := exec.Command("./ready.sh", tt.version, tt.key, tt.unsigned).CombinedOutput() //nolint:gosec // constants
+		if err == nil || !strings.Contains(string(out), tt.want) {
+			t.Errorf("ready.sh %q %q %q: %v, %s", tt.version, tt.key, tt.unsigned, err, out)
+		}
+	}
+}
+
 func TestGoMod_HasNoReplace(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"../go.mod", "../../gen/go.mod"} {

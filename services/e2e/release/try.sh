@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Installs a release in each way, each in an empty root directory with its own mount, process and network namespaces, and
-# makes the first calls: one that is allowed and one that is denied. It needs root, Node and a Go module cache.
+# Installs a release in each way, each in an empty root directory, and makes the first calls: one that is allowed and
+# one that is denied. The script runs in its own mount, process and network namespaces, so nothing can be downloaded.
+# npm and Go get the directories of this system that have their programs, read-only. It needs root, Node and a Go module
+# cache.
 #
 #   try.sh RELEASE MODULES VERSION
 #
 # RELEASE is the directory that `make release` wrote. MODULES is a directory that `release modules` wrote.
-set -euo pipefail
+set -Eeuo pipefail
 
 if [ "${IN_NAMESPACE:-}" != 1 ]; then
   IN_NAMESPACE=1 exec unshare --mount --pid --fork --net --propagation private -- "$0" "$@"
@@ -47,34 +49,46 @@ inside() {
   env -i HOME=/root PATH=/usr/local/bin:/usr/bin:/bin "$(command -v chroot)" "$scratch/$name" "$@"
 }
 
-# first prints the version, starts the mesh, and makes the first calls with the command that follows the name.
-first() {
-  local name=$1 up
-  shift
-  inside "$name" "$@" version
-  # exec: the process id is that of the program, not of a shell that waits for it
-  (exec env -i HOME=/root PATH=/usr/local/bin:/usr/bin:/bin "$(command -v chroot)" "$scratch/$name" "$@" up) >"$scratch/$name.log" 2>&1 &
-  up=$!
-  inside_call "$name" "$@" || { tail -30 "$scratch/$name.log"; exit 1; }
-  kill "$up"
-  wait "$up" || true
-  echo "== $name: installed, one call allowed and one denied"
+now() { date +%s%3N; } # in milliseconds
+
+# begin notes the time at which an installation begins.
+begin() {
+  echo "== $1"
+  begun=$(now)
 }
 
-inside_call() {
-  local name=$1 denied
+# first prints the version, starts the mesh, and makes the first calls with the command that follows the name.
+first() {
+  local name=$1 installed up started denied
+  installed=$(($(now) - begun))
   shift
-  timeout 60 sh -c "until grep -q 'http://127.0.0.1:8080/mcp' '$scratch/$name.log'; do sleep 0.2; done"
+  inside "$name" "$@" version
+  started=$(now)
+  # exec: the process id is that of the program, not of a shell that waits for it
+  (exec env -i HOME=/root PATH=/usr/local/bin:/usr/bin:/bin "$(command -v chroot)" "$scratch/$name" "$@" up) \
+    >"$scratch/$name.log" 2>&1 &
+  up=$!
+  trap 'tail -30 "$scratch/$name.log"' ERR
+  timeout 60 sh -c "until grep -q 'http://127.0.0.1:8080/mcp' '$scratch/$name.log'; do sleep 0.1; done"
   inside "$name" "$@" call demo list_notes
+  echo "== $name: installed in $installed ms; the first call was answered $(($(now) - started)) ms after the start"
   if denied=$(inside "$name" "$@" call demo delete_note --arg id=note-1 2>&1); then
     echo "delete_note was not denied: $denied"
     return 1
   fi
   echo "$denied"
   grep -q 'Denied by policy' <<<"$denied"
+  kill "$up"
+  wait "$up" || true
+  # npx passes the signal on, and may end before the program does
+  timeout 20 sh -c "while grep -q ' 0100007F:1F90 .* 0A ' /proc/net/tcp; do sleep 0.1; done" # listens on port 8080
+  trap - ERR
 }
 
+(cd "$release" && sha256sum --quiet --check checksums.txt && stat --format='%s %n' -- *)
+
 root archive
+begin archive
 mkdir -p "$scratch/archive/usr/local/bin"
 tar -C "$scratch/archive/usr/local/bin" -xzf "$release/sluice_${version}_linux_$arch.tar.gz" sluice
 first archive sluice
@@ -82,6 +96,7 @@ first archive sluice
 root debian
 mkdir -p "$scratch/debian/var/lib/dpkg/"{info,updates}
 touch "$scratch/debian/var/lib/dpkg/"{status,available}
+begin debian
 dpkg --root="$scratch/debian" --force-script-chrootless -i "$release/sluice_${version}_linux_$arch.deb"
 first debian sluice
 
@@ -90,6 +105,7 @@ share npm /usr /lib /lib64 /bin
 mkdir -p "$scratch/npm/root/work" "$scratch/npm/etc"
 cp "$release/sluice-$version.tgz" "$release"/sluice-linux-*-"$version.tgz" "$scratch/npm/tmp"
 cpu=$(node -p process.arch)
+begin npm
 inside npm sh -c "cd /root/work && npm install --no-audit --no-fund --offline --ignore-scripts \
   /tmp/sluice-linux-$cpu-$version.tgz /tmp/sluice-$version.tgz"
 first npm npx --prefix /root/work --offline sluice
@@ -98,7 +114,10 @@ root go
 share go /usr /lib /lib64 /bin "$goroot" "$modules"
 mkdir "$scratch/go/modcache" # not below /root, where the Go command writes its own
 mount --bind -o ro "$cache" "$scratch/go/modcache"
-inside go env PATH="$goroot/bin:/usr/bin:/bin" GOPROXY="file://$modules,file:///modcache" GONOSUMDB='*' GOFLAGS=-modcacherw GOTOOLCHAIN=local \
-  CGO_ENABLED=0 GOBIN=/root/bin go install "github.com/sluice-mesh/sluice/services/sluice/cmd/sluice@v$version"
-ls -l "$scratch/go/root/bin/sluice"
+begin go
+inside go env PATH="$goroot/bin:/usr/bin:/bin" GOPROXY="file://$modules,file:///modcache" GONOSUMDB='*' \
+  GOFLAGS=-modcacherw GOTOOLCHAIN=local CGO_ENABLED=0 GOBIN=/root/bin \
+  go install "github.com/sluice-mesh/sluice/services/sluice/cmd/sluice@v$version"
+stat --format='%s %n' "$scratch/go/root/bin/sluice"
 first go /root/bin/sluice
+echo "== every way: one call allowed, one denied"

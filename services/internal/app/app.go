@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
@@ -38,11 +39,17 @@ type Process struct {
 // Env looks up an environment variable of this process.
 func Env(name string) (string, bool) { return os.LookupEnv(name) }
 
-// Signals returns a context that ends at SIGINT or SIGTERM. A second signal ends the process, because the handler is
-// removed after the first signal.
-func Signals() (context.Context, context.CancelFunc) {
+// repeatedWithin is the time in which a second signal counts as a repetition of the first. A terminal sends Ctrl-C to all
+// processes of a command, and the launcher of the npm package also forwards it, so the program receives it twice.
+const repeatedWithin = time.Second
+
+// Signals returns a context that ends at SIGINT or SIGTERM. A second signal ends the process if it comes at least a second
+// after the first, because the handler is removed then.
+func Signals() (context.Context, context.CancelFunc) { return signals(repeatedWithin) }
+
+func signals(repeated time.Duration) (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
+	context.AfterFunc(ctx, func() { time.AfterFunc(repeated, stop) })
 	return ctx, stop
 }
 
