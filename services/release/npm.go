@@ -88,7 +88,7 @@ func writeNPM(directory, version string, at time.Time, programs map[string]strin
 		if !ok {
 			return fmt.Errorf("there is no program for %s/%s", p.goos, p.goarch)
 		}
-		program, err := os.ReadFile(path) //nolint:gosec // a path that goreleaser wrote
+		program, err := os.ReadFile(path)
 		if err != nil {
 			return err
 		}

@@ -11,8 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -80,7 +82,7 @@ func TestWritePackages_DescribesEveryFile(t *testing.T) {
 	if n := strings.Count(first, "\n"); n != 2*len(platforms)+3 { // the launcher, the formula and the Dockerfile
 		t.Errorf("checksums.txt has %d lines:\n%s", n, first)
 	}
-	for _, line := range strings.Split(strings.TrimSpace(first), "\n") {
+	for line := range strings.SplitSeq(strings.TrimSpace(first), "\n") {
 		sum, name, _ := strings.Cut(line, "  ")
 		if !strings.Contains(readFile(t, filepath.Join(release, "provenance.json")), `"sha256": "`+sum+`"`) {
 			t.Errorf("the provenance does not have the digest of %s", name)
@@ -104,10 +106,10 @@ func TestWritePackages_DescribesEveryFile(t *testing.T) {
 	}
 }
 
-// The test installs the launcher and the package of this platform with a shell script as the program. The test expects
-// that the launcher passes the arguments and the exit code, and that it names the missing package without the program.
-func TestLauncher_RunsTheProgramOfThisPlatform(t *testing.T) {
-	t.Parallel()
+// installLauncher returns a command of the launcher, and the path at which it looks for the program. The caller starts the
+// command, and writes the program if it needs one.
+func installLauncher(t *testing.T, args ...string) (cmd *exec.Cmd, program string) {
+	t.Helper()
 	node, err := exec.LookPath("node")
 	if err != nil {
 		t.Skip("needs node")
@@ -116,31 +118,78 @@ func TestLauncher_RunsTheProgramOfThisPlatform(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	name, dir := npmName+"-"+strings.TrimSpace(string(out)), t.TempDir()
+	dir := t.TempDir()
+	program = filepath.Join(dir, "node_modules", npmName+"-"+strings.TrimSpace(string(out)), "bin", "sluice")
+	if err := os.MkdirAll(filepath.Dir(program), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	path := filepath.Join(dir, "launcher.js")
 	if err := os.WriteFile(path, launcher, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run := func() (string, int) {
-		out, err := exec.Command(node, path, "one", "two words").CombinedOutput()
-		if exit := new(exec.ExitError); errors.As(err, &exit) {
-			return string(out), exit.ExitCode()
-		}
-		return string(out), 0
+	return exec.Command(node, append([]string{path}, args...)...), program
+}
+
+// The program is a shell script. The test expects that the launcher passes the arguments, the standard streams and the
+// exit code, that it ends by the signal that ended the program, and that it names the package if there is no program.
+func TestLauncher_RunsTheProgramOfThisPlatform(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		script, want string
+		code         int
+		signal       syscall.Signal
+	}{
+		"exit code": {script: "printf '%s,' \"$@\"; cat; exit 7", want: "one,two words,input", code: 7},
+		"signal":    {script: "kill -KILL $$", code: -1, signal: syscall.SIGKILL},
+		"missing":   {code: 1, want: "is not installed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cmd, program := installLauncher(t, "one", "two words")
+			if tt.script != "" {
+				if err := os.WriteFile(program, []byte("#!/bin/sh\n"+tt.script+"\n"), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cmd.Stdin = strings.NewReader("input")
+			out, err := cmd.CombinedOutput()
+			status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
+			if !ok || cmd.ProcessState.ExitCode() != tt.code || status.Signaled() != (tt.signal != 0) ||
+				status.Signaled() && status.Signal() != tt.signal || !strings.Contains(string(out), tt.want) {
+				t.Errorf("%v, want code %d and signal %d:\n%s", err, tt.code, tt.signal, out)
+			}
+		})
 	}
-	if out, code := run(); code != 1 || !strings.Contains(out, "the npm package "+name+" is not installed") {
-		t.Errorf("without the program: %d, %s", code, out)
-	}
-	program := filepath.Join(dir, "node_modules", name, "bin", "sluice")
-	if err := os.MkdirAll(filepath.Dir(program), 0o700); err != nil {
+}
+
+// The program waits until it gets SIGTERM, and then ends with an exit code of its own.
+func TestLauncher_PassesSignals(t *testing.T) {
+	t.Parallel()
+	cmd, program := installLauncher(t)
+	script := "#!/bin/sh\ntrap 'exit 9' TERM\necho ready\nread -r line\n"
+	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	script := "#!/bin/sh\nprintf '%s,' \"$@\"\nexit 7\n"
-	if err := os.WriteFile(program, []byte(script), 0o700); err != nil { //nolint:gosec // a program
+	out, err := cmd.StdoutPipe()
+	if err != nil {
 		t.Fatal(err)
 	}
-	if out, code := run(); code != 7 || out != "one,two words," {
-		t.Errorf("with the program: %d, %q", code, out)
+	in, err := cmd.StdinPipe() // stays open, so that `read` waits
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, len("ready"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 9 {
+		t.Errorf("the launcher ended with %v, want exit code 9", err)
 	}
 }
 
@@ -155,7 +204,7 @@ func TestSign_IsVerifiedByTheDocumentedCommands(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
 	script := func(name string, args ...string) (string, error) {
-		out, err := exec.Command("./"+name, args...).CombinedOutput() //nolint:gosec // a script of this directory
+		out, err := exec.Command("./"+name, args...).CombinedOutput()
 		return string(out), err
 	}
 	if err := os.WriteFile(in("sluice.rb"), []byte("a file"), 0o600); err != nil {
@@ -184,7 +233,7 @@ func TestSign_IsVerifiedByTheDocumentedCommands(t *testing.T) {
 	_, after, _ := strings.Cut(readFile(t, "../../docs/releases.md"), "## Verify a release")
 	commands := strings.Split(after, "```")[1]
 	verify := func() (string, error) {
-		cmd := exec.Command("bash", "-ec", commands) //nolint:gosec // commands of our documents
+		cmd := exec.Command("bash", "-ec", commands)
 		cmd.Dir = dir
 		out, err := cmd.CombinedOutput()
 		return string(out), err
@@ -214,19 +263,25 @@ func TestReady_RefusesBeforeTheBuild(t *testing.T) {
 		{"0.1.0", "/nonexistent", "", "the key /nonexistent does not exist"},
 		{"999.0.0", "", "1", "services/go.mod does not require gen v999.0.0"},
 	} {
-		out, err := exec.Command("./ready.sh", tt.version, tt.key, tt.unsigned).CombinedOutput() //nolint:gosec // constants
+		out, err := exec.Command("./ready.sh", tt.version, tt.key, tt.unsigned).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), tt.want) {
 			t.Errorf("ready.sh %q %q %q: %v, %s", tt.version, tt.key, tt.unsigned, err, out)
 		}
 	}
 }
 
+// `go install` refuses a module that replaces another. In the repository, go.work replaces the version of gen that services
+// requires, which may not be published yet.
 func TestGoMod_HasNoReplace(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"../go.mod", "../../gen/go.mod"} {
 		if strings.Contains(readFile(t, path), "replace") {
-			t.Errorf("%s replaces a module, so `go install` refuses it", path)
+			t.Errorf("%s replaces a module", path)
 		}
+	}
+	required := regexp.MustCompile(`sluice/gen (v\S+)\n`).FindStringSubmatch(readFile(t, "../go.mod"))
+	if want := "replace " + repository + "/gen " + required[1] + " => ./gen\n"; !strings.Contains(readFile(t, "../../go.work"), want) {
+		t.Errorf("go.work does not contain %q", want)
 	}
 }
 
