@@ -218,8 +218,10 @@ SIGNERS  := docs/release-signers
 release: ## Build and sign a release in dist/release, publish nothing (VERSION=0.1.0 KEY=FILE, or UNSIGNED=1)
 	@services/release/ready.sh "$(VERSION)" "$(KEY)" "$(UNSIGNED)"
 	$(MAKE) guests
-	GORELEASER_CURRENT_TAG=v$(VERSION) $(GORELEASER) release --snapshot --clean --skip=publish
-	cd services && go run ./release packages ../dist
+	export RELEASE_VERSION=$(VERSION) RELEASE_COMMIT=$$(git rev-parse HEAD) RELEASE_TIME=$$(git show -s --format=%ct HEAD) \
+		RELEASE_DATE=$$(TZ=UTC0 git show -s --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd HEAD); \
+		$(GORELEASER) release --snapshot --clean --skip=publish; \
+		cd services; go run ./release packages ../dist "$$RELEASE_VERSION" "$$RELEASE_COMMIT" "$$RELEASE_DATE"
 	@$(if $(KEY),services/release/sign.sh "$(KEY)" dist/release $(SIGNERS),echo "dist/release is not signed: do not publish it")
 
 .PHONY: release-key

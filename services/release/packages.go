@@ -22,11 +22,10 @@ var (
 	dockerfile string
 )
 
-// build contains what goreleaser writes about a build.
+// build describes the commit that was built.
 type build struct {
-	Version string    `json:"version"`
-	Commit  string    `json:"commit"`
-	Date    time.Time `json:"date"`
+	version, commit string
+	date            time.Time
 }
 
 // artifact is an entry of goreleaser's artifacts.json.
@@ -45,11 +44,14 @@ var released = map[string]bool{"Archive": true, "Linux Package": true, "SBOM": t
 type digest struct{ Name, SHA256 string }
 
 // writePackages writes the files of the release into dist/release.
-func writePackages(dist string) error {
-	var b build
+func writePackages(dist string, b build) error {
+	var built struct{ Version string }
 	var artifacts []artifact
-	if err := readJSON(filepath.Join(dist, "metadata.json"), &b); err != nil {
+	if err := readJSON(filepath.Join(dist, "metadata.json"), &built); err != nil {
 		return err
+	}
+	if built.Version != b.version {
+		return fmt.Errorf("goreleaser built version %s, not %s", built.Version, b.version)
 	}
 	if err := readJSON(filepath.Join(dist, "artifacts.json"), &artifacts); err != nil {
 		return err
@@ -70,7 +72,7 @@ func writePackages(dist string) error {
 			}
 		}
 	}
-	if err := writeNPM(to, b.Version, b.Date, programs); err != nil {
+	if err := writeNPM(to, b.version, b.date, programs); err != nil {
 		return fmt.Errorf("write the npm packages: %w", err)
 	}
 	return writeDescriptions(to, b)
@@ -86,7 +88,7 @@ func writeDescriptions(to string, b build) error {
 	for _, d := range digests {
 		sums[d.Name] = d.SHA256
 	}
-	values := map[string]any{"Version": b.Version, "Repository": "https://" + repository, "Sums": sums}
+	values := map[string]any{"Version": b.version, "Repository": "https://" + repository, "Sums": sums}
 	for name, text := range map[string]string{"sluice.rb": formula, "Dockerfile": dockerfile} {
 		if err := execute(filepath.Join(to, name), text, values); err != nil {
 			return err
@@ -129,9 +131,9 @@ func provenance(b build, files []digest) any {
 		"predicate": object{
 			"buildDefinition": object{
 				"buildType":          "https://" + repository + "/blob/main/docs/releases.md",
-				"externalParameters": object{"version": b.Version, "target": "make release"},
+				"externalParameters": object{"version": b.version, "target": "make release"},
 				"resolvedDependencies": []object{{
-					"uri": "git+https://" + repository, "digest": object{"gitCommit": b.Commit},
+					"uri": "git+https://" + repository, "digest": object{"gitCommit": b.commit},
 				}},
 				"internalParameters": object{"go": runtime.Version()},
 			},

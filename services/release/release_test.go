@@ -71,10 +71,13 @@ func TestWritePackages_DescribesEveryFile(t *testing.T) {
 		add("Binary", p.goos, p.goarch, "sluice")
 		add("Archive", p.goos, p.goarch, "sluice_1.2.3_"+p.goos+"_"+p.goarch+".tar.gz")
 	}
-	at := time.Unix(1e9, 0).UTC()
+	b := build{version: "1.2.3", commit: "abc", date: time.Unix(1e9, 0).UTC()}
 	writeJSON(t, filepath.Join(dist, "artifacts.json"), artifacts)
-	writeJSON(t, filepath.Join(dist, "metadata.json"), build{Version: "1.2.3", Commit: "abc", Date: at})
-	if err := writePackages(dist); err != nil {
+	writeJSON(t, filepath.Join(dist, "metadata.json"), map[string]string{"version": "1.2.3"})
+	if err := writePackages(dist, build{version: "1.2.4"}); err == nil {
+		t.Error("writePackages accepts another version than the one that goreleaser built")
+	}
+	if err := writePackages(dist, b); err != nil {
 		t.Fatal(err)
 	}
 	release := filepath.Join(dist, "release")
@@ -98,7 +101,7 @@ func TestWritePackages_DescribesEveryFile(t *testing.T) {
 	if strings.Contains(files["package/package.json"], "scripts") {
 		t.Error("the package has scripts")
 	}
-	if err := writePackages(dist); err != nil {
+	if err := writePackages(dist, b); err != nil {
 		t.Fatal(err)
 	}
 	if second := readFile(t, filepath.Join(release, "checksums.txt")); second != first {
@@ -210,7 +213,7 @@ func TestSign_IsVerifiedByTheDocumentedCommands(t *testing.T) {
 	if err := os.WriteFile(in("sluice.rb"), []byte("a file"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeDigests(dir, build{Version: "1.2.3"}); err != nil {
+	if err := writeDigests(dir, build{version: "1.2.3"}); err != nil {
 		t.Fatal(err)
 	}
 	for key, signers := range map[string]string{"key": "release-signers", "other": "others"} {
