@@ -64,8 +64,8 @@ first() {
   shift
   inside "$name" "$@" version
   started=$(now)
-  # exec: the process id is that of the program, not of a shell that waits for it
-  (exec env -i HOME=/root PATH=/usr/local/bin:/usr/bin:/bin "$(command -v chroot)" "$scratch/$name" "$@" up) \
+  # The command gets its own process group, which gets a signal as from a terminal: npx does not pass SIGTERM on.
+  (exec setsid env -i HOME=/root PATH=/usr/local/bin:/usr/bin:/bin "$(command -v chroot)" "$scratch/$name" "$@" up) \
     >"$scratch/$name.log" 2>&1 &
   up=$!
   trap 'tail -30 "$scratch/$name.log"' ERR
@@ -78,9 +78,9 @@ first() {
   fi
   echo "$denied"
   grep -q 'Denied by policy' <<<"$denied"
-  kill "$up"
+  kill -- "-$up"
   wait "$up" || true
-  # npx passes the signal on, and may end before the program does
+  # npx may end before the program does
   timeout 20 sh -c "while grep -q ' 0100007F:1F90 .* 0A ' /proc/net/tcp; do sleep 0.1; done" # listens on port 8080
   trap - ERR
 }
