@@ -203,6 +203,26 @@ func (s *Service) countOpen(ctx context.Context, o metric.Observer) error {
 	return nil
 }
 
+// Busy implements [app.Busier]: open approvals need the process, because people get notices of them.
+func (s *Service) Busy(ctx context.Context) (string, error) {
+	var counts map[approvalv1.ApprovalState]int64
+	err := s.store.Look(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		counts, err = tx.CountOpen(ctx)
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("count the open approvals: %w", err)
+	}
+	n := int64(0)
+	for _, count := range counts {
+		n += count
+	}
+	if n == 0 {
+		return "", nil
+	}
+	return fmt.Sprintf("%d open approval(s)", n), nil
+}
+
 func (s *Service) defaultTimes() lifecycle.Times {
 	return lifecycle.Times{Decide: s.cfg.Decide, Execute: s.cfg.Execute}
 }

@@ -68,5 +68,6 @@ func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 		Log:        mesh.Log,
 		Env:        mesh.Env,
 		Launcher:   mesh.Launcher,
+		Wrap:       mesh.Wrap,
 	})
 }

@@ -66,7 +66,7 @@ const (
 	cutTimeout   = 25 * time.Second
 )
 
-// Deps are the dependencies of a [Service]. All except Env and Launcher are required.
+// Deps are the dependencies of a [Service]. All except Env, Launcher and Wrap are required.
 type Deps struct {
 	// Tokens authenticates callers.
 	Tokens *authn.Tokens
@@ -96,6 +96,8 @@ type Deps struct {
 	// Launcher starts this program as the launcher of sandboxed stdio servers. Without it, only servers whose sandbox is
 	// off are started.
 	Launcher sandbox.Launcher
+	// Wrap returns a listener for clients that observes the given one. It may be nil.
+	Wrap func(net.Listener) net.Listener
 }
 
 // Service is the gateway. It implements gatewayv1.GatewayServiceServer.

@@ -20,6 +20,9 @@ func (s *Service) listen(ctx context.Context) (err error) {
 	if s.lis, err = new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Listen); err != nil {
 		return fmt.Errorf("listen for MCP (the key `listen`, or --listen): %w", err)
 	}
+	if s.deps.Wrap != nil {
+		s.lis = s.deps.Wrap(s.lis)
+	}
 	at, ok := s.lis.Addr().(*net.TCPAddr)
 	if s.cert == nil && len(s.cfg.Proxies) == 0 && (!ok || !at.IP.IsLoopback()) {
 		return fmt.Errorf("listen on %s: MCP is served in the clear on loopback alone: set listen_tls, list the proxies that speak TLS for it under behind_proxy, or listen on 127.0.0.1", s.lis.Addr())

@@ -50,6 +50,8 @@ type Options struct {
 	Version string
 	// Launcher starts this program as the launcher of stdio servers. See [gateway.Deps].
 	Launcher sandbox.Launcher
+	// Connections counts the connections to the mesh. It may be nil.
+	Connections *Connections
 }
 
 // Mesh is a mesh with all roles in one process.
@@ -105,6 +107,7 @@ func (m *Mesh) build(ctx context.Context, opts Options) (err error) {
 	if m.grpc, err = new(net.ListenConfig).Listen(ctx, "tcp", opts.File.GRPC); err != nil {
 		return fmt.Errorf("listen for gRPC (set another address with the key `grpc` or with --grpc): %w", err)
 	}
+	m.grpc = opts.Connections.Count(m.grpc)
 	return nil
 }
 
@@ -138,7 +141,7 @@ func (m *Mesh) addRoles(ctx context.Context, opts Options) error {
 			Process: app.Process{
 				File: opts.File, Env: opts.Env, Reload: opts.Reload, Log: m.log.With("role", authn.RoleName(role)), Telemetry: m.tel, Version: opts.Version,
 			},
-			Tokens: m.tokens, Conn: m.conns(role), Signer: signer, Verifier: verifier, Embedded: opts.Embedded, Launcher: opts.Launcher,
+			Tokens: m.tokens, Conn: m.conns(role), Signer: signer, Verifier: verifier, Embedded: opts.Embedded, Launcher: opts.Launcher, Wrap: opts.Connections.Count,
 		})
 		if err != nil {
 			return err
@@ -220,6 +223,19 @@ func (m *Mesh) Run(ctx context.Context) error {
 	}
 	group.Go(func() error { return m.server.Serve(inner, m.grpc) })
 	return group.Wait()
+}
+
+// Busy describes work for which the process must stay, such as approvals that wait for a person. It returns an empty
+// string if there is no such work.
+func (m *Mesh) Busy(ctx context.Context) (string, error) {
+	for _, svc := range m.services {
+		if busier, ok := svc.(app.Busier); ok {
+			if work, err := busier.Busy(ctx); work != "" || err != nil {
+				return work, err
+			}
+		}
+	}
+	return "", nil
 }
 
 // WaitReady waits until every role serves. If ctx ends first, WaitReady returns an error with the reasons why roles are

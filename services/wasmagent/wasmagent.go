@@ -338,6 +338,14 @@ func (s *Service) renewLeases(ctx context.Context) {
 	}
 }
 
+// Busy implements [app.Busier]: a turn of an agent needs the process.
+func (s *Service) Busy(context.Context) (string, error) {
+	if n := len(s.agents.withTurns()); n > 0 {
+		return fmt.Sprintf("%d agent(s) with a turn", n), nil
+	}
+	return "", nil
+}
+
 // continueTurns takes over turns if their processes have ended.
 func (s *Service) continueTurns(ctx context.Context) {
 	abandoned, err := s.store.AbandonedTurns(ctx)

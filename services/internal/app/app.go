@@ -39,6 +39,9 @@ type Process struct {
 // Env looks up an environment variable of this process.
 func Env(name string) (string, bool) { return os.LookupEnv(name) }
 
+// Environ returns the environment variables of this process, for programs that it starts.
+func Environ() []string { return os.Environ() }
+
 // repeatedWithin is the time in which a second signal counts as a repetition of the first. A terminal sends Ctrl-C to all
 // processes of a command, and the launcher of the npm package also forwards it, so the program receives it twice.
 const repeatedWithin = time.Second

@@ -39,12 +39,20 @@ type Mesh struct {
 	Embedded []string
 	// Launcher starts this program again as a launcher of stdio MCP servers.
 	Launcher sandbox.Launcher
+	// Wrap returns a listener for clients that observes the given one. It is nil if nothing observes.
+	Wrap func(net.Listener) net.Listener
 }
 
 // A Runner is a service that does work in addition to serving RPCs.
 type Runner interface {
 	// Run runs until ctx ends. It returns early only with an error.
 	Run(ctx context.Context) error
+}
+
+// A Busier is a service that may have work for which the process must stay, although no client is connected.
+type Busier interface {
+	// Busy describes the work, or returns "" if there is none.
+	Busy(ctx context.Context) (string, error)
 }
 
 // A Closer is a service that acquires resources when it is constructed.

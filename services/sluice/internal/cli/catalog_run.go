@@ -32,30 +32,56 @@ type startedServer struct {
 }
 
 func listToolsOfCommand(ctx context.Context, command []string) (list []byte, err error) {
-	ctx, cancel := context.WithTimeout(ctx, startAndListTimeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, command[0], command[1:]...) //nolint:gosec // the user's own command
+	listed, err := listServerOfCommand(ctx, exec.Command(command[0], command[1:]...)) //nolint:gosec,noctx // the user's own command; its connection ends it
+	return listed.tools, err
+}
+
+// listedServer is what a server says about itself: its capabilities, a JSON object, and its tools, a JSON array.
+type listedServer struct{ capabilities, tools jsontext.Value }
+
+// listServerOfCommand starts a server and lists its tools. cmd must not have been started. listServerOfCommand sets its
+// streams.
+func listServerOfCommand(ctx context.Context, cmd *exec.Cmd) (listed listedServer, err error) {
 	stderr := &tailBuffer{}
 	cmd.Stderr = stderr
-	conn, err := (&mcp.CommandTransport{Command: cmd, TerminateDuration: terminateTimeout}).Connect(ctx)
+	listed, err = listServer(ctx, &mcp.CommandTransport{Command: cmd, TerminateDuration: terminateTimeout})
 	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", command[0], err)
+		err = fmt.Errorf("%s: %w%s", strings.Join(cmd.Args, " "), err, stderr.errorSuffix())
 	}
-	defer func() {
-		_ = conn.Close() // the list is complete, so an error does not matter
-		if err != nil {
-			err = fmt.Errorf("%s: %w%s", strings.Join(command, " "), err, stderr.errorSuffix())
-		}
-	}()
+	return listed, err
+}
+
+// listServer connects to a server, lists its tools, and closes the connection.
+func listServer(ctx context.Context, transport mcp.Transport) (_ listedServer, err error) {
+	ctx, cancel := context.WithTimeout(ctx, startAndListTimeout)
+	defer cancel()
+	conn, err := transport.Connect(ctx)
+	if err != nil {
+		return listedServer{}, fmt.Errorf("connect: %w", err)
+	}
+	defer conn.Close() //nolint:errcheck // the list is complete, so an error does not matter
 	c := &startedServer{conn: conn}
-	if _, err := c.request(ctx, "initialize", map[string]any{
+	raw, err := c.request(ctx, "initialize", map[string]any{
 		"protocolVersion": protocolVersion, "capabilities": struct{}{}, "clientInfo": map[string]string{"name": "sluice", "version": app.Version()},
-	}); err != nil {
-		return nil, err
+	})
+	if err != nil {
+		return listedServer{}, err
+	}
+	var greeting struct {
+		Capabilities jsontext.Value `json:"capabilities"`
+	}
+	if err := json.Unmarshal(raw, &greeting); err != nil {
+		return listedServer{}, fmt.Errorf("read the answer to initialize: %w", err)
 	}
 	if err := conn.Write(ctx, &jsonrpc.Request{Method: "notifications/initialized"}); err != nil {
-		return nil, err
+		return listedServer{}, err
 	}
+	tools, err := c.listTools(ctx)
+	return listedServer{greeting.Capabilities, tools}, err
+}
+
+// listTools returns the tools of all pages.
+func (c *startedServer) listTools(ctx context.Context) (jsontext.Value, error) {
 	all := []jsontext.Value{}
 	params := make(map[string]string)
 	for size := 0; ; {

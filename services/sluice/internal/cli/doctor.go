@@ -88,9 +88,13 @@ The command exits with 1 if it finds a problem. It exits with 0 if it finds only
 
 // checkAll performs all checks. It continues after a problem.
 func (t *tool) checkAll(ctx context.Context, f *config.File) []checkResult {
+	onDemand, runs := t.checkOnDemand(f)
+	if !runs {
+		return append(append(t.checkConfig(f, toolListsOf(ctx, f)), checkCertificates(f, time.Now())...), onDemand...)
+	}
 	h := t.queryRoles(ctx, f)
 	out := append(t.checkConfig(f, t.toolListsOf(ctx, f, h)), checkCertificates(f, time.Now())...)
-	out = append(append(out, t.checkStops(h.stops)...), t.checkMesh(h)...)
+	out = append(append(append(out, t.checkStops(h.stops)...), t.checkMesh(h)...), onDemand...)
 	out = append(out, checkObserved(f, h.observedParts)...)
 	out = append(out, t.checkTokens(h.ending, time.Now())...)
 	if h.gatewayErr == nil {
@@ -258,17 +262,22 @@ func checkSandboxes(servers []*gatewayv1.ServerStatus) (out []checkResult) {
 	return out
 }
 
-// agentSecret returns the agent's token from SLUICE_AGENT_TOKEN or from the data directory. It returns "" if there is
-// no token.
+// agentSecret returns the agent's token from SLUICE_AGENT_TOKEN or from the data directory. A person's own mesh has a
+// token for each client, of which agentSecret returns the first. It returns "" if there is no token.
 func agentSecret(f *config.File) string {
 	if text, ok := app.Env(agentTokenEnv); ok {
 		return strings.TrimSpace(text)
 	}
-	raw, err := os.ReadFile(tokenFile(f, agentToken))
-	if err != nil {
-		return ""
+	paths := []string{tokenFile(f, agentToken)}
+	if clients, err := filepath.Glob(filepath.Join(filepath.Dir(tokenFile(f, agentToken)), "agents", "*")); err == nil {
+		paths = append(paths, clients...)
 	}
-	return strings.TrimSpace(string(raw))
+	for _, path := range paths {
+		if raw, err := os.ReadFile(path); err == nil {
+			return strings.TrimSpace(string(raw))
+		}
+	}
+	return ""
 }
 
 // checkServer checks one server. secret is the agent's token. If secret is not empty, checkServer also checks the list

@@ -33,12 +33,12 @@ type localFile struct {
 // the file could contain the address of another machine.
 func (t *tool) loadLocal() (f *config.File, found *localFile, err error) {
 	if t.config != "" {
-		f, err = t.load()
+		f, err = t.loadFile()
 		return f, nil, err
 	}
 	raw, err := localconfig.Read(".")
 	if errors.Is(err, fs.ErrNotExist) {
-		f, err = t.load()
+		f, err = t.loadFile()
 		return f, nil, err
 	}
 	if err != nil {

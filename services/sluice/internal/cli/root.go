@@ -37,6 +37,8 @@ type tool struct {
 	addrFrom string
 	// cleartextTo is another host to which the agent's token may be sent without TLS. It may be empty.
 	cleartextTo string
+	// as is the client of the person's own mesh whose token is used instead of the agent's. It may be empty.
+	as string
 	// commandName is the name of the command, and asked describes its last request. Errors name them.
 	commandName string
 	lastRequest requestTarget
@@ -62,9 +64,12 @@ func (t *tool) run(ctx context.Context, args []string) int {
 	root := t.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
+	with, hasCode := errors.AsType[exitError](err)
 	switch {
 	case err == nil:
 		return 0
+	case errors.Is(err, errSilent) && hasCode:
+		return with.code
 	case errors.Is(err, errSilent):
 		return 1
 	}
@@ -73,7 +78,7 @@ func (t *tool) run(ctx context.Context, args []string) int {
 	if _, ok := errors.AsType[usageError](err); ok {
 		return 2
 	}
-	if with, ok := errors.AsType[exitError](err); ok {
+	if hasCode {
 		return with.code
 	}
 	return 1
@@ -136,7 +141,7 @@ Start with:  ` + t.self + ` up`,
 	flags.StringVarP(&t.output, "output", "o", "table", "the format of the output: table or json")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(
-		t.up(), t.status(), t.doctor(), t.stop(), t.resume(), t.call(), t.stdio(), t.tools(), t.policy(), t.catalog(), t.approvals(), t.agents(), t.decisions(), t.report(), t.journal(), t.configCommand(),
+		t.initCommand(), t.up(), t.status(), t.doctor(), t.stop(), t.resume(), t.call(), t.stdio(), t.service(), t.tools(), t.policy(), t.catalog(), t.approvals(), t.agents(), t.decisions(), t.report(), t.journal(), t.configCommand(),
 		t.certs(), t.setup(), t.token(), t.demoServer(), t.forward(), t.version(),
 	)
 	return root
@@ -167,9 +172,20 @@ func (t *tool) checkFlags(c *cobra.Command, _ []string) error {
 	return nil
 }
 
-// load reads the configuration. --data takes precedence over the data directory in the file.
+// load reads the configuration for a request to a running mesh. A free port in the configuration is replaced by the
+// port of the mesh that runs.
 func (t *tool) load() (*config.File, error) {
-	f, err := config.Load(t.config, app.Env)
+	f, err := t.loadFile()
+	if err != nil {
+		return nil, err
+	}
+	return f, findAddresses(f)
+}
+
+// loadFile reads the configuration: the one that is named, or otherwise the one of the person's own mesh if it exists.
+// --data takes precedence over the data directory in the file.
+func (t *tool) loadFile() (*config.File, error) {
+	f, err := config.Load(cmp.Or(t.config, t.personalConfig()), app.Env)
 	if err != nil {
 		return nil, err
 	}

@@ -53,7 +53,9 @@ The command exits with 1 if the mesh is not ready.`,
 			}
 			ctx, cancel := context.WithTimeout(c.Context(), statusTimeout)
 			defer cancel()
-			return t.printStatus(t.queryRoles(ctx, f))
+			h := t.queryRoles(ctx, f)
+			h.onDemand = t.onDemandText(f)
+			return t.printStatus(h)
 		},
 	}
 }
@@ -77,6 +79,8 @@ type roleAnswers struct {
 	stops []*policyv1.Stop
 	// ending contains the tokens that expire soon or have recently expired.
 	ending []tokenRecord
+	// onDemand describes a mesh that a client has started. Otherwise it is empty.
+	onDemand string
 }
 
 // queryRoles sends requests to all roles concurrently, so that a role that hangs does not delay the others.
@@ -192,6 +196,7 @@ type meshStatus struct {
 	EndingTokens   []tokenRecord  `json:"endingTokens,omitempty"`
 	Version        string         `json:"version"`
 	Ready          bool           `json:"ready"`
+	OnDemand       string         `json:"onDemand,omitempty"`
 	NotReady       []string       `json:"notReady,omitempty"`
 	Degraded       []string       `json:"degraded,omitempty"`
 	PolicyRevision string         `json:"policyRevision"`
@@ -267,7 +272,7 @@ func (t *tool) printStatus(h roleAnswers) error {
 	}
 	g := h.gateway
 	all := meshStatus{
-		Stops: stopRecords(h.stops), EndingTokens: h.ending, Version: g.GetVersion(), Ready: g.GetReady(), NotReady: g.GetNotReady(), Degraded: g.GetDegraded(),
+		Stops: stopRecords(h.stops), EndingTokens: h.ending, Version: g.GetVersion(), OnDemand: h.onDemand, Ready: g.GetReady(), NotReady: g.GetNotReady(), Degraded: g.GetDegraded(),
 		PolicyRevision: g.GetPolicyRevision(), PolicyRejected: h.rejected, PolicyObserved: h.observed,
 		JournalHealthy: g.GetJournalHealthy(), JournalHead: journal.HeadFromProto(g.GetJournal().GetHead()), JournalCheck: newJournalCheck(g.GetJournal().GetCheck()),
 		Sessions: g.GetSessions(), Roles: h.roles, JournalRoom: newJournalRoom(g.GetJournal()), OwnTenantOnly: g.GetOwnTenantOnly(),
@@ -312,6 +317,9 @@ func (t *tool) writeStatus(all meshStatus) error {
 			[]string{"policy", orDash(all.PolicyRevision)},
 			[]string{"journal", journalState(all.JournalHealthy)},
 			[]string{"sessions", strconv.Itoa(int(all.Sessions))})
+		if all.OnDemand != "" {
+			rows = append(rows, []string{"on demand", all.OnDemand})
+		}
 		if all.OwnTenantOnly {
 			rows = append(rows, []string{"not shown", "servers, records and other tenants' sessions: people of the tenant \"default\" see them"})
 		} else {

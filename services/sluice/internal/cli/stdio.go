@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -17,18 +19,21 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/localconfig"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/relay"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
 func (t *tool) stdio() *cobra.Command {
-	var server string
+	var server, as string
 	c := &cobra.Command{
 		Use:   "stdio",
 		Short: "Connect a client that supports only the stdio transport to the mesh",
 		Args:  args(cobra.NoArgs),
-		RunE:  func(c *cobra.Command, _ []string) error { return t.runStdio(c.Context(), server) },
+		RunE:  func(c *cobra.Command, _ []string) error { return t.runStdio(c.Context(), server, as) },
 	}
 	c.Flags().StringVar(&server, "server", "", "the server behind the mesh (default all servers)")
+	c.Flags().StringVar(&as, "as", "", "use your own mesh as this client, such as claude-code, and start the mesh if it does not run")
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
 	c.SetHelpFunc(func(c *cobra.Command, given []string) {
 		_ = t.checkFlags(c, nil) // help is printed whether or not the flags are valid
@@ -128,20 +133,12 @@ func absolutePath(path string) string {
 	return path
 }
 
-func (t *tool) runStdio(ctx context.Context, server string) error {
-	f, err := t.load()
+func (t *tool) runStdio(ctx context.Context, server, as string) error {
+	cfg, err := t.relayConfig(server, as)
 	if err != nil {
 		return err
 	}
-	token, err := t.readToken(f, agentToken)
-	if err != nil {
-		return err
-	}
-	client, err := t.mcpClient(f)
-	if err != nil {
-		return err
-	}
-	cfg := relay.Config{URL: t.endpointURL(f, server), Token: token, Client: client, Log: app.NewLog(t.errOut, "stdio", false, slog.LevelInfo)}
+	cfg.Log = app.NewLog(t.errOut, "stdio", false, slog.LevelInfo)
 	to := io.Writer(os.Stdout)
 	if term.IsTerminal(int(os.Stdout.Fd())) { // t.out escapes control characters for the terminal
 		to = t.out
@@ -151,4 +148,66 @@ func (t *tool) runStdio(ctx context.Context, server string) error {
 		return nil
 	}
 	return err
+}
+
+// relayConfig returns the endpoint and the token for a client. If as is not empty, the endpoint belongs to the person's
+// own mesh.
+func (t *tool) relayConfig(server, as string) (cfg relay.Config, err error) {
+	if as != "" {
+		return t.clientRelay(server, as)
+	}
+	f, err := t.load()
+	if err != nil {
+		return cfg, err
+	}
+	if cfg.Token, err = t.readToken(f, agentToken); err != nil {
+		return cfg, err
+	}
+	if cfg.Client, err = t.mcpClient(f); err != nil {
+		return cfg, err
+	}
+	url := t.endpointURL(f, server)
+	cfg.Endpoint = func(context.Context, bool) (string, error) { return url, nil }
+	return cfg, nil
+}
+
+// clientRelay returns the endpoint and the token for a client of the person's own mesh. A message of the client starts
+// the mesh if it does not run. If the mesh can't be used, the client gets the reason as the answer to its messages,
+// because most clients don't show the standard error of a server.
+func (t *tool) clientRelay(server, as string) (cfg relay.Config, err error) {
+	if err := personal.CheckClient(as); err != nil {
+		return cfg, usageError{fmt.Errorf("--as: %w", err)}
+	}
+	cfg.Client = tokenhttp.New(nil, "")
+	own, err := t.ownMesh()
+	if err == nil {
+		cfg.Token, err = t.clientToken(own, as)
+	}
+	if err != nil {
+		reason := err // the return statement sets err
+		fmt.Fprintf(t.errOut, "sluice: %v\n", reason)
+		cfg.Token = "none"
+		cfg.Endpoint = func(context.Context, bool) (string, error) { return "", reason }
+		return cfg, nil //nolint:nilerr // the client gets the reason
+	}
+	cfg.Endpoint = func(ctx context.Context, start bool) (string, error) {
+		mesh, err := own.find(ctx, start)
+		if err != nil {
+			return "", err
+		}
+		return "http://" + mesh.MCP + mcpPath(server), nil
+	}
+	return cfg, nil
+}
+
+// clientToken reads the token of a client for the person's own mesh.
+func (t *tool) clientToken(own *ownMesh, client string) (string, error) {
+	raw, err := os.ReadFile(own.paths.Token(client))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("%s has no token for your mesh: run %s", client, t.command("init "+client))
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the token of %s: %w", client, err)
+	}
+	return strings.TrimSpace(string(raw)), nil
 }

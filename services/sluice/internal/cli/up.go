@@ -26,6 +26,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/policy"
 	"github.com/sluice-mesh/sluice/services/sluice"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/running"
 )
 
 // startTimeout is the maximum time until every role serves.
@@ -35,6 +36,7 @@ const demoName = "demo"
 
 func (t *tool) up() *cobra.Command {
 	var listen, grpc, level string
+	var idle idleFlags
 	c := &cobra.Command{
 		Use:   "up",
 		Short: "Run the whole mesh in one process",
@@ -75,19 +77,45 @@ and config check look for this file.`,
 			if grpc != "" {
 				f.GRPC = grpc
 			}
-			return t.runUp(c.Context(), f, found, at)
+			return t.runUp(c.Context(), f, found, at, idle)
 		},
 	}
 	c.Flags().StringVar(&listen, "listen", "", "the address of MCP (default 127.0.0.1:8080)")
 	c.Flags().StringVar(&grpc, "grpc", "", "the address of gRPC (default 127.0.0.1:9090)")
+	c.Flags().BoolVar(&idle.onDemand, "on-demand", false, "end when no client was connected for a while, and no approval is open")
+	c.Flags().DurationVar(&idle.after, "idle", defaultIdle, "with --on-demand, the time without clients after which the mesh ends")
 	c.Flags().StringVar(&level, "log-level", "", "the lowest level that is logged: debug, info, warn or error (default info)")
 	return c
 }
 
-func (t *tool) runUp(ctx context.Context, f *config.File, local *localFile, found addresses) (err error) {
+// idleFlags say whether the mesh ends when it is idle.
+type idleFlags struct {
+	onDemand bool
+	after    time.Duration
+}
+
+// openData locks the data directory. A mesh on demand waits for the previous mesh, which may still be ending.
+func (i idleFlags) openData(ctx context.Context, data string) (*datadir.Dir, error) {
+	const patience = 6 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		dir, err := datadir.Open(data, "")
+		if !i.onDemand || !errors.Is(err, datadir.ErrInUse) {
+			return dir, err
+		}
+		select {
+		case <-time.After(findInterval):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+func (t *tool) runUp(ctx context.Context, f *config.File, local *localFile, found addresses, idle idleFlags) (err error) {
 	app.Tune()
 	log := app.NewLog(t.errOut, "sluice", true, f.LogLevel())
-	held, err := datadir.Open(f.Path(f.Data), "") // before any file is created in it
+	held, err := idle.openData(ctx, f.Path(f.Data)) // before any file is created in it
 	if err != nil {
 		return err
 	}
@@ -112,12 +140,15 @@ func (t *tool) runUp(ctx context.Context, f *config.File, local *localFile, foun
 			return err
 		}
 	}
-	mesh, err := sluice.New(ctx, sluice.Options{File: f, Embedded: embedded, Env: app.Env, Reload: f.Reloader(local.reader(), app.Env), Log: log, Version: app.Version(), Launcher: t.launcher})
+	connections := new(sluice.Connections)
+	mesh, err := sluice.New(ctx, sluice.Options{File: f, Embedded: embedded, Env: app.Env, Reload: f.Reloader(local.reader(), app.Env), Log: log, Version: app.Version(), Launcher: t.launcher, Connections: connections})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, mesh.Close()) }()
 	f.Listen, f.GRPC = mesh.MCP().String(), mesh.GRPC().String()
+	ctx, endWhenIdle := context.WithCancel(ctx)
+	defer endWhenIdle()
 	group.Go(func() error { return mesh.Run(ctx) })
 	group.Go(func() error {
 		ready, cancel := context.WithTimeout(ctx, startTimeout)
@@ -128,6 +159,17 @@ func (t *tool) runUp(ctx context.Context, f *config.File, local *localFile, foun
 			}
 			return err
 		}
+		announced, err := running.Announce(ctx, f.Path(f.Data), idle.announced(f))
+		if err != nil {
+			return err
+		}
+		group.Go(func() error {
+			if idle.onDemand && waitIdle(ctx, mesh.Busy, connections, idle.after, log) {
+				endWhenIdle()
+			}
+			<-ctx.Done()
+			return announced.Close()
+		})
 		return t.printStarted(f, startedMesh{lookupAddrs: found, generated: generated, usesStarterPolicy: starter, sandboxes: mesh.Sandboxes(), observed: describeObserved(mesh.ObservedPolicy())})
 	})
 	ended := make(chan struct{})

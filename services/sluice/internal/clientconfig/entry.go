@@ -53,7 +53,10 @@ type Entry struct {
 	// Reason is the reason for which the entry can't be wrapped, with a way out. It is empty if the entry can be wrapped.
 	Reason string
 
-	kept configedit.Object
+	kept   configedit.Object
+	syntax syntax
+	// passed are settings that the entry takes from the environment of the client.
+	passed []passed
 }
 
 // Entries returns the entries of a file. The error is a [*configedit.EditError] if the file can't be parsed.
@@ -75,6 +78,23 @@ func (f File) Entries(data []byte) ([]Entry, error) {
 		out = append(out, f.entries(project.Value, at, d.containers[0], Local, project.Name)...)
 	}
 	return out, nil
+}
+
+// Projects returns the directories of the projects that a user's file names. It returns nil if the file can't be parsed.
+func (f File) Projects(data []byte) []string {
+	d := f.Client.dialect
+	if f.Scope != User || d.projects == "" {
+		return nil
+	}
+	root, err := configedit.Parse(f.Layout, data)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, project := range root.Entries(configedit.Layout{}, d.projects) {
+		out = append(out, project.Name)
+	}
+	return out
 }
 
 // entries returns the entries of a container below the value n. path is the path of n.
@@ -138,6 +158,7 @@ func (r *reader) read() {
 		r.refuse(fmt.Sprintf("has more than %d members: remove those that are not needed", configedit.MaxMembers))
 		return
 	}
+	e.syntax = d.variables
 	e.Disabled = r.bool(d.disabled, false) || !r.bool(d.enabled, true)
 	r.readCommand()
 	e.Env, e.Cwd = r.pairs(d.env), r.string(d.cwd)
@@ -161,7 +182,7 @@ func (r *reader) read() {
 // isSluice reports whether a command is this program, with the path of any system.
 func isSluice(command string) bool {
 	base := path.Base(strings.ReplaceAll(command, `\`, "/"))
-	return base == "sluice" || strings.EqualFold(base, "sluice.exe")
+	return strings.HasPrefix(strings.ToLower(base), "sluice") // also sluice.exe, and sluice-linux-amd64
 }
 
 // readCommand reads the command and its arguments. Zed also had the form {path, args, env} of a command.
@@ -242,16 +263,21 @@ func (r *reader) readVariables() {
 	}
 	for _, key := range d.variableKeys {
 		if name := r.string(key); name != "" {
-			e.Variables = append(e.Variables, name)
+			e.passed = append(e.passed, passed{name: "Authorization", prefix: "Bearer ", variable: name, header: true})
 		}
 	}
 	for _, key := range d.variableLists {
-		e.Variables = append(e.Variables, r.strings(key)...)
+		for _, name := range r.strings(key) {
+			e.passed = append(e.passed, passed{name: name, variable: name})
+		}
 	}
 	for _, key := range d.variableMaps {
 		for _, p := range r.pairs(key) {
-			e.Variables = append(e.Variables, p.Value)
+			e.passed = append(e.passed, passed{name: p.Name, variable: p.Value, header: true})
 		}
+	}
+	for _, p := range e.passed {
+		e.Variables = append(e.Variables, p.variable)
 	}
 	slices.Sort(e.Variables)
 	e.Variables = slices.Compact(e.Variables)
@@ -262,8 +288,12 @@ func isRelative(command string) bool {
 	return strings.ContainsAny(command, `/\`) && !isAbsolute(command)
 }
 
-// isDotPath reports whether an argument is a path that begins at the working directory or at its parent.
+// isDotPath reports whether an argument, or the value of a flag such as --config=./x, is a path that begins at the
+// working directory or at its parent.
 func isDotPath(arg string) bool {
+	if _, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(arg, "-") {
+		arg = value
+	}
 	first, _, _ := strings.Cut(strings.ReplaceAll(arg, `\`, "/"), "/")
 	return first == "." || first == ".."
 }

@@ -61,6 +61,9 @@ func (p Paths) Policies() string { return filepath.Join(filepath.Dir(p.Config), 
 // Token returns the path of the file with the token of a client, such as claude-code.
 func (p Paths) Token(client string) string { return filepath.Join(p.Data, "tokens", "agents", client) }
 
+// OperatorToken returns the path of the file with the operator's token.
+func (p Paths) OperatorToken() string { return filepath.Join(p.Data, "tokens", "operator") }
+
 var clientName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
 // CheckClient returns an error if a string is not a name of a client: 1 to 32 lower-case letters, digits or hyphens. A

@@ -40,9 +40,13 @@ func (e *rpcError) Error() string { return string(e.raw) }
 // send sends one HTTP request in a session. last is the id of the event after which a stream continues. It may be
 // empty.
 func (r *Relay) send(ctx context.Context, method string, body []byte, in session, last string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, r.cfg.URL, bytes.NewReader(body))
+	url, err := r.cfg.Endpoint(ctx, method == http.MethodPost) // a mesh is not started for a stream, or to end a session
 	if err != nil {
-		return nil, fmt.Errorf("reach %s: %w", r.cfg.URL, err)
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("reach %s: %w", url, err)
 	}
 	req.Header.Set("Authorization", "Bearer "+r.cfg.Token)
 	req.Header.Set("Accept", "text/event-stream")

@@ -27,8 +27,11 @@ const (
 
 // Config configures a Relay. All fields are required.
 type Config struct {
-	// URL is the endpoint of a server behind the mesh, and Token is the agent's token.
-	URL, Token string
+	// Endpoint returns the URL of a server behind the mesh. If start is true and the mesh does not run, Endpoint may start
+	// it. Endpoint is called before each request, because a mesh that was started again may have another address.
+	Endpoint func(ctx context.Context, start bool) (string, error)
+	// Token is the agent's token.
+	Token string
 	// Client sends the requests. Use [tokenhttp.New], which protects the token. The client must have no timeout,
 	// because calls may take long.
 	Client *http.Client
@@ -78,7 +81,7 @@ func (m *message) isResponseTo(other *message) bool {
 // Run relays messages until from ends and all requests have their responses. It returns an error if ctx ends first, if
 // the client no longer reads, or if a line is too long. At the end, Run ends the session.
 func Run(ctx context.Context, cfg Config, from io.Reader, to io.Writer) error {
-	if cfg.URL == "" || cfg.Token == "" || cfg.Client == nil || cfg.Log == nil {
+	if cfg.Endpoint == nil || cfg.Token == "" || cfg.Client == nil || cfg.Log == nil {
 		return errors.New("relay: every field of Config is required")
 	}
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -120,7 +120,7 @@ func startRelay(t *testing.T, url, token string) *client {
 	c := &client{t: t, in: write, lines: make(chan string, 100), ended: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		err := relay.Run(ctx, relay.Config{URL: url, Token: token, Client: tokenhttp.New(nil, ""), Log: slog.New(slog.DiscardHandler)}, in, out)
+		err := relay.Run(ctx, relay.Config{Endpoint: at(url), Token: token, Client: tokenhttp.New(nil, ""), Log: slog.New(slog.DiscardHandler)}, in, out)
 		_ = out.Close()
 		c.ended <- err
 	}()
@@ -292,7 +292,7 @@ func TestRun_AnswersUndeliverableRequestsWithErrors(t *testing.T) {
 func TestRun_ReturnsAnErrorWhenItCannotContinue(t *testing.T) {
 	t.Parallel()
 	m := newFakeMesh(t)
-	cfg := relay.Config{URL: m.URL, Token: "token", Client: tokenhttp.New(nil, ""), Log: slog.New(slog.DiscardHandler)}
+	cfg := relay.Config{Endpoint: at(m.URL), Token: "token", Client: tokenhttp.New(nil, ""), Log: slog.New(slog.DiscardHandler)}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := relay.Run(ctx, cfg, strings.NewReader(""), io.Discard); !errors.Is(err, context.Canceled) {
@@ -315,6 +315,58 @@ func TestRun_ReturnsAnErrorWhenItCannotContinue(t *testing.T) {
 		defer m.mu.Unlock()
 		return len(m.ended) == 1
 	})
+}
+
+func at(url string) func(context.Context, bool) (string, error) {
+	return func(context.Context, bool) (string, error) { return url, nil }
+}
+
+// A mesh that was started again has another address. A message that finds no mesh may start it, but a stream does not.
+func TestRun_FindsAMeshThatWasStartedAgain(t *testing.T) {
+	t.Parallel()
+	first, second := newFakeMesh(t), newFakeMesh(t)
+	var url atomic.Pointer[string]
+	url.Store(&first.URL)
+	var streams atomic.Int64
+	in, client := io.Pipe()
+	read, out := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- relay.Run(t.Context(), relay.Config{
+			Token: "token", Client: tokenhttp.New(nil, ""), Log: slog.New(slog.DiscardHandler),
+			Endpoint: func(_ context.Context, start bool) (string, error) {
+				if !start {
+					streams.Add(1)
+				}
+				return *url.Load(), nil
+			},
+		}, in, out)
+	}()
+	lines := bufio.NewScanner(read)
+	ask := func(line string) string {
+		if _, err := io.WriteString(client, line+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		lines.Scan()
+		return lines.Text()
+	}
+	if got := ask(hello); !strings.Contains(got, `"id":0,"result"`) {
+		t.Fatalf("the first mesh answers %s", got)
+	}
+	url.Store(&second.URL)
+	first.Close()
+	if got := ask(hello); !strings.Contains(got, `"id":0,"result"`) {
+		t.Errorf("the second mesh answers %s", got)
+	}
+	if err := client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if streams.Load() == 0 {
+		t.Error("the end of the session may start a mesh")
+	}
 }
 
 // If the token may not be sent, the client gets an error with the reason.

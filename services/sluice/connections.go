@@ -1,0 +1,70 @@
+package sluice
+
+import (
+	"net"
+	"sync"
+	"time"
+)
+
+// Connections counts the open connections to a mesh, so that a mesh on demand knows when it is idle. The zero value is
+// ready to use. A nil *Connections counts nothing. Its methods may be called concurrently.
+type Connections struct {
+	mu   sync.Mutex
+	open int
+	last time.Time
+}
+
+// IdleSince returns the time at which the last connection was closed. idle is false while a connection is open, and
+// before the first connection.
+func (c *Connections) IdleSince() (since time.Time, idle bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last, c.open == 0 && !c.last.IsZero()
+}
+
+// Begin sets the beginning of the idle time before the first connection.
+func (c *Connections) Begin() { c.add(0) }
+
+func (c *Connections) add(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open += n
+	c.last = time.Now()
+}
+
+// Count returns a listener that counts its connections.
+func (c *Connections) Count(lis net.Listener) net.Listener {
+	if c == nil {
+		return lis
+	}
+	return countedListener{lis, c}
+}
+
+type countedListener struct {
+	net.Listener
+
+	connections *Connections
+}
+
+func (l countedListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	l.connections.add(1)
+	return &countedConn{Conn: conn, closed: sync.OnceFunc(func() { l.connections.add(-1) })}, nil
+}
+
+type countedConn struct {
+	net.Conn
+
+	closed func()
+}
+
+// NetConn returns the underlying connection, like [crypto/tls.Conn.NetConn].
+func (c *countedConn) NetConn() net.Conn { return c.Conn }
+
+func (c *countedConn) Close() error {
+	c.closed()
+	return c.Conn.Close()
+}

@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
+)
+
+// observeFor is how long `init --observe` lets all calls pass.
+const observeFor = 24 * time.Hour
+
+type initFlags struct {
+	observe, yes, undo, check, managed bool
+	project                            string
+}
+
+func (t *tool) initCommand() *cobra.Command {
+	var f initFlags
+	c := &cobra.Command{
+		Use:   "init [CLIENT...]",
+		Short: "Put the MCP servers of your clients behind the mesh, or take that back",
+		Long: `Find the MCP servers in the configuration of your clients, such as Claude Code or Cursor, and
+put them behind a mesh of your own. Without CLIENT, the command looks at all clients that it
+knows: ` + clientList() + `.
+
+The command first starts each server directly and behind the mesh, and compares their tools. It
+changes only the entries of servers that behave the same, and names the others with the reason.
+It shows every change and asks before it writes. Secrets in the entries move to the keychain of
+your system, or to files that only you can read. The first policies come from the definitions of
+the tools: tools that read are allowed, tools that write or run something are limited, and tools
+that delete something or move money ask you. The mesh starts when a client starts a server.
+
+--undo restores the files of the clients to the byte. An entry that was changed since init wrote
+it stays as it is, and the command names it. --check names servers that clients reach without the mesh, and exits
+with 1 if there are any, or with 2 if a file can't be read. --managed prints a file for the
+administrator of this machine: with it, a client uses no servers except those behind the mesh,
+whatever is in files that a user or an agent can change.`,
+		Example: "  " + t.self + " init\n  " + t.self + " init claude-code --observe\n  " + t.self + " init --check\n  " + t.self + " init --undo",
+		RunE: func(c *cobra.Command, given []string) error {
+			clients, err := clientsNamed(given)
+			if err != nil {
+				return err
+			}
+			return t.runInit(c.Context(), f, clients)
+		},
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return clientIDs(), cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	flags := c.Flags()
+	flags.BoolVar(&f.observe, "observe", false, "refuse nothing for 24 hours, and record what the policies would decide")
+	flags.BoolVar(&f.yes, "yes", false, "start the servers and write the changes without asking")
+	flags.BoolVar(&f.undo, "undo", false, "restore the clients' files, and remove the mesh's configuration")
+	flags.BoolVar(&f.check, "check", false, "name the servers that clients reach without the mesh")
+	flags.BoolVar(&f.managed, "managed", false, "print the file with which an administrator limits one client to servers behind the mesh")
+	flags.StringVar(&f.project, "project", "", "also look at the files of the project in this folder")
+	c.MarkFlagsMutuallyExclusive("undo", "check", "observe", "managed")
+	c.MarkFlagsMutuallyExclusive("project", "yes")
+	_ = c.MarkFlagDirname("project")
+	return c
+}
+
+func clientIDs() []string {
+	var out []string
+	for _, c := range clientconfig.Clients() {
+		out = append(out, c.ID)
+	}
+	return out
+}
+
+// clientList returns the IDs of all clients as lines of help.
+func clientList() string {
+	text, line := "", 0
+	for i, id := range clientIDs() {
+		if i > 0 {
+			text, line = text+", ", line+len(id)+2 //nolint:mnd // ", "
+		}
+		if line > 80 {
+			text, line = strings.TrimRight(text, " ")+"\n", len(id)
+		}
+		text += id
+	}
+	return text
+}
+
+// clientsNamed returns the clients with these IDs, or all clients if ids is empty.
+func clientsNamed(ids []string) ([]clientconfig.Client, error) {
+	if len(ids) == 0 {
+		return clientconfig.Clients(), nil
+	}
+	var out []clientconfig.Client
+	for _, id := range ids {
+		c, ok := clientconfig.Find(id)
+		if !ok {
+			return nil, usageError{fmt.Errorf("%q is not a client that init knows: use one of %s", id, strings.Join(clientIDs(), ", "))}
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+func (t *tool) runInit(ctx context.Context, f initFlags, clients []clientconfig.Client) error {
+	paths, err := personal.Find()
+	if err != nil {
+		return err
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return fmt.Errorf("find the files of clients: %w", err)
+	}
+	if f.project != "" {
+		if f.project, err = filepath.Abs(f.project); err != nil {
+			return fmt.Errorf("find the project: %w", err)
+		}
+	}
+	s := &setup{
+		tool: t, flags: f, paths: paths, clients: clients,
+		system: clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: getenv},
+	}
+	switch {
+	case f.check:
+		return s.check()
+	case f.managed:
+		return s.managed()
+	case f.undo:
+		return s.undo(ctx)
+	case !f.yes && !isInteractive(false):
+		return errors.New("init asks before it starts servers and before it changes files, and there is no terminal to ask you at: add --yes to agree in advance")
+	default:
+		return s.install(ctx)
+	}
+}
+
+// getenv returns the value of an environment variable, or an empty string if it is not set.
+func getenv(name string) string {
+	value, _ := app.Env(name)
+	return value
+}
+
+// setup is one run of `init`.
+type setup struct {
+	*tool
+
+	flags   initFlags
+	paths   personal.Paths
+	clients []clientconfig.Client
+	system  clientconfig.System
+
+	plan    *clientsetup.Plan
+	state   *clientsetup.State
+	changes []clientsetup.Change
+	trials  []trial
+	secrets *secretstore.Store
+}
+
+// scan reads the clients' files.
+func (s *setup) scan() []clientsetup.Found {
+	return clientsetup.Scan(s.system, s.clients, s.flags.project)
+}
+
+// shownPath returns a path with ~ for the home directory.
+func (s *setup) shownPath(path string) string {
+	if rest, ok := strings.CutPrefix(path, s.system.Home+string(filepath.Separator)); ok {
+		return filepath.Join("~", rest)
+	}
+	return path
+}

@@ -1,0 +1,276 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/policy"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
+)
+
+// install puts the servers of clients behind the mesh. It asks before it starts servers, and before it writes.
+func (s *setup) install(ctx context.Context) error {
+	if err := checkProgram(s.programPath()); err != nil {
+		return err
+	}
+	if err := s.makePlan(); err != nil {
+		return err
+	}
+	if err := s.checkMesh(); err != nil {
+		return err
+	}
+	s.printPlan()
+	if len(s.plan.Wraps) == 0 {
+		s.printf("Nothing to do.")
+		return nil
+	}
+	question := fmt.Sprintf("To compare them, init starts %d server(s) directly and behind a mesh, as the clients start them. Continue?", len(s.plan.New()))
+	if err := s.confirm(ctx, s.flags.yes || len(s.plan.New()) == 0, question); err != nil {
+		return errors.New("nothing was started or changed")
+	}
+	if err := s.tryNew(ctx); err != nil {
+		return err
+	}
+	if err := s.openSecrets(ctx); err != nil {
+		return err
+	}
+	printed := len(s.plan.Left)
+	s.changes = s.plan.Changes(s.entryCommand)
+	s.printLeft(s.plan.Left[printed:])
+	if len(s.changes) == 0 {
+		s.printf("Nothing to do: these servers can't be put behind the mesh, for the reasons above.")
+		if s.plan.Wrapped == 0 {
+			return errSilent
+		}
+		return nil
+	}
+	files, err := s.meshFiles()
+	if err != nil {
+		return err
+	}
+	s.printChanges(files)
+	if err := s.confirm(ctx, s.flags.yes, "Write these changes?"); err != nil {
+		return errors.New("nothing was changed")
+	}
+	return s.write(ctx, files)
+}
+
+// checkProgram returns an error if the program is in a directory that is removed later. The clients' entries contain its
+// path.
+func checkProgram(path string) error {
+	for _, dir := range []string{"_npx", "go-build"} {
+		if slices.ContainsFunc(strings.Split(filepath.ToSlash(path), "/"), func(name string) bool { return strings.HasPrefix(name, dir) }) {
+			return fmt.Errorf("this program is in a cache (%s), which is removed at times, but the clients will start it there: install the program, and run init again", path)
+		}
+	}
+	return nil
+}
+
+// makePlan finds the entries of clients and the servers that the mesh has already.
+func (s *setup) makePlan() (err error) {
+	if s.state, err = clientsetup.LoadState(s.paths.Data); err != nil {
+		return err
+	}
+	var existing []clientsetup.Server
+	if _, err := os.Stat(s.paths.Config); err == nil {
+		f, err := config.Load(s.paths.Config, app.Env)
+		if err != nil {
+			return fmt.Errorf("your mesh's configuration does not load: %w", err)
+		}
+		existing = clientsetup.Existing(f, app.Env)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read your mesh's configuration: %w", err)
+	}
+	v := clientsetup.Environment{Home: s.system.Home, Getenv: s.system.Getenv}
+	s.plan = clientsetup.NewPlan(v, s.scan(), existing)
+	return nil
+}
+
+// tryNew tries the servers that the mesh does not have. Entries of servers that behave differently leave the plan.
+func (s *setup) tryNew(ctx context.Context) error {
+	servers := s.plan.New()
+	if len(servers) == 0 {
+		return nil
+	}
+	s.printf("Trying %d server(s). The first start of a server may install its package.", len(servers))
+	var err error
+	s.trials, err = s.tryServers(ctx, servers, s.printTrial)
+	if err != nil {
+		return err
+	}
+	for _, t := range s.trials {
+		if t.reason != "" {
+			s.plan.Leave(t.server, t.reason)
+		}
+	}
+	return nil
+}
+
+// entryCommand returns the command of an entry behind the mesh. A file that is shared in a repository gets no path of
+// this machine.
+func (s *setup) entryCommand(f clientconfig.File, server string) (command string, args []string) {
+	command = s.programPath()
+	if f.Scope == clientconfig.Project {
+		command = "sluice"
+	}
+	return command, []string{"stdio", "--server", server, "--as", f.Client.ID}
+}
+
+// A meshFile is a file of the mesh to write.
+type meshFile struct {
+	path   string
+	before []byte
+	after  []byte
+}
+
+// meshFiles returns the configuration and the policies to write. They don't contain secrets.
+func (s *setup) meshFiles() ([]meshFile, error) {
+	var out []meshFile
+	for _, t := range s.trials {
+		if t.reason != "" {
+			continue
+		}
+		path := filepath.Join(s.paths.Policies(), t.server+".yaml")
+		if _, err := os.Stat(path); err == nil {
+			continue // a person wrote it, or kept it
+		}
+		text, err := policy.Suggest(t.server, t.tools, nil)
+		if err != nil {
+			return nil, fmt.Errorf("write a policy for %s: %w", t.server, err)
+		}
+		if text, err = clientsetup.WithMethods(text, t.direct.capabilities); err != nil {
+			return nil, fmt.Errorf("write a policy for %s: %w", t.server, err)
+		}
+		out = append(out, meshFile{path: path, after: text})
+	}
+	before, err := os.ReadFile(s.paths.Config)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read your mesh's configuration: %w", err)
+	}
+	after, err := s.meshConfig().Edit(before)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.paths.Config, err)
+	}
+	return append(out, meshFile{s.paths.Config, before, after}), nil
+}
+
+// meshConfig returns what to add to the mesh's configuration.
+func (s *setup) meshConfig() clientsetup.MeshFile {
+	m := clientsetup.MeshFile{
+		Data: s.paths.Data, User: userName(), Operator: s.paths.OperatorToken(), Tokens: make(map[string]string),
+		Servers: s.plan.New(), References: make(map[clientsetup.SecretKey]string),
+	}
+	for _, c := range s.plan.Clients() {
+		m.Tokens[c.ID] = s.paths.Token(c.ID)
+	}
+	for _, server := range m.Servers {
+		for _, v := range server.Secrets() {
+			m.References[clientsetup.SecretKey{Server: server.Name, Setting: v.Name}] = s.secrets.Reference(server.Name, v.Name, v.Value)
+		}
+	}
+	if s.flags.observe {
+		m.Until = time.Now().Add(observeFor).Truncate(time.Minute)
+	}
+	return m
+}
+
+// userName returns the name of the user, for tokens and records.
+func userName() string {
+	u, err := user.Current()
+	if err != nil || u.Username == "" {
+		return "me"
+	}
+	name := u.Username
+	if at := strings.LastIndexByte(name, '\\'); at >= 0 { // DOMAIN\name on Windows
+		name = name[at+1:]
+	}
+	return name
+}
+
+// openSecrets opens the store of secrets: the one that earlier runs used, if there were any.
+func (s *setup) openSecrets(ctx context.Context) (err error) {
+	if s.state.Store != "" {
+		s.secrets, err = secretstore.OpenKind(s.paths.Data, s.state.Store)
+	} else {
+		s.secrets, err = secretstore.Open(ctx, s.paths.Data, slog.New(slog.DiscardHandler))
+	}
+	return err
+}
+
+// sealKey is the name of the key that encrypts the old entries of clients' files.
+const sealKey = "init"
+
+// write writes everything, the clients' files last, and then starts each entry.
+func (s *setup) write(ctx context.Context, files []meshFile) error {
+	s.state.Store = s.secrets.Kind()
+	key, err := s.secrets.Key(ctx, sealKey)
+	if err != nil {
+		return fmt.Errorf("create the key for the old entries: %w", err)
+	}
+	if err := s.writeSecrets(ctx); err != nil {
+		return err
+	}
+	for _, path := range append(s.tokenFiles(), s.paths.OperatorToken()) {
+		if _, err := ensureToken(path); err != nil {
+			return fmt.Errorf("create a token: %w", err)
+		}
+	}
+	for _, f := range files {
+		if err := s.state.Create(f.path, f.after); err != nil {
+			return err
+		}
+	}
+	if err := s.restartMesh(ctx); err != nil {
+		return fmt.Errorf("%w\nThe clients' files were not changed. %s removes what was written", err, s.command("init --undo"))
+	}
+	var failed []error
+	for _, c := range s.changes {
+		if err := c.Write(ctx, s.state, key); err != nil {
+			failed = append(failed, err)
+			s.printf("%s was not changed: %v", s.shownPath(c.File.Path), err)
+			continue
+		}
+		s.printf("Wrote %s.", s.shownPath(c.File.Path))
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("%d of %d files of clients were not changed: close the clients and run the command again", len(failed), len(s.changes))
+	}
+	return s.prove(ctx)
+}
+
+func (s *setup) tokenFiles() []string {
+	var out []string
+	for _, c := range s.plan.Clients() {
+		out = append(out, s.paths.Token(c.ID))
+	}
+	return out
+}
+
+// writeSecrets stores the secrets of new servers, after it has recorded their references.
+func (s *setup) writeSecrets(ctx context.Context) error {
+	for _, server := range s.plan.New() {
+		for _, v := range server.Secrets() {
+			s.state.Secrets = append(s.state.Secrets, s.secrets.Reference(server.Name, v.Name, v.Value))
+			if err := s.state.Save(); err != nil {
+				return err
+			}
+			if _, err := s.secrets.Put(ctx, server.Name, v.Name, v.Value); err != nil {
+				return fmt.Errorf("store %s of %s: %w", v.Name, server.Name, err)
+			}
+		}
+	}
+	return nil
+}

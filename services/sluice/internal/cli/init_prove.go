@@ -1,0 +1,124 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+)
+
+// prove starts each wrapped entry as its client would, lists its tools, and makes one call that is refused.
+func (s *setup) prove(ctx context.Context) error {
+	var failed []string
+	proved := make(map[string]bool)
+	for _, w := range s.plan.Wraps {
+		file := s.plan.Files[w.File].File
+		key := file.Client.ID + " " + w.Server
+		if proved[key] {
+			continue
+		}
+		proved[key] = true
+		_, args := s.entryCommand(file, w.Server)
+		cmd := exec.Command(s.programPath(), args...) //nolint:gosec,noctx // this program; its connection ends it
+		listed, err := listServerOfCommand(ctx, cmd)
+		if err == nil {
+			err = compareVisible(listed, s.trialOf(w.Server))
+		}
+		if err != nil {
+			failed = append(failed, fmt.Sprintf("%s of %s: %v", w.Entry.Name, file.Client.Name, err))
+			continue
+		}
+		s.printf("%s starts %s behind the mesh.", file.Client.Name, w.Entry.Name)
+	}
+	if len(failed) == 0 {
+		if err := s.showRefusal(ctx); err != nil {
+			failed = append(failed, err.Error())
+		}
+	}
+	s.printNext()
+	if len(failed) > 0 {
+		return fmt.Errorf("these entries do not work yet. %s restores everything.\n%s", s.command("init --undo"), strings.Join(failed, "\n"))
+	}
+	return nil
+}
+
+// showRefusal calls a tool that does not exist, and prints the refusal. The call does not reach the server. If the server
+// is observed, nothing is refused, so showRefusal does nothing.
+func (s *setup) showRefusal(ctx context.Context) error {
+	if s.flags.observe || len(s.plan.Wraps) == 0 {
+		return nil
+	}
+	const unknownTool = "init_example"
+	w := s.plan.Wraps[0]
+	client := s.plan.Files[w.File].File.Client
+	session, err := s.connectAs(ctx, w.Server, client.ID)
+	if err != nil {
+		return err
+	}
+	defer session.close(ctx)
+	raw, err := session.request(ctx, "tools/call", map[string]any{"name": unknownTool, "arguments": struct{}{}})
+	if err != nil {
+		return fmt.Errorf("call a tool that does not exist: %w", err)
+	}
+	var result toolResult
+	if err := json.Unmarshal(raw, &result); err != nil {
+		return fmt.Errorf("read the result of a call: %w", err)
+	}
+	if result.Meta.Decision.Code == "" {
+		return nil // the configuration has the server from before, and allows or observes everything
+	}
+	s.printf("An example of a refusal: %s calls %s of %s, a tool that the policy does not allow:", client.Name, unknownTool, w.Entry.Name)
+	result.IsError = false // the refusal is part of the output of init
+	s.printText(result)
+	return nil
+}
+
+// trialOf returns the trial of a server in this run, or nil if the mesh already had the server.
+func (s *setup) trialOf(server string) *trial {
+	for i, t := range s.trials {
+		if t.server == server {
+			return &s.trials[i]
+		}
+	}
+	return nil
+}
+
+// compareVisible compares the tools of an entry behind the mesh with those of the trial.
+func compareVisible(listed listedServer, t *trial) error {
+	if t == nil {
+		return nil
+	}
+	want, err := definitionsByName(t.direct.tools)
+	if err != nil {
+		return err
+	}
+	got, err := definitionsByName(listed.tools)
+	if err != nil {
+		return err
+	}
+	for _, name := range sortedNames(want) { // the mesh adds a tool of its own, for waiting calls
+		if !bytes.Equal(want[name], got[name]) {
+			return fmt.Errorf("the tool %q is missing or has another definition", name)
+		}
+	}
+	return nil
+}
+
+func (s *setup) printNext() {
+	names := make(map[string]bool)
+	var clients []string
+	for _, c := range s.changes {
+		if !names[c.File.Client.Name] {
+			names[c.File.Client.Name] = true
+			clients = append(clients, c.File.Client.Name)
+		}
+	}
+	s.printLeft(s.plan.Left)
+	s.printf("Start %s again. Then:", strings.Join(clients, " and "))
+	s.printf("  %s approvals list    calls that wait for you", s.self)
+	s.printf("  %s decisions tail    every call, and why it ran or not", s.self)
+	s.printf("  %s init --undo       gives the clients' files back", s.self)
+}

@@ -1,0 +1,311 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/datadir"
+	"github.com/sluice-mesh/sluice/services/policy"
+	"github.com/sluice-mesh/sluice/services/sluice"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
+)
+
+// maxConcurrentTrials is the maximum number of servers that are started at a time, directly and behind the mesh.
+const maxConcurrentTrials = 3
+
+// A trial is the comparison of a server with itself behind the mesh.
+type trial struct {
+	server string
+	direct listedServer
+	// tools are the tools with their classes.
+	tools []policy.ClassifiedTool
+	// reason is not empty if the server does not behave the same behind the mesh.
+	reason string
+}
+
+// tryServers lists each server directly and behind a mesh of this process, which ends afterwards. done is called after
+// each server.
+func (t *tool) tryServers(ctx context.Context, servers []clientsetup.Server, done func(trial)) ([]trial, error) {
+	mesh, err := t.startTrialMesh(ctx, servers)
+	if err != nil {
+		return nil, err
+	}
+	defer mesh.close()
+	out := make([]trial, len(servers))
+	var mu sync.Mutex // guards calls of done
+	var group errgroup.Group
+	group.SetLimit(maxConcurrentTrials)
+	for i, s := range servers {
+		group.Go(func() error {
+			out[i] = mesh.try(ctx, s)
+			mu.Lock()
+			defer mu.Unlock()
+			done(out[i])
+			return nil
+		})
+	}
+	_ = group.Wait() // the reasons are in out
+	return out, ctx.Err()
+}
+
+func (m *trialMesh) try(ctx context.Context, s clientsetup.Server) trial {
+	out := trial{server: s.Name}
+	direct, err := listDirectly(ctx, s.Definition)
+	if err != nil {
+		out.reason = "does not work without the mesh either: " + err.Error()
+		return out
+	}
+	if out.tools, err = policy.ClassifyList(direct.tools, false); err != nil {
+		out.reason = "has a list of tools that the mesh refuses: " + err.Error()
+		return out
+	}
+	out.direct = direct
+	behind, err := m.list(ctx, s.Name)
+	if err != nil {
+		out.reason = "works, but not behind the mesh: " + err.Error()
+		return out
+	}
+	if difference := compareTools(direct.tools, behind.tools); difference != "" {
+		out.reason = "behaves differently behind the mesh: " + difference
+	}
+	return out
+}
+
+// listDirectly lists a server as its client would.
+func listDirectly(ctx context.Context, d clientsetup.Definition) (listedServer, error) {
+	if d.URL != "" {
+		headers := make(http.Header)
+		for _, h := range d.Headers {
+			headers.Set(h.Name, h.Value)
+		}
+		return listURL(ctx, d.URL, headers)
+	}
+	cmd := exec.Command(d.Command[0], d.Command[1:]...) //nolint:gosec,noctx // the user's own command; its connection ends it
+	cmd.Dir, cmd.Env = d.Dir, app.Environ()
+	for _, v := range d.Env {
+		cmd.Env = append(cmd.Env, v.Name+"="+v.Value)
+	}
+	return listServerOfCommand(ctx, cmd)
+}
+
+// listURL lists a server with Streamable HTTP.
+func listURL(ctx context.Context, url string, headers http.Header) (listedServer, error) {
+	add := &headerTransport{headers: headers}
+	client := &http.Client{Transport: add}
+	listed, err := listServer(ctx, &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: client, MaxRetries: -1, DisableStandaloneSSE: true})
+	if err != nil && add.refused() {
+		return listed, errors.New("it wants a sign-in (HTTP 401): the client signs in by OAuth, which the mesh can't do for it yet")
+	}
+	return listed, err
+}
+
+// headerTransport adds headers to requests. It remembers whether the server has answered with 401.
+type headerTransport struct {
+	headers http.Header
+
+	mu           sync.Mutex
+	unauthorized bool
+}
+
+func (h *headerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	maps.Copy(r.Header, h.headers)
+	resp, err := http.DefaultTransport.RoundTrip(r)
+	if err == nil && resp.StatusCode == http.StatusUnauthorized {
+		h.mu.Lock()
+		h.unauthorized = true
+		h.mu.Unlock()
+	}
+	return resp, err
+}
+
+func (h *headerTransport) refused() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.unauthorized
+}
+
+// compareTools describes the first difference between two lists of tools, or returns "" if they have the same tools
+// with the same definitions.
+func compareTools(direct, behind jsontext.Value) string {
+	want, err := definitionsByName(direct)
+	if err != nil {
+		return err.Error()
+	}
+	got, err := definitionsByName(behind)
+	if err != nil {
+		return err.Error()
+	}
+	for _, name := range sortedNames(want, got) {
+		switch {
+		case got[name] == nil:
+			return fmt.Sprintf("the tool %q is missing", name)
+		case want[name] == nil:
+			return fmt.Sprintf("the tool %q is there only behind the mesh", name)
+		case !bytes.Equal(want[name], got[name]):
+			return fmt.Sprintf("the tool %q has another definition", name)
+		}
+	}
+	return ""
+}
+
+func sortedNames(all ...map[string]jsontext.Value) []string {
+	var out []string
+	for _, m := range all {
+		for name := range m {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// definitionsByName returns the canonical definitions of tools.
+func definitionsByName(list jsontext.Value) (map[string]jsontext.Value, error) {
+	var tools []jsontext.Value
+	if err := json.Unmarshal(list, &tools); err != nil {
+		return nil, fmt.Errorf("read the list of tools: %w", err)
+	}
+	out := make(map[string]jsontext.Value, len(tools))
+	for _, tool := range tools {
+		var named struct {
+			Name string `json:"name"`
+		}
+		if err := json.Unmarshal(tool, &named); err != nil {
+			return nil, fmt.Errorf("read a definition: %w", err)
+		}
+		if err := tool.Canonicalize(); err != nil {
+			return nil, fmt.Errorf("read the definition of %q: %w", named.Name, err)
+		}
+		out[named.Name] = tool
+	}
+	return out, nil
+}
+
+// A trialMesh is a mesh in this process with its own temporary data, which allows everything.
+type trialMesh struct {
+	dir, token string
+	mesh       *sluice.Mesh
+	stop       func()
+	errOut     io.Writer
+}
+
+func (t *tool) startTrialMesh(ctx context.Context, servers []clientsetup.Server) (_ *trialMesh, err error) {
+	dir, err := os.MkdirTemp("", "sluice-init-")
+	if err != nil {
+		return nil, fmt.Errorf("create a folder for the trial: %w", err)
+	}
+	m := &trialMesh{dir: dir, token: authn.NewSecret(), stop: func() {}, errOut: t.errOut}
+	defer func() {
+		if err != nil {
+			m.close()
+		}
+	}()
+	f, env, err := m.config(servers)
+	if err != nil {
+		return nil, fmt.Errorf("configure the trial: %w", err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	if m.mesh, err = sluice.New(ctx, sluice.Options{File: f, Env: env, Log: log, Version: app.Version(), Launcher: t.launcher}); err != nil {
+		return nil, fmt.Errorf("start the trial: %w", err)
+	}
+	running, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = m.mesh.Run(running) // a failure shows in the lists
+	}()
+	m.stop = func() { cancel(); <-ended }
+	ready, done := context.WithTimeout(ctx, startTimeout)
+	defer done()
+	if err := m.mesh.WaitReady(ready); err != nil {
+		return nil, fmt.Errorf("start the trial: %w", err)
+	}
+	return m, nil
+}
+
+// config returns the configuration of the trial. The secrets of the servers are in the returned environment, and not in
+// a file.
+func (m *trialMesh) config(servers []clientsetup.Server) (*config.File, config.Env, error) {
+	env := map[string]string{"SLUICE_TRIAL_TOKEN": m.token, "SLUICE_TRIAL_OPERATOR": authn.NewSecret()}
+	references := make(map[clientsetup.SecretKey]string)
+	for _, s := range servers {
+		for _, v := range slices.Concat(s.Env, s.Headers) {
+			name := fmt.Sprintf("SLUICE_TRIAL_%d", len(env))
+			env[name], references[clientsetup.SecretKey{Server: s.Name, Setting: v.Name}] = v.Value, "${env:"+name+"}"
+		}
+	}
+	file := clientsetup.MeshFile{Data: filepath.Join(m.dir, "data"), User: "init", Servers: servers, References: references}
+	raw, err := file.Edit(nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	raw = []byte(strings.NewReplacer(
+		"${file:"+file.Operator+"}", "${env:SLUICE_TRIAL_OPERATOR}",
+	).Replace(string(raw)))
+	if err := m.writePolicies(servers); err != nil {
+		return nil, nil, err
+	}
+	lookup := func(name string) (string, bool) {
+		if value, ok := env[name]; ok {
+			return value, true
+		}
+		return app.Env(name)
+	}
+	f, err := config.Parse(filepath.Join(m.dir, "sluice.yaml"), raw, lookup)
+	if err != nil {
+		return nil, nil, err
+	}
+	f.AddToken(config.Token{Name: "init-agent", Token: "${env:SLUICE_TRIAL_TOKEN}", Tenant: "default", Subject: "init", Role: agentToken, Agent: "init"}) //nolint:gosec // a reference, not a token
+	return f, lookup, nil
+}
+
+// writePolicies writes policies that allow every method, so that the lists are complete.
+func (m *trialMesh) writePolicies(servers []clientsetup.Server) error {
+	dir := filepath.Join(m.dir, "policies")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return fmt.Errorf("write the policies of the trial: %w", err)
+	}
+	for _, s := range servers {
+		text := fmt.Sprintf("version: 1\nname: %[1]s\nserver: %[1]s\ndefault: allow\n", s.Name)
+		if err := os.WriteFile(filepath.Join(dir, s.Name+".yaml"), []byte(text), 0o600); err != nil {
+			return fmt.Errorf("write the policies of the trial: %w", err)
+		}
+	}
+	return nil
+}
+
+func (m *trialMesh) list(ctx context.Context, server string) (listedServer, error) {
+	return listURL(ctx, "http://"+m.mesh.MCP().String()+mcpPath(server), http.Header{"Authorization": {"Bearer " + m.token}})
+}
+
+// close ends the mesh and removes its data.
+func (m *trialMesh) close() {
+	m.stop()
+	if m.mesh != nil {
+		_ = m.mesh.Close() // the data is removed
+	}
+	if err := datadir.RemoveAll(m.dir); err != nil {
+		fmt.Fprintf(m.errOut, "sluice: remove the data of the trial: %v\n", err)
+	}
+}

@@ -1,0 +1,46 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/running"
+)
+
+// announced describes this process for other commands. The addresses in f are those that it really has.
+func (i idleFlags) announced(f *config.File) running.Mesh {
+	m := running.Mesh{MCP: f.Listen, GRPC: f.GRPC, PID: os.Getpid(), OnDemand: i.onDemand, Version: app.Version(), Started: time.Now()}
+	if i.onDemand {
+		m.Idle = i.after.String()
+	}
+	return m
+}
+
+// onDemandText describes the mesh of a configuration if a client has started it: since when it runs, and when it ends.
+// Otherwise it returns "".
+func (t *tool) onDemandText(f *config.File) string {
+	if t.addr != "" { // the mesh may be another one
+		return ""
+	}
+	mesh, found, err := running.Find(f.Path(f.Data))
+	if err != nil || !found || !mesh.OnDemand {
+		return ""
+	}
+	return fmt.Sprintf("a client started it at %s, as the process %d; it ends when no client has been connected for %s and it has no work left",
+		mesh.Started.Local().Format(time.DateTime), mesh.PID, mesh.Idle)
+}
+
+// checkOnDemand returns results about a mesh that starts on demand. ok is false if it does not run. This is not a
+// problem, because a client starts it.
+func (t *tool) checkOnDemand(f *config.File) (out []checkResult, ok bool) {
+	if text := t.onDemandText(f); text != "" {
+		return []checkResult{{State: stateOK, Subject: "on demand", Result: text}}, true
+	}
+	if t.addr == "" && isFreePort(f.GRPC) {
+		return []checkResult{{stateWarning, "mesh", "it does not run, so only its files were checked", "a client starts it when it needs it, or you with " + t.command("up")}}, false
+	}
+	return nil, true
+}

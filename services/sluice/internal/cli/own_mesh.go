@@ -1,0 +1,224 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/running"
+)
+
+const (
+	// meshStartTimeout is the maximum time to wait for a mesh that a client starts.
+	meshStartTimeout = 8 * time.Second
+	findInterval     = 10 * time.Millisecond
+	// maxUpLog is the size from which the log of earlier meshes is removed before another mesh starts.
+	maxUpLog = 1 << 20
+)
+
+// personalConfig returns the path of the configuration of the person's own mesh if commands should use it: no other mesh
+// is named, none has run in the working directory, and the file exists. Otherwise it returns "".
+func (t *tool) personalConfig() string {
+	if data, ok := app.Env("SLUICE_DATA"); t.data != "" || ok && data != "" {
+		return ""
+	}
+	if _, err := os.Stat(config.Default().Data); err == nil {
+		return ""
+	}
+	paths, err := personal.Find()
+	if err != nil {
+		return ""
+	}
+	if _, err := os.Stat(paths.Config); err != nil {
+		return ""
+	}
+	return paths.Config
+}
+
+func isFreePort(address string) bool {
+	_, port, err := net.SplitHostPort(address)
+	return err == nil && port == "0"
+}
+
+// findAddresses replaces free ports in the configuration by those of the mesh that runs. If none runs, they stay.
+func findAddresses(f *config.File) error {
+	if !isFreePort(f.Listen) && !isFreePort(f.GRPC) {
+		return nil
+	}
+	mesh, found, err := running.Find(f.Path(f.Data))
+	if err != nil || !found {
+		return err
+	}
+	if isFreePort(f.Listen) {
+		f.Listen = mesh.MCP
+	}
+	if isFreePort(f.GRPC) {
+		f.GRPC = mesh.GRPC
+	}
+	return nil
+}
+
+func (t *tool) errNotRunning() error {
+	return fmt.Errorf("your mesh is not running: it starts when a client starts a server, or with %s", t.command("up"))
+}
+
+// An ownMesh is the mesh of the person who runs this program.
+type ownMesh struct {
+	program string
+	paths   personal.Paths
+	// config is the path of the configuration, and data the data directory that it names.
+	config, data string
+}
+
+func (t *tool) ownMesh() (*ownMesh, error) {
+	paths, err := personal.Find()
+	if err != nil {
+		return nil, err
+	}
+	m := &ownMesh{program: t.programPath(), paths: paths, config: paths.Config, data: paths.Data}
+	if _, err := os.Stat(m.config); err != nil {
+		return nil, fmt.Errorf("you have no mesh of your own yet: run %s (%w)", t.command("init"), err)
+	}
+	f, err := config.Load(m.config, app.Env)
+	if err != nil {
+		return nil, err
+	}
+	m.data = f.Path(f.Data)
+	m.paths.Data = m.data
+	return m, nil
+}
+
+// find returns the mesh that runs. If start is true and no mesh runs, find starts one.
+func (m *ownMesh) find(ctx context.Context, start bool) (running.Mesh, error) {
+	mesh, found, err := running.Find(m.data)
+	switch {
+	case err != nil || found:
+		return mesh, err
+	case !start:
+		return mesh, errors.New("your mesh is not running")
+	}
+	ctx, cancel := context.WithTimeout(ctx, meshStartTimeout)
+	defer cancel()
+	if err := os.MkdirAll(m.data, 0o700); err != nil {
+		return mesh, fmt.Errorf("start your mesh: %w: if this program runs in a sandbox of its client, run `sluice service install` outside of it", err)
+	}
+	// Clients start several servers at once. Only one of them starts the mesh.
+	lock := flock.New(filepath.Join(m.data, "start.lock"), flock.SetPermissions(0o600))
+	if _, err := lock.TryLockContext(ctx, findInterval); err != nil {
+		return mesh, fmt.Errorf("start your mesh: another program starts it, and it is not ready after %v: see %s (%w)", meshStartTimeout, m.logPath(), err)
+	}
+	defer lock.Unlock() //nolint:errcheck // the end of the process also unlocks it
+	if mesh, found, err := running.Find(m.data); err != nil || found {
+		return mesh, err
+	}
+	return m.start(ctx)
+}
+
+func (m *ownMesh) logPath() string { return filepath.Join(m.data, "up.log") }
+
+// start starts the mesh in a process that does not end with this one, and waits until it is ready.
+func (m *ownMesh) start(ctx context.Context) (running.Mesh, error) {
+	log, begin, err := m.openLog()
+	if err != nil {
+		return running.Mesh{}, fmt.Errorf("start your mesh: %w", err)
+	}
+	defer log.Close()                                                                                //nolint:errcheck // the mesh has its own descriptor
+	cmd := exec.Command(m.program, "up", "--on-demand", "--config", m.config, "--log-level", "warn") //nolint:gosec,noctx // this program; the mesh outlives ctx
+	cmd.Stdout, cmd.Stderr, cmd.Dir, cmd.Env = log, log, m.data, meshEnv(app.Environ())
+	detach(cmd)
+	if err := cmd.Start(); err != nil {
+		return running.Mesh{}, fmt.Errorf("start your mesh: %w", err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait() // the log has the reason
+	}()
+	tick := time.NewTicker(findInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ended:
+			// Another mesh may have been started meanwhile, for example by `sluice up`.
+			if mesh, found, err := running.Find(m.data); err != nil || found {
+				return mesh, err
+			}
+			return running.Mesh{}, fmt.Errorf("your mesh did not start. The end of %s:\n%s", m.logPath(), m.logEnd(begin))
+		case <-ctx.Done():
+			return running.Mesh{}, fmt.Errorf("your mesh is not ready after %v: try again, or see %s", meshStartTimeout, m.logPath())
+		}
+		if mesh, found, err := running.Find(m.data); err != nil || found {
+			return mesh, err
+		}
+	}
+}
+
+// openLog opens the log for the next mesh. begin is the size of the log.
+func (m *ownMesh) openLog() (_ *os.File, begin int64, err error) {
+	if info, err := os.Stat(m.logPath()); err == nil && info.Size() > maxUpLog {
+		if err := os.Rename(m.logPath(), m.logPath()+".old"); err != nil {
+			return nil, 0, err
+		}
+	}
+	f, err := os.OpenFile(m.logPath(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, 0, errors.Join(err, f.Close())
+	}
+	return f, info.Size(), nil
+}
+
+// logEnd returns the last lines of the log after a position.
+func (m *ownMesh) logEnd(begin int64) string {
+	f, err := os.Open(m.logPath())
+	if err != nil {
+		return err.Error()
+	}
+	defer f.Close() //nolint:errcheck // only read
+	tail := &tailBuffer{}
+	if _, err = f.Seek(begin, io.SeekStart); err == nil {
+		_, err = io.Copy(tail, f)
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(string(tail.buf))
+}
+
+// meshVariables are the environment variables that a mesh on demand inherits from the client that starts it. Others
+// could contain secrets of the client, and would depend on which client comes first.
+var meshVariables = []string{
+	"PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ", "LANG", "LANGUAGE", "DBUS_SESSION_BUS_ADDRESS",
+	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
+	"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
+	"SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "USERPROFILE", "USERNAME", "APPDATA", "LOCALAPPDATA", "PROGRAMDATA", "PROGRAMFILES",
+	"TEMP", "TMP", "PATHEXT", "COMSPEC",
+}
+
+func meshEnv(environ []string) []string {
+	var out []string
+	for _, pair := range environ {
+		name, _, _ := strings.Cut(pair, "=")
+		if slices.Contains(meshVariables, name) || strings.HasPrefix(name, "XDG_") || strings.HasPrefix(name, "LC_") {
+			out = append(out, pair)
+		}
+	}
+	return out
+}

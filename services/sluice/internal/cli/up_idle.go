@@ -1,0 +1,43 @@
+package cli
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/sluice"
+)
+
+// defaultIdle is the time without connections after which a mesh on demand ends.
+const defaultIdle = 30 * time.Minute
+
+// waitIdle waits until no client has been connected for a time and no work is pending. If ctx ends first, it returns
+// false.
+//
+// busy describes the pending work.
+func waitIdle(ctx context.Context, busy func(context.Context) (string, error), connections *sluice.Connections, idle time.Duration, log *slog.Logger) bool {
+	connections.Begin()
+	const checks = 10 // in each idle time
+	tick := time.NewTicker(max(idle/checks, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+		since, free := connections.IdleSince()
+		if !free || time.Since(since) < idle {
+			continue
+		}
+		work, err := busy(ctx)
+		if err != nil {
+			log.WarnContext(ctx, "the mesh stays, because it does not know whether it has work", "error", err)
+			continue
+		}
+		if work == "" {
+			log.WarnContext(ctx, "the mesh ends, because no client was connected for a while; the next client starts it again", "idle", idle)
+			return true
+		}
+	}
+}

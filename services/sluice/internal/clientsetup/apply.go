@@ -1,0 +1,89 @@
+package clientsetup
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/sluice/internal/atomicfile"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
+)
+
+// settle is the time after which a changed file is read again, because clients rewrite their files.
+const settle = 2 * time.Second
+
+// A Change is the planned change of one client's file.
+type Change struct {
+	File    clientconfig.File
+	Before  []byte
+	After   []byte
+	Entries []string
+
+	change *configedit.Change
+}
+
+// A Rewrite returns the command with which a client reaches a server behind the mesh.
+type Rewrite func(f clientconfig.File, server string) (command string, args []string)
+
+// Changes returns the changes of the clients' files. If a file can't be edited, its entries are moved to p.Left.
+func (p *Plan) Changes(to Rewrite) []Change {
+	var out []Change
+	var wraps []Wrap
+	for i, found := range p.Files {
+		var edits []configedit.Edit
+		var of []Wrap
+		change := Change{File: found.File, Before: found.Data}
+		for _, w := range p.Wraps {
+			if w.File != i {
+				continue
+			}
+			command, args := to(found.File, w.Server)
+			edits = append(edits, found.File.StdioEdit(w.Entry.Name, &w.Entry, command, args))
+			of, change.Entries = append(of, w), append(change.Entries, w.Entry.Name)
+		}
+		if len(edits) == 0 {
+			continue
+		}
+		changed, err := configedit.Apply(found.File.Layout, found.Data, edits...)
+		if err != nil {
+			for _, w := range of {
+				p.Left = append(p.Left, Left{w.File, w.Entry, err.Error()})
+			}
+			continue
+		}
+		change.After, change.change = changed.After, changed
+		out, wraps = append(out, change), append(wraps, of...)
+	}
+	p.Wraps = wraps
+	return out
+}
+
+// Write changes a client's file, after it has recorded the change in the state. It encrypts the old entries with key,
+// because they may contain secrets. If another program has changed the file
+// meanwhile, the error is [atomicfile.ErrChanged].
+func (c Change) Write(ctx context.Context, s *State, key []byte) error {
+	manifest, err := c.change.Manifest()
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.File.Path, err)
+	}
+	if manifest.Old, err = secretstore.Seal(key, manifest.Old, c.File.Path); err != nil {
+		return fmt.Errorf("%s: encrypt the old entries: %w", c.File.Path, err)
+	}
+	change := FileChange{Client: c.File.Client.ID, Path: c.File.Path, Within: c.File.Project, Entries: c.Entries, Manifest: manifest}
+	s.Files = append(s.Files, change)
+	if err := s.Save(); err != nil {
+		return err
+	}
+	if err := s.writer(change).Replace(ctx, change.Path, c.Before, c.After); err != nil {
+		return fmt.Errorf("%s: %w", change.Path, err)
+	}
+	return nil
+}
+
+// writer returns the writer for a client's file.
+func (s *State) writer(c FileChange) *atomicfile.Writer {
+	return &atomicfile.Writer{Lock: filepath.Join(filepath.Dir(s.path), "lock"), Settle: settle, Within: c.Within}
+}

@@ -1,0 +1,210 @@
+package clientsetup
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
+)
+
+// A MeshFile describes what to add to the configuration of the mesh.
+type MeshFile struct {
+	// Data is the data directory, and User the subject of the person's tokens.
+	Data, User string
+	// Tokens contains the paths of the files with the tokens, by client.
+	Tokens map[string]string
+	// Operator is the path of the file with the operator's token.
+	Operator string
+	Servers  []Server
+	// References contains the references to the secrets of the servers.
+	References map[SecretKey]string
+	// Until is the end of the observation of these servers. The zero value means that they are not observed.
+	Until time.Time
+}
+
+// A SecretKey identifies a secret of a server.
+type SecretKey struct{ Server, Setting string }
+
+// header is the beginning of a new configuration. JSON strings are YAML strings.
+const header = `# sluice init wrote this file for your own mesh. You can edit it. The mesh reads tokens and policies again when they
+# change, and everything else when it starts. ` + "`sluice config check`" + ` checks it.
+listen: 127.0.0.1:0 # a free port; DATA/addresses.json has the real one
+grpc: 127.0.0.1:0
+data: %s
+policies: [policies]
+approvals:
+  # You are the owner of your agents, and you approve their calls yourself.
+  owner_may_approve: true
+`
+
+// Edit returns the new content of the configuration. If old is empty, it creates a configuration. It keeps comments,
+// and what is already configured.
+func (m MeshFile) Edit(old []byte) ([]byte, error) {
+	content := old
+	if len(content) == 0 {
+		data, err := json.Marshal(m.Data)
+		if err != nil {
+			return nil, err
+		}
+		content = fmt.Appendf(nil, header, data)
+	}
+	lists := configedit.Layout{Format: configedit.YAML, NameKey: "name"}
+	content, err := apply(lists, content, m.tokens(content))
+	if err != nil {
+		return nil, fmt.Errorf("add tokens: %w", err)
+	}
+	maps := configedit.Layout{Format: configedit.YAML}
+	var edits []configedit.Edit
+	for _, s := range m.Servers {
+		edits = append(edits, configedit.Edit{Path: []string{"servers", s.Name}, Value: m.server(s)})
+	}
+	content, err = apply(maps, content, edits)
+	if err != nil {
+		return nil, fmt.Errorf("add servers: %w", err)
+	}
+	return content, nil
+}
+
+func apply(l configedit.Layout, content []byte, edits []configedit.Edit) ([]byte, error) {
+	for batch := range slices.Chunk(edits, configedit.MaxEdits) {
+		change, err := configedit.Apply(l, content, batch...)
+		if err != nil {
+			return nil, err
+		}
+		content = change.After
+	}
+	return content, nil
+}
+
+// tokens returns the edits that add the tokens that the configuration does not have.
+func (m MeshFile) tokens(content []byte) []configedit.Edit {
+	lists := configedit.Layout{Format: configedit.YAML, NameKey: "name"}
+	has := make(map[string]bool)
+	if root, err := configedit.Parse(lists, content); err == nil { // otherwise the edits fail
+		for _, e := range root.Entries(lists, "auth", "tokens") {
+			has[e.Name] = true
+		}
+	}
+	var out []configedit.Edit
+	add := func(name, path string, rest ...configedit.Field) {
+		if has[name] {
+			return
+		}
+		token := configedit.Object{{Name: "name", Value: name}, {Name: "token", Value: "${file:" + path + "}"}, {Name: "tenant", Value: "default"}}
+		out = append(out, configedit.Edit{Path: []string{"auth", "tokens", name}, Value: append(token, rest...)})
+	}
+	field := func(name, value string) configedit.Field { return configedit.Field{Name: name, Value: value} }
+	add("operator", m.Operator, field("subject", m.User), field("role", "operator"))
+	for _, client := range sortedKeys(m.Tokens) {
+		// The subject is not the person: a caller never approves its own calls, but the owner of an agent may.
+		add(client, m.Tokens[client], field("subject", client), field("owner", m.User), field("agent", client), field("role", "agent"))
+	}
+	return out
+}
+
+// server returns the configuration of a server.
+func (m MeshFile) server(s Server) configedit.Object {
+	values := func(settings []Setting) configedit.Object {
+		var out configedit.Object
+		for _, v := range settings {
+			value := v.Value
+			if v.Secret {
+				value = m.References[SecretKey{s.Name, v.Name}]
+			}
+			out = append(out, configedit.Field{Name: v.Name, Value: value})
+		}
+		return out
+	}
+	var observed configedit.Object
+	if !m.Until.IsZero() {
+		observed = configedit.Object{{Name: "mode", Value: "observe"}, {Name: "until", Value: m.Until.UTC().Format(time.RFC3339)}}
+	}
+	if s.URL != "" {
+		out := configedit.Object{{Name: "url", Value: s.URL}}
+		if headers := values(s.Headers); headers != nil {
+			out = append(out, configedit.Field{Name: "headers", Value: headers})
+		}
+		return append(configedit.Object{{Name: "http", Value: out}}, observed...)
+	}
+	out := configedit.Object{{Name: "command", Value: s.Command}}
+	if s.Dir != "" {
+		out = append(out, configedit.Field{Name: "dir", Value: s.Dir})
+	}
+	if env := values(s.Env); env != nil {
+		out = append(out, configedit.Field{Name: "env", Value: env})
+	}
+	if len(s.HomeEntries) > 0 {
+		out = append(out, configedit.Field{Name: "sandbox", Value: configedit.Object{{Name: "home", Value: s.HomeEntries}}})
+	}
+	return append(configedit.Object{{Name: "stdio", Value: out}}, observed...)
+}
+
+// Existing returns the servers of a configuration. A secret that can't be read has an empty value, so that the server
+// equals no entry of a client.
+func Existing(f *config.File, env config.Env) []Server {
+	settings := func(values map[string]config.Secret) []Setting {
+		var out []Setting
+		for _, name := range sortedKeys(values) {
+			value, err := values[name].Resolve(f, env)
+			if err != nil {
+				value = ""
+			}
+			out = append(out, Setting{Name: name, Value: value, Secret: len(values[name].References()) > 0})
+		}
+		return out
+	}
+	var out []Server
+	for _, name := range sortedKeys(f.Servers) {
+		s := Server{Name: name, Existing: true}
+		switch c := f.Servers[name]; {
+		case c.Stdio != nil:
+			s.Command, s.Env = c.Stdio.Command, settings(c.Stdio.Env)
+			if c.Stdio.Dir != "private" {
+				s.Dir = c.Stdio.Dir
+			}
+		case c.HTTP != nil:
+			s.URL, s.Headers = c.HTTP.URL, settings(c.HTTP.Headers)
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// allowMethods are rules for what a person chooses in a client, such as prompts and resources. Policies without such
+// rules refuse them.
+const allowMethods = `rules:
+  # Prompts and resources pass: a person or the client chooses them. Remove a rule to refuse them.
+`
+
+// WithMethods adds rules to a policy document, which ends with its tools, that allow the methods of the capabilities of
+// a server, such as prompts and resources.
+func WithMethods(document []byte, capabilities jsontext.Value) ([]byte, error) {
+	var has map[string]jsontext.Value
+	if err := json.Unmarshal(capabilities, &has); err != nil {
+		return nil, fmt.Errorf("read the capabilities of the server: %w", err)
+	}
+	methods := map[string][]string{
+		"prompts":     {"prompts/list", "prompts/get"},
+		"resources":   {"resources/list", "resources/templates/list", "resources/read", "resources/subscribe", "resources/unsubscribe"},
+		"completions": {"completion/complete"},
+	}
+	out := append(slices.Clone(document), allowMethods...)
+	size := len(out)
+	for _, name := range sortedKeys(methods) {
+		if _, ok := has[name]; !ok {
+			continue
+		}
+		for _, method := range methods[name] {
+			out = fmt.Appendf(out, "  - {method: %s, action: allow}\n", method)
+		}
+	}
+	if len(out) == size {
+		return document, nil
+	}
+	return out, nil
+}

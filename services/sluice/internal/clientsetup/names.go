@@ -1,0 +1,47 @@
+package clientsetup
+
+import (
+	"fmt"
+	"strings"
+)
+
+// maxName is the maximum length of the name of a server in the mesh's configuration.
+const maxName = 32
+
+// serverName converts the name of an entry to a name of 1 to 32 lower-case letters, digits or hyphens.
+func serverName(entry string) string {
+	var b strings.Builder
+	for _, r := range strings.ToLower(entry) {
+		switch {
+		case r >= 'a' && r <= 'z' || r >= '0' && r <= '9':
+			b.WriteRune(r)
+		case b.Len() > 0 && !strings.HasSuffix(b.String(), "-"):
+			b.WriteByte('-')
+		}
+	}
+	name := strings.Trim(b.String()[:min(b.Len(), maxName)], "-")
+	if name == "" {
+		return "server"
+	}
+	if strings.HasPrefix(name, "host-") { // reserved for the tools of clients
+		return serverName("my-" + name)
+	}
+	return name
+}
+
+// freeName returns a name that is not taken: the name itself, with the client, or with a number.
+func freeName(name, client string, taken func(string) bool) string {
+	if !taken(name) {
+		return name
+	}
+	for n := 1; ; n++ {
+		suffix := "-" + client
+		if n > 1 {
+			suffix = fmt.Sprintf("%s-%d", suffix, n)
+		}
+		candidate := strings.TrimRight(name[:min(len(name), maxName-len(suffix))], "-") + suffix
+		if !taken(candidate) {
+			return candidate
+		}
+	}
+}

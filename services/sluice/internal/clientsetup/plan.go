@@ -1,0 +1,139 @@
+package clientsetup
+
+import (
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
+)
+
+// A Server is a server behind the mesh.
+type Server struct {
+	Name string
+	Definition
+	// Existing is true if the mesh's configuration already has the server.
+	Existing bool
+}
+
+// A Wrap is an entry of a client to put behind the mesh.
+type Wrap struct {
+	// File is the index of the file in Plan.Files.
+	File  int
+	Entry clientconfig.Entry
+	// Server is the name of the server behind the mesh.
+	Server string
+}
+
+// A Left is an entry that stays as it is.
+type Left struct {
+	File   int
+	Entry  clientconfig.Entry
+	Reason string
+}
+
+// A Plan says which entries of clients go behind the mesh. The zero value changes nothing.
+type Plan struct {
+	Files   []Found
+	Servers []Server
+	Wraps   []Wrap
+	// Left contains entries that can't be wrapped, without those that are disabled or already wrapped.
+	Left []Left
+	// Wrapped is the number of entries that are already behind the mesh, and Disabled the number of entries that the
+	// client does not use.
+	Wrapped, Disabled int
+}
+
+// NewPlan plans which entries to wrap. existing are the servers in the mesh's configuration. Entries with equal
+// definitions share a server.
+func NewPlan(v Environment, files []Found, existing []Server) *Plan {
+	p := &Plan{Files: files}
+	for _, s := range existing {
+		s.Existing = true
+		p.Servers = append(p.Servers, s)
+	}
+	for i, f := range files {
+		for _, e := range f.Entries {
+			switch {
+			case e.Wrapped:
+				p.Wrapped++
+			case e.Disabled:
+				p.Disabled++
+			default:
+				p.add(v, i, e)
+			}
+		}
+	}
+	return p
+}
+
+func (p *Plan) add(v Environment, file int, e clientconfig.Entry) {
+	d, reason := v.define(e)
+	if reason != "" {
+		p.Left = append(p.Left, Left{file, e, reason})
+		return
+	}
+	p.Wraps = append(p.Wraps, Wrap{file, e, p.server(d, e.Name, p.Files[file].File.Client.ID)})
+}
+
+// server returns the name of the server with a definition. If there is none, it adds one.
+func (p *Plan) server(d Definition, entry, client string) string {
+	name := serverName(entry)
+	for _, s := range p.Servers {
+		if s.equal(d) {
+			return s.Name
+		}
+	}
+	name = freeName(name, client, func(name string) bool { _, taken := p.Server(name); return taken })
+	p.Servers = append(p.Servers, Server{Name: name, Definition: d})
+	return name
+}
+
+// Server returns the server with a name.
+func (p *Plan) Server(name string) (Server, bool) {
+	for _, s := range p.Servers {
+		if s.Name == name {
+			return s, true
+		}
+	}
+	return Server{}, false
+}
+
+// Leave leaves the entries of a server as they are, and removes the server from the plan unless it exists already.
+func (p *Plan) Leave(server, reason string) {
+	var wraps []Wrap
+	for _, w := range p.Wraps {
+		if w.Server == server {
+			p.Left = append(p.Left, Left{w.File, w.Entry, reason})
+		} else {
+			wraps = append(wraps, w)
+		}
+	}
+	p.Wraps = wraps
+	var servers []Server
+	for _, s := range p.Servers {
+		if s.Name != server || s.Existing {
+			servers = append(servers, s)
+		}
+	}
+	p.Servers = servers
+}
+
+// New returns the servers that the mesh's configuration does not have yet.
+func (p *Plan) New() []Server {
+	var out []Server
+	for _, s := range p.Servers {
+		if !s.Existing {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// Clients returns the clients whose entries the plan wraps, each once.
+func (p *Plan) Clients() []clientconfig.Client {
+	var out []clientconfig.Client
+	seen := make(map[string]bool)
+	for _, w := range p.Wraps {
+		if c := p.Files[w.File].File.Client; !seen[c.ID] {
+			out, seen[c.ID] = append(out, c), true
+		}
+	}
+	return out
+}

@@ -1,0 +1,112 @@
+// Package clientsetup puts the MCP servers of clients behind the mesh of one person, and takes them back. It finds the
+// servers in the clients' configuration files, plans the mesh's configuration, and edits the files. It starts no
+// program and asks no question: `sluice init` does.
+package clientsetup
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
+)
+
+// A Found is an existing configuration file of a client.
+type Found struct {
+	File clientconfig.File
+	// Data is the content of the file, and Entries are its MCP servers. Both are empty if Err is set.
+	Data    []byte
+	Entries []clientconfig.Entry
+	// Err is the reason for which the file can't be read or parsed.
+	Err error
+}
+
+// Scan reads the files of clients, without those that don't exist. If project is not empty, it also reads the files in
+// this directory.
+func Scan(sys clientconfig.System, clients []clientconfig.Client, project string) []Found {
+	var out []Found
+	seen := make(map[string]bool)
+	for _, c := range clients {
+		for _, f := range c.Files(sys, project) {
+			for _, path := range pathsOf(f) {
+				f.Path, f.Pattern = path, false
+				// Claude Code and Copilot CLI read the same file of a project, which is edited once.
+				if found, exists := read(f); exists && !seen[path] {
+					out, seen[path] = append(out, found), true
+				}
+			}
+		}
+	}
+	return out
+}
+
+// pathsOf returns the path of a file, or the paths that match its pattern, sorted.
+func pathsOf(f clientconfig.File) []string {
+	if !f.Pattern {
+		return []string{f.Path}
+	}
+	entries, _ := os.ReadDir(filepath.Dir(f.Path)) // a directory that can't be read has no files for this user
+	var out []string
+	for _, e := range entries {
+		if ok, _ := filepath.Match(filepath.Base(f.Path), e.Name()); ok { // the patterns are constants
+			out = append(out, filepath.Join(filepath.Dir(f.Path), e.Name()))
+		}
+	}
+	return out
+}
+
+func read(f clientconfig.File) (_ Found, exists bool) {
+	data, err := readFile(f.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Found{}, false
+	}
+	if err != nil {
+		return Found{File: f, Err: err}, true
+	}
+	entries, err := f.Entries(data)
+	if err != nil {
+		return Found{File: f, Err: err}, true
+	}
+	return Found{File: f, Data: data, Entries: entries}, true
+}
+
+// readFile reads a regular file of at most [configedit.MaxBytes].
+func readFile(path string) ([]byte, error) {
+	info, err := os.Stat(path) // before opening, because opening a pipe waits for a writer
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("it is not a regular file")
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close() //nolint:errcheck // only read
+	data, err := io.ReadAll(io.LimitReader(file, configedit.MaxBytes+1))
+	if err == nil && len(data) > configedit.MaxBytes {
+		return nil, fmt.Errorf("it is larger than %d bytes", configedit.MaxBytes)
+	}
+	return data, err
+}
+
+// Projects returns the directories of projects that the files name, sorted. Claude Code stores in the user's file which
+// projects it was used in.
+func Projects(found []Found) []string {
+	var out []string
+	for _, f := range found {
+		for _, dir := range f.File.Projects(f.Data) {
+			if info, err := os.Stat(dir); err == nil && info.IsDir() && filepath.IsAbs(dir) {
+				out = append(out, dir)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}

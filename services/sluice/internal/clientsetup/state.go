@@ -1,0 +1,111 @@
+package clientsetup
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
+)
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
+
+// stateVersion is the version of the form of State.
+const stateVersion = 1
+
+// A State records what was changed, so that Undo can take it back. It is stored before each change, so that a killed
+// process leaves a state that covers all changes.
+type State struct {
+	Version int `json:"version"`
+	// Files are the changes of clients' files, in their order.
+	Files []FileChange `json:"files,omitempty"`
+	// Created maps the paths of created files of the mesh to the SHA-256 digests of their content.
+	Created map[string]string `json:"created,omitempty"`
+	// Store is the kind of the store with the secrets and the key of the old entries.
+	Store secretstore.Kind `json:"store,omitempty"`
+	// Secrets are references to stored secrets.
+	Secrets []string `json:"secrets,omitempty"`
+
+	path string
+}
+
+// A FileChange is one change of a client's file.
+type FileChange struct {
+	Client string `json:"client"`
+	Path   string `json:"path"`
+	// Within is the directory of the project that contains the file, or empty for a file of the user.
+	Within string `json:"within,omitempty"`
+	// Entries are the names of the changed entries.
+	Entries []string `json:"entries"`
+	// Manifest describes the change. Its Old is sealed.
+	Manifest *configedit.Manifest `json:"manifest"`
+}
+
+// LoadState reads the state in a data directory. If there is none, the state is empty.
+func LoadState(data string) (*State, error) {
+	s := &State{Version: stateVersion, Created: make(map[string]string), path: filepath.Join(data, "init", "state.json")}
+	raw, err := os.ReadFile(s.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read what init has changed: %w", err)
+	}
+	if err := json.Unmarshal(raw, s); err != nil {
+		return nil, fmt.Errorf("%s: read what init has changed: %w", s.path, err)
+	}
+	if s.Version != stateVersion {
+		return nil, fmt.Errorf("%s has the version %d, which this program does not know: use the program that wrote it", s.path, s.Version)
+	}
+	if s.Created == nil {
+		s.Created = make(map[string]string)
+	}
+	return s, nil
+}
+
+// Empty reports whether nothing is recorded.
+func (s *State) Empty() bool { return len(s.Files)+len(s.Created)+len(s.Secrets) == 0 }
+
+// Save stores the state. If it is empty, Save removes the file.
+func (s *State) Save() error {
+	if s.Empty() {
+		if err := os.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the record of init: %w", err)
+		}
+		return nil
+	}
+	raw, err := json.Marshal(s, json.Deterministic(true), jsontext.WithIndent("  "))
+	if err != nil {
+		return err
+	}
+	if err := pki.WriteFile(s.path, raw, 0o600); err != nil {
+		return fmt.Errorf("record what init changes: %w", err)
+	}
+	return nil
+}
+
+// Create creates or replaces a file of the mesh, after it has recorded the digest of its content.
+func (s *State) Create(path string, content []byte) error {
+	s.Created[path] = digest(content)
+	if err := s.Save(); err != nil {
+		return err
+	}
+	return pki.WriteFile(path, content, 0o600)
+}
+
+func digest(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,122 @@
+// Package running tells the commands of a person where the person's mesh is listening. A mesh with a free port announces
+// its addresses in its data directory, and holds a lock as long as it runs. Without the lock, the addresses are not
+// used, because another program may have got the port since.
+package running
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/gofrs/flock"
+
+	"github.com/sluice-mesh/sluice/services/internal/pki"
+)
+
+// Mesh describes a mesh that runs.
+type Mesh struct {
+	// MCP and GRPC are its addresses, as HOST:PORT.
+	MCP  string `json:"mcp"`
+	GRPC string `json:"grpc"`
+	// PID is the ID of its process.
+	PID int `json:"pid"`
+	// OnDemand is true if the mesh was started by a client, and ends when it is idle.
+	OnDemand bool   `json:"on_demand"`
+	Version  string `json:"version"`
+	// Started is the time at which it was ready.
+	Started time.Time `json:"started"`
+	// Idle is the time without clients after which a mesh on demand ends, such as 30m0s.
+	Idle string `json:"idle,omitzero"`
+}
+
+const (
+	addressesFile = "addresses.json"
+	lockFile      = "running"
+	// lockRetry is the interval at which a lock is tried again. A command that looks for the mesh holds the lock only for
+	// an instant.
+	lockRetry = 5 * time.Millisecond
+)
+
+// An Announcement is the claim of a process to be the mesh of a data directory.
+type Announcement struct {
+	path string
+	lock *flock.Flock
+}
+
+// Announce says that this process is the mesh of a data directory. The caller must have locked the directory, see
+// [datadir.Open]. Announce waits, until ctx ends, for another mesh to withdraw its announcement.
+func Announce(ctx context.Context, data string, m Mesh) (*Announcement, error) {
+	a := &Announcement{filepath.Join(data, addressesFile), flock.New(filepath.Join(data, lockFile), flock.SetPermissions(0o600))}
+	// The addresses of a killed mesh must be gone before the lock makes them credible.
+	if err := os.Remove(a.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("announce the addresses of the mesh: %w", err)
+	}
+	if _, err := a.lock.TryLockContext(ctx, lockRetry); err != nil {
+		return nil, fmt.Errorf("announce the addresses of the mesh: %w", err)
+	}
+	raw, err := json.Marshal(m)
+	if err == nil {
+		err = pki.WriteFile(a.path, raw, 0o600)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("announce the addresses of the mesh: %w", err), a.lock.Unlock())
+	}
+	return a, nil
+}
+
+// Close withdraws the announcement.
+func (a *Announcement) Close() error {
+	err := os.Remove(a.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, a.lock.Unlock())
+}
+
+// Find returns the mesh of a data directory. found is false if no mesh runs.
+func Find(data string) (m Mesh, found bool, err error) {
+	path := filepath.Join(data, lockFile)
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) { // TryRLock would create the file
+		return Mesh{}, false, nil
+	}
+	lock := flock.New(path)
+	free, err := lock.TryRLock()
+	if err != nil {
+		return Mesh{}, false, fmt.Errorf("look for the mesh: %w", err)
+	}
+	if free {
+		return Mesh{}, false, lock.Unlock()
+	}
+	raw, err := os.ReadFile(filepath.Join(data, addressesFile))
+	if errors.Is(err, fs.ErrNotExist) { // the mesh is starting or ending
+		return Mesh{}, false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, &m)
+	}
+	if err != nil {
+		return Mesh{}, false, fmt.Errorf("look for the mesh: read its addresses: %w", err)
+	}
+	return m, true, nil
+}
+
+// WaitEnded waits until no mesh runs. If ctx ends first, it returns the error of ctx.
+func WaitEnded(ctx context.Context, data string) error {
+	tick := time.NewTicker(lockRetry)
+	defer tick.Stop()
+	for {
+		if _, found, err := Find(data); err != nil || !found {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("wait until the mesh has ended: %w", ctx.Err())
+		}
+	}
+}
