@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -16,12 +17,15 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// viewClient returns a view with a class for every approval.
+// viewClient returns a view with a class for every approval, except for approval "c", for which it returns an error.
 type viewClient struct {
 	approvalv1.ApprovalServiceClient
 }
 
-func (viewClient) GetApproval(context.Context, *approvalv1.GetApprovalRequest, ...grpc.CallOption) (*approvalv1.GetApprovalResponse, error) {
+func (viewClient) GetApproval(_ context.Context, req *approvalv1.GetApprovalRequest, _ ...grpc.CallOption) (*approvalv1.GetApprovalResponse, error) {
+	if req.GetApprovalId() == "c" {
+		return nil, errors.New(hostile)
+	}
 	return &approvalv1.GetApprovalResponse{View: &approvalv1.View{Classification: &policyv1.Classification{Category: mcpv1.Category_CATEGORY_FINANCIAL, Risk: policyv1.Risk_RISK_HIGH}}}, nil
 }
 
@@ -89,6 +93,7 @@ func TestApprovalCommand_RunsOncePerApproval(t *testing.T) {
 	expect(`"id":"b"`, `"pending":2`)
 	move("a", denied)
 	move("c", pending)
+	expect("sluice: the command gets no class of the tool for approval c: ", "FORGED") // in one line
 	expect(`"id":"c"`, `"pending":2`)
 	if len(e.open) != 2 {
 		t.Errorf("the ended approval is still stored: %v", e.open)
