@@ -18,6 +18,7 @@ cache=$(go env GOMODCACHE)/cache/download
 goroot=$(go env GOROOT)
 scratch=$(mktemp -d -p "${TMPDIR:-/tmp}")
 mount -t tmpfs tmpfs "$scratch"
+trap 'umount --lazy "$scratch" && rmdir "$scratch"' EXIT
 mount -t proc proc /proc
 ip link set lo up
 
