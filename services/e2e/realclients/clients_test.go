@@ -1,0 +1,83 @@
+package realclients_test
+
+// A client is a client from npm that can be run without a terminal, with a model of its user.
+type client struct {
+	id string
+	// program is the path of the program in node_modules. A program that ends with .js is started with node.
+	program string
+	// file and config are the client's configuration with one server. SLUICE stands for the path of sluice.
+	file, config string
+	// before returns the arguments of a command that is run before the client, or nil.
+	before func(url string) []string
+	// args and env return what a run needs to send a prompt to the model at a URL.
+	args, env func(url string) []string
+}
+
+const (
+	prompt = "Call the tool once."
+	entry  = `{"mcpServers": {"notes": {"command": "SLUICE", "args": ["demo-server", "--stdio"]}}}`
+)
+
+func clients() []client {
+	return []client{
+		{
+			id: "claude-code", program: "@anthropic-ai/claude-code-linux-x64/claude", file: ".claude.json", config: entry,
+			args: func(string) []string { return []string{"-p", prompt, "--allowedTools", "mcp__notes"} },
+			env: func(url string) []string {
+				return []string{
+					"ANTHROPIC_BASE_URL=" + url, "ANTHROPIC_API_KEY=none", "DISABLE_AUTOUPDATER=1",
+					"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "ENABLE_TOOL_SEARCH=false",
+				}
+			},
+		},
+		{
+			id: "codex", program: "@openai/codex/bin/codex.js", file: ".codex/config.toml",
+			config: "[mcp_servers.notes]\ncommand = \"SLUICE\"\nargs = [\"demo-server\", \"--stdio\"]\nrequired = true\n",
+			args: func(url string) []string {
+				return []string{
+					"exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox",
+					"-c", `model_provider="scripted"`, "-c", `model="scripted"`, "-c", "check_for_update_on_startup=false", "--disable", "plugins", "--disable", "apps",
+					"-c", "analytics.enabled=false",
+					"-c", `model_providers.scripted={name="scripted", base_url="` + url + `/v1", wire_api="responses"}`,
+					prompt,
+				}
+			},
+		},
+		{
+			id: "gemini", program: "@google/gemini-cli/bundle/gemini.js", file: ".gemini/settings.json",
+			config: `{"security": {"auth": {"selectedType": "gemini-api-key"}}, "privacy": {"usageStatisticsEnabled": false},
+				"general": {"enableAutoUpdate": false, "enableAutoUpdateNotification": false}, ` + entry[1:],
+			args: func(string) []string { return []string{"-m", "gemini-2.5-flash", "--yolo", "-p", prompt} },
+			env: func(url string) []string {
+				return []string{"GOOGLE_GEMINI_BASE_URL=" + url, "GEMINI_API_KEY=none", "GEMINI_CLI_TRUST_WORKSPACE=true", "GEMINI_CLI_NO_RELAUNCH=true"}
+			},
+		},
+		{
+			id: "opencode", program: "opencode-linux-x64/bin/opencode", file: ".config/opencode/opencode.json",
+			config: `{"mcp": {"notes": {"type": "local", "command": ["SLUICE", "demo-server", "--stdio"]}}}`,
+			args:   func(string) []string { return []string{"run", "-m", "scripted/scripted", prompt} },
+			env: func(url string) []string {
+				return []string{
+					"OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_LSP_DOWNLOAD=1", "OPENCODE_DISABLE_DEFAULT_PLUGINS=1",
+					`OPENCODE_CONFIG_CONTENT={"provider": {"scripted": {"npm": "@ai-sdk/openai-compatible", "models": {"scripted": {}}, ` +
+						`"options": {"baseURL": "` + url + `/v1", "apiKey": "none"}}}}`,
+				}
+			},
+		},
+		{
+			id: "cline", program: "@cline/cli-linux-x64/bin/cline", file: ".cline/data/settings/cline_mcp_settings.json", config: entry,
+			before: func(url string) []string {
+				return []string{"auth", "-p", "openai-compatible", "-k", "none", "-m", "scripted", "-b", url + "/v1"}
+			},
+			args: func(string) []string { return []string{"-P", "openai-compatible", "-m", "scripted", prompt} },
+			env:  func(string) []string { return []string{"CLINE_NO_AUTO_UPDATE=1"} },
+		},
+		{
+			id: "copilot", program: "@github/copilot-linux-x64/copilot", file: ".copilot/mcp-config.json", config: entry,
+			args: func(string) []string { return []string{"--allow-all-tools", "-p", prompt} },
+			env: func(url string) []string {
+				return []string{"COPILOT_OFFLINE=true", "COPILOT_PROVIDER_BASE_URL=" + url + "/v1", "COPILOT_MODEL=scripted", "COPILOT_AUTO_UPDATE=false"}
+			},
+		},
+	}
+}
