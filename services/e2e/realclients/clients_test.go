@@ -59,6 +59,7 @@ func clients() []client {
 			env: func(url string) []string {
 				return []string{
 					"OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_LSP_DOWNLOAD=1", "OPENCODE_DISABLE_DEFAULT_PLUGINS=1",
+					"npm_config_fetch_retries=0",
 					`OPENCODE_CONFIG_CONTENT={"provider": {"scripted": {"npm": "@ai-sdk/openai-compatible", "models": {"scripted": {}}, ` +
 						`"options": {"baseURL": "` + url + `/v1", "apiKey": "none"}}}}`,
 				}
@@ -70,7 +71,7 @@ func clients() []client {
 				return []string{"auth", "-p", "openai-compatible", "-k", "none", "-m", "scripted", "-b", url + "/v1"}
 			},
 			args: func(string) []string { return []string{"-P", "openai-compatible", "-m", "scripted", prompt} },
-			env:  func(string) []string { return []string{"CLINE_NO_AUTO_UPDATE=1"} },
+			env:  func(string) []string { return []string{"CLINE_NO_AUTO_UPDATE=1", "CLINE_SESSION_BACKEND_MODE=local"} },
 		},
 		{
 			id: "copilot", program: "@github/copilot-linux-x64/copilot", file: ".copilot/mcp-config.json", config: entry,
