@@ -7,6 +7,12 @@ type client struct {
 	program string
 	// file and config are the client's configuration with one server. SLUICE stands for the path of sluice.
 	file, config string
+	// more contains further files of the client, by their paths.
+	more map[string]string
+	// hosts are other hosts to which the client tries to connect, and without which it works.
+	hosts []string
+	// declines says that the client declines all questions of servers (elicitation) if nobody sits at a terminal.
+	declines bool
 	// before returns the arguments of a command that is run before the client, or nil.
 	before func(url string) []string
 	// args and env return what a run needs to send a prompt to the model at a URL.
@@ -31,7 +37,8 @@ func clients() []client {
 			},
 		},
 		{
-			id: "codex", program: "@openai/codex/bin/codex.js", file: ".codex/config.toml",
+			id: "codex", program: "@openai/codex/bin/codex.js", file: ".codex/config.toml", declines: true,
+			// Without "required", Codex sends the first prompt without the tools of servers that need more than 1 s to start.
 			config: "[mcp_servers.notes]\ncommand = \"SLUICE\"\nargs = [\"demo-server\", \"--stdio\"]\nrequired = true\n",
 			args: func(url string) []string {
 				return []string{
@@ -59,7 +66,7 @@ func clients() []client {
 			env: func(url string) []string {
 				return []string{
 					"OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_LSP_DOWNLOAD=1", "OPENCODE_DISABLE_DEFAULT_PLUGINS=1",
-					"npm_config_fetch_retries=0",
+					"npm_config_fetch_retries=0", "npm_config_offline=true",
 					`OPENCODE_CONFIG_CONTENT={"provider": {"scripted": {"npm": "@ai-sdk/openai-compatible", "models": {"scripted": {}}, ` +
 						`"options": {"baseURL": "` + url + `/v1", "apiKey": "none"}}}}`,
 				}
@@ -67,6 +74,8 @@ func clients() []client {
 		},
 		{
 			id: "cline", program: "@cline/cli-linux-x64/bin/cline", file: ".cline/data/settings/cline_mcp_settings.json", config: entry,
+			more:  map[string]string{".cline/data/settings/global-settings.json": `{"telemetryOptOut": true, "autoUpdateEnabled": false}`},
+			hosts: []string{"data.cline.bot:443"},
 			before: func(url string) []string {
 				return []string{"auth", "-p", "openai-compatible", "-k", "none", "-m", "scripted", "-b", url + "/v1"}
 			},

@@ -3,6 +3,7 @@ package realclients_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,17 +19,39 @@ type scenario struct {
 
 const refusal = "notes are kept for ten years"
 
-func scenarios() []scenario {
+func (c client) scenarios() []scenario {
+	confirms := scenario{name: "confirms", tool: "create_note", args: `{"title": "Groceries"}`, asks: true, want: "note-4"}
+	if c.declines {
+		confirms.asks, confirms.want = false, "Not executed: declined at the agent"
+	}
 	return []scenario{
 		{name: "runs", tool: "list_notes", args: `{}`, want: "Welcome"},
 		{name: "refused", tool: "delete_note", args: `{"id": "note-1"}`, want: refusal},
 		{name: "waits", tool: "refund", args: `{"account": "ana", "amount": "12.50"}`, asks: true, want: "987.50"},
+		confirms,
 	}
 }
 
-// init wraps the entry of each client. The client starts the mesh, offers the tools to the model, and gives the model
-// the result of a call that runs, the reason for a refused call, and the result of a call that a person approves while
-// the client waits. The client does not need another host than the model's.
+// setUp puts a client behind a mesh in which deleting is denied, a refund waits for a person, and the user of the agent
+// can confirm a new note.
+func (c client) setUp(t *testing.T) *home {
+	t.Helper()
+	h := newHome(t)
+	h.write(t, c.file, strings.ReplaceAll(c.config, "SLUICE", h.sluice))
+	for name, text := range c.more {
+		h.write(t, name, text)
+	}
+	h.run(t, "init", "--yes", c.id)
+	h.endMesh(t)
+	policy := filepath.Join(h.dir, ".config/sluice/policies/notes.yaml")
+	stack.ReplaceInFile(t, policy, "{action: require_approval, reason: it removes or overwrites for good}", "{action: deny, reason: "+refusal+"}")
+	stack.ReplaceInFile(t, policy, "create_note: {action: allow,", "create_note: {action: require_approval, self_confirm: true,")
+	return h
+}
+
+// The client starts the mesh, offers the tools to the model, and gives the model the result of a call that runs, the
+// reason for a refused call, and the result of a call that a person approves while the client waits. It needs no host
+// except the model's, and the mesh stays when it ends.
 func TestRealClients_CallsRunAreRefusedAndWait(t *testing.T) {
 	t.Parallel()
 	modules := os.Getenv("SLUICE_TEST_CLIENTS")
@@ -38,18 +61,12 @@ func TestRealClients_CallsRunAreRefusedAndWait(t *testing.T) {
 	for _, c := range clients() {
 		t.Run(c.id, func(t *testing.T) {
 			t.Parallel()
-			h := newHome(t)
-			h.write(t, c.file, strings.ReplaceAll(c.config, "SLUICE", h.sluice))
-			h.run(t, "init", "--yes", c.id)
-			h.endMesh(t)
-			stack.ReplaceInFile(t, filepath.Join(h.dir, ".config/sluice/policies/notes.yaml"),
-				"{action: require_approval, reason: it removes or overwrites for good}", "{action: deny, reason: "+refusal+"}")
-			mesh := 0
-			for _, s := range scenarios() {
+			h, mesh := c.setUp(t), 0
+			for _, s := range c.scenarios() {
 				t.Run(s.name, func(t *testing.T) { c.check(t, h, filepath.Join(modules, c.program), s) })
 				pid := h.mesh(t)
 				if pid == 0 || mesh != 0 && pid != mesh {
-					t.Errorf("the mesh has ended with the client")
+					t.Error("the mesh has ended with the client")
 				}
 				mesh = pid
 			}
@@ -64,7 +81,29 @@ func TestRealClients_CallsRunAreRefusedAndWait(t *testing.T) {
 func (c client) check(t *testing.T, h *home, program string, s scenario) {
 	t.Helper()
 	m := newModel(t, s.tool, s.args)
-	env := []string{"HTTP_PROXY=" + m.url, "HTTPS_PROXY=" + m.url, "http_proxy=" + m.url, "https_proxy=" + m.url, "NO_PROXY=127.0.0.1,localhost", "no_proxy=127.0.0.1,localhost"}
+	out := c.runWith(t, h, m, program, s.asks)
+	declared, results, refused, log := m.seen()
+	if len(results) != 1 || !strings.Contains(results[0], s.want) {
+		t.Errorf("the model got the results %q, want one with %q", results, s.want)
+	}
+	if !strings.Contains(out, s.want) {
+		t.Errorf("the client does not print the model's answer, which contains %q", s.want)
+	}
+	for _, host := range refused {
+		if !slices.Contains(c.hosts, host) {
+			t.Errorf("the client tried to connect to %s", host)
+		}
+	}
+	t.Logf("the model got %s", results)
+	if t.Failed() {
+		t.Logf("tools: %q\nrequests to the model:\n%s\noutput:\n%s", declared, log, out)
+	}
+}
+
+// runWith runs the client with a model, and returns its output. If asks is true, it approves the call.
+func (c client) runWith(t *testing.T, h *home, m *model, program string, asks bool) (out string) {
+	t.Helper()
+	env := []string{"HTTP_PROXY=" + m.url, "HTTPS_PROXY=" + m.url, "http_proxy=" + m.url, "https_proxy=" + m.url, "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1"}
 	if c.env != nil {
 		env = append(env, c.env(m.url)...)
 	}
@@ -73,7 +112,6 @@ func (c client) check(t *testing.T, h *home, program string, s scenario) {
 			t.Fatalf("%s: %v\n%s", c.id, err, out)
 		}
 	}
-	var out string
 	var err error
 	done := make(chan struct{})
 	t.Cleanup(func() { <-done })
@@ -81,19 +119,12 @@ func (c client) check(t *testing.T, h *home, program string, s scenario) {
 		defer close(done)
 		out, err = h.client(t.Context(), env, append([]string{program}, c.args(m.url)...))
 	}()
-	if s.asks && !h.approve(t, done) {
+	if asks && !h.approve(t, done) {
 		t.Error("the call did not wait for a person")
 	}
 	<-done
 	if err != nil {
 		t.Errorf("%s: %v", c.id, err)
 	}
-	declared, results, refused, log := m.seen()
-	if len(results) != 1 || !strings.Contains(results[0], s.want) {
-		t.Errorf("the model got the results %q, want one with %q", results, s.want)
-	}
-	if !strings.Contains(out, s.want) {
-		t.Errorf("the client does not print the model's answer, which contains %q", s.want)
-	}
-	t.Logf("result: %s\nrefused hosts: %q\ntools: %q\nmodel:\n%s\noutput:\n%s", results, refused, declared, log, out)
+	return out
 }
