@@ -115,7 +115,10 @@ func readResponses(body []byte) (req request, err error) {
 			Type, Name string
 			Tools      []struct{ Name string }
 		}
-		Input json.RawMessage
+		Input []struct {
+			Type   string
+			Output json.RawMessage
+		}
 	}
 	if err := json.Unmarshal(body, &in); err != nil {
 		return req, err
@@ -129,14 +132,7 @@ func readResponses(body []byte) (req request, err error) {
 			req.tools = append(req.tools, declaration{namespace: tool.Name, name: inner.Name})
 		}
 	}
-	var items []struct {
-		Type   string
-		Output json.RawMessage
-	}
-	if json.Unmarshal(in.Input, &items) != nil {
-		return req, nil // a string
-	}
-	for _, item := range items {
+	for _, item := range in.Input {
 		if item.Type == "function_call_output" {
 			req.results = append(req.results, string(item.Output))
 		}

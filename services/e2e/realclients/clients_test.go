@@ -33,6 +33,8 @@ func clients() []client {
 				return []string{
 					"ANTHROPIC_BASE_URL=" + url, "ANTHROPIC_API_KEY=none", "DISABLE_AUTOUPDATER=1",
 					"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "ENABLE_TOOL_SEARCH=false",
+					// Without these, the first prompt does not wait for servers that need more than 5 s to start.
+					"MCP_CONNECTION_NONBLOCKING=false", "MCP_CONNECT_TIMEOUT_MS=60000",
 				}
 			},
 		},
@@ -83,7 +85,7 @@ func clients() []client {
 			env:  func(string) []string { return []string{"CLINE_NO_AUTO_UPDATE=1", "CLINE_SESSION_BACKEND_MODE=local"} },
 		},
 		{
-			id: "copilot", program: "@github/copilot-linux-x64/copilot", file: ".copilot/mcp-config.json", config: entry,
+			id: "copilot", program: "@github/copilot-linux-x64/copilot", file: ".copilot/mcp-config.json", config: entry, declines: true,
 			args: func(string) []string { return []string{"--allow-all-tools", "-p", prompt} },
 			env: func(url string) []string {
 				return []string{"COPILOT_OFFLINE=true", "COPILOT_PROVIDER_BASE_URL=" + url + "/v1", "COPILOT_MODEL=scripted", "COPILOT_AUTO_UPDATE=false"}
