@@ -8,6 +8,7 @@ MAKEFLAGS     += --warn-undefined-variables --no-builtin-rules
 BUF           := go run github.com/bufbuild/buf/cmd/buf@v1.69.0
 LINT          := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 PROGRAMS      := $(filter-out ./bench/%,$(patsubst services/%,./%,$(wildcard services/*/cmd/*)))
+GORELEASER    := go run github.com/goreleaser/goreleaser/v2@v2.16.0
 BENCHSTAT     := go run golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 PROTOVALIDATE := github.com/bufbuild/protovalidate@v1.2.2
 VALIDATE      := .cache/proto/buf/validate/validate.proto
@@ -46,12 +47,12 @@ build: guests ## Build every program into bin/
 check: generated breaking lint test ## Run everything that CI runs, in the same order
 
 # Programs that some tests start. Tests whose program is missing are skipped, and `make test` says so first.
-PROGRAMS_OF_TESTS := chromium nginx haproxy python3 initdb dbus-daemon gnome-keyring-daemon
+PROGRAMS_OF_TESTS := chromium nginx haproxy python3 initdb dbus-daemon gnome-keyring-daemon curl
 MISSING = $(foreach p,$(PROGRAMS_OF_TESTS),$(if $(shell PATH="$$PATH:$${PG_BIN:-}:$$(echo /usr/lib/postgresql/*/bin | tr ' ' :)"; command -v $(p)),,$(p)))
 
 .PHONY: missing
 missing:
-	@$(if $(strip $(MISSING)),echo "skipped: tests that start $(strip $(MISSING)) (Debian: apt-get install chromium nginx-light haproxy python3 postgresql dbus-daemon gnome-keyring)",true)
+	@$(if $(strip $(MISSING)),echo "skipped: tests that start $(strip $(MISSING)) (Debian: apt-get install chromium nginx-light haproxy python3 postgresql dbus-daemon gnome-keyring curl)",true)
 
 STRESS ?= 0
 
@@ -205,3 +206,38 @@ $(VALIDATE): Makefile
 	@mkdir -p $(@D)
 	@dir=$$(go mod download -json $(PROTOVALIDATE) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p'); \
 		install -m 644 "$$dir/proto/protovalidate/buf/validate/validate.proto" $@
+
+# VERSION is the version of a release, such as 0.1.0. KEY is the file of the SSH key that signs it. UNSIGNED=1 builds
+# without a key.
+VERSION  ?=
+KEY      ?=
+UNSIGNED ?=
+SIGNERS  := docs/release-signers
+
+.PHONY: release
+release: ## Build and sign a release in dist/release, publish nothing (VERSION=0.1.0 KEY=FILE, or UNSIGNED=1)
+	@services/release/ready.sh "$(VERSION)" "$(KEY)" "$(UNSIGNED)"
+	$(MAKE) guests
+	export RELEASE_VERSION=$(VERSION) RELEASE_COMMIT=$$(git rev-parse HEAD) RELEASE_TIME=$$(git show -s --format=%ct HEAD) \
+		RELEASE_DATE=$$(TZ=UTC0 git show -s --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd HEAD); \
+		$(GORELEASER) release --snapshot --clean --skip=publish; \
+		cd services; go run ./release packages ../dist "$$RELEASE_VERSION" "$$RELEASE_COMMIT" "$$RELEASE_DATE"
+	@$(if $(KEY),services/release/sign.sh "$(KEY)" dist/release $(SIGNERS),echo "dist/release is not signed: do not publish it")
+
+.PHONY: release-key
+release-key: ## Make the key that signs releases (KEY=FILE), and write its public key to docs/release-signers
+	@test -n "$(KEY)" || { echo "KEY is not set: run make release-key KEY=FILE"; exit 1; }
+	@services/release/newkey.sh "$(KEY)" $(SIGNERS)
+
+.PHONY: test-release
+test-release: ## Install dist/release in each way in an empty root directory, and make calls (VERSION=0.1.0)
+	@test -n "$(VERSION)" || { echo "VERSION is not set: run make test-release VERSION=0.1.0"; exit 1; }
+	rm -rf .cache/modules
+	cd services && go run ./release modules v$(VERSION) $$(release/commit.sh $(VERSION)) ../.cache/modules
+	services/e2e/release/try.sh dist/release .cache/modules $(VERSION)
+
+# `go mod tidy` does not use go.work, and the required version of gen may not be published yet.
+.PHONY: tidy
+tidy: ## Tidy services/go.mod
+	cd services && go mod edit -replace github.com/sluice-mesh/sluice/gen=../gen
+	cd services && trap 'go mod edit -dropreplace github.com/sluice-mesh/sluice/gen' EXIT; go mod tidy

@@ -71,6 +71,9 @@ func (s *Service) GetStatus(ctx context.Context, _ *gatewayv1.GetStatusRequest) 
 		resp.Journal.CallsRoomLasts = durationpb.New(room.Duration)
 	}
 	resp.Servers = s.serverStatuses(isOperator(authn.CallerOf(ctx)))
+	if isOperator(authn.CallerOf(ctx)) {
+		resp.SilentClients = s.silentClients()
+	}
 	return resp, nil
 }
 
@@ -87,6 +90,16 @@ func seesAll(caller *authn.Caller) bool {
 // data.
 func isOperator(caller *authn.Caller) bool {
 	return seesAll(caller) && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
+}
+
+// silentClients returns the clients that are sent no forms at present.
+func (s *Service) silentClients() (out []*gatewayv1.SilentClient) {
+	for _, e := range s.forms.Silent() {
+		out = append(out, &gatewayv1.SilentClient{
+			Tenant: e.Tenant, Subject: e.Subject, Agent: e.Agent, Name: e.Name, Version: e.Version, Until: timestamppb.New(e.Until),
+		})
+	}
+	return out
 }
 
 // serverStatuses returns the states of the configured servers, sorted by name. If inDetail is true, the states include

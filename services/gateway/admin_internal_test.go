@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,6 +27,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/forms"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
@@ -62,7 +64,8 @@ func newAdmin(t *testing.T) *Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Service{deps: Deps{Tokens: new(authn.Tokens)}, journal: j, sessions: sessions, decisions: decisions, mcp: new(mcpserver.Server), reads: fairqueue.NewForProcessor[string]()}
+	memory := forms.Open(t.Context(), filepath.Join(t.TempDir(), "forms.json"), slog.New(slog.DiscardHandler))
+	return &Service{forms: memory, deps: Deps{Tokens: new(authn.Tokens)}, journal: j, sessions: sessions, decisions: decisions, mcp: new(mcpserver.Server), reads: fairqueue.NewForProcessor[string]()}
 }
 
 func (s *Service) record(t *testing.T, tenant, subject string) string {

@@ -7,6 +7,7 @@ import (
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/forms"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
@@ -19,6 +20,7 @@ func TestGetStatus_OtherTenantsSeeOnlyTheirSessions(t *testing.T) {
 		s.add(t, tenant)
 	}
 	s.record(t, "umbrella", "mallory")
+	s.forms.RecordUnanswered(t.Context(), forms.Client{Tenant: "umbrella", Subject: "mallory", Name: "mute", Version: "1"})
 	for name, tt := range map[string]struct {
 		tenant   string
 		role     authv1.TokenRole
@@ -38,6 +40,9 @@ func TestGetStatus_OtherTenantsSeeOnlyTheirSessions(t *testing.T) {
 		}
 		if got.GetSessions() != tt.sessions || got.GetOwnTenantOnly() != tt.own || (len(got.GetServers()) == 0) != tt.own || (got.GetJournal() == nil) != tt.own {
 			t.Errorf("%s reads\n%s", name, prototext.Format(got))
+		}
+		if isOperator := tt.tenant == "default" && tt.role == authv1.TokenRole_TOKEN_ROLE_OPERATOR; (len(got.GetSilentClients()) == 1) != isOperator {
+			t.Errorf("%s reads the silent clients %v", name, got.GetSilentClients())
 		}
 		if got.GetVersion() != s.cfg.Version || got.GetStarted() == nil || !got.GetJournalHealthy() {
 			t.Errorf("%s does not read how the gateway is:\n%s", name, prototext.Format(got))

@@ -35,6 +35,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/forms"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -118,6 +119,7 @@ type Service struct {
 	openCalls      []approvals.OpenCall
 	pipeline       *pipeline.Pipeline
 	mcp            *mcpserver.Server
+	forms          *forms.Memory
 	lis            net.Listener
 	cert           *pki.Source[tls.Certificate]
 	started        time.Time
@@ -188,7 +190,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 		s.servers[name] = up
 	}
 	s.logSandboxes(ctx)
-	if err := s.newEdge(); err != nil {
+	if err := s.newEdge(ctx); err != nil {
 		return err
 	}
 	return s.listen(ctx)
@@ -272,7 +274,7 @@ func (s *Service) newMethods(name string, server Server) (upstream.Transport, er
 	return over, nil
 }
 
-func (s *Service) newEdge() (err error) {
+func (s *Service) newEdge(ctx context.Context) (err error) {
 	holder, err := s.holder()
 	if err != nil {
 		return err
@@ -300,10 +302,11 @@ func (s *Service) newEdge() (err error) {
 		server := s.cfg.Servers[name]
 		targets[name] = servers.Config{Upstream: up, Timeout: server.Timeout, MaxTimeout: server.MaxTimeout, Identity: server.identity()}
 	}
+	s.forms = forms.Open(ctx, s.dir.Path("forms.json"), s.deps.Log)
 	s.mcp, err = mcpserver.New(
 		mcpserver.Config{HTTP: httpserver.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, Proxies: s.cfg.Proxies}, TrustParent: s.cfg.TrustParent, Version: s.cfg.Version},
 		mcpserver.Deps{
-			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.decisions.LeasedRevision, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Catalogue: reporter, AnswerMemory: s.answerMemory, Secret: []byte(s.journal.HMAC([]byte(taskSecretText))),
+			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.decisions.LeasedRevision, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Catalogue: reporter, AnswerMemory: s.answerMemory, Forms: s.forms, Secret: []byte(s.journal.HMAC([]byte(taskSecretText))),
 			Admission: s.journal.Admission, Ready: s.NotReady, Degraded: s.Degraded, Tracer: s.deps.Tracer, Meters: s.meters, Propagator: s.deps.Propagator, Log: s.deps.Log,
 		})
 	return err

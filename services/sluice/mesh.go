@@ -197,6 +197,15 @@ func (m *Mesh) ObservedPolicy() ([]*policyv1.ObservedPolicy, int) {
 	return nil, 0
 }
 
+// WatchPending calls report when calls wait for people that it has not reported. See [approval.Service.WatchPending].
+func (m *Mesh) WatchPending(ctx context.Context, report func(approval.Pending)) {
+	for _, svc := range m.services {
+		if a, ok := svc.(*approval.Service); ok {
+			a.WatchPending(ctx, report)
+		}
+	}
+}
+
 // InFlight returns the number of requests that wait for a response, by the server's name. It omits servers without a
 // request.
 func (m *Mesh) InFlight() map[string]int { return m.gateway.InFlight() }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -25,10 +26,15 @@ type watcher struct {
 
 func startWatch(t *testing.T, f *rawmesh.Mesh, token string, args ...string) *watcher {
 	t.Helper()
+	return startWatchCommand(t, token, append([]string{"--addr", f.GRPC}, args...)...)
+}
+
+func startWatchCommand(t *testing.T, token string, args ...string) *watcher {
+	t.Helper()
 	program := stack.Program(t, "sluice")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // stops the wait if no row arrives
 	t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, program, append([]string{"approvals", "watch", "--addr", f.GRPC}, args...)...)
+	cmd := exec.CommandContext(ctx, program, append([]string{"approvals", "watch"}, args...)...)
 	cmd.Env = append(os.Environ(), "SLUICE_TOKEN="+token)
 	lines := func(r io.Reader, err error) *bufio.Scanner {
 		if err != nil {
@@ -99,6 +105,11 @@ func TestApprovalsCLI_WatchShowsChangesAcrossARestart(t *testing.T) {
 	send := f.ListApprovals(t)[0].ID
 
 	all, mine := startWatch(t, f, anaToken), startWatch(t, f, anaToken, "--for-me")
+	told := startExecWatch(t, f)
+	told.expectRuns(t, map[string][]string{
+		pay:  {`"state":"pending"`, `"tool":"pay"`, `"pending":1`},
+		send: {`"subject":"agent"`, `"server":"raw"`, `"category":"`, `"risk":"`, `"decideBefore":"`, `"pending":2`},
+	})
 	for _, w := range []*watcher{all, mine} {
 		w.expectRow(t, "ASKED", "STATE", "WHO", "WHAT", "MISSING", "UNTIL", "NOTE", "ID")
 	}
@@ -123,9 +134,58 @@ func TestApprovalsCLI_WatchShowsChangesAcrossARestart(t *testing.T) {
 		w.expectStderr(t, "sluice: the mesh does not answer; trying again until it does")
 		w.expectStderr(t, "sluice: the mesh answers again")
 	}
+	told.expectStderr(t, "sluice: the mesh does not answer; trying again until it does")
+	told.expectStderr(t, "sluice: the mesh answers again")
 	f.Connect(t).Call("sync", `{}`)
+	told.expectRuns(t, map[string][]string{f.AwaitOnePending(t): {`"tool":"sync"`, `"pending":1`}}) // and not again for pay, which is approved
+	told.stop(t)
 	for _, w := range []*watcher{all, mine} {
 		w.expectRow(t, "pending", "raw sync")
 		w.interruptAndCheckEnd(t)
 	}
+}
+
+// The configuration has a free port, so the mesh has another address after a restart. The watch finds it.
+func TestApprovalsCLI_WatchFindsTheNewAddressAfterARestart(t *testing.T) {
+	t.Parallel()
+	up := rawmcp.Start(t, rawmcp.Tools)
+	p := stack.Start(t, stack.WriteConfig(t, stack.Options{
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: rulesPolicy, Tokens: financePeople,
+		Extra: "groups: {finance: [ana, ben]}\napprovals: {hold: 0s}",
+	}))
+	before := p.GRPC
+	w := startWatchCommand(t, anaToken, "--config", p.Config)
+	w.expectRow(t, "ASKED")
+	if err := p.Stop(t); err != nil {
+		t.Fatal(err)
+	}
+	w.expectStderr(t, "sluice: the mesh does not answer; trying again until it does")
+	held, err := net.Listen("tcp", before) // so that the mesh gets another port
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	p = stack.Start(t, p.Stack)
+	w.expectStderr(t, "sluice: the mesh answers again")
+	(&rawmesh.Mesh{Upstream: up, Stack: p.Stack}).Connect(t).Call("send", `{}`)
+	w.expectRow(t, "pending", "raw send")
+	w.interruptAndCheckEnd(t)
+	if got := acceptNow(t, held); got != "" {
+		t.Errorf("the old address received %q", got)
+	}
+}
+
+// acceptNow returns what the first connection that waits at a listener has sent, or "" if no connection waits.
+func acceptNow(t *testing.T, lis net.Listener) string {
+	t.Helper()
+	if err := lis.(*net.TCPListener).SetDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := lis.Accept()
+	if err != nil {
+		return ""
+	}
+	defer conn.Close()
+	text, _ := io.ReadAll(conn) // the watch has ended, so the connection is closed
+	return "a connection with " + string(text)
 }

@@ -11,16 +11,13 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
-
-// version is set by the linker for releases: -X …/app.version=v1.2.3.
-var version string //nolint:gochecknoglobals // the linker can set only package variables
 
 // Process contains the values that a role's program passes to the constructor of its service: configuration, log and
 // telemetry.
@@ -39,38 +36,23 @@ type Process struct {
 	Version string
 }
 
-// Version returns the version that the linker set. If the linker did not set it, Version returns `devel-` and the first
-// 12 digits of the VCS revision. If there is no VCS revision, it returns the module version.
-func Version() string {
-	if version != "" {
-		return version
-	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
-			return "devel-" + s.Value[:12]
-		}
-	}
-	if v := info.Main.Version; v != "" && v != "(devel)" {
-		return v
-	}
-	return "devel"
-}
-
 // Env looks up an environment variable of this process.
 func Env(name string) (string, bool) { return os.LookupEnv(name) }
 
 // Environ returns the environment variables of this process, for programs that it starts.
 func Environ() []string { return os.Environ() }
 
-// Signals returns a context that ends at SIGINT or SIGTERM. A second signal ends the process, because the handler is
-// removed after the first signal.
-func Signals() (context.Context, context.CancelFunc) {
+// repeatedWithin is the time in which a second signal counts as a repetition of the first. A terminal sends Ctrl-C to all
+// processes of a command, and the launcher of the npm package also forwards it, so the program receives it twice.
+const repeatedWithin = time.Second
+
+// Signals returns a context that ends at SIGINT or SIGTERM. A second signal ends the process if it comes at least a second
+// after the first, because the handler is removed then.
+func Signals() (context.Context, context.CancelFunc) { return signals(repeatedWithin) }
+
+func signals(repeated time.Duration) (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
+	context.AfterFunc(ctx, func() { time.AfterFunc(repeated, stop) })
 	return ctx, stop
 }
 

@@ -36,7 +36,7 @@ agents:
   providers: {name: {kind: openai, prices: {model: {input: "1", output: "1"}}}}
 approvals:
   clients: [{name: x, hold: 1m}]
-  notify: {webhooks: [{name: x}], mail: {lists: [{name: x, to: [x]}]}, slack: {name: x}}
+  notify: {desktop: true, webhooks: [{name: x}], mail: {lists: [{name: x, to: [x]}]}, slack: {name: x}}
 `
 
 // configurationKey is a row of a table: the path of the key, its type and default, and its meaning.

@@ -2,6 +2,9 @@ package config
 
 // Notify configures the channels that notify people of approvals. The zero value has no channels.
 type Notify struct {
+	// Desktop shows a notice on the desktop of the user who runs `sluice up` when calls wait for approval. Empty means
+	// `true` for the mesh that `sluice init` has set up, and `false` otherwise.
+	Desktop *bool `yaml:"desktop"`
 	// Webhooks are addresses that receive signed requests.
 	Webhooks []Webhook `yaml:"webhooks"`
 	// Mail sends mails to people.

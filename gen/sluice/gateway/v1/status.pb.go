@@ -87,6 +87,8 @@ type GetStatusResponse struct {
 	Degraded []string `protobuf:"bytes,10,rep,name=degraded,proto3" json:"degraded,omitempty"`
 	// Whether the data of other tenants is omitted, because the caller is a person of another tenant than "default".
 	OwnTenantOnly bool `protobuf:"varint,11,opt,name=own_tenant_only,json=ownTenantOnly,proto3" json:"own_tenant_only,omitempty"`
+	// Clients that declare elicitation, but have not answered a form. Only operators of the tenant "default" get them.
+	SilentClients []*SilentClient `protobuf:"bytes,12,rep,name=silent_clients,json=silentClients,proto3" json:"silent_clients,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -198,6 +200,102 @@ func (x *GetStatusResponse) GetOwnTenantOnly() bool {
 	return false
 }
 
+func (x *GetStatusResponse) GetSilentClients() []*SilentClient {
+	if x != nil {
+		return x.SilentClients
+	}
+	return nil
+}
+
+// SilentClient is a client that has not answered the gateway's form, and is sent no form for some time.
+type SilentClient struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Principal that uses the client.
+	Tenant  string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
+	// Agent of the principal. It may be empty.
+	Agent string `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`
+	// Name and version that the client declares. They are not verified, and may be empty.
+	Name    string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	Version string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
+	// Time at which the client is sent forms again.
+	Until         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SilentClient) Reset() {
+	*x = SilentClient{}
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SilentClient) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SilentClient) ProtoMessage() {}
+
+func (x *SilentClient) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SilentClient.ProtoReflect.Descriptor instead.
+func (*SilentClient) Descriptor() ([]byte, []int) {
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *SilentClient) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *SilentClient) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *SilentClient) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *SilentClient) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SilentClient) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *SilentClient) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
 // JournalStatus is the state of the gateway's journal.
 type JournalStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -218,7 +316,7 @@ type JournalStatus struct {
 
 func (x *JournalStatus) Reset() {
 	*x = JournalStatus{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[2]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -230,7 +328,7 @@ func (x *JournalStatus) String() string {
 func (*JournalStatus) ProtoMessage() {}
 
 func (x *JournalStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[2]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -243,7 +341,7 @@ func (x *JournalStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalStatus.ProtoReflect.Descriptor instead.
 func (*JournalStatus) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{2}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *JournalStatus) GetHead() *JournalHead {
@@ -307,7 +405,7 @@ type JournalHead struct {
 
 func (x *JournalHead) Reset() {
 	*x = JournalHead{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[3]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -319,7 +417,7 @@ func (x *JournalHead) String() string {
 func (*JournalHead) ProtoMessage() {}
 
 func (x *JournalHead) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[3]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -332,7 +430,7 @@ func (x *JournalHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalHead.ProtoReflect.Descriptor instead.
 func (*JournalHead) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{3}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *JournalHead) GetTime() *timestamppb.Timestamp {
@@ -383,7 +481,7 @@ type ChainHead struct {
 
 func (x *ChainHead) Reset() {
 	*x = ChainHead{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[4]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -395,7 +493,7 @@ func (x *ChainHead) String() string {
 func (*ChainHead) ProtoMessage() {}
 
 func (x *ChainHead) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[4]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -408,7 +506,7 @@ func (x *ChainHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChainHead.ProtoReflect.Descriptor instead.
 func (*ChainHead) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{4}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ChainHead) GetCount() int64 {
@@ -442,7 +540,7 @@ type JournalCheck struct {
 
 func (x *JournalCheck) Reset() {
 	*x = JournalCheck{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[5]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -454,7 +552,7 @@ func (x *JournalCheck) String() string {
 func (*JournalCheck) ProtoMessage() {}
 
 func (x *JournalCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[5]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -467,7 +565,7 @@ func (x *JournalCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalCheck.ProtoReflect.Descriptor instead.
 func (*JournalCheck) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{5}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *JournalCheck) GetDone() bool {
@@ -532,7 +630,7 @@ type ServerStatus struct {
 
 func (x *ServerStatus) Reset() {
 	*x = ServerStatus{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[6]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -544,7 +642,7 @@ func (x *ServerStatus) String() string {
 func (*ServerStatus) ProtoMessage() {}
 
 func (x *ServerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[6]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -557,7 +655,7 @@ func (x *ServerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
 func (*ServerStatus) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{6}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ServerStatus) GetName() string {
@@ -648,7 +746,7 @@ type ListFault struct {
 
 func (x *ListFault) Reset() {
 	*x = ListFault{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[7]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -660,7 +758,7 @@ func (x *ListFault) String() string {
 func (*ListFault) ProtoMessage() {}
 
 func (x *ListFault) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[7]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -673,7 +771,7 @@ func (x *ListFault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFault.ProtoReflect.Descriptor instead.
 func (*ListFault) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{7}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListFault) GetList() string {
@@ -721,7 +819,7 @@ type Sandbox struct {
 
 func (x *Sandbox) Reset() {
 	*x = Sandbox{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[8]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -733,7 +831,7 @@ func (x *Sandbox) String() string {
 func (*Sandbox) ProtoMessage() {}
 
 func (x *Sandbox) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[8]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -746,7 +844,7 @@ func (x *Sandbox) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sandbox.ProtoReflect.Descriptor instead.
 func (*Sandbox) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{8}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Sandbox) GetBy() string {
@@ -782,7 +880,7 @@ var File_sluice_gateway_v1_status_proto protoreflect.FileDescriptor
 const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\n" +
 	"\x1esluice/gateway/v1/status.proto\x12\x11sluice.gateway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n" +
-	"\x10GetStatusRequest\"\xbf\x03\n" +
+	"\x10GetStatusRequest\"\x87\x04\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x124\n" +
 	"\astarted\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12\x14\n" +
@@ -795,7 +893,15 @@ const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\ajournal\x18\t \x01(\v2 .sluice.gateway.v1.JournalStatusR\ajournal\x12\x1a\n" +
 	"\bdegraded\x18\n" +
 	" \x03(\tR\bdegraded\x12&\n" +
-	"\x0fown_tenant_only\x18\v \x01(\bR\rownTenantOnly\"\x8a\x02\n" +
+	"\x0fown_tenant_only\x18\v \x01(\bR\rownTenantOnly\x12F\n" +
+	"\x0esilent_clients\x18\f \x03(\v2\x1f.sluice.gateway.v1.SilentClientR\rsilentClients\"\xb6\x01\n" +
+	"\fSilentClient\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x18\n" +
+	"\asubject\x18\x02 \x01(\tR\asubject\x12\x14\n" +
+	"\x05agent\x18\x03 \x01(\tR\x05agent\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\tR\aversion\x120\n" +
+	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\x8a\x02\n" +
 	"\rJournalStatus\x122\n" +
 	"\x04head\x18\x01 \x01(\v2\x1e.sluice.gateway.v1.JournalHeadR\x04head\x125\n" +
 	"\x05check\x18\x02 \x01(\v2\x1f.sluice.gateway.v1.JournalCheckR\x05check\x12(\n" +
@@ -856,39 +962,42 @@ func file_sluice_gateway_v1_status_proto_rawDescGZIP() []byte {
 	return file_sluice_gateway_v1_status_proto_rawDescData
 }
 
-var file_sluice_gateway_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_sluice_gateway_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_sluice_gateway_v1_status_proto_goTypes = []any{
 	(*GetStatusRequest)(nil),      // 0: sluice.gateway.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),     // 1: sluice.gateway.v1.GetStatusResponse
-	(*JournalStatus)(nil),         // 2: sluice.gateway.v1.JournalStatus
-	(*JournalHead)(nil),           // 3: sluice.gateway.v1.JournalHead
-	(*ChainHead)(nil),             // 4: sluice.gateway.v1.ChainHead
-	(*JournalCheck)(nil),          // 5: sluice.gateway.v1.JournalCheck
-	(*ServerStatus)(nil),          // 6: sluice.gateway.v1.ServerStatus
-	(*ListFault)(nil),             // 7: sluice.gateway.v1.ListFault
-	(*Sandbox)(nil),               // 8: sluice.gateway.v1.Sandbox
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 10: google.protobuf.Duration
+	(*SilentClient)(nil),          // 2: sluice.gateway.v1.SilentClient
+	(*JournalStatus)(nil),         // 3: sluice.gateway.v1.JournalStatus
+	(*JournalHead)(nil),           // 4: sluice.gateway.v1.JournalHead
+	(*ChainHead)(nil),             // 5: sluice.gateway.v1.ChainHead
+	(*JournalCheck)(nil),          // 6: sluice.gateway.v1.JournalCheck
+	(*ServerStatus)(nil),          // 7: sluice.gateway.v1.ServerStatus
+	(*ListFault)(nil),             // 8: sluice.gateway.v1.ListFault
+	(*Sandbox)(nil),               // 9: sluice.gateway.v1.Sandbox
+	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
 }
 var file_sluice_gateway_v1_status_proto_depIdxs = []int32{
-	9,  // 0: sluice.gateway.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
-	6,  // 1: sluice.gateway.v1.GetStatusResponse.servers:type_name -> sluice.gateway.v1.ServerStatus
-	2,  // 2: sluice.gateway.v1.GetStatusResponse.journal:type_name -> sluice.gateway.v1.JournalStatus
-	3,  // 3: sluice.gateway.v1.JournalStatus.head:type_name -> sluice.gateway.v1.JournalHead
-	5,  // 4: sluice.gateway.v1.JournalStatus.check:type_name -> sluice.gateway.v1.JournalCheck
-	10, // 5: sluice.gateway.v1.JournalStatus.calls_room_lasts:type_name -> google.protobuf.Duration
-	9,  // 6: sluice.gateway.v1.JournalHead.time:type_name -> google.protobuf.Timestamp
-	4,  // 7: sluice.gateway.v1.JournalHead.calls:type_name -> sluice.gateway.v1.ChainHead
-	4,  // 8: sluice.gateway.v1.JournalHead.refusals:type_name -> sluice.gateway.v1.ChainHead
-	8,  // 9: sluice.gateway.v1.ServerStatus.sandbox:type_name -> sluice.gateway.v1.Sandbox
-	9,  // 10: sluice.gateway.v1.ServerStatus.rests_until:type_name -> google.protobuf.Timestamp
-	9,  // 11: sluice.gateway.v1.ServerStatus.starting_since:type_name -> google.protobuf.Timestamp
-	7,  // 12: sluice.gateway.v1.ServerStatus.list_faults:type_name -> sluice.gateway.v1.ListFault
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	10, // 0: sluice.gateway.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
+	7,  // 1: sluice.gateway.v1.GetStatusResponse.servers:type_name -> sluice.gateway.v1.ServerStatus
+	3,  // 2: sluice.gateway.v1.GetStatusResponse.journal:type_name -> sluice.gateway.v1.JournalStatus
+	2,  // 3: sluice.gateway.v1.GetStatusResponse.silent_clients:type_name -> sluice.gateway.v1.SilentClient
+	10, // 4: sluice.gateway.v1.SilentClient.until:type_name -> google.protobuf.Timestamp
+	4,  // 5: sluice.gateway.v1.JournalStatus.head:type_name -> sluice.gateway.v1.JournalHead
+	6,  // 6: sluice.gateway.v1.JournalStatus.check:type_name -> sluice.gateway.v1.JournalCheck
+	11, // 7: sluice.gateway.v1.JournalStatus.calls_room_lasts:type_name -> google.protobuf.Duration
+	10, // 8: sluice.gateway.v1.JournalHead.time:type_name -> google.protobuf.Timestamp
+	5,  // 9: sluice.gateway.v1.JournalHead.calls:type_name -> sluice.gateway.v1.ChainHead
+	5,  // 10: sluice.gateway.v1.JournalHead.refusals:type_name -> sluice.gateway.v1.ChainHead
+	9,  // 11: sluice.gateway.v1.ServerStatus.sandbox:type_name -> sluice.gateway.v1.Sandbox
+	10, // 12: sluice.gateway.v1.ServerStatus.rests_until:type_name -> google.protobuf.Timestamp
+	10, // 13: sluice.gateway.v1.ServerStatus.starting_since:type_name -> google.protobuf.Timestamp
+	8,  // 14: sluice.gateway.v1.ServerStatus.list_faults:type_name -> sluice.gateway.v1.ListFault
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_sluice_gateway_v1_status_proto_init() }
@@ -902,7 +1011,7 @@ func file_sluice_gateway_v1_status_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_gateway_v1_status_proto_rawDesc), len(file_sluice_gateway_v1_status_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

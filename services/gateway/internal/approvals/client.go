@@ -241,7 +241,7 @@ func (w *Client) hold(ctx context.Context, q Request, initial Result) (result Re
 		q.Reply.Hold()
 	}
 	defer w.notifyHeld(ctx, q)()
-	end := w.startConfirm(ctx, q, initial.Approval)
+	end := w.startConfirm(ctx, q, initial.Approval, cancel)
 	result = Result{Approval: w.watchUntilDecided(ctx, initial.Approval), Decision: initial.Decision}
 	answer := end()
 	if answer.decision != nil {

@@ -33,14 +33,20 @@ type userAnswer struct {
 
 // startConfirm asks the agent's user to confirm the call while it is held, if the approval's terms let that user decide.
 // The returned function stops asking and returns the user's answer. As with other votes, the watch on the approval
-// reports the resulting change.
-func (w *Client) startConfirm(ctx context.Context, q Request, a *approvalv1.Approval) (end func() userAnswer) {
+// reports the resulting change. If the client does not answer in time, startConfirm calls endHold.
+func (w *Client) startConfirm(ctx context.Context, q Request, a *approvalv1.Approval, endHold func()) (end func() userAnswer) {
 	if terms := a.GetTerms(); q.Confirm == nil || !terms.GetSelfConfirm() || terms.GetQuorum() != 1 {
 		return func() userAnswer { return userAnswer{} }
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	answers := make(chan userAnswer, 1)
-	go func() { answers <- w.confirmWithUser(ctx, q, a) }()
+	go func() {
+		answer := w.confirmWithUser(ctx, q, a)
+		if answer.answer == attempt.Silent {
+			endHold()
+		}
+		answers <- answer
+	}()
 	return func() userAnswer {
 		cancel()
 		return <-answers
@@ -53,7 +59,7 @@ func (w *Client) confirmWithUser(ctx context.Context, q Request, a *approvalv1.A
 		return userAnswer{}
 	}
 	answer := userAnswer{answer: q.Confirm(ctx, text)}
-	if answer.answer == attempt.Unanswered {
+	if answer.answer != attempt.Confirmed && answer.answer != attempt.Declined {
 		return answer
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout) // an answer is submitted even if ctx has ended

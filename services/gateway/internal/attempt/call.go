@@ -119,9 +119,12 @@ const (
 	Confirmed
 	// Declined means that the call must not run.
 	Declined
+	// Silent means that the client has not answered in time, and that the call must not be held any longer.
+	Silent
 )
 
 // Confirm shows a message to the agent's user and returns the answer. If ctx is cancelled, it returns Unanswered.
+// If the client does not answer in time, it returns Silent.
 type Confirm func(ctx context.Context, text string) Confirmation
 
 // Listing is the result of looking up a tool in the list that a caller may see. The zero value means that the list does

@@ -43,7 +43,7 @@ func TestNew_RefusesMissingDependencies(t *testing.T) {
 		}
 		for name, remove := range map[string]func(*dispatch.Deps){
 			"pipeline": func(d *dispatch.Deps) { d.Pipeline = nil }, "sessions": func(d *dispatch.Deps) { d.Sessions = nil }, "visibility": func(d *dispatch.Deps) { d.Visibility = nil },
-			"catalog": func(d *dispatch.Deps) { d.Catalogue = nil }, "memory": func(d *dispatch.Deps) { d.Remembered = nil }, "panics": func(d *dispatch.Deps) { d.Panicked = nil },
+			"catalog": func(d *dispatch.Deps) { d.Catalogue = nil }, "memory": func(d *dispatch.Deps) { d.Remembered = nil }, "forms": func(d *dispatch.Deps) { d.Forms = nil }, "panics": func(d *dispatch.Deps) { d.Panicked = nil },
 			"tracer": func(d *dispatch.Deps) { d.Tracer = nil }, "meters": func(d *dispatch.Deps) { d.Meters = nil }, "propagator": func(d *dispatch.Deps) { d.Propagator = nil }, "log": func(d *dispatch.Deps) { d.Log = nil },
 		} {
 			deps := whole

@@ -10,6 +10,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/forms"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -73,7 +74,7 @@ func (x *Exchange) newCall(ctx context.Context, tracked *session.Call, relay *Re
 		HidesTools:           tools.HidesTools,
 		Hold:                 x.Hold,
 	}
-	if x.Session.Client.Elicits && relay.Accepts() {
+	if x.Session.Client.Elicits && relay.Accepts() && x.Deps.Forms.State(x.formsClient()) != forms.Silent {
 		call.Confirm = x.confirm(relay)
 	}
 	return call, tools, err == nil

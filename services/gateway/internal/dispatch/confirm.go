@@ -1,15 +1,20 @@
 package dispatch
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/forms"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
 // SupportsForms reports whether the client that has sent initialize can show a form to its user. An empty elicitation
@@ -51,6 +56,25 @@ func confirmText(call string) string {
 		"accept without the tick, or decline, and it does not.\n\n" + indent + strings.ReplaceAll(call, "\n", "\n"+indent)
 }
 
+// minFormTime is the minimum time for which a form must have been open to count as unanswered.
+const minFormTime = time.Second
+
+// formsClient returns the client under which package forms stores whether forms are answered.
+func (x *Exchange) formsClient() forms.Client {
+	client := x.Session.Client
+	return forms.Client{Tenant: x.Principal.GetTenant(), Subject: x.Principal.GetSubject(), Agent: x.Principal.GetAgent(), Name: client.Name, Version: client.Version}
+}
+
+// formTimeout returns a channel that receives a value when the form of a client that has never answered has been open
+// for [forms.Timeout]. For other clients the channel is nil, because their forms are open while the call is held.
+func (x *Exchange) formTimeout() (expired <-chan time.Time, stop func() bool) {
+	if x.Deps.Forms.State(x.formsClient()) == forms.Answers {
+		return nil, func() bool { return false }
+	}
+	timer := time.NewTimer(forms.Timeout)
+	return timer.C, timer.Stop
+}
+
 // confirm returns a function that asks the client's user to confirm a call.
 func (x *Exchange) confirm(out *Relay) attempt.Confirm {
 	return func(ctx context.Context, text string) attempt.Confirmation {
@@ -72,19 +96,51 @@ func (x *Exchange) confirm(out *Relay) attempt.Confirm {
 		if out.SendMessage(message) != nil {
 			return attempt.Unanswered
 		}
-		select {
-		case m := <-question.Response():
-			return confirmed(m.Result.Of(m.Raw))
-		case <-question.Cancelled():
-		case <-ctx.Done():
-		}
-		select {
-		case m := <-question.Response(): // an answer that arrives at the same time still counts
-			return confirmed(m.Result.Of(m.Raw))
-		default:
-			out.withdraw(id)
-			return attempt.Unanswered
-		}
+		return x.awaitForm(ctx, out, question, id)
+	}
+}
+
+// awaitForm waits for the answer to a form, and records whether the client has answered it.
+func (x *Exchange) awaitForm(ctx context.Context, out *Relay, question *session.ClientRequest, id []byte) attempt.Confirmation {
+	begin, late := time.Now(), false
+	expired, stop := x.formTimeout()
+	defer stop()
+	answered := func(m *jsonrpc.Message) attempt.Confirmation {
+		x.Deps.Forms.RecordAnswered(ctx, x.formsClient())
+		return confirmed(m.Result.Of(m.Raw))
+	}
+	select {
+	case m := <-question.Response():
+		return answered(m)
+	case <-question.Cancelled():
+	case <-expired:
+		late = true
+	case <-ctx.Done():
+	}
+	select {
+	case m := <-question.Response(): // an answer that arrives at the same time still counts
+		return answered(m)
+	default:
+	}
+	out.withdraw(id)
+	if late || errors.Is(ctx.Err(), context.DeadlineExceeded) && time.Since(begin) >= minFormTime {
+		x.Deps.Forms.RecordUnanswered(ctx, x.formsClient())
+	}
+	if late {
+		return attempt.Silent
+	}
+	return attempt.Unanswered
+}
+
+// recordLateAnswer records that the client has answered a form whose call is no longer held. A client that reports a
+// cancelled form, or sends an error, may do so without its user.
+func (x *Exchange) recordLateAnswer(ctx context.Context) {
+	m := x.Message
+	if !x.Session.Client.Elicits || !bytes.HasPrefix(m.ID.Of(m.Raw), []byte(`"`+inputIDPrefix)) {
+		return
+	}
+	if confirmed(m.Result.Of(m.Raw)) != attempt.Unanswered {
+		x.Deps.Forms.RecordAnswered(ctx, x.formsClient())
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/forms"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
@@ -70,7 +71,7 @@ func newClientAnswer(t *testing.T, id, result string) *jsonrpc.Message {
 
 func newExchange(ctx context.Context, sink dispatch.Sink) *dispatch.Exchange {
 	x := &dispatch.Exchange{
-		Dispatcher: &dispatch.Dispatcher{Deps: dispatch.Deps{Log: slog.New(slog.DiscardHandler), Limits: jsonrpc.DefaultLimits()}},
+		Dispatcher: &dispatch.Dispatcher{Deps: dispatch.Deps{Log: slog.New(slog.DiscardHandler), Forms: forms.Open(ctx, "", slog.New(slog.DiscardHandler)), Limits: jsonrpc.DefaultLimits()}},
 		ClientCtx:  ctx, Sink: sink, ServerName: "s",
 	}
 	x.Addressing = dispatch.Direct{Exchange: x}

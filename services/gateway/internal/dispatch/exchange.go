@@ -12,6 +12,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/forms"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
@@ -31,7 +32,7 @@ type Dispatcher struct{ Deps Deps }
 
 // New returns a dispatcher, or an error if a dependency is missing.
 func New(deps Deps) (*Dispatcher, error) {
-	if deps.Pipeline == nil || deps.Sessions == nil || deps.Visibility == nil || deps.Catalogue == nil || deps.Remembered == nil || deps.Panicked == nil ||
+	if deps.Pipeline == nil || deps.Sessions == nil || deps.Visibility == nil || deps.Catalogue == nil || deps.Remembered == nil || deps.Forms == nil || deps.Panicked == nil ||
 		deps.Tracer == nil || deps.Meters == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("dispatch: every dependency is required")
 	}
@@ -48,6 +49,8 @@ type Deps struct {
 	// Remembered is the memory budget for stored answers. A client that has lost its connection can resume the streams of
 	// these answers.
 	Remembered *limits.Budget
+	// Forms stores which clients answer the gateway's forms.
+	Forms *forms.Memory
 	// Limits are the limits for parsing messages.
 	Limits jsonrpc.Limits
 	// Version is the version of this build, which is sent to clients.

@@ -168,7 +168,9 @@ func isURLMode(params []byte) bool {
 const maxElicitations = 100
 
 // inputID returns an unguessable request id as raw JSON.
-func inputID() []byte { return []byte(`"sluice-` + rand.Text() + `"`) }
+func inputID() []byte { return []byte(`"` + inputIDPrefix + rand.Text() + `"`) }
+
+const inputIDPrefix = "sluice-"
 
 func (x *Exchange) refuseServerRequest(ctx context.Context, method string, code commonv1.Code, why string) *refusal.Refusal {
 	out := &refusal.Refusal{Code: code, Message: why}

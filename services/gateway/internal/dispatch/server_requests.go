@@ -297,6 +297,9 @@ func (x *Exchange) HandleResponse(ctx context.Context) Response {
 		if large := x.CheckSize(); large != nil {
 			return x.Refuse(ctx, large)
 		}
+		if !x.Stale {
+			x.recordLateAnswer(ctx)
+		}
 	}
 	if !x.Stale {
 		x.Session.ClientRequests.Deliver(ctx, x.Message)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/forms"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
@@ -132,7 +134,7 @@ func (g *Gateway) deps(log *slog.Logger) mcpserver.Deps {
 	nothing := func() []string { return nil }
 	out := mcpserver.Deps{
 		Tokens: tokens, Policy: g.Policy, Revision: g.revision, Pipeline: g.Pipeline, Sessions: g.Sessions, Servers: g.targets(),
-		Catalogue: catalog, AnswerMemory: memory, Secret: []byte("secret"), Admission: func(string, string) {}, Ready: nothing, Degraded: nothing,
+		Catalogue: catalog, AnswerMemory: memory, Forms: forms.Open(g.t.Context(), filepath.Join(g.t.TempDir(), "forms.json"), log), Secret: []byte("secret"), Admission: func(string, string) {}, Ready: nothing, Degraded: nothing,
 		Tracer: g.tracer, Meters: g.meters, Propagator: propagation.TraceContext{}, Log: log,
 	}
 	if g.Deps != nil {
@@ -143,7 +145,7 @@ func (g *Gateway) deps(log *slog.Logger) mcpserver.Deps {
 
 func (g *Gateway) newPipeline(log *slog.Logger) *pipeline.Pipeline {
 	g.t.Helper()
-	holds := []approvals.ClientHold{{Name: Patient + "*", Hold: 35 * time.Second}}
+	holds := []approvals.ClientHold{{Name: Patient + "*", Hold: 35 * time.Second}, {Name: "hours*", Hold: 2 * time.Hour}}
 	waiting, err := approvals.NewClient(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gateway", ClientHolds: holds}, g.Approvals, g.meters, log)
 	g.check(err)
 	decisions, err := decisioncache.New(decisioncache.Deps{Policy: g.Policy, Meters: g.meters, Log: log}, false)

@@ -132,6 +132,52 @@ func TestConfirmationForm_IsCancelledWhenTheCallEnds(t *testing.T) {
 	})
 }
 
+func attendedAs(name, version string) string {
+	return strings.NewReplacer("patient one", name, `"version":"1"`, `"version":"`+version+`"`).Replace(attended)
+}
+
+// A client declares elicitation and never answers the form. Its call gets the ticket when the hold ends, but after 50 s
+// at the latest. Its next call, also in another session, is held without a form. Other versions and other principals
+// still get forms.
+func TestConfirmationForm_IsNotSentAgainToAClientThatNeverAnswers(t *testing.T) {
+	t.Parallel()
+	for name, held := range map[string]time.Duration{"patient one": 35 * time.Second, "hours": 50 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newConfirmGateway(t)
+			begin := time.Now()
+			_, rest := w.callAndReadForm(w.connectAs(attendedAs(name, "1")))
+			if got := rest(); time.Since(begin) != held || !strings.Contains(got, `"isError":true`) {
+				t.Errorf("%s: after %v: %s", name, time.Since(begin), got)
+			}
+			if got := w.do("POST", "/mcp/files", payCall, w.connectAs(attendedAs(name, "1"))); strings.Contains(got.body, "elicitation/create") || !strings.Contains(got.body, `"isError":true`) {
+				t.Errorf("%s: the next call got %s", name, got.body)
+			}
+			if _, rest = w.callAndReadForm(w.connectAs(attendedAs(name, "2"))); rest() == "" {
+				t.Errorf("%s: another version got no answer", name)
+			}
+		})
+	}
+}
+
+// The user answers a form after the call was given its ticket. The client then gets forms again, and its later calls
+// are held for the whole time.
+func TestConfirmationForm_IsSentAgainAfterALateAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newConfirmGateway(t)
+		h := w.connectAs(attendedAs("hours", "1"))
+		id, rest := w.callAndReadForm(h)
+		rest()
+		w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":"`+id+`","result":{"action":"decline"}}`, h)
+		begin := time.Now()
+		id, rest = w.callAndReadForm(h)
+		rest()
+		if id == "" || time.Since(begin) != 2*time.Hour || len(w.Approvals.SelfVotes()) != 0 {
+			t.Errorf("the form %q was open for %v, with %d votes", id, time.Since(begin), len(w.Approvals.SelfVotes()))
+		}
+	})
+}
+
 // If the client cancels a held call, the hold ends, and the call does not run after a later approval. A cancellation
 // with another id or from another session does not affect the call.
 func TestHeldCall_IsCancelledOnlyInItsSession(t *testing.T) {

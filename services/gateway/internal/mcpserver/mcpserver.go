@@ -18,6 +18,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/broadcast"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/forms"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
@@ -57,6 +58,8 @@ type Deps struct {
 	Catalogue *toolreport.Reporter
 	// AnswerMemory is the memory budget for answers until clients have read them.
 	AnswerMemory *limits.Budget
+	// Forms stores which clients answer the gateway's forms.
+	Forms *forms.Memory
 	// Secret is a secret of this gateway that does not change when the gateway restarts.
 	Secret []byte
 	// Admission is called to count a request that was refused before its caller was authenticated.
@@ -84,7 +87,7 @@ type Server struct {
 
 // New returns a server, or an error if a dependency is missing.
 func New(cfg Config, deps Deps) (*Server, error) {
-	if deps.Tokens == nil || deps.Policy == nil || deps.Revision == nil || deps.Pipeline == nil || deps.Sessions == nil || deps.Servers == nil || deps.Catalogue == nil || deps.AnswerMemory == nil || len(deps.Secret) == 0 ||
+	if deps.Tokens == nil || deps.Policy == nil || deps.Revision == nil || deps.Pipeline == nil || deps.Sessions == nil || deps.Servers == nil || deps.Catalogue == nil || deps.AnswerMemory == nil || deps.Forms == nil || len(deps.Secret) == 0 ||
 		deps.Admission == nil || deps.Ready == nil || deps.Degraded == nil || deps.Tracer == nil || deps.Meters == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("mcpserver: every dependency is required")
 	}
@@ -124,7 +127,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}}
 	modern.Attach(f)
 	f.Dispatcher, err = dispatch.New(dispatch.Deps{
-		Pipeline: deps.Pipeline, Sessions: deps.Sessions, Visibility: visible, Catalogue: deps.Catalogue, Remembered: remembered,
+		Pipeline: deps.Pipeline, Sessions: deps.Sessions, Visibility: visible, Catalogue: deps.Catalogue, Remembered: remembered, Forms: deps.Forms,
 		Limits: parse, Version: cfg.Version, Panicked: f.LogPanic,
 		Tracer: deps.Tracer, Meters: deps.Meters, Propagator: deps.Propagator, Log: deps.Log,
 	})

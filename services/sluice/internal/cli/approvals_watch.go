@@ -17,22 +17,45 @@ import (
 )
 
 func (t *tool) approvalsWatch() *cobra.Command {
+	var withCommand bool
 	filter := new(approvalv1.ApprovalFilter)
 	c := &cobra.Command{
-		Use: "watch", Short: "Print the approvals that have not ended, and every change as it happens", Args: args(cobra.NoArgs),
-		RunE: func(c *cobra.Command, _ []string) error {
-			f, err := t.load()
-			if err != nil {
+		Use: "watch [--exec COMMAND [ARG...]]", Short: "Print the approvals that have not ended, and every change as it happens",
+		Long: `Print the approvals that have not ended, and every change as it happens.
+
+With --exec, which must be the last flag, also run a command for each approval that is
+pending or becomes pending, once for each approval. The standard input of the command
+has the approval as one line of JSON, with the fields of --output json, the category
+and risk of the tool, and the number of pending approvals. Names and reasons in it can
+come from an agent or a server. The arguments of the command are always the same. The
+variables SLUICE_APPROVAL_ID and SLUICE_APPROVALS_PENDING contain the id and the number.
+At most 4 commands run at a time, for at most 30 s each. Their output and their failures
+are printed on standard error.`,
+		Args: args(func(c *cobra.Command, given []string) error {
+			if withCommand {
+				return cobra.MinimumNArgs(1)(c, given)
+			}
+			return cobra.NoArgs(c, given)
+		}),
+		RunE: func(c *cobra.Command, given []string) error {
+			w := &watch{tool: t, filter: filter}
+			if err := w.connect(); err != nil {
 				return err
 			}
-			conn, err := t.dial(f, authv1.Role_ROLE_APPROVAL)
-			if err != nil {
-				return err
+			defer w.close()
+			if withCommand {
+				command, stop, err := t.startApprovalCommand(c.Context(), given)
+				if err != nil {
+					return err
+				}
+				defer stop()
+				w.command = command
 			}
-			defer conn.Close() //nolint:errcheck // only the moves matter
-			return (&watch{tool: t, conn: conn, filter: filter}).run(c.Context())
+			return w.run(c.Context())
 		},
 	}
+	c.Flags().SetInterspersed(false) // the flags after the command belong to the command
+	c.Flags().BoolVar(&withCommand, "exec", false, "run the command that follows for each approval that becomes pending")
 	t.filterFlags(c, filter, "begin with the approvals that you may decide on; later changes of other approvals are printed too")
 	return c
 }
@@ -42,20 +65,44 @@ type watch struct {
 	conn   *grpc.ClientConn
 	filter *approvalv1.ApprovalFilter
 	cursor string
+	// command runs a command for approvals. It is nil without --exec.
+	command *approvalCommand
 	// away is true if the command has printed that the mesh is unavailable, but not yet that it is available again.
 	away bool
 	// headed is true if the head of the table was printed.
 	headed bool
 }
 
+const reconnectPause = time.Second
+
+// connect connects to the mesh, whose address may have changed since the last connection.
+func (w *watch) connect() error {
+	f, err := w.load()
+	if err != nil {
+		return err
+	}
+	conn, err := w.dial(f, authv1.Role_ROLE_APPROVAL)
+	if err != nil {
+		return err
+	}
+	w.close()
+	w.conn = conn
+	return nil
+}
+
+func (w *watch) close() {
+	if w.conn != nil {
+		_ = w.conn.Close() // only the moves matter
+	}
+}
+
 // run prints changes until ctx ends. If the connection fails, run connects again.
 func (w *watch) run(ctx context.Context) error {
-	const pause = time.Second
-	client := approvalv1.NewApprovalServiceClient(w.conn)
 	for {
+		client := approvalv1.NewApprovalServiceClient(w.conn)
 		stream, err := client.WatchApprovals(ctx, &approvalv1.WatchApprovalsRequest{Filter: w.filter, Cursor: w.cursor})
 		if err == nil {
-			err = w.follow(stream)
+			err = w.follow(ctx, client, stream)
 		}
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the person has ended the command
@@ -67,16 +114,28 @@ func (w *watch) run(ctx context.Context) error {
 			fmt.Fprintln(w.errOut, "sluice: the mesh does not answer; trying again until it does")
 			w.away = true
 		}
-		select {
-		case <-ctx.Done():
+		if !w.reconnect(ctx) {
 			return nil
-		case <-time.After(pause):
 		}
-		w.conn.ResetConnectBackoff() // otherwise gRPC would wait longer after each failure
 	}
 }
 
-func (w *watch) follow(stream grpc.ServerStreamingClient[approvalv1.WatchApprovalsResponse]) error {
+// reconnect waits, and connects again. If ctx ends first, it returns false. The old connection is not used again: another
+// program may have got the port of a mesh that has ended, and must not get the token.
+func (w *watch) reconnect(ctx context.Context) bool {
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(reconnectPause):
+		}
+		if w.connect() == nil {
+			return true
+		}
+	}
+}
+
+func (w *watch) follow(ctx context.Context, client approvalv1.ApprovalServiceClient, stream grpc.ServerStreamingClient[approvalv1.WatchApprovalsResponse]) error {
 	for {
 		m, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -94,6 +153,9 @@ func (w *watch) follow(stream grpc.ServerStreamingClient[approvalv1.WatchApprova
 		}
 		if err := w.print(m.GetApproval()); err != nil {
 			return err
+		}
+		if w.command != nil && m.GetApproval() != nil {
+			w.command.moved(ctx, client, m.GetApproval())
 		}
 	}
 }

@@ -208,6 +208,9 @@ func (t *tool) checkMesh(h roleAnswers) (out []checkResult) {
 	for _, why := range newJournalCheck(g.GetJournal().GetCheck()).Broken {
 		out = append(out, checkResult{stateProblem, "journal", why, "see " + t.command("journal verify")})
 	}
+	for _, c := range silentClients(g) {
+		out = append(out, checkResult{stateWarning, "forms", c.String(), "decide on its calls with " + t.command("approvals list")})
+	}
 	for _, why := range h.rejected {
 		out = append(out, checkResult{stateProblem, "policy", why, "correct the file; until then the previous revision stays in force"})
 	}

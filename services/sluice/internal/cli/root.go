@@ -224,12 +224,14 @@ func suggestion(c *cobra.Command, given []string) string {
 
 func (t *tool) version() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "Print the version", Args: args(cobra.NoArgs),
+		Use: "version", Short: "Print the version, and how this program was built", Args: args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
+			build := app.ThisBuild()
 			if t.json() {
-				return t.printJSON(map[string]string{"version": app.Version()})
+				return t.printJSON(build)
 			}
-			_, err := fmt.Fprintln(t.out, app.Version())
+			_, err := fmt.Fprintf(t.out, "sluice %s\ncommit   %s\ndate     %s\ngo       %s\nplatform %s\n",
+				build.Version, cmp.Or(build.Commit, "unknown"), cmp.Or(build.Date, "unknown"), build.Go, build.Platform)
 			return err
 		},
 	}

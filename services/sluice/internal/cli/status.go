@@ -207,6 +207,7 @@ type meshStatus struct {
 	JournalCheck   journalCheck   `json:"journalCheck"`
 	JournalRoom    journalRoom    `json:"journalRoom"`
 	OwnTenantOnly  bool           `json:"ownTenantOnly,omitzero"`
+	SilentClients  []silentClient `json:"silentClients,omitempty"`
 	Sessions       int32          `json:"sessions"`
 	Roles          []roleStatus   `json:"roles"`
 	Servers        []serverStatus `json:"servers"`
@@ -276,6 +277,7 @@ func (t *tool) printStatus(h roleAnswers) error {
 		PolicyRevision: g.GetPolicyRevision(), PolicyRejected: h.rejected, PolicyObserved: h.observed,
 		JournalHealthy: g.GetJournalHealthy(), JournalHead: journal.HeadFromProto(g.GetJournal().GetHead()), JournalCheck: newJournalCheck(g.GetJournal().GetCheck()),
 		Sessions: g.GetSessions(), Roles: h.roles, JournalRoom: newJournalRoom(g.GetJournal()), OwnTenantOnly: g.GetOwnTenantOnly(),
+		SilentClients: silentClients(g),
 	}
 	for _, s := range g.GetServers() {
 		line := serverStatus{Name: s.GetName(), Transport: s.GetTransport(), InFlight: s.GetInFlight(), LastError: s.GetLastError(), ProgramNotice: s.GetProgramNotice(), Revisions: s.GetRevisions(), ListFaults: faultsOf(s), Pending: h.pending[s.GetName()]}
@@ -340,6 +342,9 @@ func (t *tool) writeStatus(all meshStatus) error {
 	}
 	for _, one := range all.EndingTokens {
 		rows = append(rows, []string{"token " + one.ID, one.endText(time.Now())})
+	}
+	for _, c := range all.SilentClients {
+		rows = append(rows, []string{"no forms", c.String()})
 	}
 	for _, why := range all.NotReady {
 		rows = append(rows, []string{"not ready", why})

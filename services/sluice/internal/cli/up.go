@@ -150,6 +150,7 @@ func (t *tool) runUp(ctx context.Context, f *config.File, local *localFile, foun
 	ctx, endWhenIdle := context.WithCancel(ctx)
 	defer endWhenIdle()
 	group.Go(func() error { return mesh.Run(ctx) })
+	group.Go(func() error { t.announceApprovals(ctx, f, found, mesh, log); return nil })
 	group.Go(func() error {
 		ready, cancel := context.WithTimeout(ctx, startTimeout)
 		defer cancel()

@@ -16,10 +16,10 @@ func Read(dir string) ([]byte, error) {
 	if _, err := os.Lstat(filepath.Join(dir, Name)); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: %w", Name, err)
 	}
-	return nil, &UntrustedError{Why: "this system does not say who may write it"}
+	return nil, &UntrustedError{Why: "only on Unix can sluice check who may write to it"}
 }
 
 // Usable reports whether [Read] would read the file in a directory.
 func Usable(string) bool { return false }
 
-func ownAlone(fs.FileInfo) bool { return false }
+func isOwnerOnly(fs.FileInfo) bool { return false }

@@ -29,7 +29,7 @@ var (
 	// ErrUnknown means that no shipped or listed guest has this name.
 	ErrUnknown = errors.New("is not a guest")
 	// ErrNotBuilt means that the program was built without the shipped guest.
-	ErrNotBuilt = errors.New("was not built into this program: run make build")
+	ErrNotBuilt = errors.New("was not built into this program: run make build, or install a release")
 	// ErrMismatch means that the file of the module can't be read, or does not have the digest in the configuration.
 	ErrMismatch = errors.New("is not what the configuration lists")
 )

@@ -9,10 +9,10 @@ import (
 	"os/exec"
 )
 
-var errNotHere = errors.New("agents run only on Unix")
+var errUnsupported = errors.New("agents run only on Linux, macOS and FreeBSD")
 
-func inherited() (net.Conn, error) { return nil, errNotHere }
+func inheritedConn() (net.Conn, error) { return nil, errUnsupported }
 
-func connected(*exec.Cmd) (net.Conn, *os.File, error) { return nil, nil, errNotHere }
+func connectWorker(*exec.Cmd) (net.Conn, *os.File, error) { return nil, nil, errUnsupported }
 
-func bound(int64) error { return errNotHere }
+func limitResources(int64) error { return errUnsupported }

@@ -29,7 +29,7 @@ func inheritedConn() (net.Conn, error) {
 // connectWorker creates a connection between the supervisor and a command. It returns the supervisor's end, and the
 // worker's end, which the command inherits.
 func connectWorker(cmd *exec.Cmd) (net.Conn, *os.File, error) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	pair, err := socketPair()
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a connection to the worker: %w", err)
 	}
@@ -43,6 +43,20 @@ func connectWorker(cmd *exec.Cmd) (net.Conn, *os.File, error) {
 	cmd.ExtraFiles = []*os.File{workerEnd}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return conn, workerEnd, nil
+}
+
+// socketPair returns two connected sockets that other commands do not inherit. It holds ForkLock, as the package os does,
+// because macOS can't create a socket with the close-on-exec flag: a command that another goroutine starts could inherit
+// it.
+func socketPair() ([2]int, error) {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err == nil {
+		unix.CloseOnExec(pair[0])
+		unix.CloseOnExec(pair[1])
+	}
+	return pair, err
 }
 
 // limitResources limits the memory of this process to memory bytes, and the number of open files. It disables core

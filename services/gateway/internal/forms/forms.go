@@ -1,0 +1,226 @@
+// Package forms stores which clients answer the forms that the gateway shows to their users. Some clients declare
+// elicitation, but never answer, so their users would wait for a form that they do not see.
+package forms
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/sluice-mesh/sluice/services/internal/pki"
+)
+
+const (
+	// Timeout is the time after which a call receives its ticket if its form was not answered and the client has never
+	// answered a form. It is shorter than the 60 s after which several clients give up on a call.
+	Timeout = 50 * time.Second
+	// firstSilence is the time for which a client is sent no form after the first unanswered form. The time doubles with
+	// each further unanswered form, up to lastSilence.
+	firstSilence = time.Hour
+	lastSilence  = 24 * time.Hour
+	// keep is the time after which an entry that does not change is removed.
+	keep = 30 * 24 * time.Hour
+
+	// maxClients and maxOfPrincipal are the maximum numbers of entries in all and of one principal. Only a principal's
+	// oldest entry is removed if the principal has too many.
+	maxClients     = 512
+	maxOfPrincipal = 8
+	// maxName is the maximum length of the name and the version of a client, in bytes.
+	maxName = 64
+	// maxFile is the maximum size of the file, in bytes.
+	maxFile = 1 << 20
+)
+
+// Client identifies a program that a principal uses. The principal is part of it, because the name and the version are
+// not verified: otherwise a stranger could claim another principal's name.
+type Client struct {
+	Tenant  string `json:"tenant"`
+	Subject string `json:"subject"`
+	Agent   string `json:"agent,omitzero"`
+	Name    string `json:"name,omitzero"`
+	Version string `json:"version,omitzero"`
+}
+
+func (c Client) clean() Client {
+	c.Name, c.Version = shorten(c.Name), shorten(c.Version)
+	return c
+}
+
+func shorten(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxName)], "") }
+
+func (c Client) isOf(other Client) bool {
+	return c.Tenant == other.Tenant && c.Subject == other.Subject && c.Agent == other.Agent
+}
+
+// State describes whether a client answers forms.
+type State int
+
+const (
+	// Unknown means that the client has never answered, and is sent a form.
+	Unknown State = iota
+	// Answers means that the client has answered a form.
+	Answers
+	// Silent means that the client has not answered a form, and is sent no form until a certain time.
+	Silent
+)
+
+// Entry is what is stored about a client.
+type Entry struct {
+	Client
+
+	// Answered reports whether the client has answered a form. Otherwise Unanswered is the number of forms that it has not
+	// answered, and the client is sent no form before Until.
+	Answered   bool      `json:"answered,omitzero"`
+	Unanswered int       `json:"unanswered,omitzero"`
+	Until      time.Time `json:"until,omitzero"`
+	Changed    time.Time `json:"changed"`
+}
+
+// Memory stores which clients answer forms, in a file that survives a restart. It is safe for concurrent use.
+type Memory struct {
+	path string
+	log  *slog.Logger
+
+	mu      sync.Mutex
+	entries []Entry // the entry that changed last is at the end
+}
+
+// Open reads the memory from a file, which may not exist. If the file cannot be read, Open logs a warning and returns
+// an empty memory, because the only effect is that some clients are sent forms again.
+func Open(ctx context.Context, path string, log *slog.Logger) *Memory {
+	m := &Memory{path: path, log: log}
+	if err := m.load(); err != nil && !errors.Is(err, os.ErrNotExist) {
+		m.entries = nil
+		log.WarnContext(ctx, "the clients that do not answer forms are not known any more", "error", err)
+	}
+	return m
+}
+
+func (m *Memory) load() (err error) {
+	f, err := os.Open(m.path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	raw, err := io.ReadAll(io.LimitReader(f, maxFile))
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(raw, &m.entries); err != nil {
+		return fmt.Errorf("%s: %w", m.path, err)
+	}
+	m.entries = m.entries[max(0, len(m.entries)-maxClients):]
+	return nil
+}
+
+// State reports whether the client answers forms.
+func (m *Memory) State(of Client) State {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at := m.find(of.clean())
+	switch now := time.Now(); {
+	case at < 0 || now.Sub(m.entries[at].Changed) >= keep:
+		return Unknown
+	case m.entries[at].Answered:
+		return Answers
+	case now.Before(m.entries[at].Until):
+		return Silent
+	default:
+		return Unknown
+	}
+}
+
+// Silent returns the clients that are sent no forms at present, sorted by tenant, subject, agent, name and version.
+func (m *Memory) Silent() (out []Entry) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	for _, e := range m.entries {
+		if !e.Answered && now.Before(e.Until) {
+			out = append(out, e)
+		}
+	}
+	slices.SortFunc(out, func(a, b Entry) int {
+		return cmp.Or(strings.Compare(a.Tenant, b.Tenant), strings.Compare(a.Subject, b.Subject), strings.Compare(a.Agent, b.Agent),
+			strings.Compare(a.Name, b.Name), strings.Compare(a.Version, b.Version))
+	})
+	return out
+}
+
+// RecordAnswered records that the client has answered a form.
+func (m *Memory) RecordAnswered(ctx context.Context, of Client) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	of = of.clean()
+	now := time.Now()
+	if at := m.find(of); at >= 0 && m.entries[at].Answered && now.Sub(m.entries[at].Changed) < keep/2 {
+		return // an answer is stored only now and then
+	}
+	m.put(ctx, Entry{Client: of, Answered: true, Changed: now})
+}
+
+// RecordUnanswered records that the client has not answered a form. It has no effect on a client that has answered
+// before: there, the user was away.
+func (m *Memory) RecordUnanswered(ctx context.Context, of Client) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	of = of.clean()
+	now, e := time.Now(), Entry{Client: of}
+	if at := m.find(of); at >= 0 && now.Sub(m.entries[at].Changed) < keep {
+		e = m.entries[at]
+	}
+	if e.Answered || now.Before(e.Until) {
+		return
+	}
+	silence := firstSilence
+	for range e.Unanswered {
+		silence = min(2*silence, lastSilence)
+	}
+	e.Unanswered, e.Until, e.Changed = min(e.Unanswered+1, maxOfPrincipal), now.Add(silence), now
+	m.log.WarnContext(ctx, "a client did not answer a form; for some time its calls wait for approvers only",
+		"subject", of.Subject, "client", of.Name, "client_version", of.Version, "until", e.Until)
+	m.put(ctx, e)
+}
+
+// find returns the index of the client's entry, or -1. The caller holds the lock.
+func (m *Memory) find(of Client) int {
+	return slices.IndexFunc(m.entries, func(e Entry) bool { return e.Client == of })
+}
+
+// put stores an entry and writes the file. The caller holds the lock.
+func (m *Memory) put(ctx context.Context, e Entry) {
+	now := time.Now()
+	m.entries = slices.DeleteFunc(m.entries, func(old Entry) bool { return old.Client == e.Client || now.Sub(old.Changed) >= keep })
+	own := func(old Entry) bool { return old.isOf(e.Client) }
+	n := 0
+	for _, old := range m.entries {
+		if own(old) {
+			n++
+		}
+	}
+	if n >= maxOfPrincipal {
+		first := slices.IndexFunc(m.entries, own)
+		m.entries = slices.Delete(m.entries, first, first+1)
+	}
+	if len(m.entries) >= maxClients {
+		m.entries = slices.Delete(m.entries, 0, 1)
+	}
+	m.entries = append(m.entries, e)
+	raw, err := json.Marshal(m.entries)
+	if err == nil {
+		err = pki.WriteFile(m.path, raw, 0o600)
+	}
+	if err != nil {
+		m.log.WarnContext(ctx, "the clients that do not answer forms were not stored, so a restart forgets them", "error", err)
+	}
+}

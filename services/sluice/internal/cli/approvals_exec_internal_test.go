@@ -1,0 +1,112 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+// viewClient returns a view with a class for every approval.
+type viewClient struct {
+	approvalv1.ApprovalServiceClient
+}
+
+func (viewClient) GetApproval(context.Context, *approvalv1.GetApprovalRequest, ...grpc.CallOption) (*approvalv1.GetApprovalResponse, error) {
+	return &approvalv1.GetApprovalResponse{View: &approvalv1.View{Classification: &policyv1.Classification{Category: mcpv1.Category_CATEGORY_FINANCIAL, Risk: policyv1.Risk_RISK_HIGH}}}, nil
+}
+
+// lockedBuffer sends each line that is written to it to a channel.
+type lockedBuffer struct {
+	mu    sync.Mutex
+	text  bytes.Buffer
+	lines chan string
+}
+
+// Write implements io.Writer.
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.text.Write(p)
+	for {
+		line, err := b.text.ReadString('\n')
+		if err != nil {
+			b.text.WriteString(line)
+			return len(p), nil
+		}
+		b.lines <- line
+	}
+}
+
+// An approval moves several times. The command runs when it is pending for the first time. Further approvals run it
+// with the number of pending approvals. An approval with an identifier that is unsafe in a variable is ignored.
+func TestApprovalCommand_RunsOncePerApproval(t *testing.T) {
+	t.Parallel()
+	out := &lockedBuffer{lines: make(chan string, 100)}
+	e, stop, err := newTool("sluice", out, out).startApprovalCommand(t.Context(), []string{"sh", "-c", "cat"})
+	if err != nil {
+		t.Skip(err)
+	}
+	defer stop()
+	move := func(id string, state approvalv1.ApprovalState) {
+		a := &approvalv1.Approval{Id: id, State: state, Name: "pay\x1b[2J\n", Requested: timestamppb.Now()}
+		if state == approvalv1.ApprovalState_APPROVAL_STATE_DENIED {
+			a.Ended = timestamppb.Now()
+		}
+		e.moved(t.Context(), viewClient{}, a)
+	}
+	expect := func(parts ...string) {
+		t.Helper()
+		select {
+		case line := <-out.lines:
+			for _, part := range parts {
+				if !strings.Contains(line, part) {
+					t.Errorf("%s is not in %s", part, line)
+				}
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("the command was not run")
+		}
+	}
+	const pending, approved, denied = approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED, approvalv1.ApprovalState_APPROVAL_STATE_DENIED
+	move("a", approved)
+	move("a", pending)
+	expect(`"id":"a"`, `"category":"financial"`, `"risk":"high"`, `"pending":1`, `"tool":"pay\u001b[2J\n"`)
+	move("a", pending)
+	move("a", approved)
+	move("a", pending)
+	move("x; rm", pending)
+	move("b", pending)
+	expect(`"id":"b"`, `"pending":2`)
+	move("a", denied)
+	move("c", pending)
+	expect(`"id":"c"`, `"pending":2`)
+	if len(e.open) != 2 {
+		t.Errorf("the ended approval is still stored: %v", e.open)
+	}
+}
+
+func TestApprovalsWatch_ExecNeedsACommandThatExists(t *testing.T) {
+	t.Parallel()
+	dir := hostileMesh(t)
+	for want, line := range map[string][]string{
+		"requires at least 1 arg":  {"--exec"},
+		"--exec: find the command": {"--exec", "/nonexistent/notify", "--server", "x"},
+		"unknown command \"x\"":    {"x"},
+	} {
+		var out, errOut bytes.Buffer
+		args := append([]string{"approvals", "watch", "--config", dir + "/sluice.yaml"}, line...)
+		if code := newTool("sluice", &out, &errOut).run(t.Context(), args); code != 2 || !strings.Contains(errOut.String(), want) {
+			t.Errorf("%v: exit code %d, %s, want %q", line, code, errOut.String(), want)
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/sluice-mesh/sluice/services/approval"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/sluice"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/notices"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
+)
+
+// noticeInterval is the minimum time between two notices. A notice covers all approvals since the previous one.
+const noticeInterval = 5 * time.Second
+
+// announceApprovals announces calls that wait for approval until ctx ends: at the terminal if standard error is one, and
+// on the desktop if that is configured.
+func (t *tool) announceApprovals(ctx context.Context, f *config.File, lookup addresses, mesh *sluice.Mesh, log *slog.Logger) {
+	bell, desktop := term.IsTerminal(int(os.Stderr.Fd())), showsOnDesktop(f)
+	if !bell && !desktop {
+		return
+	}
+	lookup.mcp = f.Listen // not used by the commands in notices
+	if isFreePort(lookup.grpc) {
+		lookup.grpc = f.GRPC // commands find the address of the mesh that runs
+	}
+	var screen notices.Desktop
+	level := slog.LevelDebug // the desktop is optional unless the user has configured it
+	if f.Approvals.Notify.Desktop != nil {
+		level = slog.LevelWarn
+	}
+	mesh.WatchPending(ctx, func(p approval.Pending) {
+		if bell {
+			fmt.Fprint(os.Stderr, "\a") // t.errOut would escape it
+			_ = oneLine(t.errOut, "sluice: %s", pendingNotice(t.commandFor(f, lookup), p))
+		}
+		if desktop {
+			if err := screen.Show(ctx, pendingNotice("sluice", p)); err != nil {
+				log.Log(ctx, level, "people were not notified on the desktop; the approval is pending", "error", err)
+			}
+		}
+		select { // the next notice covers the approvals that are opened meanwhile
+		case <-ctx.Done():
+		case <-time.After(noticeInterval):
+		}
+	})
+}
+
+// showsOnDesktop reports whether notices appear on the desktop. By default, they do for the person's own mesh.
+func showsOnDesktop(f *config.File) bool {
+	if on := f.Approvals.Notify.Desktop; on != nil {
+		return *on
+	}
+	paths, err := personal.Find()
+	return err == nil && f.Name() != "" && absolutePath(f.Name()) == paths.Config
+}
+
+// pendingNotice returns a sentence about pending approvals and the command that prints them. program is the beginning of
+// the command. The sentence contains nothing from an agent or a server.
+func pendingNotice(program string, p approval.Pending) string {
+	if p.Total == 1 {
+		return fmt.Sprintf("1 call waits for approval: `%s approvals show %s`", program, p.Newest)
+	}
+	return fmt.Sprintf("%d calls wait for approval, %d of them new: `%s approvals list`; the newest: `%s approvals show %s`",
+		p.Total, p.New, program, program, p.Newest)
+}

@@ -1,0 +1,109 @@
+// Package notices notifies the user of this machine of calls that wait for approval. Notices consist of fixed words,
+// counts and identifiers. Only the standard input of a command may contain strings from agents and servers.
+package notices
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strconv"
+	"sync"
+	"time"
+)
+
+const (
+	// maxCommands is the maximum number of commands that run at the same time, and maxQueued is the maximum number of
+	// further jobs that wait.
+	maxCommands = 4
+	maxQueued   = 100
+	// commandTimeout limits the run of a command.
+	commandTimeout = 30 * time.Second
+	// outputDelay is the time for which the output of the processes that a command leaves behind is still copied.
+	outputDelay = time.Second
+)
+
+// A Job is one run of the command.
+type Job struct {
+	// ID is the identifier of an approval. The command gets it in the variable SLUICE_APPROVAL_ID.
+	ID string
+	// Pending is the number of pending approvals. The command gets it in the variable SLUICE_APPROVALS_PENDING.
+	Pending int
+	// Input is the standard input of the command.
+	Input []byte
+}
+
+// Commands runs a command for approvals.
+type Commands struct {
+	argv    []string
+	output  io.Writer
+	timeout time.Duration
+	queue   chan Job
+	workers sync.WaitGroup
+}
+
+// StartCommands returns a Commands that runs argv until ctx ends. output receives the output of the command, and one
+// line for each run that fails. It must be safe for concurrent use. The caller must end ctx and call [Commands.Wait].
+func StartCommands(ctx context.Context, argv []string, output io.Writer) (*Commands, error) {
+	if _, err := exec.LookPath(argv[0]); err != nil {
+		return nil, fmt.Errorf("find the command: %w", err)
+	}
+	return startCommands(ctx, argv, output, commandTimeout), nil
+}
+
+func startCommands(ctx context.Context, argv []string, output io.Writer, timeout time.Duration) *Commands {
+	c := &Commands{argv: argv, output: output, timeout: timeout, queue: make(chan Job, maxQueued)}
+	for range maxCommands {
+		c.workers.Go(func() { c.work(ctx) })
+	}
+	return c
+}
+
+// Add adds a job. If too many jobs wait, Add drops the job and reports that in the output.
+func (c *Commands) Add(j Job) {
+	select {
+	case c.queue <- j:
+	default:
+		fmt.Fprintf(c.output, "sluice: the command was not run for approval %s, because %d approvals already wait for it\n", j.ID, maxQueued)
+	}
+}
+
+// Wait waits until no command runs. The context of [StartCommands] must have ended.
+func (c *Commands) Wait() { c.workers.Wait() }
+
+func (c *Commands) work(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case j := <-c.queue:
+			if problem := c.run(ctx, j); problem != "" && ctx.Err() == nil {
+				fmt.Fprintf(c.output, "sluice: the command for approval %s %s\n", j.ID, problem)
+			}
+		}
+	}
+}
+
+// run runs the command once. It returns a description of a failure, or "" if there was none.
+func (c *Commands) run(ctx context.Context, j Job) string {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, c.argv[0], c.argv[1:]...) //nolint:gosec // the user's own command
+	cmd.Env = append(cmd.Environ(), "SLUICE_APPROVAL_ID="+j.ID, "SLUICE_APPROVALS_PENDING="+strconv.Itoa(j.Pending))
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = bytes.NewReader(j.Input), c.output, c.output, outputDelay
+	killDescendants(cmd)
+	err := cmd.Run()
+	exit, exited := errors.AsType[*exec.ExitError](err)
+	switch {
+	case err == nil, errors.Is(err, exec.ErrWaitDelay): // a process that the command left behind has its output open
+		return ""
+	case ctx.Err() != nil:
+		return fmt.Sprintf("was stopped, because it did not end within %v", c.timeout)
+	case exited && exit.Exited():
+		return fmt.Sprintf("failed with exit code %d", exit.ExitCode())
+	default:
+		return fmt.Sprintf("failed: %v", err)
+	}
+}
