@@ -11,7 +11,7 @@ type client struct {
 	more map[string]string
 	// hosts are other hosts to which the client tries to connect, and without which it works.
 	hosts []string
-	// declines says that the client declines all questions of servers (elicitation) if nobody sits at a terminal.
+	// declines says that the client declines all questions of servers (elicitation) without a terminal.
 	declines bool
 	// before returns the arguments of a command that is run before the client, or nil.
 	before func(url string) []string
@@ -75,9 +75,11 @@ func clients() []client {
 			},
 		},
 		{
-			id: "cline", program: "@cline/cli-linux-x64/bin/cline", file: ".cline/data/settings/cline_mcp_settings.json", config: entry,
-			more:  map[string]string{".cline/data/settings/global-settings.json": `{"telemetryOptOut": true, "autoUpdateEnabled": false}`},
-			hosts: []string{"data.cline.bot:443"},
+			id: "cline", program: "@cline/cli-linux-x64/bin/cline", file: ".cline/data/settings/cline_mcp_settings.json",
+			// Without "timeout", Cline goes on without servers that need more than 3 s to start.
+			config: `{"mcpServers": {"notes": {"command": "SLUICE", "args": ["demo-server", "--stdio"], "timeout": 60}}}`,
+			more:   map[string]string{".cline/data/settings/global-settings.json": `{"telemetryOptOut": true, "autoUpdateEnabled": false}`},
+			hosts:  []string{"data.cline.bot:443"},
 			before: func(url string) []string {
 				return []string{"auth", "-p", "openai-compatible", "-k", "none", "-m", "scripted", "-b", url + "/v1"}
 			},
