@@ -14,7 +14,8 @@
 //   - servers: MCP servers of all kinds
 //   - telemetry: traces and metrics
 //
-// The tests in compose, framing, hostile, limits and packages each need their own set-up.
+// The tests in compose, framing, hostile, limits and packages each need their own set-up. The tests in realclients need
+// clients from npm, which `make test-clients` installs.
 //
 // The other directories contain helpers: stack starts meshes and programs, rawmcp is a server that records bytes,
 // rawmesh is a mesh with that server, gosdk, npm and npmtest provide official clients and servers, rawh2 is an HTTP/2

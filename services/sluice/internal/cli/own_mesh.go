@@ -124,7 +124,7 @@ func (m *ownMesh) find(ctx context.Context, start bool) (running.Mesh, error) {
 	if mesh, found, err := running.Find(m.data); err != nil || found {
 		return mesh, err
 	}
-	return m.start(ctx)
+	return m.startOutside(ctx)
 }
 
 func (m *ownMesh) logPath() string { return filepath.Join(m.data, "up.log") }
@@ -159,7 +159,7 @@ func (m *ownMesh) start(ctx context.Context) (running.Mesh, error) {
 			}
 			return running.Mesh{}, fmt.Errorf("your mesh did not start. The end of %s:\n%s", m.logPath(), m.logEnd(begin))
 		case <-ctx.Done():
-			return running.Mesh{}, fmt.Errorf("your mesh is not ready after %v: try again, or see %s", meshStartTimeout, m.logPath())
+			return running.Mesh{}, m.errNotReady()
 		}
 		if mesh, found, err := running.Find(m.data); err != nil || found {
 			return mesh, err

@@ -1,0 +1,130 @@
+package realclients_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// A scenario is a tool call, and what its result contains.
+type scenario struct {
+	name, tool, args string
+	asks             bool
+	want             string
+}
+
+const refusal = "notes are kept for ten years"
+
+func (c client) scenarios() []scenario {
+	confirms := scenario{name: "confirms", tool: "create_note", args: `{"title": "Groceries"}`, asks: true, want: "note-4"}
+	if c.declines {
+		confirms.asks, confirms.want = false, "Not executed: declined at the agent"
+	}
+	return []scenario{
+		{name: "runs", tool: "list_notes", args: `{}`, want: "Welcome"},
+		{name: "refused", tool: "delete_note", args: `{"id": "note-1"}`, want: refusal},
+		{name: "waits", tool: "refund", args: `{"account": "ana", "amount": "12.50"}`, asks: true, want: "987.50"},
+		confirms,
+	}
+}
+
+// setUp puts a client behind a mesh in which deleting is denied, a refund waits for a person, and the user of the agent
+// can confirm a new note.
+func (c client) setUp(t *testing.T) *home {
+	t.Helper()
+	h := newHome(t)
+	h.write(t, c.file, strings.ReplaceAll(c.config, "SLUICE", h.sluice))
+	for name, text := range c.more {
+		h.write(t, name, text)
+	}
+	h.run(t, "init", "--yes", c.id)
+	h.endMesh(t)
+	policy := filepath.Join(h.dir, ".config/sluice/policies/notes.yaml")
+	stack.ReplaceInFile(t, policy, "{action: require_approval, reason: it removes or overwrites for good}", "{action: deny, reason: "+refusal+"}")
+	stack.ReplaceInFile(t, policy, "create_note: {action: allow,", "create_note: {action: require_approval, self_confirm: true,")
+	return h
+}
+
+// The client starts the mesh, offers the tools to the model, and gives the model the result of a call that runs, the
+// reason for a refused call, and the result of a call that a person approves while the client waits. It needs no host
+// except the model's, and the mesh stays when it ends.
+func TestRealClients_CallsRunAreRefusedAndWait(t *testing.T) {
+	t.Parallel()
+	modules := os.Getenv("SLUICE_TEST_CLIENTS")
+	if modules == "" {
+		t.Skip("run make test-clients, which sets SLUICE_TEST_CLIENTS and SLUICE_TEST_PROGRAMS")
+	}
+	for _, c := range clients() {
+		t.Run(c.id, func(t *testing.T) {
+			t.Parallel()
+			h, mesh := c.setUp(t), 0
+			for _, s := range c.scenarios() {
+				t.Run(s.name, func(t *testing.T) { c.check(t, h, filepath.Join(modules, c.program), s) })
+				pid := h.mesh(t)
+				if pid == 0 || mesh != 0 && pid != mesh {
+					t.Error("the mesh has ended with the client")
+				}
+				mesh = pid
+			}
+			if list := h.run(t, "decisions", "tail"); !strings.Contains(list, c.id) {
+				t.Errorf("no decision has the name of the client:\n%s", list)
+			}
+		})
+	}
+}
+
+// check runs the client with a model that makes the call of the scenario.
+func (c client) check(t *testing.T, h *home, program string, s scenario) {
+	t.Helper()
+	m := newModel(t, s.tool, s.args)
+	out := c.runWith(t, h, m, program, s.asks)
+	declared, results, refused, log := m.seen()
+	if len(results) != 1 || !strings.Contains(results[0], s.want) {
+		t.Errorf("the model got the results %q, want one with %q", results, s.want)
+	}
+	if !strings.Contains(out, s.want) {
+		t.Errorf("the client does not print the model's answer, which contains %q", s.want)
+	}
+	for _, host := range refused {
+		if !slices.Contains(c.hosts, host) {
+			t.Errorf("the client tried to connect to %s", host)
+		}
+	}
+	t.Logf("the model got %s", results)
+	if t.Failed() {
+		t.Logf("tools: %q\nrequests to the model:\n%s\noutput:\n%s", declared, log, out)
+	}
+}
+
+// runWith runs the client with a model, and returns its output. If asks is true, it approves the call.
+func (c client) runWith(t *testing.T, h *home, m *model, program string, asks bool) (out string) {
+	t.Helper()
+	env := []string{"HTTP_PROXY=" + m.url, "HTTPS_PROXY=" + m.url, "http_proxy=" + m.url, "https_proxy=" + m.url, "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1"}
+	if c.env != nil {
+		env = append(env, c.env(m.url)...)
+	}
+	if c.before != nil {
+		if out, err := h.client(t.Context(), env, append([]string{program}, c.before(m.url)...)); err != nil {
+			t.Fatalf("%s: %v\n%s", c.id, err, out)
+		}
+	}
+	var err error
+	done := make(chan struct{})
+	t.Cleanup(func() { <-done })
+	go func() {
+		defer close(done)
+		out, err = h.client(t.Context(), env, append([]string{program}, c.args(m.url)...))
+	}()
+	if asks && !h.approve(t, done) {
+		t.Error("the call did not wait for a person")
+	}
+	<-done
+	if err != nil {
+		t.Errorf("%s: %v", c.id, err)
+	}
+	return out
+}
