@@ -99,6 +99,7 @@ func (s *setup) makePlan() (err error) {
 	}
 	v := clientsetup.Environment{Home: s.system.Home, Getenv: s.system.Getenv}
 	s.plan = clientsetup.NewPlan(v, s.scan(), existing)
+	s.leaveInvalid()
 	return nil
 }
 
