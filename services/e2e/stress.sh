@@ -41,7 +41,7 @@ away) # 60s: Let the network to PostgreSQL fail in six ways, for N each.
 changes) # 1000: Change what policy knows of tools N times under load, and check that no call is decided by the old state.
 	SLUICE_CHANGES=$N tests 30m TestCatalogChanges_NoLaterCallIsDecidedByTheOldState ./e2e/mesh
 	;;
-edits) # 10000: Edit N random files of each format and undo it, and replace a file 1,000 times while others write it.
+edits) # 10000: Make N random edits of each format and undo them, and replace a file 1,000 times while others write it.
 	SLUICE_EDITS=$N tests 30m 'TestRandom_EditsAreUndoneToTheByte$' ./sluice/internal/configedit
 	SLUICE_ROUNDS=1000 tests 10m 'TestReplace_RacesWithAnotherProgram$' ./sluice/internal/atomicfile
 	;;
@@ -58,11 +58,18 @@ failpoints) # 200: Kill the mesh at each failpoint with N seeds. A run that was 
 faults) # 1000: Take N turns of agents whose model fails in every way. SLUICE_SEED=1 selects the faults.
 	SLUICE_TURNS=$N SLUICE_SEED=${SLUICE_SEED:-1} tests 60m 'TestModelFaults_NoTurnLosesOrRepeatsACall$' ./e2e/agents
 	;;
+firstminute) # 5: Time N times how long the first refusal takes from the first command, sluice init.
+	SLUICE_FIRST=$N tests 30m 'TestInit_FirstRefusal$' ./e2e/personal
+	;;
 hidden) # 10000: Compare the times of N pairs of calls: of a hidden tool, and of a tool that does not exist.
 	SLUICE_PAIRS=$N tests 30m 'TestHiddenTool_ResponseTimeDoesNotRevealIt$' ./e2e/policy
 	;;
 hostile) # 1h: Attack a mesh for N while one agent behaves well. SLUICE_ATTACKS=regexp selects attacks.
 	SLUICE_HOSTILE=$N tests 2h . ./e2e/hostile
+	;;
+initkills) # all: Kill sluice init, and its undo, before N of their steps or before all, and let a client write 1,000 times.
+	SLUICE_INIT_KILLS=$N tests 60m 'TestInit_KilledAtEachStep$' ./e2e/personal
+	SLUICE_REWRITES=1000 tests 10m 'TestWrite_LosesNothingOfAClientThatRewritesItsFile$' ./sluice/internal/clientsetup
 	;;
 kill) # 100: Kill the mesh N times under load, and N times while approved calls run.
 	SLUICE_KILLS=$N tests 20m 'TestKill_JournalHasEveryCall|TestKill_NoApprovedCallRunsTwice' ./e2e/mesh

@@ -7,4 +7,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-func TestMain(m *testing.M) { os.Exit(stack.Main(m)) }
+func TestMain(m *testing.M) {
+	if kind, ok := os.LookupEnv(hostileServer); ok {
+		os.Exit(serveHostile(kind))
+	}
+	os.Exit(stack.Main(m))
+}

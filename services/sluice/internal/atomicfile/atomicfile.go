@@ -124,6 +124,21 @@ func (w *Writer) Remove(ctx context.Context, path string, content []byte) error 
 	})
 }
 
+// RemoveLeftovers removes the temporary files that killed processes have left next to a file, which need not exist. If
+// one of them may contain what another program wrote, the result is [ErrChanged].
+func (w *Writer) RemoveLeftovers(ctx context.Context, path string) error {
+	return w.locked(ctx, path, func() error {
+		target, err := w.resolve(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			target, err = w.resolveNew(path)
+		}
+		if err != nil {
+			return err
+		}
+		return (&file{path: target}).removeLeftovers()
+	})
+}
+
 // locked calls f while it holds the lock.
 func (w *Writer) locked(ctx context.Context, path string, f func() error) (err error) {
 	defer func() {

@@ -29,6 +29,9 @@ func (s *setup) install(ctx context.Context) error {
 	if err := s.makePlan(); err != nil {
 		return err
 	}
+	if err := s.state.RemoveLeftovers(ctx); err != nil {
+		return err
+	}
 	if err := s.checkMesh(); err != nil {
 		return err
 	}
@@ -96,6 +99,7 @@ func (s *setup) makePlan() (err error) {
 	}
 	v := clientsetup.Environment{Home: s.system.Home, Getenv: s.system.Getenv}
 	s.plan = clientsetup.NewPlan(v, s.scan(), existing)
+	s.leaveInvalid()
 	return nil
 }
 
@@ -216,6 +220,9 @@ const sealKey = "init"
 // write writes everything, the clients' files last, and then starts each entry.
 func (s *setup) write(ctx context.Context, files []meshFile) error {
 	s.state.Store = s.secrets.Kind()
+	if err := s.state.Begin(); err != nil {
+		return err
+	}
 	key, err := s.secrets.Key(ctx, sealKey)
 	if err != nil {
 		return fmt.Errorf("create the key for the old entries: %w", err)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/aymanbagabas/go-udiff"
+	"github.com/go-json-experiment/json"
 
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
@@ -152,23 +153,37 @@ func (s *setup) countSecrets() int {
 // hideSecrets returns a replacer for the secrets of all entries, also of those that are not wrapped.
 func (s *setup) hideSecrets() *strings.Replacer {
 	var pairs []string
-	hide := func(value string) {
-		if len(value) > 3 { //nolint:mnd // replacing a shorter text would destroy the rest
-			pairs = append(pairs, value, "[hidden]")
+	hide := func(shown string, atLeast int) {
+		if len(shown) >= atLeast {
+			pairs = append(pairs, shown, "[hidden]")
+		}
+	}
+	hideValue := func(value string) {
+		const shortest, shortestPart = 4, 8 // replacing shorter strings would destroy the rest
+		hide(value, shortest)
+		// A file may contain some characters as escapes, so that it does not contain the value.
+		if quoted, err := json.Marshal(value); err == nil {
+			hide(string(quoted[1:len(quoted)-1]), shortest)
+		}
+		for _, part := range strings.FieldsFunc(value, isEscaped) {
+			hide(part, shortestPart)
 		}
 	}
 	for _, f := range s.plan.Files {
 		for _, e := range f.Entries {
 			for _, p := range slices.Concat(e.Env, e.Headers) {
 				if clientsetup.IsSecret(p, slices.Contains(e.Headers, p)) {
-					hide(p.Value)
+					hideValue(p.Value)
 				}
 			}
-			hide(clientsetup.SecretArgument(e))
+			hideValue(clientsetup.SecretArgument(e))
 		}
 	}
 	return strings.NewReplacer(pairs...)
 }
+
+// isEscaped reports whether a file of a client may contain an escape for a character in a string.
+func isEscaped(r rune) bool { return r < ' ' || r > '~' || strings.ContainsRune(`"'\/<>&`, r) }
 
 // policySummary says in one line what a suggested policy does.
 func policySummary(text string) string {

@@ -19,6 +19,9 @@ func (s *setup) undo(ctx context.Context) (err error) {
 		return err
 	}
 	if s.state.Empty() {
+		if err := s.state.End(); err != nil { // a killed init may have left a temporary file
+			return err
+		}
 		s.printf("Nothing to undo: init has not changed anything, or it was undone.")
 		return nil
 	}
@@ -111,14 +114,12 @@ func (s *setup) removeMesh(ctx context.Context) error {
 	if err := s.stopMesh(ctx); err != nil {
 		return err
 	}
-	if err := s.state.RemoveSecrets(ctx, s.secrets.Delete); err != nil {
-		return err
-	}
-	if err := s.secrets.DeleteKey(ctx, sealKey); err != nil {
-		return err
-	}
+	// The configuration goes first. If this process is killed then, init can create it again.
 	changed, err := s.state.RemoveCreated()
 	if err != nil {
+		return err
+	}
+	if err := s.removeSecrets(ctx); err != nil {
 		return err
 	}
 	for _, path := range changed {
@@ -131,6 +132,19 @@ func (s *setup) removeMesh(ctx context.Context) error {
 	if err := os.RemoveAll(tokens); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the tokens: %w", err)
 	}
+	if err := s.state.End(); err != nil {
+		return err
+	}
 	s.printf("The mesh's configuration, tokens and secrets are removed. Its records and the servers' private folders stay in %s: remove the folder if you don't need them.", s.shownPath(s.paths.Data))
 	return nil
+}
+
+func (s *setup) removeSecrets(ctx context.Context) error {
+	if err := s.state.RemoveSecrets(ctx, s.secrets.Delete); err != nil {
+		return err
+	}
+	if err := s.secrets.DeleteKey(ctx, sealKey); err != nil {
+		return err
+	}
+	return s.secrets.RemoveLeftovers()
 }

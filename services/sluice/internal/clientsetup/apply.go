@@ -85,5 +85,5 @@ func (c Change) Write(ctx context.Context, s *State, key []byte) error {
 
 // writer returns the writer for a client's file.
 func (s *State) writer(c FileChange) *atomicfile.Writer {
-	return &atomicfile.Writer{Lock: filepath.Join(filepath.Dir(s.path), "lock"), Settle: settle, Within: c.Within}
+	return &atomicfile.Writer{Lock: filepath.Join(filepath.Dir(s.path), "lock"), Settle: s.settle, Within: c.Within}
 }

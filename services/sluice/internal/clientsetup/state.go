@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -29,16 +31,20 @@ const stateVersion = 1
 // process leaves a state that covers all changes.
 type State struct {
 	Version int `json:"version"`
+	// Begun is true from before init writes its first file until undo has removed the last one.
+	Begun bool `json:"begun,omitempty"`
 	// Files are the changes of clients' files, in their order.
 	Files []FileChange `json:"files,omitempty"`
-	// Created maps the paths of created files of the mesh to the SHA-256 digests of their content.
+	// Created maps the paths of created files of the mesh to the SHA-256 digests of the contents that init wrote,
+	// separated by blanks. Other contents are not removed.
 	Created map[string]string `json:"created,omitempty"`
 	// Store is the kind of the store with the secrets and the key of the old entries.
 	Store secretstore.Kind `json:"store,omitempty"`
 	// Secrets are references to stored secrets.
 	Secrets []string `json:"secrets,omitempty"`
 
-	path string
+	path   string
+	settle time.Duration
 }
 
 // A FileChange is one change of a client's file.
@@ -55,7 +61,7 @@ type FileChange struct {
 
 // LoadState reads the state in a data directory. If there is none, the state is empty.
 func LoadState(data string) (*State, error) {
-	s := &State{Version: stateVersion, Created: make(map[string]string), path: filepath.Join(data, "init", "state.json")}
+	s := &State{Version: stateVersion, Created: make(map[string]string), path: filepath.Join(data, "init", "state.json"), settle: settle}
 	raw, err := os.ReadFile(s.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
@@ -76,7 +82,7 @@ func LoadState(data string) (*State, error) {
 }
 
 // Empty reports whether nothing is recorded.
-func (s *State) Empty() bool { return len(s.Files)+len(s.Created)+len(s.Secrets) == 0 }
+func (s *State) Empty() bool { return !s.Begun && len(s.Files)+len(s.Created)+len(s.Secrets) == 0 }
 
 // Save stores the state. If it is empty, Save removes the file.
 func (s *State) Save() error {
@@ -96,13 +102,41 @@ func (s *State) Save() error {
 	return nil
 }
 
-// Create creates or replaces a file of the mesh, after it has recorded the digest of its content.
+// Begin records that init writes files from now on.
+func (s *State) Begin() error {
+	s.Begun = true
+	return s.Save()
+}
+
+// End records that undo has removed all files.
+func (s *State) End() error {
+	s.Begun = false
+	return errors.Join(s.Save(), removeTemporary(s.path))
+}
+
+// Create creates or replaces a file of the mesh, after it has recorded the digest of its content. If the file contains
+// what a person wrote, no digest is recorded, so that it stays.
 func (s *State) Create(path string, content []byte) error {
-	s.Created[path] = digest(content)
+	old, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		s.Created[path] = digest(content)
+	case err != nil:
+		return fmt.Errorf("replace a file of the mesh: %w", err)
+	case s.wrote(path, old): // the old content stays if this process is killed before it writes
+		s.Created[path] = digest(old) + " " + digest(content)
+	default:
+		s.Created[path] = ""
+	}
 	if err := s.Save(); err != nil {
 		return err
 	}
 	return pki.WriteFile(path, content, 0o600)
+}
+
+// wrote reports whether init has written the content of a file.
+func (s *State) wrote(path string, content []byte) bool {
+	return slices.Contains(strings.Fields(s.Created[path]), digest(content))
 }
 
 func digest(content []byte) string {

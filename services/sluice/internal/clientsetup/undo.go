@@ -60,6 +60,7 @@ func (s *State) undoFile(ctx context.Context, key []byte, change FileChange) Und
 		return done
 	case digest(now) == change.Manifest.Before: // init was stopped before it wrote the file
 		done.Exact = true
+		done.Err = s.writer(change).RemoveLeftovers(ctx, change.Path)
 		return done
 	}
 	manifest := *change.Manifest
@@ -86,13 +87,17 @@ func (s *State) undoFile(ctx context.Context, key []byte, change FileChange) Und
 // RemoveCreated removes the files of the mesh that init created, and returns the paths of those that stay because they
 // were changed since.
 func (s *State) RemoveCreated() (changed []string, err error) {
-	for _, path := range sortedKeys(s.Created) {
+	// The configuration comes before its policies, and so a later init never finds it without them.
+	for _, path := range slices.Backward(sortedKeys(s.Created)) {
+		if err := removeTemporary(path); err != nil {
+			return changed, fmt.Errorf("remove what init created: %w", err)
+		}
 		content, err := os.ReadFile(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
 			return changed, fmt.Errorf("remove what init created: %w", err)
-		case digest(content) != s.Created[path]:
+		case !s.wrote(path, content):
 			changed = append(changed, path)
 		default:
 			if err := os.Remove(path); err != nil {

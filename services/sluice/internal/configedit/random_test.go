@@ -240,15 +240,15 @@ func drawFile(t *rapid.T, l configedit.Layout) (*randomFile, []byte) {
 }
 
 // TestRandom_EditsAreUndoneToTheByte edits random files. It checks that bytes outside the entries stay, and that undo
-// restores the file. SLUICE_EDITS is the number of files of each format.
+// restores the file. SLUICE_EDITS is the number of edits of each format.
 func TestRandom_EditsAreUndoneToTheByte(t *testing.T) {
 	t.Parallel()
 	for name, l := range map[string]configedit.Layout{"JSON": jsonLayout, "TOML": tomlLayout, "YAML": yamlLayout, "list": listLayout} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			total, seen := runs(t, 200), 0
+			total, seen := runs(t, 2500), 0
 			for seen < total {
-				rapid.Check(t, func(t *rapid.T) { editRandomFile(t, l); seen++ })
+				rapid.Check(t, func(t *rapid.T) { seen += editRandomFile(t, l) })
 				if t.Failed() {
 					return
 				}
@@ -271,7 +271,8 @@ func runs(t *testing.T, otherwise int) int {
 	return n
 }
 
-func editRandomFile(t *rapid.T, l configedit.Layout) {
+// editRandomFile returns the number of edits.
+func editRandomFile(t *rapid.T, l configedit.Layout) int {
 	f, before := drawFile(t, l)
 	all := append([]string{"new"}, f.names...)
 	data := before
@@ -304,6 +305,7 @@ func editRandomFile(t *rapid.T, l configedit.Layout) {
 		t.Fatalf("%v\nbefore %q\nundone %q", err, before, undone.Data)
 	}
 	undoAfterAnotherChange(t, l, m, before, data)
+	return len(edits)
 }
 
 // checkOtherBytes checks the bytes outside the edited entry without the parser.

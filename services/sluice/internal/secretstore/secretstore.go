@@ -34,6 +34,8 @@ const (
 	keyServer = ".keys"
 	probes    = ".probes"
 	folder    = "secrets"
+	// temporary is the pattern of the names of files that are being written. No secret has such a name.
+	temporary = ".new-*"
 	keyBytes  = 32
 )
 
@@ -228,13 +230,31 @@ func (s *Store) DeleteKey(ctx context.Context, name string) error {
 	return nil
 }
 
+// RemoveLeftovers removes the temporary files of killed processes, which contain secrets. No other process may store
+// secrets meanwhile.
+func (s *Store) RemoveLeftovers() error {
+	root := os.DirFS(filepath.Join(s.data, folder))
+	found, err := fs.Glob(root, "*/"+temporary)
+	if err != nil {
+		return fmt.Errorf("find the temporary files of secrets: %w", err)
+	}
+	for _, name := range found {
+		path := filepath.Join(s.data, folder, filepath.FromSlash(name))
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove a temporary file of a secret: %w", err)
+		}
+		_ = os.Remove(filepath.Dir(path)) // fails while secrets are in it
+	}
+	return nil
+}
+
 // writeFile writes a file with access for its owner only. After a crash the file has its old or its new content.
 func writeFile(path, value string) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".new-*") // has mode 0600
+	f, err := os.CreateTemp(dir, temporary) // has mode 0600
 	if err != nil {
 		return err
 	}

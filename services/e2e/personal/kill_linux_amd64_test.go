@@ -1,0 +1,212 @@
+package personal_test
+
+import (
+	"errors"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// killedClients are the files of the homes in which init is killed.
+var killedClients = []string{claudePath, cursorPath}
+
+// newKilledHome creates a home with two clients. One has comments. The other has a byte order mark and the line ends of
+// Windows. Both have a secret.
+func newKilledHome(t *testing.T) *home {
+	t.Helper()
+	h := newHome(t)
+	h.write(claudePath, `{"numStartups": 3, // a comment
+  "mcpServers": {"my": {"command": "`+h.program+`", "args": ["demo-server", "--stdio"], "env": {"TOKEN": "`+secret+`"}}}}`)
+	h.write(cursorPath, cursorFile(h))
+	return h
+}
+
+// A killed describes the files of clients before and after init, with the placeholder HOME for the home.
+type killed struct {
+	t *testing.T
+	// before and after map the files of clients to their contents.
+	before, after map[string]string
+	// init and undo are the steps.
+	init, undo []string
+}
+
+// learn runs init and its undo, and records the steps.
+func learn(t *testing.T) *killed {
+	t.Helper()
+	h := newKilledHome(t)
+	k := &killed{t: t, before: clientFiles(h)}
+	var code int
+	var out string
+	if k.init, code, out = h.trace(0, "init", "--yes"); code != 0 {
+		t.Fatalf("init exits with %d: %s", code, out)
+	}
+	k.after = clientFiles(h)
+	if k.undo, code, out = h.trace(0, "init", "--undo", "--yes"); code != 0 {
+		t.Fatalf("undo exits with %d: %s", code, out)
+	}
+	checkRestored(h, k.before)
+	for _, path := range killedClients {
+		if k.before[path] == k.after[path] {
+			t.Fatalf("init does not change %s", path)
+		}
+	}
+	t.Logf("init has %d steps, and undo %d", len(k.init), len(k.undo))
+	return k
+}
+
+func clientFiles(h *home) map[string]string {
+	h.t.Helper()
+	out := make(map[string]string)
+	for _, path := range killedClients {
+		out[path] = strings.ReplaceAll(h.read(path), h.dir, "HOME")
+	}
+	return out
+}
+
+// checkOldOrNew checks that each file has the bytes before or after init.
+func (k *killed) checkOldOrNew(h *home) {
+	h.t.Helper()
+	for path, text := range clientFiles(h) {
+		if text != k.before[path] && text != k.after[path] {
+			h.t.Errorf("%s has neither the old nor the new content, but\n%s", path, text)
+		}
+	}
+}
+
+// checkRestored checks that the clients' files have their old bytes, and that nothing of init is left. The mesh keeps its
+// records, its own keys, and lock files.
+func checkRestored(h *home, before map[string]string) {
+	h.t.Helper()
+	for path, text := range clientFiles(h) {
+		if text != before[path] {
+			h.t.Errorf("%s is not restored, but\n%s", path, text)
+		}
+	}
+	kept := []string{"gateway", "policy", "approval", "wasmagent", "keys", "lock", "start.lock", "init/lock", "running", "up.log"}
+	err := filepath.WalkDir(h.dir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) { // the mesh is closing its databases
+			return nil
+		}
+		if err != nil || d.IsDir() {
+			return err
+		}
+		name, _ := filepath.Rel(h.dir, path)
+		raw, err := os.ReadFile(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if slices.Contains(killedClients, name) {
+			return nil
+		}
+		if strings.Contains(string(raw), secret) {
+			h.t.Errorf("%s contains the secret", name)
+		}
+		rest, inData := strings.CutPrefix(name, ".local/share/sluice/")
+		if !inData || !slices.ContainsFunc(kept, func(k string) bool { return rest == k || strings.HasPrefix(rest, k+"/") }) {
+			h.t.Errorf("%s is left", name)
+		}
+		return nil
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// kills returns the steps at which the test kills: all if SLUICE_INIT_KILLS is "all", otherwise this number, or n, chosen
+// at random.
+func kills(t *testing.T, steps []string, n int) []int {
+	t.Helper()
+	all := rand.Perm(len(steps))
+	switch text := os.Getenv("SLUICE_INIT_KILLS"); text {
+	case "all":
+		n = len(all)
+	case "":
+	default:
+		var err error
+		if n, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all[:min(n, len(all))]
+}
+
+// Init and its undo are killed before steps that the test finds itself. The clients' files then have the old or the new
+// bytes. `--undo` restores everything, also if init runs again before.
+func TestInit_KilledAtEachStep(t *testing.T) {
+	t.Parallel()
+	k := learn(t)
+	for _, step := range kills(t, k.init, 3) {
+		for _, next := range nextCommands() {
+			t.Run(strconv.Itoa(step)+" "+short(k.init[step])+" then "+next, func(t *testing.T) {
+				t.Parallel()
+				h := newKilledHome(t)
+				k.killAndRestore(h, step+1, next, "init", "--yes")
+			})
+		}
+	}
+	for _, step := range kills(t, k.undo, 2) {
+		for _, next := range nextCommands() {
+			t.Run(strconv.Itoa(step)+" of undo, "+short(k.undo[step])+" then "+next, func(t *testing.T) {
+				t.Parallel()
+				h := newKilledHome(t)
+				h.check(0, []string{"init", "--yes"})
+				k.killAndRestore(h, step+1, next, "init", "--undo", "--yes")
+			})
+		}
+	}
+}
+
+// nextCommands returns what runs after a kill: undo, and init before undo, or one of them unless all steps are tested.
+func nextCommands() []string {
+	both := []string{"undo", "init"}
+	if os.Getenv("SLUICE_INIT_KILLS") != "" {
+		return both
+	}
+	return both[rand.IntN(len(both)):][:1]
+}
+
+// killAndRestore kills the command before a step, and undoes everything.
+func (k *killed) killAndRestore(h *home, step int, next string, args ...string) {
+	h.t.Helper()
+	k.kill(h, step, args...)
+	if next == "init" {
+		k.initAgain(h)
+	}
+	h.check(0, []string{"init", "--undo", "--yes"})
+	checkRestored(h, k.before)
+}
+
+func (k *killed) initAgain(h *home) {
+	h.t.Helper()
+	h.check(0, []string{"init", "--yes"})
+	for path, text := range clientFiles(h) {
+		if text != k.after[path] {
+			h.t.Errorf("after init runs again, %s has the content\n%s", path, text)
+		}
+		leftovers, err := filepath.Glob(filepath.Join(h.dir, filepath.Dir(path), "*.sluice-*")) // they may have the secret
+		if err != nil || len(leftovers) > 0 {
+			h.t.Errorf("after init runs again, these files are left: %v, %v", leftovers, err)
+		}
+	}
+}
+
+func (k *killed) kill(h *home, step int, args ...string) {
+	h.t.Helper()
+	steps, code, out := h.trace(step, args...)
+	if code != -1 {
+		h.t.Fatalf("%v has only %d steps this time, and exits with %d: %s", args, len(steps), code, out)
+	}
+	k.checkOldOrNew(h)
+}
+
+// short returns a step without directories, and without the random and the hexadecimal parts of names.
+func short(step string) string {
+	name, path, _ := strings.Cut(step, " ")
+	base, _, _ := strings.Cut(filepath.Base(path), "-")
+	return name + " " + filepath.Base(filepath.Dir(path)) + "/" + base
+}

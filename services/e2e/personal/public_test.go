@@ -1,0 +1,100 @@
+package personal_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// playedPrograms are the programs of the configurations. npx and the others start the demo server. The mesh installs the
+// packages of npx by npm, so npm installs a package with the demo server as its program.
+const (
+	playedServer = `#!/bin/sh
+exec '%s' demo-server --stdio
+`
+	playedNPM = `#!/bin/sh
+set -e
+[ "$1" = install ] || exit 0
+for package; do :; done
+mkdir -p "node_modules/$package" node_modules/.bin
+echo "{\"dependencies\": {\"$package\": \"1.0.0\"}}" >package.json
+echo '{"name": "played", "version": "1.0.0", "bin": {"played": "played"}}' >"node_modules/$package/package.json"
+printf '#!/bin/sh\nexec %[1]s demo-server --stdio\n' >node_modules/.bin/played
+chmod 700 node_modules/.bin/played
+`
+)
+
+// newPublicHome creates a home with configurations found in public, by their paths in the home. Their servers can't be
+// started without a network, so small programs with the names of npx, docker and others play them.
+func newPublicHome(t *testing.T, files map[string]string) (h *home, texts map[string]string) {
+	t.Helper()
+	h = newHome(t)
+	programs := t.TempDir()
+	for name, script := range map[string]string{"npx": playedServer, "pnpx": playedServer, "docker": playedServer, "npm": playedNPM} {
+		if err := os.WriteFile(filepath.Join(programs, name), fmt.Appendf(nil, script, h.program), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Nothing listens at the proxy, so the test never reaches the servers of others.
+	h.env = append(h.env, "PATH="+programs+":"+os.Getenv("PATH"), "HTTPS_PROXY=http://127.0.0.1:1")
+	texts = make(map[string]string)
+	for path, name := range files {
+		texts[path] = stack.ReadFile(t, filepath.Join("..", "..", "sluice", "internal", "clientconfig", "testdata", "public", name))
+		h.write(path, texts[path])
+	}
+	return h, texts
+}
+
+const desktopPath = ".config/Claude/claude_desktop_config.json"
+
+func TestInit_PublicConfigurationsAreWrappedOrHaveAReason(t *testing.T) {
+	t.Parallel()
+	h, texts := newPublicHome(t, map[string]string{
+		desktopPath: "claude-desktop-docker.json", vscodePath: "vscode-inputs.json", cursorPath: "cursor-relative.json",
+		".codex/config.toml": "codex-comments.toml",
+	})
+	h.check(0, []string{"init", "--yes"},
+		"obsidianLocalRest: stays as it is, because it refers to ${input:obsidian-api-key}, which only the client can resolve",
+		"docs: stays as it is, because it has a path that depends on the directory of the client",
+		"exa: stays as it is, because it does not work without the mesh either",
+		"specd: stays as it is, because it has a path that depends on the directory of the client",
+		"Claude Desktop starts brave-search behind the mesh.", "Claude Desktop starts filesystem behind the mesh.",
+		"Claude Desktop starts github behind the mesh.", "Claude Desktop starts gdrive behind the mesh.",
+		"Claude Desktop starts google-workspace-mcp behind the mesh.")
+	for path, text := range texts {
+		if now := h.read(path); path == desktopPath {
+			if strings.Count(now, `"--as"`) != 5 || strings.Contains(now, "replaced") { // the secrets end with this word
+				t.Errorf("%s has the content\n%s", path, now)
+			}
+		} else if now != text {
+			t.Errorf("%s was changed:\n%s", path, now)
+		}
+	}
+	h.check(1, []string{"init", "--check"}, "5 server(s) behind the mesh, 4 without it, 0 file(s) that can't be read")
+	h.check(0, []string{"init", "--undo", "--yes"}, "~/"+desktopPath+" has the content that it had before init, byte for byte")
+	for path, text := range texts {
+		if h.read(path) != text {
+			t.Errorf("%s is not restored", path)
+		}
+	}
+}
+
+func TestInit_APublicConfigurationThatCannotBeParsedIsRefused(t *testing.T) {
+	t.Parallel()
+	h, texts := newPublicHome(t, map[string]string{desktopPath: "claude-desktop-hash.json", cursorPath: "cursor-relative.json"})
+	h.check(2, []string{"init", "--check"}, "claude-desktop: ~/"+desktopPath+" can't be read: ", "line 1, column 1", "1 file(s) that can't be read")
+	h.check(1, []string{"init", "--yes"}, "Claude Desktop: ~/"+desktopPath+" can't be read, and stays as it is: ", "Nothing to do")
+	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
+	for path, text := range texts {
+		if h.read(path) != text {
+			t.Errorf("%s was changed", path)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(h.dir, ".config/sluice")); err == nil {
+		t.Error("init wrote a configuration of the mesh")
+	}
+}

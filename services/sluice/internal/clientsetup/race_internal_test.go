@@ -1,0 +1,189 @@
+package clientsetup
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-mesh/sluice/services/sluice/internal/atomicfile"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
+)
+
+// A rewriter is a client that counts its starts in the file with its servers, as Claude Code does.
+type rewriter struct {
+	path    string
+	inPlace bool
+	// starts is the last number that the client wrote.
+	starts int
+}
+
+// A rewritten is the content of the client's file.
+type rewritten struct {
+	NumStartups int                       `json:"numStartups"`
+	MCPServers  map[string]map[string]any `json:"mcpServers"`
+}
+
+// start reads the file, counts, and writes the file. If the client writes in place while init exchanges the file, its
+// last start is missing until init has compared the old file and exchanged it again, so start waits for it.
+func (c *rewriter) start() error {
+	last := fmt.Appendf(nil, `"numStartups": %d,`, c.starts)
+	var data []byte
+	for deadline := time.Now().Add(10 * time.Second); !bytes.Contains(data, last); {
+		var err error
+		if data, err = os.ReadFile(c.path); err != nil {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the last start, %d, is missing in %s", c.starts, data)
+		}
+	}
+	c.starts++
+	after := bytes.Replace(data, last, fmt.Appendf(nil, `"numStartups": %d,`, c.starts), 1)
+	if c.inPlace {
+		return os.WriteFile(c.path, after, 0o600)
+	}
+	temp := c.path + ".theirs"
+	return errors.Join(os.WriteFile(temp, after, 0o600), os.Rename(temp, c.path))
+}
+
+// setUp wraps the entries of the home's client. It reports whether all are wrapped.
+func setUp(t *testing.T, home string, s *State, key []byte) bool {
+	t.Helper()
+	client, _ := clientconfig.Find("claude-code")
+	environment := Environment{Home: home, Getenv: func(string) string { return "" }}
+	found := Scan(clientconfig.System{OS: "linux", Home: home, Getenv: environment.Getenv}, []clientconfig.Client{client}, "")
+	plan := NewPlan(environment, found, nil)
+	changes := plan.Changes(func(_ clientconfig.File, server string) (string, []string) {
+		return "/opt/sluice", []string{"stdio", "--server", server}
+	})
+	for _, change := range changes {
+		if err := change.Write(t.Context(), s, key); err != nil && !errors.Is(err, atomicfile.ErrChanged) {
+			t.Fatal(err)
+		}
+	}
+	return plan.Wrapped == len(servers)
+}
+
+// servers are the entries of the client before init, and wrapped the same entries afterwards.
+var (
+	servers = map[string]map[string]any{
+		"a": {"command": "one", "args": []any{"x", "y"}, "env": map[string]any{"LEVEL": "debug"}, "timeout": 5.0},
+		"b": {"command": "two"},
+	}
+	wrapped = map[string]map[string]any{
+		"a": {"command": "/opt/sluice", "args": []any{"stdio", "--server", "a"}, "timeout": 5.0},
+		"b": {"command": "/opt/sluice", "args": []any{"stdio", "--server", "b"}},
+	}
+)
+
+const rewrittenFile = `{
+  "numStartups": 0,
+  "mcpServers": {
+    "a": {"command": "one", "args": ["x", "y"], "env": {"LEVEL": "debug"}, "timeout": 5},
+    "b": {"command": "two"}
+  }
+}
+`
+
+// rewrites returns the value of SLUICE_REWRITES, or 1000.
+func rewrites(t *testing.T) int {
+	t.Helper()
+	text, ok := os.LookupEnv("SLUICE_REWRITES")
+	if !ok {
+		return 1000
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A client rewrites its file while init changes it, a thousand times, by renaming another file and in place. Then each
+// entry is the old or the wrapped one, and the last number of starts is there. Init then completes, and undo restores
+// the entries.
+func TestWrite_LosesNothingOfAClientThatRewritesItsFile(t *testing.T) {
+	t.Parallel()
+	for way, inPlace := range map[string]bool{"by rename": false, "in place": true} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			home, data := t.TempDir(), t.TempDir()
+			during := 0
+			for range rewrites(t) / 2 {
+				c := &rewriter{path: filepath.Join(home, ".claude.json"), inPlace: inPlace}
+				if rewriteDuring(t, c, home, data) {
+					during++
+				}
+			}
+			t.Logf("init completed in %d rounds while the client wrote", during)
+		})
+	}
+}
+
+// rewriteDuring starts the client several times while init runs, and reports whether this init wrapped all entries.
+func rewriteDuring(t *testing.T, c *rewriter, home, data string) (during bool) {
+	t.Helper()
+	if err := os.WriteFile(c.path, []byte(rewrittenFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := LoadState(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.settle = 2 * time.Millisecond
+	key := make([]byte, 32)
+	done := make(chan error, 1)
+	go func() { done <- errors.Join(c.start(), c.start(), c.start()) }()
+	setUp(t, home, s, key)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	now := c.check(t)
+	for name, entry := range now.MCPServers {
+		if !cmp.Equal(entry, servers[name]) && !cmp.Equal(entry, wrapped[name]) {
+			t.Fatalf("the entry %s is %v", name, entry)
+		}
+	}
+	during = cmp.Equal(now.MCPServers, wrapped)
+	for range 3 { // the second run wraps what the client has restored, and the last one finds nothing to do
+		if setUp(t, home, s, key) {
+			break
+		}
+	}
+	if diff := cmp.Diff(wrapped, c.check(t).MCPServers); diff != "" {
+		t.Fatal(diff)
+	}
+	undone, err := s.UndoFiles(t.Context(), key, nil)
+	if err != nil || len(s.Files) > 0 {
+		t.Fatalf("undo: %v, %+v", err, undone)
+	}
+	if diff := cmp.Diff(servers, c.check(t).MCPServers); diff != "" {
+		t.Fatal(diff)
+	}
+	return during
+}
+
+// check reads the file, which must have the last number of starts.
+func (c *rewriter) check(t *testing.T) (now rewritten) {
+	t.Helper()
+	raw, err := os.ReadFile(c.path)
+	if err == nil {
+		err = json.Unmarshal(raw, &now)
+	}
+	if err != nil || now.NumStartups != c.starts || len(now.MCPServers) != len(servers) {
+		t.Fatalf("%v: %d starts are lost in\n%s", err, c.starts-now.NumStartups, raw)
+	}
+	entries, err := os.ReadDir(filepath.Dir(c.path))
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("the directory has the entries %v (%v)", entries, err)
+	}
+	return now
+}

@@ -1,0 +1,99 @@
+package clientsetup_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
+)
+
+func loadState(t *testing.T, data string) *clientsetup.State {
+	t.Helper()
+	s, err := clientsetup.LoadState(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A file with what a person wrote stays, also if init replaces it later. A file of init is removed, also with the content
+// of an earlier init, because a killed init may have recorded the later content only.
+func TestRemoveCreated_RemovesOnlyWhatInitWrote(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		// before is the content before init, or empty if there is no file. edited is written between two runs of init.
+		before, edited string
+		// killed means that the second run is killed before it writes the file.
+		killed bool
+		stays  bool
+	}{
+		"a new file":                      {},
+		"a file of a person":              {before: "mine", stays: true},
+		"a file that a person has edited": {edited: "first\nmine", stays: true},
+		"a killed init":                   {killed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			data, path := t.TempDir(), filepath.Join(t.TempDir(), "sluice.yaml")
+			if c.before != "" {
+				write(t, path, c.before)
+			}
+			create := func(content string) {
+				t.Helper()
+				if err := loadState(t, data).Create(path, []byte(content)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			create("first")
+			if c.edited != "" {
+				write(t, path, c.edited)
+			}
+			create("second")
+			if c.killed {
+				write(t, path, "first")
+			}
+			s := loadState(t, data)
+			changed, err := s.RemoveCreated()
+			if err != nil || slices.Contains(changed, path) != c.stays {
+				t.Errorf("changed: %v, %v", changed, err)
+			}
+			if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) == c.stays {
+				t.Errorf("the file: %v", err)
+			}
+			if !s.Empty() {
+				t.Error("the state is not empty")
+			}
+		})
+	}
+}
+
+// Between Begin and End, the state is stored also if it has no changes. A killed process leaves temporary files.
+func TestEnd_RemovesTheStateAndTemporaryFiles(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	if err := loadState(t, data).Begin(); err != nil {
+		t.Fatal(err)
+	}
+	s := loadState(t, data)
+	if s.Empty() {
+		t.Error("the state of a killed init is empty")
+	}
+	write(t, filepath.Join(data, "init", ".state.json-123"), "{")
+	if err := s.End(); err != nil {
+		t.Fatal(err)
+	}
+	if entries, err := os.ReadDir(filepath.Join(data, "init")); err != nil || len(entries) > 0 {
+		t.Errorf("the directory has %v, %v", entries, err)
+	}
+}
