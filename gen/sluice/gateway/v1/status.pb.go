@@ -210,13 +210,15 @@ func (x *GetStatusResponse) GetSilentClients() []*SilentClient {
 // SilentClient is a client that has not answered the gateway's form, and is sent no form for some time.
 type SilentClient struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Principal that uses the client.
-	Tenant  string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Tenant of the principal that uses the client.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Subject of the principal.
 	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Agent of the principal. It may be empty.
 	Agent string `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Name and version that the client declares. They are not verified, and may be empty.
-	Name    string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	// Name that the client declares. It is not verified, and may be empty.
+	Name string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	// Version that the client declares. It is not verified, and may be empty.
 	Version string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
 	// Time at which the client is sent forms again.
 	Until         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=until,proto3" json:"until,omitempty"`
