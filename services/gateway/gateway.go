@@ -46,6 +46,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/grpctools"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/hosted"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/streamable"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
@@ -204,6 +205,9 @@ func (s *Service) newTransport(name string, server Server, files map[string][]st
 	if server.Target != "" {
 		return s.newMethods(name, server)
 	}
+	if server.Host != "" {
+		return hosted.New(server.Host)
+	}
 	held, report, err := s.cfg.sandbox(name, s.deps.Launcher, s.deps.Env, files)
 	if err != nil {
 		return nil, err
@@ -265,7 +269,7 @@ func (s *Service) newEdge() (err error) {
 	targets := make(map[string]servers.Config, len(s.servers))
 	for name, up := range s.servers {
 		server := s.cfg.Servers[name]
-		targets[name] = servers.Config{Upstream: up, Timeout: server.Timeout, MaxTimeout: server.MaxTimeout, Identity: server.identity()}
+		targets[name] = servers.Config{Upstream: up, Timeout: server.Timeout, MaxTimeout: server.MaxTimeout, Identity: server.identity(), Host: server.Host}
 	}
 	s.mcp, err = mcpserver.New(
 		mcpserver.Config{HTTP: httpserver.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, Proxies: s.cfg.Proxies}, TrustParent: s.cfg.TrustParent, Version: s.cfg.Version},

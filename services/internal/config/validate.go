@@ -1,6 +1,7 @@
 package config
 
 import (
+	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 	"crypto/ed25519"
 	"encoding/hex"
 	"fmt"
@@ -102,6 +103,7 @@ func (f *File) problems() []Problem {
 		}
 		own = name
 	}
+	f.checkHooks(p)
 	for _, name := range slices.Sorted(maps.Keys(f.Agents.Guests)) {
 		f.Agents.Guests[name].check(p, "agents.guests."+name, name)
 	}
@@ -361,6 +363,12 @@ func (p *problems) checkHTTPURL(path, text string) {
 func (s Server) check(p *problems, path, name string) {
 	if !serverName.MatchString(name) {
 		p.addf(path, "%q is not a name of 1 to 32 lower-case letters, digits or -", name)
+	}
+	if s.host != "" {
+		return
+	}
+	if strings.HasPrefix(name, hosttools.Prefix) {
+		p.addf(path, "names that begin with %s are reserved for the clients under hooks: choose another name", hosttools.Prefix)
 	}
 	kinds := 0
 	if s.HTTP != nil {
