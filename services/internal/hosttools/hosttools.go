@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -43,6 +44,27 @@ type Tool struct {
 	// Definition is the whole definition, as in a list of MCP.
 	Definition jsontext.Value `json:"-"`
 }
+
+// Knows reports whether a client has a tool with this name, except [Other].
+func Knows(client, tool string) bool {
+	return tool != Other && known()[client][tool]
+}
+
+// known returns the names of the tools of each client.
+var known = sync.OnceValue(func() map[string]map[string]bool {
+	out := make(map[string]map[string]bool)
+	for _, client := range Clients() {
+		tools, err := Tools(client)
+		if err != nil { // a test reads the files, so that this does not happen
+			continue
+		}
+		out[client] = make(map[string]bool)
+		for _, tool := range tools {
+			out[client][tool.Name] = true
+		}
+	}
+	return out
+})
 
 // Tools returns the tools of a client. It returns an error if the client has no hooks.
 func Tools(client string) ([]Tool, error) {

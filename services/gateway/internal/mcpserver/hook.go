@@ -156,20 +156,13 @@ func isAllowed(done Response) bool {
 // hostCall returns the call to a tool of a client as a message of MCP. A call to a tool that is not known becomes a call
 // to [hosttools.Other].
 func hostCall(client string, event hookEvent) ([]byte, error) {
-	tools, err := hosttools.Tools(client)
-	if err != nil {
-		return nil, err
-	}
-	known := false
-	for _, tool := range tools {
-		known = known || tool.Name == event.Tool && tool.Name != hosttools.Other
-	}
 	arguments, name := event.Input, event.Tool
-	if !known {
+	if !hosttools.Knows(client, name) {
 		type actual struct {
 			Tool  string         `json:"tool"`
 			Input jsontext.Value `json:"input"`
 		}
+		var err error
 		if arguments, err = json.Marshal(actual{name, arguments}); err != nil {
 			return nil, err
 		}
