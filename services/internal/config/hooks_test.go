@@ -20,7 +20,7 @@ func loadText(t *testing.T, text string) (*config.File, error) {
 
 func TestLoad_HooksAddServersOfClients(t *testing.T) {
 	t.Parallel()
-	f, err := loadText(t, "hooks: [claude-code, gemini]\n")
+	f, err := loadText(t, "hooks: [{client: claude-code}, {client: gemini}]\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,10 +39,10 @@ func TestLoad_RefusesWrongHooksAndReservedNames(t *testing.T) {
 	t.Parallel()
 	const server = "\nservers:\n  host-claude-code: {http: {url: http://127.0.0.1:1/mcp}}\n"
 	for text, says := range map[string]string{
-		"hooks: [cursor]\n":               `"cursor" is not one of claude-code, codex, gemini`,
-		"hooks: [codex, codex]\n":         "listed twice",
-		server:                            "names that begin with host- are reserved",
-		"hooks: [claude-code]\n" + server: "names that begin with host- are reserved",
+		"hooks: [{client: codex}, {client: codex}]\n": "listed twice",
+		"hooks: [{client: cursor}]\n":                 `"cursor" is not one of claude-code, codex, gemini`,
+		server:                                        "names that begin with host- are reserved",
+		"hooks: [{client: claude-code}]\n" + server:   "names that begin with host- are reserved",
 	} {
 		if _, err := loadText(t, text); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v", text, err)

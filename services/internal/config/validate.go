@@ -1,10 +1,10 @@
 package config
 
 import (
-	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 	"crypto/ed25519"
 	"encoding/hex"
 	"fmt"
+	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 	"maps"
 	"net"
 	"net/netip"

@@ -122,12 +122,7 @@ func (h *hookTarget) install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	mesh, err := h.configure(func(clients []string) []string {
-		if slices.Contains(clients, h.client.ID) {
-			return clients
-		}
-		return append(clients, h.client.ID)
-	})
+	mesh, err := h.configure(true)
 	if err != nil {
 		return err
 	}
@@ -185,26 +180,32 @@ func (h *hookTarget) writePolicy() (bool, error) {
 	return true, nil
 }
 
-// configure changes the list of clients in the configuration of the mesh, and adds the tokens that are missing. It
+// configure adds the client to the configuration of the mesh or removes it, and adds the tokens that are missing. It
 // reports whether the configuration has changed.
-func (h *hookTarget) configure(edit func(clients []string) []string) (bool, error) {
+func (h *hookTarget) configure(present bool) (bool, error) {
 	before, err := os.ReadFile(h.paths.Config)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("read your mesh's configuration: %w", err)
 	}
-	var clients []string
+	have := false
 	if len(before) > 0 {
 		f, err := config.Load(h.paths.Config, app.Env)
 		if err != nil {
 			return false, fmt.Errorf("your mesh's configuration does not load: %w", err)
 		}
-		clients = f.Hooks
+		have = f.HasHook(h.client.ID)
 	}
-	want := edit(slices.Clone(clients))
 	m := clientsetup.MeshFile{Data: h.paths.Data, User: userName(), Operator: h.paths.OperatorToken(), Tokens: map[string]string{h.client.ID: h.paths.Token(h.client.ID)}}
 	after, err := m.Edit(before)
-	if err == nil && !slices.Equal(clients, want) {
-		after, err = withHooks(after, want)
+	if err == nil && have != present {
+		edit := configedit.Edit{Path: []string{"hooks", h.client.ID}}
+		if present {
+			edit.Value = configedit.Object{{Name: "client", Value: h.client.ID}}
+		}
+		var change *configedit.Change
+		if change, err = configedit.Apply(configedit.Layout{Format: configedit.YAML, NameKey: "client"}, after, edit); err == nil {
+			after = change.After
+		}
 	}
 	if err != nil {
 		return false, fmt.Errorf("%s: %w", h.paths.Config, err)
@@ -213,19 +214,6 @@ func (h *hookTarget) configure(edit func(clients []string) []string) (bool, erro
 		return false, nil
 	}
 	return true, pki.WriteFile(h.paths.Config, after, 0o600)
-}
-
-// withHooks sets the key hooks of a configuration, or removes it if there are no clients.
-func withHooks(content []byte, clients []string) ([]byte, error) {
-	edit := configedit.Edit{Path: []string{"hooks"}}
-	if len(clients) > 0 {
-		edit.Value = clients
-	}
-	change, err := configedit.Apply(configedit.Layout{Format: configedit.YAML}, content, edit)
-	if err != nil {
-		return nil, err
-	}
-	return change.After, nil
 }
 
 // remove changes the client first, so that the client never has a hook that the mesh does not know.
@@ -263,9 +251,7 @@ func (h *hookTarget) removeFromMesh(ctx context.Context) error {
 	if _, err := os.Stat(h.paths.Config); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	changed, err := h.configure(func(clients []string) []string {
-		return slices.DeleteFunc(clients, func(c string) bool { return c == h.client.ID })
-	})
+	changed, err := h.configure(false)
 	if err != nil {
 		return err
 	}
@@ -318,7 +304,7 @@ func (h *hookTarget) faults(commands []string) []string {
 	switch {
 	case err != nil:
 		out = append(out, fmt.Sprintf("all calls are denied, because your mesh has no configuration: %v", err))
-	case !slices.Contains(f.Hooks, h.client.ID):
+	case !f.HasHook(h.client.ID):
 		out = append(out, fmt.Sprintf("all calls are denied, because your mesh does not know the client's tools: run %s", h.command("hook install "+h.client.ID)))
 	}
 	if raw, err := os.ReadFile(h.Path); err == nil {

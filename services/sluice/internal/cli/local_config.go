@@ -1,11 +1,11 @@
 package cli
 
 import (
-	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 	"io"
 	"io/fs"
 	"maps"

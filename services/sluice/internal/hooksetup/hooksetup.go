@@ -202,7 +202,9 @@ func (t Target) recordPath(data string) string {
 }
 
 // Records returns the paths of all records in a data directory.
-func Records(data string) ([]string, error) { return filepath.Glob(filepath.Join(data, "hooks", "*.json")) }
+func Records(data string) ([]string, error) {
+	return filepath.Glob(filepath.Join(data, "hooks", "*.json"))
+}
 
 func digest(content []byte) string {
 	sum := sha256.Sum256(content)

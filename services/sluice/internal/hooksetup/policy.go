@@ -45,7 +45,7 @@ tools:
 		if err != nil {
 			return nil, err
 		}
-		fmt.Fprintf(&out, "  %s: %s\n", tool.Name, entry)
+		fmt.Fprintf(&out, "  %s:%s\n", tool.Name, entry)
 	}
 	return out.Bytes(), nil
 }
@@ -67,9 +67,9 @@ func entryOf(tool hosttools.Tool, guarded []string) (string, error) {
 	}
 	switch a := d.Annotations; {
 	case tool.Name == hosttools.Other: // first, because it has the annotations of a shell
-		return "{action: require_approval, reason: this version of Sluice does not know the tool}", nil
+		return " {action: require_approval, reason: this version of Sluice does not know the tool}", nil
 	case a.ReadOnly:
-		return "{action: allow}", nil
+		return " {action: allow}", nil
 	case a.OpenWorld:
 		return limited(shellRate), nil
 	}
@@ -82,7 +82,7 @@ func entryOf(tool hosttools.Tool, guarded []string) (string, error) {
 }
 
 func limited(rate int) string {
-	return fmt.Sprintf("{action: allow, rate_limit: {max: %d, window: 60}}", rate)
+	return fmt.Sprintf(" {action: allow, rate_limit: {max: %d, window: 60}}", rate)
 }
 
 // guard returns the condition that a call changes no guarded file, or "" if the arguments of the tool name no file. A
