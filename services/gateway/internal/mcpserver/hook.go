@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -13,6 +14,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
@@ -58,7 +60,8 @@ type hookVerdict struct {
 }
 
 func denied(refused *refusal.Refusal) hookVerdict {
-	return hookVerdict{Verdict: verdictDeny, Reason: refused.Text(), Code: enum.NameOrEmpty(refused.Code), Decision: refused.ID}
+	reason, _, _ := strings.Cut(refused.Text(), approvals.WaitAdvice) // which names a tool that only MCP has
+	return hookVerdict{Verdict: verdictDeny, Reason: reason, Code: enum.NameOrEmpty(refused.Code), Decision: refused.ID}
 }
 
 // hook answers whether a client may execute a call to one of its own tools.

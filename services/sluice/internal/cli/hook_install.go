@@ -198,14 +198,7 @@ func (h *hookTarget) configure(present bool) (bool, error) {
 	m := clientsetup.MeshFile{Data: h.paths.Data, User: userName(), Operator: h.paths.OperatorToken(), Tokens: map[string]string{h.client.ID: h.paths.Token(h.client.ID)}}
 	after, err := m.Edit(before)
 	if err == nil && have != present {
-		edit := configedit.Edit{Path: []string{"hooks", h.client.ID}}
-		if present {
-			edit.Value = configedit.Object{{Name: "client", Value: h.client.ID}}
-		}
-		var change *configedit.Change
-		if change, err = configedit.Apply(configedit.Layout{Format: configedit.YAML, NameKey: "client"}, after, edit); err == nil {
-			after = change.After
-		}
+		after, err = withHook(after, h.client.ID, present)
 	}
 	if err != nil {
 		return false, fmt.Errorf("%s: %w", h.paths.Config, err)
@@ -214,6 +207,20 @@ func (h *hookTarget) configure(present bool) (bool, error) {
 		return false, nil
 	}
 	return true, pki.WriteFile(h.paths.Config, after, 0o600)
+}
+
+// withHook adds a client to the list of hooks in a configuration, or removes it.
+func withHook(content []byte, client string, present bool) ([]byte, error) {
+	lists := configedit.Layout{Format: configedit.YAML, NameKey: "client"}
+	edit := configedit.Edit{Path: []string{"hooks", client}}
+	if present {
+		edit.Value = configedit.Object{{Name: "client", Value: client}}
+	}
+	change, err := configedit.Apply(lists, content, edit)
+	if err != nil {
+		return nil, err
+	}
+	return change.After, nil
 }
 
 // remove changes the client first, so that the client never has a hook that the mesh does not know.
@@ -226,6 +233,8 @@ func (h *hookTarget) remove(ctx context.Context) error {
 	switch {
 	case !done.Found:
 		h.printf("%s had no hook of Sluice.", path)
+	case done.Deleted:
+		h.printf("%s is removed, because hook install had created it.", path)
 	case done.Exact:
 		h.printf("%s is as it was before hook install, byte for byte.", path)
 	default:

@@ -306,9 +306,9 @@ func isSame(n *configedit.Node, want configedit.Object) bool {
 type Removal struct {
 	// Found is false if the hook was not registered.
 	Found bool
-	// Exact is true if the file has the very bytes that it had before Install, or if Install had created it and it is
-	// removed.
-	Exact bool
+	// Exact is true if the file has the very bytes that it had before Install. Deleted is true if Install had created the
+	// file, and nothing else has changed it.
+	Exact, Deleted bool
 }
 
 // Remove takes back what Install has changed. If the file has changed since, only the items of Sluice are removed.
@@ -329,7 +329,7 @@ func (t Target) Remove(ctx context.Context, data string) (Removal, error) {
 		if err := t.writer(data).Remove(ctx, t.Path, now); err != nil {
 			return Removal{}, fmt.Errorf("%s: %w", t.Path, err)
 		}
-		return Removal{Found: true, Exact: true}, t.forget(data)
+		return Removal{Found: true, Deleted: true}, t.forget(data)
 	}
 	after, err := t.without(now, record)
 	if err != nil {
