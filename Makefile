@@ -46,12 +46,12 @@ build: guests ## Build every program into bin/
 check: generated breaking lint test ## Run everything that CI runs, in the same order
 
 # Programs that some tests start. Tests whose program is missing are skipped, and `make test` says so first.
-PROGRAMS_OF_TESTS := chromium nginx haproxy python3 initdb
+PROGRAMS_OF_TESTS := chromium nginx haproxy python3 initdb dbus-daemon gnome-keyring-daemon
 MISSING = $(foreach p,$(PROGRAMS_OF_TESTS),$(if $(shell PATH="$$PATH:$${PG_BIN:-}:$$(echo /usr/lib/postgresql/*/bin | tr ' ' :)"; command -v $(p)),,$(p)))
 
 .PHONY: missing
 missing:
-	@$(if $(strip $(MISSING)),echo "skipped: tests that start $(strip $(MISSING)) (Debian: apt-get install chromium nginx-light haproxy python3 postgresql)",true)
+	@$(if $(strip $(MISSING)),echo "skipped: tests that start $(strip $(MISSING)) (Debian: apt-get install chromium nginx-light haproxy python3 postgresql dbus-daemon gnome-keyring)",true)
 
 STRESS ?= 0
 
@@ -89,6 +89,15 @@ stress: $(if $(RUN),build) ## Run one stress test (RUN=name, N=value); without R
 .PHONY: npm
 npm: ## Install what tests need from npm into a cache: Node 22, SDKs and MCP servers
 	cd services && go run ./e2e/npm/cmd/npm-warm
+
+CLIENTS := @anthropic-ai/claude-code@2.1.332 @openai/codex@0.171.0 opencode-ai@1.18.33 cline@3.0.65 \
+	@github/copilot@1.0.102 @google/gemini-cli@0.61.0
+
+.PHONY: test-clients
+test-clients: build ## Install six MCP clients from npm (2 GB), and test that each lists the entries that Sluice writes
+	npm install --prefix $(CURDIR)/.cache/clients --ignore-scripts --no-audit --no-fund --silent $(CLIENTS)
+	cd services && SLUICE_TEST_PROGRAMS=$(CURDIR)/bin SLUICE_TEST_CLIENTS=$(CURDIR)/.cache/clients/node_modules \
+		go test -count=1 -v -run TestRealClients ./sluice/internal/clientconfig
 
 .PHONY: lint
 lint: $(VALIDATE) ## Check the style of Go and proto files, and the import rules

@@ -198,7 +198,8 @@ func TestListDecisions_AppliesTheFilter(t *testing.T) {
 }
 
 // The pages together contain every record exactly once, for each page size. A page contains at most 3 MiB of records,
-// even if the page size allows more.
+// even if the page size allows more. The number of pages is not checked, because a page also ends when its search takes
+// too long.
 func TestListDecisions_PagesAreComplete(t *testing.T) {
 	t.Parallel()
 	const written, most = 1000, 3 << 20
@@ -215,11 +216,11 @@ func TestListDecisions_PagesAreComplete(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for size, pages := range map[int32]int{0: 10, 300: 4, 1000: 2} {
+	for _, size := range []int32{0, 300, 1000} {
 		req, next := &gatewayv1.ListDecisionsRequest{PageSize: size}, written-1
 		for n := 1; n == 1 || req.GetPageToken() != ""; n++ {
 			resp, err := s.ListDecisions(as(t, "acme"), req)
-			if err != nil || n > pages || proto.Size(resp) > most+most>>8 {
+			if err != nil || n > written || proto.Size(resp) > most+most>>8 {
 				t.Fatalf("page %d of %d each: %d bytes, %v", n, size, proto.Size(resp), err)
 			}
 			for _, r := range resp.GetRecords() {

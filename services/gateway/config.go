@@ -97,6 +97,8 @@ type Server struct {
 	Processes int
 	// SecretEnv lists the names of the variables in Env that contain a secret.
 	SecretEnv []string
+	// KeychainEnv lists the names of the variables in Env that contain a secret of the keychain.
+	KeychainEnv []string
 	// InstallEachStart means that the command itself installs its package at each start of a process. Otherwise the
 	// gateway installs the package once.
 	InstallEachStart bool
@@ -109,6 +111,10 @@ type Server struct {
 	// Secrets are the secret values that the references in Headers or Env stand for. They are redacted in the server's
 	// answers.
 	Secrets []string
+	// KeychainEntries are the entries of the keychain that Headers, Env or Proxy refer to. If there are any, these fields
+	// are incomplete, and Complete returns the server with the values of the entries.
+	KeychainEntries []string
+	Complete        func(config.Keychain) (Server, error)
 	// Unwrap is "claude-flow" for a server that reports tool errors in the format of Claude Flow. It is empty for all
 	// other servers.
 	Unwrap string
@@ -168,7 +174,8 @@ func DefaultConfig() Config {
 	return cfg
 }
 
-// FromFile returns the gateway's section of the configuration, with references to secrets resolved.
+// FromFile returns the gateway's section of the configuration, with references to secrets resolved. References to the
+// keychain are resolved when the first session with the server is opened.
 func FromFile(f *config.File, env config.Env) (Config, error) {
 	cfg := Config{
 		Listen:      f.Listen,
@@ -206,7 +213,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 		cfg.Proxies = append(cfg.Proxies, network)
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.Servers)) {
-		s, bad := serverFrom(f, f.Servers[name], env)
+		s, bad := lateServerFrom(f, f.Servers[name], env)
 		for _, err := range bad {
 			errs = append(errs, fmt.Errorf("servers.%s: %w", name, err))
 		}
@@ -215,23 +222,23 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 	return cfg, errors.Join(errs...)
 }
 
-func serverFrom(f *config.File, s config.Server, env config.Env) (out Server, bad []error) {
+func serverFrom(f *config.File, s config.Server, refs resolver) (out Server, bad []error) {
 	out = Server{Host: s.Host(), Unwrap: s.Unwrap, Timeout: s.Timeout, MaxTimeout: s.MaxTimeout}
 	switch {
 	case s.HTTP != nil:
 		out.URL = s.HTTP.URL
-		out.Headers, out.Secrets, bad = resolve(f, s.HTTP.Headers, env)
+		out.Headers, out.Secrets, bad = refs.resolve(f, s.HTTP.Headers)
 		out.Secrets = append(out.Secrets, config.URLSecrets(s.HTTP.URL)...)
 		if s.HTTP.CA != "" {
 			out.CA = f.Path(s.HTTP.CA)
 		}
-		bad = append(bad, out.resolveProxy(f, s.HTTP, env)...)
+		bad = append(bad, out.resolveProxy(f, s.HTTP, refs)...)
 	case s.GRPC != nil:
 		out.Target, out.Plaintext = s.GRPC.Target, s.GRPC.Plaintext
 		if s.GRPC.CA != "" {
 			out.CA = f.Path(s.GRPC.CA)
 		}
-		out.Headers, out.Secrets, bad = resolve(f, s.GRPC.Headers, env)
+		out.Headers, out.Secrets, bad = refs.resolve(f, s.GRPC.Headers)
 	case s.Stdio != nil:
 		out.Command = s.Stdio.Command
 		out.Remove, out.Recycle, out.Processes = s.Stdio.Remove, s.Stdio.Recycle, s.Stdio.Processes
@@ -242,24 +249,33 @@ func serverFrom(f *config.File, s config.Server, env config.Env) (out Server, ba
 		if s.Stdio.Dir != "private" {
 			out.Dir = f.Path(s.Stdio.Dir)
 		}
-		out.Env, out.Secrets, bad = resolve(f, s.Stdio.Env, env)
+		out.Env, out.Secrets, bad = refs.resolve(f, s.Stdio.Env)
 		out.InstallEachStart = s.Stdio.Install == "each_start"
 		for _, name := range slices.Sorted(maps.Keys(s.Stdio.Env)) {
 			if len(s.Stdio.Env[name].References()) > 0 {
 				out.SecretEnv = append(out.SecretEnv, name)
+			}
+			if len(s.Stdio.Env[name].KeychainEntries()) > 0 {
+				out.KeychainEnv = append(out.KeychainEnv, name)
 			}
 		}
 	}
 	return out, bad
 }
 
+// resolver resolves references.
+type resolver struct {
+	env      config.Env
+	keychain config.Keychain
+}
+
 // resolve returns the values that are sent to a server, the secrets in these values, and an error for each value that
 // cannot be resolved.
-func resolve(f *config.File, values map[string]config.Secret, env config.Env) (out map[string]string, secrets []string, bad []error) {
+func (r resolver) resolve(f *config.File, values map[string]config.Secret) (out map[string]string, secrets []string, bad []error) {
 	out = make(map[string]string, len(values))
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		value := values[key]
-		text, err := value.Resolve(f, env)
+		text, err := value.ResolveWith(f, r.env, r.keychain)
 		if err != nil {
 			for line := range strings.Lines(err.Error()) { // one line for each reference
 				bad = append(bad, fmt.Errorf("%s: %s", key, strings.TrimSuffix(line, "\n")))
@@ -268,7 +284,7 @@ func resolve(f *config.File, values map[string]config.Secret, env config.Env) (o
 		}
 		out[key] = text
 		for _, ref := range value.References() {
-			secret, err := ref.Resolve(f, env)
+			secret, err := ref.ResolveWith(f, r.env, r.keychain)
 			if err != nil {
 				bad = append(bad, fmt.Errorf("%s: %w", key, err))
 				continue

@@ -170,9 +170,9 @@ func TestFromFile_ReadsEverySetting(t *testing.T) {
 		{"local.Dir", func(f *config.File) { local(f).Dir = "/srv" }, "/srv"},
 		{
 			"local.Sandbox", func(f *config.File) {
-				local(f).Sandbox = config.StdioSandbox{Mode: "auto", Read: []string{"/a"}, Write: []string{"/b"}, Network: new(false)}
+				local(f).Sandbox = config.StdioSandbox{Mode: "auto", Read: []string{"/a"}, Write: []string{"/b"}, Home: []string{".kube"}, Network: new(false)}
 			},
-			gateway.Sandbox{Mode: sandbox.Auto, Read: []string{"/a"}, Write: []string{"/b"}, NoNetwork: true},
+			gateway.Sandbox{Mode: sandbox.Auto, Read: []string{"/a"}, Write: []string{"/b"}, Home: []string{".kube"}, NoNetwork: true},
 		},
 		{"Documents", func(f *config.File) { f.Policies = []string{"/policies"} }, []string{"/policies"}},
 	}
@@ -188,6 +188,11 @@ func TestFromFile_ReadsEverySetting(t *testing.T) {
 	delete(untested, "ProxyHint") // set from the environment
 	delete(untested, "Secrets")   // set from references, which no tested setting contains
 	delete(untested, "SecretEnv") // set from references
+
+	// Set from references to the keychain.
+	for _, name := range []string{"KeychainEnv", "KeychainEntries", "Complete"} {
+		delete(untested, name)
+	}
 	before := settings(t, func(*config.File) {})
 	for _, tt := range tests {
 		after := settings(t, tt.change)

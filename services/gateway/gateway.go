@@ -174,12 +174,13 @@ func (s *Service) open(ctx context.Context) (err error) {
 	s.sweepUnused(ctx)
 	files := s.cfg.programFiles(s.deps.Env)
 	for name, server := range s.cfg.Servers {
-		over, err := s.newTransport(name, server, files)
+		connect, err := s.connector(name, server, files)
 		if err != nil {
 			return err
 		}
-		if server.Unwrap == "claude-flow" {
-			over = upstream.Unwrap(over, server.Secrets)
+		over, err := server.transport(connect, s.readKeychain)
+		if err != nil {
+			return err
 		}
 		up, err := upstream.New(over, s.meters)
 		if err != nil {
@@ -194,19 +195,24 @@ func (s *Service) open(ctx context.Context) (err error) {
 	return s.listen(ctx)
 }
 
-// newTransport returns the transport to a server. The argument files maps server names to the files of their programs.
-func (s *Service) newTransport(name string, server Server, files map[string][]string) (upstream.Transport, error) {
+// A connector returns the transport to a server whose secrets are known.
+type connector func(Server) (upstream.Transport, error)
+
+// connector returns the connector for a server. The argument files maps server names to the files of their programs.
+func (s *Service) connector(name string, server Server, files map[string][]string) (connector, error) {
 	if server.URL != "" {
-		return streamable.New(streamable.Config{
-			Name: name, URL: server.URL, Headers: server.Headers, Secrets: server.Secrets,
-			Proxy: server.Proxy, ProxyHint: server.ProxyHint, CA: server.CA,
-		}, s.deps.Log)
+		return func(server Server) (upstream.Transport, error) {
+			return streamable.New(streamable.Config{
+				Name: name, URL: server.URL, Headers: server.Headers, Secrets: server.Secrets,
+				Proxy: server.Proxy, ProxyHint: server.ProxyHint, CA: server.CA,
+			}, s.deps.Log)
+		}, nil
 	}
 	if server.Target != "" {
-		return s.newMethods(name, server)
+		return func(server Server) (upstream.Transport, error) { return s.newMethods(name, server) }, nil
 	}
 	if server.Host != "" {
-		return hosted.New(server.Host)
+		return func(server Server) (upstream.Transport, error) { return hosted.New(server.Host) }, nil
 	}
 	held, report, err := s.cfg.sandbox(name, s.deps.Launcher, s.deps.Env, files)
 	if err != nil {
@@ -217,13 +223,40 @@ func (s *Service) newTransport(name string, server Server, files map[string][]st
 	}
 	s.sandboxReports[name] = report
 	deps := stdio.Deps{Log: s.deps.Log, Room: s.answerMemory, Sandbox: held, Limiter: s.limiter, Agents: s.restorableAgents, Installs: &s.installs}
-	cfg := server.stdio(name, s.cfg.workRoot(), s.deps.Env)
-	if cfg.Install, _ = server.installation(name, s.cfg.programsRoot(), s.deps.Env); cfg.Install != nil {
-		deps.Installer = func() (*sandbox.Sandbox, *sandbox.Sandbox, error) {
-			return s.cfg.installers(name, s.deps.Launcher, s.deps.Env)
-		}
+	deps.Installer = func() (*sandbox.Sandbox, *sandbox.Sandbox, error) {
+		return s.cfg.installers(name, s.deps.Launcher, s.deps.Env)
 	}
-	return stdio.New(cfg, deps)
+	return func(server Server) (upstream.Transport, error) {
+		cfg := server.stdio(name, s.cfg.workRoot(), s.deps.Env)
+		cfg.Install, _ = server.installation(name, s.cfg.programsRoot(), s.deps.Env)
+		return stdio.New(cfg, deps)
+	}, nil
+}
+
+// transport returns the transport to the server. If the server has secrets in the keychain, the transport reads them
+// when the first session is opened.
+func (s *Server) transport(connect connector, keychain func(context.Context) config.Keychain) (upstream.Transport, error) {
+	unwrapping := func(server Server) (upstream.Transport, error) {
+		over, err := connect(server)
+		if err == nil && server.Unwrap == "claude-flow" {
+			over = upstream.Unwrap(over, server.Secrets)
+		}
+		return over, err
+	}
+	if len(s.KeychainEntries) == 0 {
+		return unwrapping(*s)
+	}
+	return upstream.Late(s.kind(), func(ctx context.Context) (upstream.Transport, error) {
+		server, err := s.Complete(keychain(ctx))
+		if err != nil {
+			return nil, keychainError("its secrets can't be read from the keychain", err)
+		}
+		over, err := unwrapping(server)
+		if err != nil {
+			return nil, keychainError("it can't be used with its secrets", err)
+		}
+		return over, nil
+	}), nil
 }
 
 func (s *Service) newMethods(name string, server Server) (upstream.Transport, error) {

@@ -109,7 +109,8 @@ func (s *Server) npmEnvironment(env config.Env) (vars map[string]string, secret 
 		if !isProxy && !strings.HasPrefix(lower, "npm_config_") {
 			continue
 		}
-		if slices.Contains(s.SecretEnv, name) && (!isProxy || strings.ContainsAny(s.Env[name], "@?")) {
+		// The value of the keychain is not known at each time at which the environment is needed.
+		if slices.Contains(s.KeychainEnv, name) || slices.Contains(s.SecretEnv, name) && (!isProxy || strings.ContainsAny(s.Env[name], "@?")) {
 			secret = append(secret, name)
 			continue
 		}

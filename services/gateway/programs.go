@@ -19,7 +19,7 @@ func (s *Server) stdio(name, work string, env config.Env) stdio.Config {
 	return stdio.Config{
 		Name: name, Command: s.Command, Env: s.Env, Secrets: s.Secrets, Shared: s.Shared,
 		Dir: s.Dir, Remove: s.Remove, Recycle: s.Recycle, Limits: s.Limits, MaxProcesses: s.Processes, Start: s.Start,
-		WorkRoot: work, Path: lookUp(env, "PATH"), Home: lookUp(env, "HOME"),
+		HomeEntries: s.Sandbox.Home, WorkRoot: work, Path: lookUp(env, "PATH"), Home: lookUp(env, "HOME"),
 	}
 }
 

@@ -14,21 +14,21 @@ import (
 
 // resolveProxy sets the proxy for an HTTP server, and adds the credentials in the proxy URL to the server's secrets. It
 // returns an error for each value that cannot be resolved.
-func (s *Server) resolveProxy(f *config.File, from *config.HTTPServer, env config.Env) []error {
+func (s *Server) resolveProxy(f *config.File, from *config.HTTPServer, refs resolver) []error {
 	switch from.Proxy {
 	case "":
-		if proxy, err := proxyOf(s.URL, env); err == nil && proxy != "" {
+		if proxy, err := proxyOf(s.URL, refs.env); err == nil && proxy != "" {
 			s.ProxyHint = "the gateway's environment names a proxy, which is only used with http.proxy: env"
 		}
 		return nil
 	case config.ProxyEnv:
-		proxy, err := proxyOf(s.URL, env)
+		proxy, err := proxyOf(s.URL, refs.env)
 		if err != nil {
 			return []error{fmt.Errorf("proxy: %w", err)}
 		}
 		s.Proxy = proxy
 	default:
-		values, secrets, bad := resolve(f, map[string]config.Secret{"proxy": from.Proxy}, env)
+		values, secrets, bad := refs.resolve(f, map[string]config.Secret{"proxy": from.Proxy})
 		if len(bad) > 0 {
 			return bad
 		}

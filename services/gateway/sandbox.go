@@ -25,12 +25,15 @@ type Sandbox struct {
 	// Read and Write are absolute paths that the sandbox would hide by default. The server may read the paths in Read, and
 	// read and write the paths in Write.
 	Read, Write []string
+	// Home are paths relative to the HOME of the gateway's user, which the server may read. If there are any, the rest of
+	// that HOME is hidden.
+	Home []string
 	// NoNetwork means that the server has no network access.
 	NoNetwork bool
 }
 
 func sandboxFrom(f *config.File, s *config.StdioSandbox) Sandbox {
-	out := Sandbox{NoNetwork: s.Network != nil && !*s.Network}
+	out := Sandbox{Home: s.Home, NoNetwork: s.Network != nil && !*s.Network}
 	switch s.Mode {
 	case "auto":
 		out.Mode = sandbox.Auto
@@ -160,6 +163,9 @@ func SandboxReports(cfg Config, launcher sandbox.Launcher, env config.Env) (map[
 func (c *Config) sandbox(name string, launcher sandbox.Launcher, env config.Env, files map[string][]string) (*sandbox.Sandbox, sandbox.Report, error) {
 	rules := c.rules(name, env, files)
 	rules.Private = append(rules.Private, c.programsRoot()) // no configuration can allow access: see checkSandbox
+	if err := c.limitHome(name, &rules, files); err != nil {
+		return nil, sandbox.Report{}, fmt.Errorf("servers.%s.stdio.sandbox.home: %w", name, err)
+	}
 	s, err := sandbox.New(launcher, rules)
 	if err != nil {
 		return nil, sandbox.Report{}, fmt.Errorf("servers.%s.stdio.sandbox: %w", name, err)

@@ -11,7 +11,7 @@ import (
 
 // unresolvedReference matches a reference in a value in which references are not replaced. It does not match a shell's
 // `${name}` and `${env:-default}`.
-var unresolvedReference = regexp.MustCompile(`\$\{(?:env|file|plain):[A-Za-z_./~][^}]*\}`)
+var unresolvedReference = regexp.MustCompile(`\$\{(?:env|file|keychain|plain):[A-Za-z_./~][^}]*\}`)
 
 // refuseReference refuses a reference in a value that is used verbatim, and returns true if there is none. The advice
 // describes what to write instead. REF in the advice is replaced with the reference.
@@ -91,7 +91,7 @@ func (s *StdioServer) refuseReferences(p *problems, path string) {
 		p.refuseReference(fmt.Sprintf("%s.command[%d]", path, i), arg, ", and other users see arguments: put the value into env, where the program reads it")
 	}
 	p.refuseReference(path+".dir", s.Dir, ": write the folder as it stands")
-	for key, paths := range map[string][]string{"read": s.Sandbox.Read, "write": s.Sandbox.Write} {
+	for key, paths := range map[string][]string{"read": s.Sandbox.Read, "write": s.Sandbox.Write, "home": s.Sandbox.Home} {
 		for i, name := range paths {
 			p.refuseReference(fmt.Sprintf("%s.sandbox.%s[%d]", path, key, i), name, ": write the path as it stands")
 		}

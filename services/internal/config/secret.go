@@ -7,11 +7,13 @@ import (
 	"os"
 	"regexp"
 	"strings"
+
+	"github.com/sluice-mesh/sluice/services/internal/keychain"
 )
 
-// referencePattern matches `${env:NAME}`, `${file:PATH}` or `${plain:NAME}` anywhere in a value. It also matches a
-// string that only begins like a reference. Such a string is refused: if it were used verbatim, a typo would result in
-// a secret that is easy to guess.
+// referencePattern matches `${env:NAME}`, `${file:PATH}`, `${keychain:SERVER/NAME}` or `${plain:NAME}` anywhere in a
+// value. It also matches a string that only begins like a reference. Such a string is refused: if it were used verbatim,
+// a typo would result in a secret that is easy to guess.
 var referencePattern = regexp.MustCompile(`\$\{(?:([^}:]*):([^}]*)\}|)`)
 
 // Secret is a value that may contain references and must not be shown. Only the role that needs the secret resolves it.
@@ -40,14 +42,21 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 // Env looks up environment variables. Only package app reads the environment of the process.
 type Env func(name string) (string, bool)
 
-// Resolve returns the secret with its references replaced. `${env:NAME}` is replaced with the value of the variable,
-// `${file:PATH}` with the content of the file without trailing newlines, and `${plain:NAME}` with the value of a
-// variable that is not secret. The error names every reference that can't be replaced.
-func (s Secret) Resolve(f *File, env Env) (string, error) {
+// Keychain returns the value of an entry of the keychain.
+type Keychain func(entry string) (string, error)
+
+// Resolve is like [Secret.ResolveWith] for values that may not refer to the keychain.
+func (s Secret) Resolve(f *File, env Env) (string, error) { return s.ResolveWith(f, env, nil) }
+
+// ResolveWith returns the secret with its references replaced. `${env:NAME}` is replaced with the value of the variable,
+// `${file:PATH}` with the content of the file without trailing newlines, `${keychain:SERVER/NAME}` with the result of
+// keychain, and `${plain:NAME}` with the value of a variable that is not secret. If keychain is nil, references to the
+// keychain are errors. The error names every reference that can't be replaced.
+func (s Secret) ResolveWith(f *File, env Env, keychain Keychain) (string, error) {
 	var broken []error
 	out := referencePattern.ReplaceAllStringFunc(string(s), func(ref string) string {
 		parts := referencePattern.FindStringSubmatch(ref)
-		value, err := resolveReference(f, env, parts[1], parts[2])
+		value, err := resolveReference(f, env, keychain, parts[1], parts[2])
 		if err != nil {
 			broken = append(broken, err)
 		}
@@ -71,7 +80,18 @@ func (s Secret) References() []Secret {
 	return refs
 }
 
-func resolveReference(f *File, env Env, kind, name string) (string, error) {
+// KeychainEntries returns the entries of the keychain to which the value refers.
+func (s Secret) KeychainEntries() []string {
+	var entries []string
+	for _, ref := range referencePattern.FindAllStringSubmatch(string(s), -1) {
+		if ref[1] == "keychain" {
+			entries = append(entries, ref[2])
+		}
+	}
+	return entries
+}
+
+func resolveReference(f *File, env Env, fromKeychain Keychain, kind, name string) (string, error) {
 	switch kind {
 	case "env", "plain":
 		value, ok := env(name)
@@ -89,7 +109,15 @@ func resolveReference(f *File, env Env, kind, name string) (string, error) {
 			return "", fmt.Errorf("the file %s is empty", f.Path(name))
 		}
 		return value, nil
+	case "keychain":
+		if err := keychain.CheckName(name); err != nil {
+			return "", err
+		}
+		if fromKeychain == nil {
+			return "", fmt.Errorf("${keychain:%s} can be used only in env, headers and proxy of servers: write ${file:PATH} here", name)
+		}
+		return fromKeychain(name)
 	default:
-		return "", errors.New("it begins like a reference but is not one: write ${env:NAME}, ${file:PATH} or, for a value that is not a secret, ${plain:NAME}")
+		return "", errors.New("it begins like a reference but is not one: write ${env:NAME}, ${file:PATH}, ${keychain:SERVER/NAME} or, for a value that is not a secret, ${plain:NAME}")
 	}
 }

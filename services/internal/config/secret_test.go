@@ -3,6 +3,7 @@ package config_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -54,18 +55,21 @@ func TestSecret_ResolvesReferences(t *testing.T) {
 		!strings.Contains(err.Error(), "variable C") || !strings.Contains(err.Error(), "none") || !strings.Contains(err.Error(), "begins like") {
 		t.Errorf("the error about four references that can't be resolved is %v", err)
 	}
-	const form = "write ${env:NAME}, ${file:PATH} or, for a value that is not a secret, ${plain:NAME}"
+	const form = "write ${env:NAME}, ${file:PATH}, ${keychain:SERVER/NAME} or, for a value that is not a secret, ${plain:NAME}"
 	for secret, want := range map[config.Secret]string{
-		"${env:B}":      "the environment variable B is not set",
-		"${env:EMPTY}":  "the environment variable EMPTY is not set",
-		"${env:}":       "the environment variable  is not set",
-		"${file:none}":  "read the secret: open",
-		"${file:empty}": "is empty",
-		"${vault:A}":    form,
-		"${ENV:A}":      form,
-		"${A}":          form,
-		"${}":           form,
-		"${env:A":       form,
+		"${env:B}":                 "the environment variable B is not set",
+		"${env:EMPTY}":             "the environment variable EMPTY is not set",
+		"${env:}":                  "the environment variable  is not set",
+		"${file:none}":             "read the secret: open",
+		"${file:empty}":            "is empty",
+		"${keychain:x}":            "is not the name of a keychain entry",
+		"${keychain:github/../x}":  "is not the name of a keychain entry",
+		"${keychain:github/TOKEN}": "only in env, headers and proxy of servers",
+		"${vault:A}":               form,
+		"${ENV:A}":                 form,
+		"${A}":                     form,
+		"${}":                      form,
+		"${env:A":                  form,
 		"a long text of more than 32 characters ${SLUICE_TOKEN}": form,
 		"${env:A} ${A}": form,
 	} {
@@ -135,5 +139,25 @@ func TestLoad_ErrorsDoNotShowSecrets(t *testing.T) {
 		if got == "" || strings.Contains(got, canary) {
 			t.Errorf("%s:\n%s", text, got)
 		}
+	}
+}
+
+func TestSecret_ResolvesReferencesToTheKeychain(t *testing.T) {
+	t.Parallel()
+	f := config.Default()
+	secret := config.Secret("Bearer ${keychain:github/TOKEN}/${env:A}/${keychain:x/B.c-d}")
+	values := map[string]string{"github/TOKEN": "${env:A}", "x/B.c-d": "two"} // references in a value are not replaced
+	got, err := secret.ResolveWith(&f, env(map[string]string{"A": "a"}), func(entry string) (string, error) { return values[entry], nil })
+	if want := "Bearer ${env:A}/a/two"; err != nil || got != want {
+		t.Errorf("got %q, %v; want %q", got, err, want)
+	}
+	if got, want := secret.KeychainEntries(), []string{"github/TOKEN", "x/B.c-d"}; !slices.Equal(got, want) {
+		t.Errorf("the entries are %v, want %v", got, want)
+	}
+	if got := len(secret.References()); got != 3 {
+		t.Errorf("%d references are secret, want 3", got)
+	}
+	if got, err := secret.ResolveWith(&f, noEnv, func(string) (string, error) { return "", errors.New("it is locked") }); got != "" || err == nil || !strings.Contains(err.Error(), "it is locked") {
+		t.Errorf("if the keychain is locked: got %q, %v", got, err)
 	}
 }

@@ -146,6 +146,9 @@ type StdioSandbox struct {
 	// read-only by default, such as the directory of the program itself for a server that writes next to its program.
 	// Everything below a directory becomes writable too, except for hidden files.
 	Write []string `yaml:"write"`
+	// Home lists files and directories of the gateway user's HOME, such as `.kube`, that the program can read at the same
+	// place in its own HOME, which is private. The rest of the user's HOME is hidden, except for programs.
+	Home []string `yaml:"home"`
 	// Network gives the program access to the network. With `false`, the program has only a separate loopback. Landlock
 	// can restrict only TCP, and the status reports that.
 	Network *bool `yaml:"network"`

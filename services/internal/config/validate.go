@@ -463,19 +463,38 @@ func (s StdioServer) check(p *problems, path string) {
 	s.Limits.check(p, path+".limits")
 	s.refuseReferences(p, path)
 	s.Sandbox.check(p, path+".sandbox")
+	if len(s.Sandbox.Home) > 0 && s.Dir != "private" {
+		p.addf(path+".sandbox.home", "is for a private folder, and with dir the program has HOME of the gateway's user: take out home or dir")
+	}
 }
 
 func (s StdioSandbox) check(p *problems, path string) {
 	if !slices.Contains([]string{"auto", "required", "off"}, s.Mode) {
 		p.addf(path+".mode", "%q is not one of auto, required, off", s.Mode)
 	}
-	if s.Mode == "off" && (len(s.Read) > 0 || len(s.Write) > 0 || s.Network != nil && !*s.Network) {
+	if s.Mode == "off" && (len(s.Read) > 0 || len(s.Write) > 0 || len(s.Home) > 0 || s.Network != nil && !*s.Network) {
 		p.addf(path, "is off, so the other keys have no effect: remove them, or choose another mode")
 	}
+	s.checkHome(p, path+".home")
 	for key, paths := range map[string][]string{".read": s.Read, ".write": s.Write} {
 		for i, name := range paths {
 			if name == "" || strings.Contains(name, "\x00") {
 				p.addf(fmt.Sprintf("%s%s[%d]", path, key, i), "%q is not a path", name)
+			}
+		}
+	}
+}
+
+// checkHome refuses entries that are not inside HOME, and entries inside other entries.
+func (s StdioSandbox) checkHome(p *problems, path string) {
+	for i, name := range s.Home {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if !filepath.IsLocal(name) || filepath.Clean(name) != name || name == "." || !isPlain(name) {
+			p.addf(at, "%q is not a path inside of HOME such as .kube or .config/gh", name)
+		}
+		for k, other := range s.Home {
+			if i != k && (name == other || strings.HasPrefix(name, other+"/")) {
+				p.addf(at, "%q is or lies in %q, which is listed too: take it out", name, other)
 			}
 		}
 	}

@@ -79,7 +79,7 @@ server, and sends nothing over the network.`,
 func resolveAll(f *config.File, lists policy.ToolLists) (warnings []string, err error) {
 	decides, perr := policy.FromFile(f, app.Env)
 	serves, gerr := gateway.FromFile(f, app.Env)
-	warnings = append(serves.MissingPrograms(app.Env), serves.InstallationNotes(app.Env)...)
+	warnings = slices.Concat(serves.MissingPrograms(app.Env), serves.InstallationNotes(app.Env), serves.HomeNotes(app.Env))
 	errs := []error{perr, checkTokens(decides.Tokens), gerr, checkGRPC(f), checkMCP(f)}
 	policyWarnings, err := checkPolicies(f, lists)
 	return append(warnings, policyWarnings...), errors.Join(append(errs, err)...)

@@ -33,7 +33,7 @@ func claudeCode() Client {
 	}
 	return Client{
 		ID: "claude-code", Name: "Claude Code", HTTP: true, dialect: d, project: []string{".mcp.json"},
-		Limits: Limits{ToolName: 128, Call: time.Minute},
+		Limits: Limits{ToolName: 128, Call: 100_000 * time.Second},
 		user: func(s System) []string {
 			return []string{s.join(s.env("CLAUDE_CONFIG_DIR", s.Home), ".claude.json")}
 		},
@@ -57,7 +57,12 @@ func claudeDesktop() Client {
 
 func cline() Client {
 	d := jsonDialect("mcpServers")
-	d.httpType, d.variables, d.bareURL = "streamableHttp", envBraces, SSE
+	d.httpType, d.otherType, d.variables, d.bareURL = "streamableHttp", "transportType", envBraces, SSE
+	d.unsupported = map[string]string{
+		"transport":   "describes its connection in a nested map",
+		"oauth":       "signs in with an OAuth client of its own",
+		"oauthClient": "signs in with an OAuth client of its own",
+	}
 	return Client{
 		ID: "cline", Name: "Cline", HTTP: true, dialect: d, Limits: Limits{Call: time.Minute},
 		user: func(s System) []string {
@@ -78,6 +83,7 @@ func codex() Client {
 		command: "command", args: "args", env: "env", cwd: "cwd", url: "url", headers: "http_headers", enabled: "enabled",
 		variableLists: []string{"env_vars"}, variableMaps: []string{"env_http_headers"},
 		variableKeys: []string{"bearer_token_env_var"},
+		unsupported:  map[string]string{"bearer_token": "has a token that Codex does not accept in the file"},
 	}
 	return Client{
 		ID: "codex", Name: "Codex", HTTP: true, dialect: d, project: []string{".codex/config.toml"},
@@ -93,10 +99,14 @@ func continueDev() Client {
 	d.layout = configedit.Layout{Format: configedit.YAML, NameKey: "name"}
 	d.stdioType, d.httpType, d.headers, d.headersIn = "stdio", "streamable-http", "headers", "requestOptions"
 	d.variables = secretBraces
-	d.unsupported = map[string]string{"uses": "is defined by a block of the Continue hub"}
+	d.unsupported = map[string]string{
+		"uses":   "is defined by a block of the Continue hub",
+		"apiKey": "signs in with a key that only the client adds to requests",
+	}
 	return Client{
-		ID: "continue", Name: "Continue", HTTP: true, dialect: d, project: []string{".continue/mcpServers/*.yaml"},
-		user: func(s System) []string { return []string{s.home(".continue", "config.yaml")} },
+		ID: "continue", Name: "Continue", HTTP: true, dialect: d, Limits: Limits{Call: time.Minute},
+		project: []string{".continue/mcpServers/*.yaml"},
+		user:    func(s System) []string { return []string{s.home(".continue", "config.yaml")} },
 	}
 }
 
@@ -127,7 +137,7 @@ func cursor() Client {
 
 func gemini() Client {
 	d := jsonDialect("mcpServers")
-	d.url, d.sseURL, d.variables = "httpUrl", "url", dollar
+	d.url, d.otherURL, d.variables = "httpUrl", "url", dollar
 	d.unsupported = map[string]string{
 		"authProviderType": "signs in with credentials of Google Cloud",
 		"oauth":            "signs in with an OAuth client of its own",
@@ -150,7 +160,7 @@ func goose() Client {
 		added:       configedit.Object{{Name: "description", Value: ""}, {Name: "enabled", Value: true}},
 	}
 	return Client{
-		ID: "goose", Name: "Goose", HTTP: true, dialect: d,
+		ID: "goose", Name: "Goose", HTTP: true, dialect: d, Limits: Limits{Call: 5 * time.Minute},
 		user: func(s System) []string {
 			if s.OS == "windows" {
 				return []string{s.appData("Block", "goose", "config", "config.yaml")}
@@ -177,7 +187,7 @@ func openCode() Client {
 		unsupported: map[string]string{"oauth": "signs in with an OAuth client of its own"},
 	}
 	return Client{
-		ID: "opencode", Name: "OpenCode", HTTP: true, dialect: d,
+		ID: "opencode", Name: "OpenCode", HTTP: true, dialect: d, Limits: Limits{Call: time.Minute},
 		project: []string{"opencode.json", "opencode.jsonc", ".opencode/opencode.json", ".opencode/opencode.jsonc"},
 		user: func(s System) []string {
 			return []string{s.xdg("opencode", "opencode.json"), s.xdg("opencode", "opencode.jsonc")}
@@ -197,7 +207,7 @@ func vsCode() Client {
 
 func windsurf() Client {
 	d := jsonDialect("mcpServers")
-	d.url, d.sseURL, d.variables = "serverUrl", "", envBraces
+	d.url, d.otherURL, d.variables = "serverUrl", "url", envBraces
 	return Client{
 		ID: "windsurf", Name: "Windsurf", HTTP: true, dialect: d, Limits: Limits{Tools: 100},
 		user: func(s System) []string { return []string{s.home(".codeium", "windsurf", "mcp_config.json")} },
@@ -209,7 +219,7 @@ func zed() Client {
 	d.enabled, d.disabled = "enabled", ""
 	d.unsupported = map[string]string{"settings": "is provided by an extension of Zed"}
 	return Client{
-		ID: "zed", Name: "Zed", HTTP: true, dialect: d,
+		ID: "zed", Name: "Zed", HTTP: true, dialect: d, Limits: Limits{Call: time.Minute},
 		user: func(s System) []string {
 			switch s.OS {
 			case "windows":

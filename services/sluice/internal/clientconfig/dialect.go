@@ -24,8 +24,10 @@ type dialect struct {
 	commandHasArgs bool
 	// headersIn is the key of the map that contains the headers.
 	headersIn string
-	// sseURL is the key of a URL of the transport HTTP+SSE.
-	sseURL string
+	// otherURL is a second key of the URL.
+	otherURL string
+	// otherType is a second key of the type, which is used if the first one is missing.
+	otherType string
 	// disabled is a key with the value true in disabled entries, and enabled a key with the value false.
 	disabled, enabled string
 
@@ -107,7 +109,7 @@ const needsProject = "needs the directory of the project: leave it in the projec
 // entry that it replaces.
 func (d *dialect) transportKeys() []string {
 	keys := slices.Concat(
-		[]string{d.typeKey, d.command, d.args, d.env, d.cwd, d.url, d.headers, d.headersIn, d.sseURL},
+		[]string{d.typeKey, d.command, d.args, d.env, d.cwd, d.url, d.headers, d.headersIn, d.otherURL, d.otherType},
 		d.variableKeys, d.variableLists, d.variableMaps)
 	for key := range d.unsupported {
 		keys = append(keys, key)

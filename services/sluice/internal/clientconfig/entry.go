@@ -212,10 +212,16 @@ func (r *reader) readCommand() {
 func (r *reader) readTransport() {
 	d, e := r.dialect, &r.entry
 	kind := r.string(d.typeKey)
+	if kind == "" {
+		kind = r.string(d.otherType)
+	}
+	if e.URL == "" {
+		e.URL = r.string(d.otherURL)
+	}
 	switch {
 	case slices.Contains(d.builtinTypes, kind):
 		r.refuse("is part of the client: restrict it in the settings of the client")
-	case slices.Contains(d.sseTypes, kind), kind == "" && e.Command == "" && e.URL == "" && r.get(d.sseURL) != nil:
+	case slices.Contains(d.sseTypes, kind):
 		e.Transport = SSE
 	case slices.Contains(d.httpTypes, kind):
 		e.Transport = HTTP
@@ -225,9 +231,6 @@ func (r *reader) readTransport() {
 		e.Transport = d.bareURL
 	case e.URL != "":
 		e.Transport = HTTP
-	}
-	if e.URL == "" && (e.Transport == SSE || e.Transport == HTTP) {
-		e.URL = r.string(d.sseURL)
 	}
 	for _, key := range slices.Sorted(maps.Keys(d.unsupported)) {
 		if n := r.node.Get(key); n != nil && len(n.Items)+len(n.Members)+len(n.Text) > 0 {
@@ -246,7 +249,7 @@ func (r *reader) readTransport() {
 
 func (r *reader) readVariables() {
 	d, e := r.dialect, &r.entry
-	if isRelative(e.Command) || e.Cwd != "" && !isAbsolute(e.Cwd) {
+	if isRelative(e.Command) || e.Cwd != "" && !isAbsolute(e.Cwd) || e.Cwd == "" && slices.ContainsFunc(e.Args, isDotPath) {
 		r.refuse("has a path that depends on the directory of the client: write an absolute path")
 	}
 	if len(config.URLSecrets(e.URL)) > 0 {
@@ -288,6 +291,12 @@ func (r *reader) readVariables() {
 // isRelative reports whether a command is a path that depends on the working directory.
 func isRelative(command string) bool {
 	return strings.ContainsAny(command, `/\`) && !isAbsolute(command)
+}
+
+// isDotPath reports whether an argument is a path that begins at the working directory or at its parent.
+func isDotPath(arg string) bool {
+	first, _, _ := strings.Cut(strings.ReplaceAll(arg, `\`, "/"), "/")
+	return first == "." || first == ".."
 }
 
 // isAbsolute reports whether a path of any system does not depend on the working directory. A path that begins with a

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
 func entries(t *testing.T, client, data string) []clientconfig.Entry {
@@ -56,11 +57,11 @@ func TestEntries_ManyProjects(t *testing.T) {
 	}
 }
 
-// Gemini CLI has a key for each transport, and newer versions have one URL and a type.
+// Gemini CLI 0.61.0 connects to a URL without a type by Streamable HTTP. Its key httpUrl is older than the type.
 func TestEntries_TheTypeDecidesTheTransportOfGemini(t *testing.T) {
 	t.Parallel()
 	for data, want := range map[string]clientconfig.Transport{
-		`"url": "https://x.example/"`:                         clientconfig.SSE,
+		`"url": "https://x.example/"`:                         clientconfig.HTTP,
 		`"httpUrl": "https://x.example/"`:                     clientconfig.HTTP,
 		`"type": "http", "url": "https://x.example/"`:         clientconfig.HTTP,
 		`"type": "sse", "url": "https://x.example/"`:          clientconfig.SSE,
@@ -70,6 +71,74 @@ func TestEntries_TheTypeDecidesTheTransportOfGemini(t *testing.T) {
 		e := entries(t, "gemini", `{"mcpServers": {"a": {`+data+`}}}`)[0]
 		if e.Transport != want || e.URL != "https://x.example/" || (e.Reason == "") != (want == clientconfig.HTTP) {
 			t.Errorf("%s: %+v", data, e)
+		}
+	}
+}
+
+// Cline 3.0.65 connects to a URL without a type by HTTP+SSE, and also reads the type from transportType.
+func TestEntries_TheTypeDecidesTheTransportOfCline(t *testing.T) {
+	t.Parallel()
+	for data, want := range map[string]clientconfig.Transport{
+		`"url": "https://x.example/"`:                                                   clientconfig.SSE,
+		`"transportType": "http", "url": "https://x.example/"`:                          clientconfig.HTTP,
+		`"transportType": "streamableHttp", "url": "https://x.example/"`:                clientconfig.HTTP,
+		`"type": "sse", "transportType": "http", "url": "https://x.example/"`:           clientconfig.SSE,
+		`"type": "streamableHttp", "transportType": "sse", "url": "https://x.example/"`: clientconfig.HTTP,
+	} {
+		e := entries(t, "cline", `{"mcpServers": {"a": {`+data+`}}}`)[0]
+		if e.Transport != want || (e.Reason == "") != (want == clientconfig.HTTP) {
+			t.Errorf("%s: %+v", data, e)
+		}
+	}
+}
+
+// Cline refuses an entry with a command and the type of a URL, so a wrapped entry does not keep the second type.
+func TestStdioEdit_RemovesTheSecondType(t *testing.T) {
+	t.Parallel()
+	c, _ := clientconfig.Find("cline")
+	f := c.Files(systems()["linux"], "")[0]
+	data := []byte(`{"mcpServers": {"a": {"transportType": "http", "url": "https://x.example/", "timeout": 90}}}`)
+	e := entries(t, "cline", string(data))[0]
+	change, err := configedit.Apply(f.Layout, data, f.StdioEdit("a", &e, "/opt/sluice", []string{"stdio"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after := string(change.After); strings.Contains(after, "transportType") || !strings.Contains(after, `"timeout": 90`) {
+		t.Error(after)
+	}
+}
+
+// These members hold or select credentials that only the client uses.
+func TestEntries_NamesCredentialsOfTheClient(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ client, data, reason string }{
+		{"cline", `{"mcpServers": {"a": {"transport": {"type": "stdio", "command": "x"}}}}`, "nested map"},
+		{"codex", "[mcp_servers.a]\nurl = \"https://x.example/\"\nbearer_token = \"t\"\n", "does not accept"},
+		{"continue", "mcpServers:\n  - name: a\n    url: https://x.example/\n    apiKey: k\n", "only the client adds"},
+	} {
+		if e := entries(t, c.client, c.data)[0]; !strings.Contains(e.Reason, c.reason) {
+			t.Errorf("%s: reason %q", c.client, e.Reason)
+		}
+	}
+}
+
+// Windsurf reads the URL from serverUrl or url. A wrapped entry keeps neither.
+func TestEntries_WindsurfHasTwoKeysForTheURL(t *testing.T) {
+	t.Parallel()
+	c, _ := clientconfig.Find("windsurf")
+	f := c.Files(systems()["linux"], "")[0]
+	for _, key := range []string{"serverUrl", "url"} {
+		data := []byte(`{"mcpServers": {"a": {"` + key + `": "https://x.example/mcp", "disabled": true}}}`)
+		e := entries(t, "windsurf", string(data))[0]
+		if e.Transport != clientconfig.HTTP || e.URL != "https://x.example/mcp" || e.Reason != "" {
+			t.Errorf("%s: %+v", key, e)
+		}
+		change, err := configedit.Apply(f.Layout, data, f.StdioEdit("a", &e, "/opt/sluice", []string{"stdio"}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if after := string(change.After); strings.Contains(after, "x.example") || !strings.Contains(after, `"disabled": true`) {
+			t.Errorf("%s: %s", key, after)
 		}
 	}
 }

@@ -1,5 +1,4 @@
-// Package personal knows where the mesh of one person stores its configuration and its state. `sluice init` creates
-// this mesh, `sluice stdio --as` and `sluice hook` start it, and commands use it if no other mesh is named.
+// Package personal returns the paths of the configuration and the state of a mesh that belongs to one person.
 package personal
 
 import (
@@ -8,6 +7,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+
+	"github.com/sluice-mesh/sluice/services/internal/app"
 )
 
 // Paths are the locations of a person's mesh.
@@ -40,7 +41,7 @@ func dataDir() (string, error) {
 	case "darwin":
 		variable, fallback = "", filepath.Join("Library", "Application Support")
 	}
-	base := os.Getenv(variable)
+	base, _ := app.Env(variable)
 	if !filepath.IsAbs(base) { // the XDG specification says to ignore a relative path
 		home, err := os.UserHomeDir()
 		if err != nil {

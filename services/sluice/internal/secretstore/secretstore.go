@@ -1,5 +1,5 @@
-// Package secretstore stores the secrets that `sluice init` moves out of the configuration of clients. It stores them in
-// the keychain of the operating system, or in files if there is no keychain.
+// Package secretstore stores secrets of MCP servers, and returns references to them for the mesh's configuration. It
+// stores them in the keychain of the operating system, or in files if there is no keychain.
 package secretstore
 
 import (
@@ -48,8 +48,8 @@ type Store struct {
 }
 
 // Open returns the store for the data directory of a mesh, which must be an absolute path. It selects the keychain if a
-// random value can be stored in it, read and deleted within 3 s, or before ctx ends. Otherwise it selects files in DATA/secrets and logs the
-// reason.
+// random value can be stored in it, read and deleted within 3 s and before ctx ends. Otherwise it selects files in
+// DATA/secrets and logs the reason.
 func Open(ctx context.Context, data string, log *slog.Logger) (*Store, error) {
 	s, err := OpenKind(data, Keychain)
 	if err != nil {
@@ -71,7 +71,7 @@ func OpenKind(data string, kind Kind) (*Store, error) {
 	case !filepath.IsAbs(data) || strings.ContainsAny(data, "${}\n"):
 		return nil, fmt.Errorf("the data folder %q is not an absolute path, or it contains $, { or }: choose another", data)
 	case kind != Keychain && kind != Files:
-		return nil, fmt.Errorf("there is no store of secrets of the kind %q", kind)
+		return nil, fmt.Errorf("%q is not a kind of secret store", kind)
 	}
 	return &Store{data: filepath.Clean(data), kind: kind}, nil
 }
@@ -134,7 +134,7 @@ func (s *Store) Delete(ctx context.Context, reference string) error {
 		entry, inFile = strings.CutPrefix(path, filepath.Join(s.data, folder)+string(filepath.Separator))
 	}
 	if entry = filepath.ToSlash(entry); !inKeychain && !inFile || keychain.CheckName(entry) != nil {
-		return fmt.Errorf("%s is not a reference to a secret that init has stored", reference)
+		return fmt.Errorf("%s is not a reference to a secret of this store", reference)
 	}
 	if inKeychain {
 		if err := keychain.Delete(ctx, entry); err != nil && !errors.Is(err, keychain.ErrNotFound) {

@@ -33,6 +33,11 @@ func (s *transport) prepare(h *host, used *usedProgram) (c sandbox.Command, err 
 	if err := removeFiles(c.Dir, s.cfg.Remove); err != nil {
 		return c, err
 	}
+	if s.cfg.Dir == "" {
+		if err := linkHome(c.Dir, s.cfg.Home, s.cfg.HomeEntries); err != nil {
+			return c, fmt.Errorf("link files of HOME (sandbox.home): %w", err)
+		}
+	}
 	env, name := s.cfg.environment(c.Dir), s.cfg.Command[0]
 	if used != nil {
 		// npx does the same, so that the package finds the programs of its dependencies.

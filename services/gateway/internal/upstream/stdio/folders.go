@@ -127,6 +127,7 @@ func (s *transport) renameUnused(dir string, now time.Time, isOld func(used time
 	if err := os.Rename(dir, dir+endedFolder); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
+	_ = os.Remove(dir + homeMark) // most directories have none
 	return dir + endedFolder, os.Remove(dir + agentMark)
 }
 

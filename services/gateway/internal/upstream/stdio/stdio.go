@@ -49,6 +49,9 @@ type Config struct {
 	// Home is the processes' HOME if Dir is set. If Dir is empty, a process's HOME is its private directory, so that files
 	// in HOME are not shared either.
 	Home string
+	// HomeEntries are clean paths relative to Home. Links in a private directory lead to those that exist. They must be
+	// empty if Dir is set.
+	HomeEntries []string
 	// Shared means that one process serves all principals. Otherwise each principal has its own process.
 	Shared bool
 	// Dir is the absolute path of the working directory. If Dir is empty, each process has a private directory below
@@ -209,6 +212,9 @@ func (c *Config) check() error {
 		return errors.New("the number of processes is negative")
 	case c.MaxMessage < 0 || c.MaxMessage > upstream.MaxMessage:
 		return fmt.Errorf("the longest message is not within 0 to %d bytes", upstream.MaxMessage)
+	}
+	if c.Dir != "" && len(c.HomeEntries) > 0 {
+		return errors.New("entries of HOME need a private folder, but a folder is configured")
 	}
 	for _, name := range c.Remove {
 		if !inFolder(name) {

@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -336,56 +334,6 @@ func TestRequest_UnsentRequestCountsAsNeverSent(t *testing.T) {
 			t.Errorf("got %v, want %v", err, upstream.ErrNeverSent)
 		}
 	})
-}
-
-// The server closes the connection after a POST. The POST is not sent again, because the server may have read it.
-func TestRequest_IsNotRepeatedOnAStaleConnection(t *testing.T) {
-	t.Parallel()
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lis.Close()
-	var calls atomic.Int64
-	go func() {
-		for {
-			conn, err := lis.Accept()
-			if err != nil {
-				return
-			}
-			go serveOnce(conn, &calls)
-		}
-	}()
-	conn := openHTTP(t, "http://"+lis.Addr().String())
-	for i := range 20 {
-		before := calls.Load()
-		_, err := conn.Request(within(t, soon), padded(message("tools/call", "1"), i%2*sizes["large"]), nil)
-		sent := calls.Load() - before
-		switch {
-		case errors.Is(err, upstream.ErrNeverSent) && sent != 0:
-			t.Fatalf("a call that was read counts as never sent: %v", err)
-		case sent > 1:
-			t.Fatalf("a call was sent %d times", sent)
-		}
-	}
-}
-
-// serveOnce answers initialize and leaves the connection open. It reads a call and then closes the connection.
-func serveOnce(conn net.Conn, calls *atomic.Int64) {
-	defer conn.Close()
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := conn.Read(buf)
-		if err != nil {
-			return
-		}
-		if bytes.Contains(buf[:n], []byte("tools/call")) {
-			calls.Add(1)
-			return
-		}
-		body := `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`
-		fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-	}
 }
 
 // Case S2. An error contains the server's name but not its URL, which may contain a secret.
