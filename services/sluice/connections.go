@@ -32,8 +32,8 @@ func (c *Connections) add(n int) {
 	c.last = time.Now()
 }
 
-// count returns a listener that counts its connections.
-func (c *Connections) count(lis net.Listener) net.Listener {
+// Count returns a listener that counts its connections.
+func (c *Connections) Count(lis net.Listener) net.Listener {
 	if c == nil {
 		return lis
 	}

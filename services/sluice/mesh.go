@@ -107,7 +107,7 @@ func (m *Mesh) build(ctx context.Context, opts Options) (err error) {
 	if m.grpc, err = new(net.ListenConfig).Listen(ctx, "tcp", opts.File.GRPC); err != nil {
 		return fmt.Errorf("listen for gRPC (set another address with the key `grpc` or with --grpc): %w", err)
 	}
-	m.grpc = opts.Connections.count(m.grpc)
+	m.grpc = opts.Connections.Count(m.grpc)
 	return nil
 }
 
@@ -141,7 +141,7 @@ func (m *Mesh) addRoles(ctx context.Context, opts Options) error {
 			Process: app.Process{
 				File: opts.File, Env: opts.Env, Reload: opts.Reload, Log: m.log.With("role", authn.RoleName(role)), Telemetry: m.tel, Version: opts.Version,
 			},
-			Tokens: m.tokens, Conn: m.conns(role), Signer: signer, Verifier: verifier, Embedded: opts.Embedded, Launcher: opts.Launcher, Wrap: opts.Connections.count,
+			Tokens: m.tokens, Conn: m.conns(role), Signer: signer, Verifier: verifier, Embedded: opts.Embedded, Launcher: opts.Launcher, Wrap: opts.Connections.Count,
 		})
 		if err != nil {
 			return err
@@ -225,8 +225,8 @@ func (m *Mesh) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Busy describes work for which the process must stay, such as approvals that wait for a person. It returns "" if there
-// is none.
+// Busy describes work for which the process must stay, such as approvals that wait for a person. It returns an empty
+// string if there is no such work.
 func (m *Mesh) Busy(ctx context.Context) (string, error) {
 	for _, svc := range m.services {
 		if busier, ok := svc.(app.Busier); ok {

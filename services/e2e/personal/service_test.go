@@ -38,7 +38,7 @@ func TestService_ReplacesTheMeshOnDemandAndCanBeRemoved(t *testing.T) {
 	h := newHome(t)
 	h.write(cursorPath, cursorFile(h))
 	h.write("bin/systemctl", fakeSystemctl)
-	if err := os.Chmod(filepath.Join(h.dir, "bin/systemctl"), 0o700); err != nil { //nolint:gosec // a program
+	if err := os.Chmod(filepath.Join(h.dir, "bin/systemctl"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	h.env[0] = "PATH=" + filepath.Join(h.dir, "bin") + ":" + os.Getenv("PATH")
@@ -94,7 +94,7 @@ func TestService_SaysWhenThereIsNoSession(t *testing.T) {
 	h.check(1, []string{"service", "install", "--yes"}, "you have no mesh of your own yet")
 	h.check(0, []string{"init", "--yes", "cursor"})
 	h.write("bin/systemctl", "#!/bin/sh\necho 'Failed to connect to bus: No medium found' >&2\nexit 1\n")
-	if err := os.Chmod(filepath.Join(h.dir, "bin/systemctl"), 0o700); err != nil { //nolint:gosec // a program
+	if err := os.Chmod(filepath.Join(h.dir, "bin/systemctl"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	h.env[0] = "PATH=" + filepath.Join(h.dir, "bin") + ":" + os.Getenv("PATH")

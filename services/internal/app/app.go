@@ -63,6 +63,9 @@ func Version() string {
 // Env looks up an environment variable of this process.
 func Env(name string) (string, bool) { return os.LookupEnv(name) }
 
+// Environ returns the environment variables of this process, for programs that it starts.
+func Environ() []string { return os.Environ() }
+
 // Signals returns a context that ends at SIGINT or SIGTERM. A second signal ends the process, because the handler is
 // removed after the first signal.
 func Signals() (context.Context, context.CancelFunc) {

@@ -42,6 +42,7 @@ with 1 if the call is refused or the tool reports an error.`,
 		},
 	}
 	c.Flags().StringArrayVar(&pairs, "arg", nil, "an argument as NAME=VALUE; VALUE is JSON, or otherwise text; may be repeated")
+	t.asFlag(c)
 	c.Flags().StringVar(&raw, "args", "", "all arguments as one JSON object; - reads the object from standard input")
 	return c
 }
@@ -159,6 +160,9 @@ func (t *tool) printText(result toolResult) {
 }
 
 func (t *tool) connectMCP(ctx context.Context, server string) (*session, error) {
+	if t.as != "" {
+		return t.connectAs(ctx, server, t.as)
+	}
 	f, err := t.load()
 	if err != nil {
 		return nil, err

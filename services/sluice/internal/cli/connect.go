@@ -48,7 +48,7 @@ func (t *tool) readToken(f *config.File, name string) (string, error) {
 	file := tokenFile(f, name)
 	raw, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) && hasToken(f, name) {
-		return "", fmt.Errorf("no %s token: the configuration has tokens of this role under auth.tokens, so none was generated: set SLUICE_TOKEN to one of them", name)
+		return "", fmt.Errorf("no %s token: the configuration has tokens of this role under auth.tokens, so none was generated: set SLUICE_TOKEN to one of them, or name a client of your own mesh with --as", name)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("no %s token: %s does not exist; start the mesh with %s, or name its data folder with --data, or set SLUICE_TOKEN", name, absolutePath(file), t.command("up"))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
@@ -42,8 +43,8 @@ your system, or to files that only you can read. The first policies come from th
 the tools: tools that read are allowed, tools that write or run something are limited, and tools
 that delete something or move money ask you. The mesh starts when a client starts a server.
 
---undo restores the files of the clients to the byte. If somebody has changed an entry since, the
-entry stays and is named. --check names servers that clients reach without the mesh, and exits
+--undo restores the files of the clients to the byte. An entry that was changed since init wrote
+it stays as it is, and the command names it. --check names servers that clients reach without the mesh, and exits
 with 1 if there are any, or with 2 if a file can't be read.`,
 		Example: "  " + t.self + " init\n  " + t.self + " init claude-code --observe\n  " + t.self + " init --check\n  " + t.self + " init --undo",
 		RunE: func(c *cobra.Command, given []string) error {
@@ -124,7 +125,7 @@ func (t *tool) runInit(ctx context.Context, f initFlags, clients []clientconfig.
 	}
 	s := &setup{
 		tool: t, flags: f, paths: paths, clients: clients,
-		system: clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: os.Getenv},
+		system: clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: getenv},
 	}
 	switch {
 	case f.check:
@@ -136,6 +137,12 @@ func (t *tool) runInit(ctx context.Context, f initFlags, clients []clientconfig.
 	default:
 		return s.install(ctx)
 	}
+}
+
+// getenv returns the value of an environment variable, or an empty string if it is not set.
+func getenv(name string) string {
+	value, _ := app.Env(name)
+	return value
 }
 
 // setup is one run of `init`.

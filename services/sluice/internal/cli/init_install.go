@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,6 +23,9 @@ import (
 
 // install puts the servers of clients behind the mesh. It asks before it starts servers, and before it writes.
 func (s *setup) install(ctx context.Context) error {
+	if err := checkProgram(s.programPath()); err != nil {
+		return err
+	}
 	if err := s.makePlan(); err != nil {
 		return err
 	}
@@ -43,10 +47,14 @@ func (s *setup) install(ctx context.Context) error {
 	if err := s.openSecrets(ctx); err != nil {
 		return err
 	}
+	printed := len(s.plan.Left)
 	s.changes = s.plan.Changes(s.entryCommand)
+	s.printLeft(s.plan.Left[printed:])
 	if len(s.changes) == 0 {
-		s.printLeft()
-		s.printf("Nothing to do.")
+		s.printf("Nothing to do: these servers can't be put behind the mesh, for the reasons above.")
+		if s.plan.Wrapped == 0 {
+			return errSilent
+		}
 		return nil
 	}
 	files, err := s.meshFiles()
@@ -58,6 +66,17 @@ func (s *setup) install(ctx context.Context) error {
 		return errors.New("nothing was changed")
 	}
 	return s.write(ctx, files)
+}
+
+// checkProgram returns an error if the program is in a directory that is removed later. The clients' entries contain its
+// path.
+func checkProgram(path string) error {
+	for _, dir := range []string{"_npx", "go-build"} {
+		if slices.ContainsFunc(strings.Split(filepath.ToSlash(path), "/"), func(name string) bool { return strings.HasPrefix(name, dir) }) {
+			return fmt.Errorf("this program is in a cache (%s), which is removed at times, but the clients will start it there: install the program, and run init again", path)
+		}
+	}
+	return nil
 }
 
 // makePlan finds the entries of clients and the servers that the mesh has already.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+
+	"github.com/go-json-experiment/json"
 )
 
 // prove starts each wrapped entry as its client would, lists its tools, and makes one call that is refused.
@@ -31,10 +33,45 @@ func (s *setup) prove(ctx context.Context) error {
 		}
 		s.printf("%s starts %s behind the mesh.", file.Client.Name, w.Entry.Name)
 	}
+	if len(failed) == 0 {
+		if err := s.showRefusal(ctx); err != nil {
+			failed = append(failed, err.Error())
+		}
+	}
 	s.printNext()
 	if len(failed) > 0 {
 		return fmt.Errorf("these entries do not work yet. %s restores everything.\n%s", s.command("init --undo"), strings.Join(failed, "\n"))
 	}
+	return nil
+}
+
+// showRefusal calls a tool that does not exist, and prints the refusal. The call does not reach the server. If the server
+// is observed, nothing is refused, so showRefusal does nothing.
+func (s *setup) showRefusal(ctx context.Context) error {
+	if s.flags.observe || len(s.plan.Wraps) == 0 {
+		return nil
+	}
+	const unknownTool = "init_example"
+	w := s.plan.Wraps[0]
+	client := s.plan.Files[w.File].File.Client
+	session, err := s.connectAs(ctx, w.Server, client.ID)
+	if err != nil {
+		return err
+	}
+	defer session.close(ctx)
+	raw, err := session.request(ctx, "tools/call", map[string]any{"name": unknownTool, "arguments": struct{}{}})
+	if err != nil {
+		return fmt.Errorf("call a tool that does not exist: %w", err)
+	}
+	var result toolResult
+	if err := json.Unmarshal(raw, &result); err != nil {
+		return fmt.Errorf("read the result of a call: %w", err)
+	}
+	if result.Meta.Decision.Code == "" {
+		return nil // the configuration has the server from before, and allows or observes everything
+	}
+	s.printf("An example of a refusal: %s calls %s of %s, a tool that the policy does not allow:", client.Name, unknownTool, w.Entry.Name)
+	s.printText(result)
 	return nil
 }
 
@@ -78,7 +115,7 @@ func (s *setup) printNext() {
 			clients = append(clients, c.File.Client.Name)
 		}
 	}
-	s.printLeft()
+	s.printLeft(s.plan.Left)
 	s.printf("Start %s again. Then:", strings.Join(clients, " and "))
 	s.printf("  %s approvals list    calls that wait for you", s.self)
 	s.printf("  %s decisions tail    every call, and why it ran or not", s.self)

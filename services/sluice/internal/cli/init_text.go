@@ -75,9 +75,9 @@ func leftText(l clientsetup.Left) string {
 	return fmt.Sprintf("%s: stays as it is, because it %s", l.Entry.Name, l.Reason)
 }
 
-// printLeft prints the entries that stay as they are.
-func (s *setup) printLeft() {
-	for _, l := range s.plan.Left {
+// printLeft prints entries that stay as they are.
+func (s *setup) printLeft(left []clientsetup.Left) {
+	for _, l := range left {
 		s.printf("%s: %s", s.plan.Files[l.File].File.Client.Name, leftText(l))
 	}
 }
@@ -122,9 +122,14 @@ func (s *setup) printChanges(files []meshFile) {
 	} else if n > 0 {
 		s.printf("%d secret(s) move to files that only you can read (%s), because no keychain was found.", n, s.shownPath(filepath.Join(s.paths.Data, "secrets")))
 	}
-	s.printf("Calls that need approval ask you, the owner of the agents: nobody else sees them first.")
+	for _, server := range s.plan.New() {
+		if len(server.HomeEntries) > 0 {
+			s.printf("%s has a private HOME, and can read these entries of yours there, because programs like it log in with them: %s", server.Name, strings.Join(server.HomeEntries, ", "))
+		}
+	}
+	s.printf("Calls that need approval wait for you. You own these agents, so you approve their calls yourself, and no second person has to agree.")
 	if s.flags.observe {
-		s.printf("Until %s the mesh refuses nothing. `%s report` then shows what the policies would have refused, asked and limited.", s.meshConfig().Until.Format("2006-01-02 15:04 MST"), s.self)
+		s.printf("Until %s the mesh refuses nothing of these servers. `%s report` then shows what the policies would have refused, asked and limited.", s.meshConfig().Until.Format("2006-01-02 15:04 MST"), s.self)
 	}
 	if s.mustClose() {
 		s.printf("Close Claude Code and Claude Desktop now: they rewrite their files, and could undo the change.")

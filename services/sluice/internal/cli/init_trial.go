@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -100,7 +101,7 @@ func listDirectly(ctx context.Context, d clientsetup.Definition) (listedServer, 
 		return listURL(ctx, d.URL, headers)
 	}
 	cmd := exec.Command(d.Command[0], d.Command[1:]...) //nolint:gosec,noctx // the user's own command; its connection ends it
-	cmd.Dir, cmd.Env = d.Dir, os.Environ()
+	cmd.Dir, cmd.Env = d.Dir, app.Environ()
 	for _, v := range d.Env {
 		cmd.Env = append(cmd.Env, v.Name+"="+v.Value)
 	}
@@ -128,9 +129,7 @@ type headerTransport struct {
 
 func (h *headerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
-	for name, values := range h.headers {
-		r.Header[name] = values
-	}
+	maps.Copy(r.Header, h.headers)
 	resp, err := http.DefaultTransport.RoundTrip(r)
 	if err == nil && resp.StatusCode == http.StatusUnauthorized {
 		h.mu.Lock()
@@ -277,7 +276,7 @@ func (m *trialMesh) config(servers []clientsetup.Server) (*config.File, config.E
 	if err != nil {
 		return nil, nil, err
 	}
-	f.AddToken(config.Token{Name: "init-agent", Token: "${env:SLUICE_TRIAL_TOKEN}", Tenant: "default", Subject: "init", Role: agentToken, Agent: "init"})
+	f.AddToken(config.Token{Name: "init-agent", Token: "${env:SLUICE_TRIAL_TOKEN}", Tenant: "default", Subject: "init", Role: agentToken, Agent: "init"}) //nolint:gosec // a reference, not a token
 	return f, lookup, nil
 }
 

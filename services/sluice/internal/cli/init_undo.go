@@ -106,8 +106,7 @@ func (s *setup) stateClients() string {
 	return text
 }
 
-// removeMesh ends the mesh and removes what init has created for it, except for what somebody has changed, and the
-// records.
+// removeMesh ends the mesh and removes what init has created for it, except for changed files and the records.
 func (s *setup) removeMesh(ctx context.Context) error {
 	if err := s.stopMesh(ctx); err != nil {
 		return err

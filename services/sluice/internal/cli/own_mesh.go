@@ -137,13 +137,16 @@ func (m *ownMesh) start(ctx context.Context) (running.Mesh, error) {
 	}
 	defer log.Close()                                                                                //nolint:errcheck // the mesh has its own descriptor
 	cmd := exec.Command(m.program, "up", "--on-demand", "--config", m.config, "--log-level", "warn") //nolint:gosec,noctx // this program; the mesh outlives ctx
-	cmd.Stdout, cmd.Stderr, cmd.Dir, cmd.Env = log, log, m.data, meshEnv(os.Environ())
+	cmd.Stdout, cmd.Stderr, cmd.Dir, cmd.Env = log, log, m.data, meshEnv(app.Environ())
 	detach(cmd)
 	if err := cmd.Start(); err != nil {
 		return running.Mesh{}, fmt.Errorf("start your mesh: %w", err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait() // the log has the reason
+	}()
 	tick := time.NewTicker(findInterval)
 	defer tick.Stop()
 	for {
@@ -190,7 +193,7 @@ func (m *ownMesh) logEnd(begin int64) string {
 	}
 	defer f.Close() //nolint:errcheck // only read
 	tail := &tailBuffer{}
-	if _, err := f.Seek(begin, io.SeekStart); err == nil {
+	if _, err = f.Seek(begin, io.SeekStart); err == nil {
 		_, err = io.Copy(tail, f)
 	}
 	if err != nil {

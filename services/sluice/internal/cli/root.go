@@ -37,6 +37,8 @@ type tool struct {
 	addrFrom string
 	// cleartextTo is another host to which the agent's token may be sent without TLS. It may be empty.
 	cleartextTo string
+	// as is the client of the person's own mesh whose token is used instead of the agent's. It may be empty.
+	as string
 	// commandName is the name of the command, and asked describes its last request. Errors name them.
 	commandName string
 	lastRequest requestTarget

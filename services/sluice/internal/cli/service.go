@@ -318,11 +318,7 @@ func (s *setup) nameService() error {
 	if err != nil {
 		return err
 	}
-	path, err := service.Path()
-	if err != nil {
-		return nil //nolint:nilerr // this system has no services
-	}
-	if _, err := os.Stat(path); err == nil {
+	if service.Installed() {
 		s.printf("The mesh is still installed as a service: remove it with %s.", s.command("service remove"))
 	}
 	return nil

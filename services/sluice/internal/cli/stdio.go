@@ -172,24 +172,24 @@ func (t *tool) relayConfig(server, as string) (cfg relay.Config, err error) {
 }
 
 // clientRelay returns the endpoint and the token for a client of the person's own mesh. A message of the client starts
-// the mesh if it does not run.
+// the mesh if it does not run. If the mesh can't be used, the client gets the reason as the answer to its messages,
+// because most clients don't show the standard error of a server.
 func (t *tool) clientRelay(server, as string) (cfg relay.Config, err error) {
 	if err := personal.CheckClient(as); err != nil {
 		return cfg, usageError{fmt.Errorf("--as: %w", err)}
 	}
-	own, err := t.ownMesh()
-	if err != nil {
-		return cfg, err
-	}
-	raw, err := os.ReadFile(own.paths.Token(as))
-	if errors.Is(err, fs.ErrNotExist) {
-		return cfg, fmt.Errorf("%s has no token for your mesh: run %s", as, t.command("init "+as))
-	}
-	if err != nil {
-		return cfg, fmt.Errorf("read the token of %s: %w", as, err)
-	}
-	cfg.Token = strings.TrimSpace(string(raw))
 	cfg.Client = tokenhttp.New(nil, "")
+	own, err := t.ownMesh()
+	if err == nil {
+		cfg.Token, err = t.clientToken(own, as)
+	}
+	if err != nil {
+		reason := err // the return statement sets err
+		fmt.Fprintf(t.errOut, "sluice: %v\n", reason)
+		cfg.Token = "none"
+		cfg.Endpoint = func(context.Context, bool) (string, error) { return "", reason }
+		return cfg, nil //nolint:nilerr // the client gets the reason
+	}
 	cfg.Endpoint = func(ctx context.Context, start bool) (string, error) {
 		mesh, err := own.find(ctx, start)
 		if err != nil {
@@ -198,4 +198,16 @@ func (t *tool) clientRelay(server, as string) (cfg relay.Config, err error) {
 		return "http://" + mesh.MCP + mcpPath(server), nil
 	}
 	return cfg, nil
+}
+
+// clientToken reads the token of a client for the person's own mesh.
+func (t *tool) clientToken(own *ownMesh, client string) (string, error) {
+	raw, err := os.ReadFile(own.paths.Token(client))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("%s has no token for your mesh: run %s", client, t.command("init "+client))
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the token of %s: %w", client, err)
+	}
+	return strings.TrimSpace(string(raw)), nil
 }

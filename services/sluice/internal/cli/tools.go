@@ -20,7 +20,7 @@ type listedTool struct {
 }
 
 func (t *tool) tools() *cobra.Command {
-	return &cobra.Command{
+	c := &cobra.Command{
 		Use:   "tools [SERVER]",
 		Short: "List the tools that the agent may see",
 		Long: `List the tools that the agent may see, of one server or of all servers. If a server returns
@@ -44,6 +44,8 @@ is not a failure.`,
 			return t.printAllTools(t.listToolsOfServers(c.Context(), servers))
 		},
 	}
+	t.asFlag(c)
+	return c
 }
 
 // listTimeout is the timeout for the requests to one server when the tools of all servers are listed.
@@ -156,8 +158,10 @@ func (t *tool) allServerNames(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := t.readToken(f, agentToken); err != nil {
-		return nil, err // every request for a list needs the agent's token
+	if t.as == "" {
+		if _, err := t.readToken(f, agentToken); err != nil {
+			return nil, err // every request for a list needs the agent's token
+		}
 	}
 	names, err := t.serverNames(ctx)
 	if _, ok := errors.AsType[wrongRoleError](err); ok {

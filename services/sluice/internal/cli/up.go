@@ -164,7 +164,7 @@ func (t *tool) runUp(ctx context.Context, f *config.File, local *localFile, foun
 			return err
 		}
 		group.Go(func() error {
-			if idle.onDemand && waitIdle(ctx, mesh, connections, idle.after, log) {
+			if idle.onDemand && waitIdle(ctx, mesh.Busy, connections, idle.after, log) {
 				endWhenIdle()
 			}
 			<-ctx.Done()

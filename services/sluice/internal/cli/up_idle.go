@@ -13,7 +13,9 @@ const defaultIdle = 30 * time.Minute
 
 // waitIdle waits until no client has been connected for a time and no work is pending. If ctx ends first, it returns
 // false.
-func waitIdle(ctx context.Context, mesh *sluice.Mesh, connections *sluice.Connections, idle time.Duration, log *slog.Logger) bool {
+//
+// busy describes the pending work.
+func waitIdle(ctx context.Context, busy func(context.Context) (string, error), connections *sluice.Connections, idle time.Duration, log *slog.Logger) bool {
 	connections.Begin()
 	const checks = 10 // in each idle time
 	tick := time.NewTicker(max(idle/checks, time.Millisecond))
@@ -28,7 +30,7 @@ func waitIdle(ctx context.Context, mesh *sluice.Mesh, connections *sluice.Connec
 		if !free || time.Since(since) < idle {
 			continue
 		}
-		work, err := mesh.Busy(ctx)
+		work, err := busy(ctx)
 		if err != nil {
 			log.WarnContext(ctx, "the mesh stays, because it does not know whether it has work", "error", err)
 			continue

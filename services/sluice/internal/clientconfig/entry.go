@@ -293,8 +293,12 @@ func isRelative(command string) bool {
 	return strings.ContainsAny(command, `/\`) && !isAbsolute(command)
 }
 
-// isDotPath reports whether an argument is a path that begins at the working directory or at its parent.
+// isDotPath reports whether an argument, or the value of a flag such as --config=./x, is a path that begins at the
+// working directory or at its parent.
 func isDotPath(arg string) bool {
+	if _, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(arg, "-") {
+		arg = value
+	}
 	first, _, _ := strings.Cut(strings.ReplaceAll(arg, `\`, "/"), "/")
 	return first == "." || first == ".."
 }

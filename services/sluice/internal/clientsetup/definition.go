@@ -3,12 +3,14 @@ package clientsetup
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/homeneeds"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
@@ -25,7 +27,10 @@ type Definition struct {
 	Command []string
 	// Dir is the working directory, or empty for a private directory.
 	Dir string
-	Env []Setting
+	// HomeEntries are the files and directories in HOME that the program probably needs to log in, because the server
+	// has a private HOME behind the mesh. They are derived from Command, and don't identify a server.
+	HomeEntries []string
+	Env         []Setting
 
 	URL     string
 	Headers []Setting
@@ -74,10 +79,14 @@ func (v Environment) defineProgram(e clientconfig.Entry, env []clientconfig.Pair
 	}
 	dir, _ := e.Expand(e.Cwd, v.Getenv)
 	dir = cmp.Or(v.expandHome(dir), e.Project)
-	if dir == "" && slices.ContainsFunc(words[1:], dependsOnDir) {
-		return Definition{}, "has an argument that depends on the folder in which the client runs: write an absolute path"
+	d := Definition{Command: words, Dir: dir, Env: settings(env, false)}
+	if dir == "" && !slices.ContainsFunc(d.Env, func(s Setting) bool { return s.Name == "HOME" }) {
+		d.HomeEntries = slices.DeleteFunc(homeneeds.Detect(words), func(entry string) bool {
+			_, err := os.Stat(filepath.Join(v.Home, entry))
+			return err != nil
+		})
 	}
-	return Definition{Command: words, Dir: dir, Env: settings(env, false)}, ""
+	return d, ""
 }
 
 // publicVariables are the variables whose values may be visible in commands.
@@ -104,15 +113,6 @@ func (v Environment) expandHome(word string) string {
 		return filepath.Join(v.Home, rest)
 	}
 	return word
-}
-
-// dependsOnDir reports whether an argument is a path relative to the working directory.
-func dependsOnDir(word string) bool {
-	_, value, ok := strings.Cut(word, "=")
-	if ok && strings.HasPrefix(word, "-") {
-		word = value
-	}
-	return word == "." || word == ".." || strings.HasPrefix(word, "./") || strings.HasPrefix(word, "../")
 }
 
 // plainHeaders are headers that contain no secret.

@@ -23,7 +23,7 @@ type MeshFile struct {
 	Servers  []Server
 	// References contains the references to the secrets of the servers.
 	References map[SecretKey]string
-	// Until is the end of the observation of the whole mesh. The zero value means that the mesh is not observed.
+	// Until is the end of the observation of these servers. The zero value means that they are not observed.
 	Until time.Time
 }
 
@@ -62,11 +62,6 @@ func (m MeshFile) Edit(old []byte) ([]byte, error) {
 	var edits []configedit.Edit
 	for _, s := range m.Servers {
 		edits = append(edits, configedit.Edit{Path: []string{"servers", s.Name}, Value: m.server(s)})
-	}
-	if !m.Until.IsZero() {
-		edits = append(edits,
-			configedit.Edit{Path: []string{"mode"}, Value: "observe"},
-			configedit.Edit{Path: []string{"until"}, Value: m.Until.UTC().Format(time.RFC3339)})
 	}
 	content, err = apply(maps, content, edits)
 	if err != nil {
@@ -125,12 +120,16 @@ func (m MeshFile) server(s Server) configedit.Object {
 		}
 		return out
 	}
+	var observed configedit.Object
+	if !m.Until.IsZero() {
+		observed = configedit.Object{{Name: "mode", Value: "observe"}, {Name: "until", Value: m.Until.UTC().Format(time.RFC3339)}}
+	}
 	if s.URL != "" {
 		out := configedit.Object{{Name: "url", Value: s.URL}}
 		if headers := values(s.Headers); headers != nil {
 			out = append(out, configedit.Field{Name: "headers", Value: headers})
 		}
-		return configedit.Object{{Name: "http", Value: out}}
+		return append(configedit.Object{{Name: "http", Value: out}}, observed...)
 	}
 	out := configedit.Object{{Name: "command", Value: s.Command}}
 	if s.Dir != "" {
@@ -139,7 +138,10 @@ func (m MeshFile) server(s Server) configedit.Object {
 	if env := values(s.Env); env != nil {
 		out = append(out, configedit.Field{Name: "env", Value: env})
 	}
-	return configedit.Object{{Name: "stdio", Value: out}}
+	if len(s.HomeEntries) > 0 {
+		out = append(out, configedit.Field{Name: "sandbox", Value: configedit.Object{{Name: "home", Value: s.HomeEntries}}})
+	}
+	return append(configedit.Object{{Name: "stdio", Value: out}}, observed...)
 }
 
 // Existing returns the servers of a configuration. A secret that can't be read has an empty value, so that the server

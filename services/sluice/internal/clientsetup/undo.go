@@ -18,7 +18,7 @@ type Undone struct {
 	Client, Path string
 	// Exact is true if the file has the very bytes that it had before init.
 	Exact bool
-	// Kept contains entries that stay, with the reasons, because somebody has changed them since.
+	// Kept contains entries that stay, with the reasons, because they were changed since.
 	Kept []string
 	// Err is the reason for which the file could not be restored. Its entries stay.
 	Err error
@@ -27,13 +27,12 @@ type Undone struct {
 // failed reports whether the change must stay recorded.
 func (u Undone) failed() bool { return u.Err != nil || len(u.Kept) > 0 }
 
-// UndoFiles takes back the changes of clients' files, the last one first. key is the key
-// that [Change.Write] used. An entry that somebody has changed since
-// stays, and so does its record. If clients is not empty, only the files of these clients are restored.
+// UndoFiles takes back the changes of clients' files, the last one first. key is the key that [Change.Write] used. An
+// entry that was changed since stays, and so does its record. If clients is not empty, only the files of these clients
+// are restored.
 func (s *State) UndoFiles(ctx context.Context, key []byte, clients []string) ([]Undone, error) {
 	var out []Undone
-	for i := len(s.Files) - 1; i >= 0; i-- {
-		change := s.Files[i]
+	for i, change := range slices.Backward(s.Files) {
 		if len(clients) > 0 && !slices.Contains(clients, change.Client) {
 			continue
 		}
@@ -84,8 +83,8 @@ func (s *State) undoFile(ctx context.Context, key []byte, change FileChange) Und
 	return done
 }
 
-// RemoveCreated removes the files of the mesh that init created and nobody has changed, and returns the paths of the
-// others.
+// RemoveCreated removes the files of the mesh that init created, and returns the paths of those that stay because they
+// were changed since.
 func (s *State) RemoveCreated() (changed []string, err error) {
 	for _, path := range sortedKeys(s.Created) {
 		content, err := os.ReadFile(path)

@@ -48,9 +48,14 @@ type Announcement struct {
 	lock *flock.Flock
 }
 
-// Announce says that this process is the mesh of a data directory. It waits, until ctx ends, for another mesh to end.
+// Announce says that this process is the mesh of a data directory. The caller must have locked the directory, see
+// [datadir.Open]. Announce waits, until ctx ends, for another mesh to withdraw its announcement.
 func Announce(ctx context.Context, data string, m Mesh) (*Announcement, error) {
 	a := &Announcement{filepath.Join(data, addressesFile), flock.New(filepath.Join(data, lockFile), flock.SetPermissions(0o600))}
+	// The addresses of a killed mesh must be gone before the lock makes them credible.
+	if err := os.Remove(a.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("announce the addresses of the mesh: %w", err)
+	}
 	if _, err := a.lock.TryLockContext(ctx, lockRetry); err != nil {
 		return nil, fmt.Errorf("announce the addresses of the mesh: %w", err)
 	}

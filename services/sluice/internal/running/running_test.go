@@ -3,9 +3,12 @@ package running_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/gofrs/flock"
 
 	"github.com/sluice-mesh/sluice/services/sluice/internal/running"
 )
@@ -46,32 +49,24 @@ func TestFind_IgnoresAddressesWithoutLock(t *testing.T) {
 	}
 }
 
-func TestAnnounce_WaitsForTheOtherMesh(t *testing.T) {
+// While a mesh announces itself, Find does not return the addresses of a mesh that was killed.
+func TestAnnounce_RemovesOldAddressesBeforeItLocks(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
-	a, err := running.Announce(t.Context(), data, running.Mesh{PID: 1})
-	if err != nil {
+	file := filepath.Join(data, "addresses.json")
+	if err := os.WriteFile(file, []byte(`{"mcp":"127.0.0.1:1"}`), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	lock := flock.New(filepath.Join(data, "running"))
+	if ok, err := lock.TryLock(); !ok || err != nil {
+		t.Fatal(ok, err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := running.Announce(ended, data, running.Mesh{PID: 2}); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	if m, found, _ := running.Find(data); !found || m.PID != 1 {
-		t.Errorf("found %+v", m)
-	}
-	if err := a.Close(); err != nil {
-		t.Fatal(err)
-	}
-	second, err := running.Announce(t.Context(), data, running.Mesh{PID: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m, found, _ := running.Find(data); !found || m.PID != 2 {
-		t.Errorf("found %+v", m)
-	}
-	if err := second.Close(); err != nil {
-		t.Fatal(err)
+	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the old addresses: %v", err)
 	}
 }

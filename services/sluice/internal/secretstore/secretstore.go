@@ -109,11 +109,12 @@ func (s *Store) Put(ctx context.Context, server, name, value string) (reference 
 }
 
 func (s *Store) put(ctx context.Context, server, name, value string) (reference string, err error) {
-	if s.kind == Keychain && len(value) <= keychain.MaxBytes {
+	reference = s.Reference(server, name, value)
+	if s.fitsKeychain(value) {
 		if err := keychain.Set(ctx, server+"/"+name, value); err != nil {
 			return "", fmt.Errorf("store %s of %s in the keychain: %w", name, server, err)
 		}
-		return "${keychain:" + server + "/" + name + "}", nil
+		return reference, nil
 	}
 	if strings.TrimRight(value, "\r\n") != value {
 		return "", fmt.Errorf("the secret %s of %s ends with a newline, which a reference to a file does not keep", name, server)
@@ -122,7 +123,19 @@ func (s *Store) put(ctx context.Context, server, name, value string) (reference 
 	if err := writeFile(path, value); err != nil {
 		return "", fmt.Errorf("store %s of %s: %w", name, server, err)
 	}
-	return "${file:" + path + "}", nil
+	return reference, nil
+}
+
+// Reference returns the reference that [Store.Put] returns for the same arguments, without storing anything.
+func (s *Store) Reference(server, name, value string) string {
+	if s.fitsKeychain(value) {
+		return "${keychain:" + server + "/" + name + "}"
+	}
+	return "${file:" + filepath.Join(s.data, folder, server, name) + "}"
+}
+
+func (s *Store) fitsKeychain(value string) bool {
+	return s.kind == Keychain && len(value) <= keychain.MaxBytes
 }
 
 // Delete deletes the secret of a reference that [Store.Put] has returned, of a store of any kind with the same data

@@ -107,6 +107,17 @@ func (s *Service) Path() (string, error) {
 	return m.path(), nil
 }
 
+// Installed reports whether a definition of the service exists, of any state. It returns false if the system has no
+// services.
+func (s *Service) Installed() bool {
+	path, err := s.Path()
+	if err != nil {
+		return false
+	}
+	_, err = os.Stat(path)
+	return err == nil
+}
+
 // Definition returns the definition of the service, as Install writes it, but in UTF-8 on every system.
 func (s *Service) Definition() (string, error) {
 	m, err := s.manager()

@@ -1,0 +1,226 @@
+package personal_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+const secret = "abcDEF0123456789abcdefXYZ"
+
+// claudeFile is a configuration of Claude Code with a server of the person, one of a project, one that does not start,
+// and one that is disabled by the client.
+func claudeFile(h *home) string {
+	return `{
+  "numStartups": 3, // a comment
+  "mcpServers": {
+    "My Notes": {
+      "type": "stdio",
+      "command": "` + h.program + `",
+      "args": ["demo-server", "--stdio"],
+      "env": { "API_KEY": "` + secret + `", "LOG_LEVEL": "debug" },
+      "timeout": 9000
+    },
+    "broken": { "command": "false" },
+    "keyed": { "command": "npx", "args": ["-y", "some-server", "--api-key", "sk-123456"] }
+  },
+  "projects": {"` + filepath.Join(h.dir, "p") + `": {"mcpServers": {"local": {"command": "` + h.program + `", "args": ["demo-server", "--stdio"]}}}}
+}`
+}
+
+// cursorFile has the same server as the file of Claude Code, under another name, with the line ends of Windows.
+func cursorFile(h *home) string {
+	return "\ufeff{\"mcpServers\": {\r\n\t\"notes\": {\"command\": \"" + h.program + "\", \"args\": [\"demo-server\", \"--stdio\"], \"env\": {\"API_KEY\": \"" + secret + "\", \"LOG_LEVEL\": \"debug\"}}}}\r\n"
+}
+
+const (
+	claudePath = ".claude.json"
+	cursorPath = ".cursor/mcp.json"
+	vscodePath = ".config/Code/User/mcp.json"
+)
+
+func newClients(t *testing.T) *home {
+	t.Helper()
+	h := newHome(t)
+	if err := os.Mkdir(filepath.Join(h.dir, "p"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	h.write(claudePath, claudeFile(h))
+	h.write(cursorPath, cursorFile(h))
+	h.write(vscodePath, `{"servers": {`)
+	return h
+}
+
+func TestInit_WrapsServersAndUndoRestoresTheBytes(t *testing.T) {
+	t.Parallel()
+	h := newClients(t)
+	h.check(2, []string{"init", "--check"}, "claude-code reaches My Notes without the mesh", "vscode", "can't be read")
+	out := h.check(0, []string{"init", "--yes"},
+		"VS Code: ~/.config/Code/User/mcp.json can't be read",
+		"keyed: stays as it is, because it has what looks like a credential",
+		"broken: stays as it is, because it does not work without the mesh either",
+		"my-notes: the same 7 tool(s) behind the mesh", "2 ask you: delete_note, refund",
+		"1 secret(s) move to files that only you can read",
+		"Claude Code starts My Notes behind the mesh.", "Cursor starts notes behind the mesh.", "Claude Code starts local behind the mesh.",
+		"An example of a refusal: Claude Code calls init_example of My Notes", "Denied by policy")
+	if strings.Contains(out, secret) || strings.Contains(out, "sk-123456") {
+		t.Errorf("the output contains a secret:\n%s", out)
+	}
+	claude, cursor := h.read(claudePath), h.read(cursorPath)
+	config := h.read(".config/sluice/sluice.yaml")
+	for name, text := range map[string]string{"Claude Code": claude, "Cursor": cursor, "the mesh": config} {
+		if strings.Contains(text, secret) {
+			t.Errorf("the file of %s contains the secret", name)
+		}
+	}
+	for _, want := range []string{`"timeout": 9000`, "// a comment", `"broken": { "command": "false" }`, `"args": ["stdio", "--server", "my-notes", "--as", "claude-code"]`} {
+		if !strings.Contains(claude, want) {
+			t.Errorf("the file of Claude Code has no %s:\n%s", want, claude)
+		}
+	}
+	if strings.Count(config, "stdio:") != 2 { // entries with equal definitions share a server
+		t.Errorf("the mesh has these servers:\n%s", config)
+	}
+
+	h.check(2, []string{"init", "--check"}, "3 server(s) behind the mesh, 2 without it")
+	h.check(0, []string{"init", "--yes"}, "Nothing to do")
+	if h.read(claudePath) != claude || h.read(cursorPath) != cursor || h.read(".config/sluice/sluice.yaml") != config {
+		t.Error("a second run changed something")
+	}
+
+	h.check(0, []string{"init", "--undo", "--yes"}, "~/.claude.json has the content that it had before init, byte for byte")
+	if h.read(claudePath) != claudeFile(h) || h.read(cursorPath) != cursorFile(h) {
+		t.Error("the files don't have their old bytes")
+	}
+	if _, found := h.mesh(); found {
+		t.Error("the mesh still runs")
+	}
+	for _, gone := range []string{".config/sluice/sluice.yaml", ".config/sluice/policies/my-notes.yaml", ".local/share/sluice/tokens", ".local/share/sluice/secrets/my-notes"} {
+		if _, err := os.Stat(filepath.Join(h.dir, gone)); err == nil {
+			t.Errorf("%s is still there", gone)
+		}
+	}
+	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
+}
+
+// entry returns the command of an entry in a client's file.
+func (h *home) entry(path, name string) (command string, args []string) {
+	h.t.Helper()
+	var file struct {
+		Servers map[string]struct {
+			Command string
+			Args    []string
+		} `json:"mcpServers"`
+	}
+	text := strings.ReplaceAll(strings.TrimPrefix(h.read(path), "\ufeff"), "// a comment", "")
+	if err := json.Unmarshal([]byte(text), &file); err != nil {
+		h.t.Fatal(err)
+	}
+	return file.Servers[name].Command, file.Servers[name].Args
+}
+
+// The person who owns the agents approves their calls.
+func TestInit_CallsRunAreRefusedAndWaitForTheOwner(t *testing.T) {
+	t.Parallel()
+	h := newClients(t)
+	h.check(0, []string{"init", "--yes", "cursor"})
+	if h.read(claudePath) != claudeFile(h) {
+		t.Error("init cursor changed the file of Claude Code")
+	}
+	command, args := h.entry(cursorPath, "notes")
+	client := h.connect(command, args...)
+	if text, isError := h.call(client, "list_notes", nil); isError || !strings.Contains(text, "Welcome") {
+		t.Errorf("list_notes returns %s", text)
+	}
+	if text, isError := h.call(client, "no_such_tool", nil); !isError || !strings.Contains(text, "Denied by policy") {
+		t.Errorf("an unknown tool returns %s", text)
+	}
+	type answer struct {
+		text    string
+		isError bool
+	}
+	refund := make(chan answer, 1)
+	go func() {
+		text, isError := h.call(client, "refund", map[string]any{"account": "ana", "amount": "1.00"})
+		refund <- answer{text, isError}
+	}()
+	h.approveOne()
+	if got := <-refund; got.isError {
+		t.Errorf("the approved refund returns %s", got.text)
+	}
+	h.check(0, []string{"decisions", "tail"}, "cursor")
+}
+
+func TestCallAs_StartsTheMeshAsAClient(t *testing.T) {
+	t.Parallel()
+	h := newClients(t)
+	h.check(0, []string{"init", "--yes", "cursor"})
+	m, _ := h.mesh()
+	h.end(m, syscall.SIGTERM)
+	h.check(0, []string{"call", "notes", "list_notes", "--as", "cursor"}, "Welcome")
+	h.check(0, []string{"tools", "notes", "--as", "cursor"}, "list_notes")
+	h.check(0, []string{"decisions", "tail"}, "cursor")
+	h.check(1, []string{"call", "notes", "list_notes", "--as", "zed"}, "zed has no token for your mesh: run `sluice init zed`")
+	h.check(1, []string{"call", "notes", "list_notes"}, "--as")
+}
+
+// A program that reads files of its person to log in gets these files, and no others.
+func TestInit_AServerReadsTheFilesWithWhichItLogsIn(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.write(".kube/config", "a cluster")
+	h.write(".local/bin/kubectl-mcp", "#!/bin/sh\ntest -f $HOME/.kube/config && exec '"+h.program+"' demo-server --stdio\n")
+	if err := os.Chmod(filepath.Join(h.dir, ".local/bin/kubectl-mcp"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	h.write(cursorPath, `{"mcpServers": {"kubernetes": {"command": "`+filepath.Join(h.dir, ".local/bin/kubectl-mcp")+`"}}}`)
+	h.check(0, []string{"init", "--yes"}, "kubernetes has a private HOME, and can read these entries of yours there", ".kube")
+	if config := h.read(".config/sluice/sluice.yaml"); !strings.Contains(config, ".kube") {
+		t.Errorf("the mesh has this configuration:\n%s", config)
+	}
+	h.check(0, []string{"call", "kubernetes", "list_notes", "--as", "cursor"}, "Welcome")
+}
+
+func TestInit_UndoKeepsWhatSomebodyChanged(t *testing.T) {
+	t.Parallel()
+	h := newClients(t)
+	h.check(0, []string{"init", "--yes"})
+	changed := strings.Replace(h.read(claudePath), `"numStartups": 3`, `"numStartups": 4`, 1)
+	changed = strings.Replace(changed, `"timeout": 9000`, `"timeout": 5000`, 1)
+	h.write(claudePath, changed)
+	h.check(1, []string{"init", "--undo", "--yes"}, "~/.cursor/mcp.json has the content that it had before init", "My Notes: it was changed", "The mesh stays")
+	text := h.read(claudePath)
+	for _, want := range []string{`"numStartups": 4`, `"timeout": 5000`, `"local": {"command": "` + h.program + `", "args": ["demo-server", "--stdio"]}`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the file has no %s:\n%s", want, text)
+		}
+	}
+	command, args := h.entry(claudePath, "My Notes")
+	if text, isError := h.call(h.connect(command, args...), "list_notes", nil); isError {
+		t.Errorf("the entry that stays does not work: %s", text)
+	}
+}
+
+func TestInit_ObserveRefusesNothing(t *testing.T) {
+	t.Parallel()
+	h := newClients(t)
+	h.check(0, []string{"init", "--yes", "--observe", "cursor"}, "the mesh refuses nothing", "report` then shows")
+	command, args := h.entry(cursorPath, "notes")
+	if text, isError := h.call(h.connect(command, args...), "delete_note", map[string]any{"id": "note-1"}); isError {
+		t.Errorf("an observed call returns %s", text)
+	}
+	h.check(0, []string{"report"}, "delete_note")
+}
+
+func TestInit_NeedsConsent(t *testing.T) {
+	t.Parallel()
+	h := newClients(t)
+	h.check(1, []string{"init"}, "add --yes")
+	h.check(2, []string{"init", "emacs"}, `"emacs" is not a client that init knows`)
+	if _, err := os.Stat(h.data()); err == nil || h.read(claudePath) != claudeFile(h) {
+		t.Error("something was written")
+	}
+}
