@@ -43,7 +43,7 @@ func TestClaudeCode_CallsFollowThePolicy(t *testing.T) {
 	if out := wait(); !strings.Contains(out.stdout, `"permissionDecision":"allow"`) {
 		t.Errorf("approved while it waits: %+v", out)
 	}
-	h.denies("nobody decides", hook(h.event("Rocket", `{"to":"mars"}`), "--hold", "1ms"), "a person must approve this call")
+	h.denies("no person decides", hook(h.event("Rocket", `{"to":"mars"}`), "--hold", "1ms"), "a person must approve this call")
 	h.approveOne()
 	if out := hook(h.event("Rocket", `{"to":"mars"}`), "--hold", "1ms"); !strings.Contains(out.stdout, `"permissionDecision":"allow"`) {
 		t.Errorf("repeated after the approval: %+v", out)
@@ -109,7 +109,7 @@ func TestHooks_DenyWhenSomethingFails(t *testing.T) {
 
 	_, wait := h.start(h.event("Rocket", `{}`), "hook", "claude-code")
 	eventually.Holds(t, "the call waits for a person", func() bool {
-		return strings.Contains(h.run("", "approvals", "list", "-o", "json").stdout, "Rocket")
+		return strings.Contains(h.run("", "approvals", "list", "-o", "json").stdout, `"other"`)
 	})
 	h.end(h.mesh(), syscall.SIGKILL)
 	h.blocks("the mesh is killed while a call waits", wait(), "ask the mesh")

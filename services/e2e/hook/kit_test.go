@@ -143,7 +143,6 @@ func (h *home) approveOne() {
 	}
 	eventually.Holds(h.t, "an approval is open", func() bool {
 		out := h.run("", "approvals", "list", "-o", "json")
-		h.t.Log(out)
 		return out.code == 0 && json.Unmarshal([]byte(out.stdout), &open) == nil && len(open) == 1
 	})
 	h.must("approvals", "approve", open[0].ID)

@@ -4,7 +4,6 @@ import (
 	"crypto/ed25519"
 	"encoding/hex"
 	"fmt"
-	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 	"maps"
 	"net"
 	"net/netip"
@@ -14,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 )
 
 const maxHold = 10 * time.Minute

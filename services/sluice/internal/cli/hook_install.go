@@ -255,7 +255,7 @@ func (h *hookTarget) otherRecords() (bool, error) {
 	}), err
 }
 
-// removeFromMesh removes the client's tools from the mesh, and the policy if nobody has changed it.
+// removeFromMesh removes the client's tools from the mesh, and the policy if it is the shipped one.
 func (h *hookTarget) removeFromMesh(ctx context.Context) error {
 	if _, err := os.Stat(h.paths.Config); errors.Is(err, fs.ErrNotExist) {
 		return nil
