@@ -60,7 +60,10 @@ type hookVerdict struct {
 }
 
 func denied(refused *refusal.Refusal) hookVerdict {
-	reason, _, _ := strings.Cut(refused.Text(), approvals.WaitAdvice) // which names a tool that only MCP has
+	reason, _, waits := strings.Cut(refused.Text(), approvals.WaitAdvice) // which names a tool that only MCP has
+	if waits && refused.Approval != nil {
+		reason += " The approval's id is " + refused.Approval.ID + "."
+	}
 	return hookVerdict{Verdict: verdictDeny, Reason: reason, Code: enum.NameOrEmpty(refused.Code), Decision: refused.ID}
 }
 
