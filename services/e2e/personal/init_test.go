@@ -184,6 +184,19 @@ func TestInit_AServerReadsTheFilesWithWhichItLogsIn(t *testing.T) {
 	h.check(0, []string{"call", "kubernetes", "list_notes", "--as", "cursor"}, "Welcome")
 }
 
+func TestInitManaged_PrintsTheFileOfTheAdministrator(t *testing.T) {
+	t.Parallel()
+	h := newClients(t)
+	h.check(1, []string{"init", "--managed", "claude-code"}, "no server of Claude Code is behind the mesh")
+	h.check(2, []string{"init", "--managed"}, "--managed needs one client")
+	h.check(1, []string{"init", "--managed", "cursor"}, "Cursor has no file for administrators")
+	h.check(0, []string{"init", "--yes", "claude-code"})
+	h.check(0, []string{"init", "--managed", "claude-code"}, `"My Notes": {`, `"local": {`, "/etc/claude-code/managed-mcp.json")
+	if out := h.check(0, []string{"init", "--managed", "claude-code"}); strings.Contains(out, "broken") {
+		t.Errorf("the file has a server that is not behind the mesh:\n%s", out)
+	}
+}
+
 func TestInit_UndoKeepsWhatSomebodyChanged(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)

@@ -23,8 +23,8 @@ import (
 const observeFor = 24 * time.Hour
 
 type initFlags struct {
-	observe, yes, undo, check bool
-	project                   string
+	observe, yes, undo, check, managed bool
+	project                            string
 }
 
 func (t *tool) initCommand() *cobra.Command {
@@ -45,7 +45,9 @@ that delete something or move money ask you. The mesh starts when a client start
 
 --undo restores the files of the clients to the byte. An entry that was changed since init wrote
 it stays as it is, and the command names it. --check names servers that clients reach without the mesh, and exits
-with 1 if there are any, or with 2 if a file can't be read.`,
+with 1 if there are any, or with 2 if a file can't be read. --managed prints a file for the
+administrator of this machine: with it, a client uses no servers except those behind the mesh,
+whatever is in files that a user or an agent can change.`,
 		Example: "  " + t.self + " init\n  " + t.self + " init claude-code --observe\n  " + t.self + " init --check\n  " + t.self + " init --undo",
 		RunE: func(c *cobra.Command, given []string) error {
 			clients, err := clientsNamed(given)
@@ -63,8 +65,9 @@ with 1 if there are any, or with 2 if a file can't be read.`,
 	flags.BoolVar(&f.yes, "yes", false, "start the servers and write the changes without asking")
 	flags.BoolVar(&f.undo, "undo", false, "restore the clients' files, and remove the mesh's configuration")
 	flags.BoolVar(&f.check, "check", false, "name the servers that clients reach without the mesh")
+	flags.BoolVar(&f.managed, "managed", false, "print the file with which an administrator limits one client to servers behind the mesh")
 	flags.StringVar(&f.project, "project", "", "also look at the files of the project in this folder")
-	c.MarkFlagsMutuallyExclusive("undo", "check", "observe")
+	c.MarkFlagsMutuallyExclusive("undo", "check", "observe", "managed")
 	c.MarkFlagsMutuallyExclusive("project", "yes")
 	_ = c.MarkFlagDirname("project")
 	return c
@@ -130,6 +133,8 @@ func (t *tool) runInit(ctx context.Context, f initFlags, clients []clientconfig.
 	switch {
 	case f.check:
 		return s.check()
+	case f.managed:
+		return s.managed()
 	case f.undo:
 		return s.undo(ctx)
 	case !f.yes && !isInteractive(false):

@@ -71,6 +71,7 @@ func (s *setup) showRefusal(ctx context.Context) error {
 		return nil // the configuration has the server from before, and allows or observes everything
 	}
 	s.printf("An example of a refusal: %s calls %s of %s, a tool that the policy does not allow:", client.Name, unknownTool, w.Entry.Name)
+	result.IsError = false // the refusal is part of the output of init
 	s.printText(result)
 	return nil
 }

@@ -1,0 +1,126 @@
+package clientconfig
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Managed is a file with which the administrator of a machine limits a client to servers. Users can't change it.
+type Managed struct {
+	// Path is the place where the client reads the file.
+	Path    string
+	Content []byte
+	// Limits describes what the file does not prevent. It is empty if the client uses no other servers.
+	Limits string
+}
+
+// managedDirs are the directories of the administrators' files, by client and by the system's [runtime.GOOS].
+var managedDirs = map[string]map[string]string{
+	"claude-code": {"linux": "/etc/claude-code", "darwin": "/Library/Application Support/ClaudeCode", "windows": `C:\Program Files\ClaudeCode`},
+	"codex":       {"linux": "/etc/codex", "darwin": "/etc/codex"},
+	"gemini":      {"linux": "/etc/gemini-cli", "darwin": "/Library/Application Support/GeminiCli", "windows": `C:\ProgramData\gemini-cli`},
+}
+
+// ManagedClients returns the IDs of the clients with an administrator's file, sorted.
+func ManagedClients() []string { return []string{"claude-code", "codex", "gemini"} }
+
+// Managed returns the administrator's file that limits a client to the entries that are behind the mesh, which must be
+// those of this client. It ignores the other entries. The error says if the client has no such file on the system, or
+// if no entry is behind the mesh.
+func (c Client) Managed(goos string, entries []Entry) (Managed, error) {
+	dir, ok := managedDirs[c.ID][goos]
+	if !ok {
+		return Managed{}, fmt.Errorf("%s has no file for administrators on %s that Sluice knows: use one of %s", c.Name, goos, strings.Join(ManagedClients(), ", "))
+	}
+	names := make(map[string]bool)
+	var wrapped []Entry
+	for _, e := range entries {
+		if e.Wrapped && !e.Disabled && !names[e.Name] {
+			names[e.Name] = true
+			wrapped = append(wrapped, e)
+		}
+	}
+	if len(wrapped) == 0 {
+		return Managed{}, fmt.Errorf("no server of %s is behind the mesh: run `sluice init %s` first", c.Name, c.ID)
+	}
+	switch c.ID {
+	case "codex":
+		content, err := codexRequirements(wrapped)
+		return Managed{Path: dir + "/requirements.toml", Content: content}, err
+	case "gemini":
+		content, err := managedJSON(wrapped, true)
+		return Managed{
+			Path: joinFor(goos, dir, "settings.json"), Content: content,
+			Limits: "A user can name another file with GEMINI_CLI_SYSTEM_SETTINGS_PATH. If the file exists already, add these members to it.",
+		}, err
+	default:
+		content, err := managedJSON(wrapped, false)
+		return Managed{Path: joinFor(goos, dir, "managed-mcp.json"), Content: content}, err
+	}
+}
+
+func joinFor(goos, dir, name string) string {
+	if goos == "windows" {
+		return dir + `\` + name
+	}
+	return dir + "/" + name
+}
+
+// managedJSON returns a file with mcpServers. If allowed is true, it also lists the names of the servers, because the
+// client merges this file with those of the user.
+func managedJSON(entries []Entry, allowed bool) ([]byte, error) {
+	type server struct {
+		Command string   `json:"command"`
+		Args    []string `json:"args"`
+	}
+	var file struct {
+		MCP *struct {
+			Allowed []string `json:"allowed"`
+		} `json:"mcp,omitzero"`
+		Servers map[string]server `json:"mcpServers"`
+	}
+	file.Servers = make(map[string]server)
+	if allowed {
+		file.MCP = &struct {
+			Allowed []string `json:"allowed"`
+		}{}
+	}
+	for _, e := range entries {
+		file.Servers[e.Name] = server{e.Command, e.Args}
+		if allowed {
+			file.MCP.Allowed = append(file.MCP.Allowed, e.Name)
+		}
+	}
+	raw, err := json.Marshal(&file, json.Deterministic(true), jsontext.WithIndent("  "))
+	return append(raw, '\n'), err
+}
+
+// codexRequirements returns a file that allows only servers with the names and commands of the entries. Codex takes
+// the entries themselves from the user's file.
+func codexRequirements(entries []Entry) ([]byte, error) {
+	var out []byte
+	quote := func(text string) ([]byte, error) { return jsontext.AppendQuote(nil, text) } // a JSON string is a TOML string
+	for _, e := range entries {
+		name, err := quote(e.Name)
+		if err != nil {
+			return nil, err
+		}
+		command, err := quote(e.Command)
+		if err != nil {
+			return nil, err
+		}
+		out = fmt.Appendf(out, "[mcp_servers.%s.identity.command]\nexecutable = %s\nargs = [\n", name, command)
+		for _, arg := range e.Args {
+			value, err := quote(arg)
+			if err != nil {
+				return nil, err
+			}
+			out = fmt.Appendf(out, "  {match = \"exact\", value = %s},\n", value)
+		}
+		out = append(out, "]\n\n"...)
+	}
+	return out, nil
+}
