@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -39,7 +40,7 @@ func (h *home) claude(rules []string, calls ...toolCall) func() []string {
 	args := append([]string{"-p", "go", "--allowedTools"}, rules...)
 	cmd := exec.CommandContext(ctx, filepath.Join(modules, "@anthropic-ai/claude-code-linux-x64/claude"), args...)
 	cmd.Dir, cmd.WaitDelay = h.path("project"), 5*time.Second
-	cmd.Env = append(h.env, "ANTHROPIC_BASE_URL="+m.serve(), "ANTHROPIC_API_KEY=none", "DISABLE_AUTOUPDATER=1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1")
+	cmd.Env = append(slices.Clone(h.env), "ANTHROPIC_BASE_URL="+m.serve(), "ANTHROPIC_API_KEY=none", "DISABLE_AUTOUPDATER=1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1")
 	var printed strings.Builder
 	cmd.Stdout, cmd.Stderr = &printed, &printed
 	if err := cmd.Start(); err != nil {

@@ -16,6 +16,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
@@ -24,7 +25,7 @@ import (
 )
 
 // maxHold is the maximum time for which a hook may ask to be held.
-const maxHold = time.Hour
+const maxHold = 10 * time.Minute
 
 // hookEvent is the body of a request to /hook/CLIENT.
 type hookEvent struct {
@@ -70,7 +71,13 @@ func denied(refused *refusal.Refusal) hookVerdict {
 // hook answers whether a client may execute a call to one of its own tools.
 func (s *Server) hook(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	client := r.PathValue("client")
-	event, refused := s.readHook(r, c)
+	slot, err := s.InFlight.Begin(c.Principal, "")
+	if err != nil {
+		s.refuseHTTP(w, r, c, protocol.TooMuchInFlight(err))
+		return
+	}
+	defer slot.End()
+	event, refused := s.readHook(slot.Reader(r.Body))
 	verdict := hookVerdict{}
 	switch {
 	case refused != nil:
@@ -103,16 +110,13 @@ func clientOr(client string) string {
 	return client
 }
 
-// readHook reads and checks the body of a hook's request. The body counts against the quotas of the caller.
-func (s *Server) readHook(r *http.Request, c httpserver.Caller) (event hookEvent, refused *refusal.Refusal) {
-	slot, err := s.InFlight.Begin(c.Principal, "")
-	if err != nil {
-		return event, protocol.TooMuchInFlight(err)
-	}
-	defer slot.End()
+// readHook reads and checks the body of a hook's request.
+func (s *Server) readHook(from io.Reader) (event hookEvent, refused *refusal.Refusal) {
 	limit := int64(s.Limits.Bytes)
-	body, err := io.ReadAll(io.LimitReader(slot.Reader(r.Body), limit+1))
+	body, err := io.ReadAll(io.LimitReader(from, limit+1))
 	switch {
+	case errors.Is(err, limits.ErrRequests):
+		return event, protocol.TooMuchInFlight(err)
 	case err != nil:
 		return event, protocol.UnreadableBody()
 	case int64(len(body)) > limit:
@@ -155,8 +159,14 @@ func (s *Server) judgeHook(ctx context.Context, c httpserver.Caller, client stri
 
 // isAllowed reports whether the pipeline has carried out a call, as its decision and its answer show.
 func isAllowed(done Response) bool {
+	var answer struct {
+		Result jsontext.Value `json:"result"`
+	}
+	if err := json.Unmarshal(done.Answer, &answer); err != nil || answer.Result.Kind() != '{' {
+		return false
+	}
 	effect := done.Decision.GetEffect()
-	return (effect == policyv1.Effect_EFFECT_ALLOW || effect == policyv1.Effect_EFFECT_REQUIRE_APPROVAL) && len(done.Answer) > 0
+	return effect == policyv1.Effect_EFFECT_ALLOW || effect == policyv1.Effect_EFFECT_REQUIRE_APPROVAL
 }
 
 // hostCall returns the call to a tool of a client as a message of MCP. A call to a tool that is not known becomes a call
@@ -187,13 +197,16 @@ func digest(values ...string) [sha256.Size]byte {
 	return sha256.Sum256([]byte(canonicaljson.Strings(values)))
 }
 
-// approvedKey identifies a call in both events of a client. Codex adds a description to the input of the second one.
+// approvedKey identifies a call in both events of a client. Codex adds a description to the input of the second one. No
+// known tool of Codex has an argument of this name.
 func approvedKey(c httpserver.Caller, client string, event hookEvent) [sha256.Size]byte {
 	input := map[string]jsontext.Value{}
 	if err := json.Unmarshal(event.Input, &input); err != nil {
 		input = nil // two such events have different turns or the same input
 	}
-	delete(input, "description")
+	if hosttools.Knows(client, event.Tool) {
+		delete(input, "description")
+	}
 	raw, err := json.Marshal(input, json.Deterministic(true))
 	if err != nil {
 		raw = event.Input

@@ -14,9 +14,13 @@ import (
 )
 
 const (
-	// maxHookCalls is the maximum number of calls that are remembered, and hookWindow the time for which they are.
+	// maxHookCalls is the maximum number of calls that are remembered.
 	maxHookCalls = 10_000
-	hookWindow   = 10 * time.Minute
+	// repeatWindow is the time after a verdict in which an event with the same id gets this verdict. All hooks of a client
+	// send their events at the same time. It is short, so that an approval can't be used again.
+	repeatWindow = 30 * time.Second
+	// permissionWindow is the time in which Codex may ask again about an approved call.
+	permissionWindow = 10 * time.Minute
 )
 
 // hookMemory remembers the calls of hooks. It is safe for concurrent use.
@@ -28,12 +32,22 @@ type hookMemory struct {
 	approved *lru.Cache[[sha256.Size]byte, *approvedCall]
 }
 
-// hookCall is a call with an id. Verdict is valid after done is closed.
+// hookCall is a call with an id. The fields verdict and answered are valid after done is closed.
 type hookCall struct {
-	content [sha256.Size]byte
-	started time.Time
-	done    chan struct{}
-	verdict hookVerdict
+	content  [sha256.Size]byte
+	done     chan struct{}
+	verdict  hookVerdict
+	answered time.Time
+}
+
+// isOver reports whether the verdict is too old for an event with the same id.
+func (c *hookCall) isOver() bool {
+	select {
+	case <-c.done:
+		return time.Since(c.answered) >= repeatWindow
+	default:
+		return false
+	}
 }
 
 type approvedCall struct {
@@ -69,7 +83,10 @@ func (m *hookMemory) once(ctx context.Context, c httpserver.Caller, client strin
 		}
 	}
 	call.verdict = denied(&refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}) // remains set if judge panics
-	defer close(call.done)
+	defer func() {
+		call.answered = time.Now()
+		close(call.done)
+	}()
 	call.verdict = judge()
 	return call.verdict
 }
@@ -78,10 +95,10 @@ func (m *hookMemory) once(ctx context.Context, c httpserver.Caller, client strin
 func (m *hookMemory) begin(key, content [sha256.Size]byte) (call *hookCall, isFirst bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if call, ok := m.calls.Get(key); ok && time.Since(call.started) < hookWindow {
+	if call, ok := m.calls.Get(key); ok && !call.isOver() {
 		return call, false
 	}
-	call = &hookCall{content: content, started: time.Now(), done: make(chan struct{})}
+	call = &hookCall{content: content, done: make(chan struct{})}
 	m.calls.Put(key, call)
 	return call, true
 }
@@ -93,5 +110,5 @@ func (m *hookMemory) putApproved(key [sha256.Size]byte) {
 // takeApproved reports whether a person has approved a call. It returns true once for each approval.
 func (m *hookMemory) takeApproved(key [sha256.Size]byte) bool {
 	call, ok := m.approved.Get(key)
-	return ok && time.Since(call.at) < hookWindow && !call.taken.Swap(true)
+	return ok && time.Since(call.at) < permissionWindow && !call.taken.Swap(true)
 }

@@ -108,7 +108,12 @@ func TestHook_CountsACallOnce(t *testing.T) {
 		if n := len(w.Journal.Records(journal.KindIntent)); n != 3 {
 			t.Errorf("%d intents after two calls without ids", n)
 		}
-		time.Sleep(11 * time.Minute)
+		time.Sleep(29 * time.Second)
+		w.hook("claude-code", bash("u1", "ls"))
+		if n := len(w.Journal.Records(journal.KindIntent)); n != 3 {
+			t.Errorf("%d intents within the window", n)
+		}
+		time.Sleep(2 * time.Second)
 		w.hook("claude-code", bash("u1", "ls"))
 		if n := len(w.Journal.Records(journal.KindIntent)); n != 4 {
 			t.Errorf("%d intents after the window", n)

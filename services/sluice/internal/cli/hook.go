@@ -133,9 +133,9 @@ func wrappedEntry(e hookevent.Event) (wrapped, known bool, err error) {
 	if err != nil || !ok {
 		return false, false, fmt.Errorf("find the files of the client: %w", err)
 	}
-	sys := clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: os.Getenv}
+	sys := clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: getenv}
 	dirs := parents(e.Dir)
-	if project := os.Getenv("CLAUDE_PROJECT_DIR"); filepath.IsAbs(project) {
+	if project := getenv("CLAUDE_PROJECT_DIR"); filepath.IsAbs(project) {
 		dirs = append(dirs, parents(project)...)
 	}
 	wrapped = true

@@ -100,7 +100,7 @@ func (t *tool) hookTarget(id, project string) (*hookTarget, error) {
 	if own, err := t.ownMesh(); err == nil {
 		paths = own.paths
 	}
-	s := &setup{tool: t, paths: paths, system: clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: os.Getenv}}
+	s := &setup{tool: t, paths: paths, system: clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: getenv}}
 	target, err := hooksetup.TargetOf(client, s.system, project)
 	if err != nil {
 		return nil, usageError{err}

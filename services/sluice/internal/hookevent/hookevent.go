@@ -89,7 +89,7 @@ func Parse(client string, data []byte) (Event, error) {
 	if e.Tool == "" {
 		return e, errors.New("the event on standard input has no tool_name")
 	}
-	switch in.Input.Kind() {
+	switch in.Input.Kind() { //nolint:exhaustive // the other kinds are refused
 	case '{':
 		e.Input = in.Input
 	case '"': // Codex sends the arguments of some tools as one string
