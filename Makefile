@@ -95,10 +95,10 @@ CLIENTS := @anthropic-ai/claude-code@2.1.332 @openai/codex@0.171.0 opencode-ai@1
 	@github/copilot@1.0.102 @google/gemini-cli@0.61.0
 
 .PHONY: test-clients
-test-clients: build ## Install six MCP clients from npm (2 GB), and test them behind a mesh with a scripted model
+test-clients: build ## Install six MCP clients from npm (2 GB), and test them behind a mesh and with hooks
 	npm install --prefix $(CURDIR)/.cache/clients --ignore-scripts --no-audit --no-fund --silent $(CLIENTS)
 	cd services && SLUICE_TEST_PROGRAMS=$(CURDIR)/bin SLUICE_TEST_CLIENTS=$(CURDIR)/.cache/clients/node_modules \
-		go test -count=1 -v -timeout 20m -run TestRealClients ./sluice/internal/clientconfig ./e2e/realclients
+		go test -count=1 -v -timeout 20m -run TestRealClients ./sluice/internal/clientconfig ./e2e/realclients ./e2e/hook
 
 .PHONY: lint
 lint: $(VALIDATE) ## Check the style of Go and proto files, and the import rules

@@ -63,8 +63,10 @@ type Config struct {
 	Version string
 }
 
-// Server is the configuration of one MCP server. Exactly one of URL, Command and Target is set.
+// Server is the configuration of one MCP server. Exactly one of URL, Command, Target and Host is set.
 type Server struct {
+	// Host is the client whose own tools the server has.
+	Host string
 	// Target is the address of a gRPC server: the name of a role of the mesh, or host:port. CA is the path of a PEM file
 	// with the certificates to trust instead of the system's. If Plaintext is true, the server does not use TLS. Headers
 	// are sent as gRPC metadata.
@@ -134,6 +136,8 @@ func (s *Server) identity() string {
 		return "embedded " + s.Embedded
 	}
 	switch {
+	case s.Host != "":
+		return "host " + s.Host
 	case s.URL != "":
 		return httpIdentity(s.URL)
 	case s.isRole():
@@ -219,7 +223,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 }
 
 func serverFrom(f *config.File, s config.Server, refs resolver) (out Server, bad []error) {
-	out = Server{Unwrap: s.Unwrap, Timeout: s.Timeout, MaxTimeout: s.MaxTimeout}
+	out = Server{Host: s.Host(), Unwrap: s.Unwrap, Timeout: s.Timeout, MaxTimeout: s.MaxTimeout}
 	switch {
 	case s.HTTP != nil:
 		out.URL = s.HTTP.URL
@@ -307,8 +311,8 @@ func (c *Config) Validate() error {
 		errs = append(errs, errors.New("gateway: max_pending must be at least 1, and execute must be positive"))
 	}
 	for name, s := range c.Servers {
-		if kinds := []bool{s.URL != "", len(s.Command) > 0, s.Target != ""}; len(slices.DeleteFunc(kinds, func(set bool) bool { return !set })) != 1 {
-			errs = append(errs, fmt.Errorf("gateway: server %s needs exactly one of a URL, a command and a target", name))
+		if kinds := []bool{s.URL != "", len(s.Command) > 0, s.Target != "", s.Host != ""}; len(slices.DeleteFunc(kinds, func(set bool) bool { return !set })) != 1 {
+			errs = append(errs, fmt.Errorf("gateway: server %s needs exactly one of a URL, a command, a target and a client", name))
 		}
 		if s.Unwrap != "" && s.Unwrap != "claude-flow" {
 			errs = append(errs, fmt.Errorf("gateway: unwrap %q of server %s is unknown", s.Unwrap, name))

@@ -47,6 +47,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/grpctools"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/hosted"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/streamable"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
@@ -212,6 +213,9 @@ func (s *Service) connector(name string, server Server, files map[string][]strin
 	if server.Target != "" {
 		return func(server Server) (upstream.Transport, error) { return s.newMethods(name, server) }, nil
 	}
+	if server.Host != "" {
+		return func(server Server) (upstream.Transport, error) { return hosted.New(server.Host) }, nil
+	}
 	held, report, err := s.cfg.sandbox(name, s.deps.Launcher, s.deps.Env, files)
 	if err != nil {
 		return nil, err
@@ -300,7 +304,7 @@ func (s *Service) newEdge(ctx context.Context) (err error) {
 	targets := make(map[string]servers.Config, len(s.servers))
 	for name, up := range s.servers {
 		server := s.cfg.Servers[name]
-		targets[name] = servers.Config{Upstream: up, Timeout: server.Timeout, MaxTimeout: server.MaxTimeout, Identity: server.identity()}
+		targets[name] = servers.Config{Upstream: up, Timeout: server.Timeout, MaxTimeout: server.MaxTimeout, Identity: server.identity(), Host: server.Host}
 	}
 	s.forms = forms.Open(ctx, s.dir.Path("forms.json"), s.deps.Log)
 	s.mcp, err = mcpserver.New(

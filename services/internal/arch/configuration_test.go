@@ -31,6 +31,7 @@ servers:
   name: {stdio: {command: [x]}}
   http: {http: {url: "http://x"}}
   grpc: {grpc: {target: "x:1"}}
+hooks: [{client: codex}]
 agents:
   guests: {name: {module: x, sha256: "HASH"}}
   providers: {name: {kind: openai, prices: {model: {input: "1", output: "1"}}}}

@@ -13,7 +13,7 @@ var gatewayLayers = [][]string{
 	{"jsonrpc", "meters", "refusal"},                                             // messages and refusals
 	{"aggregate", "bodyreader", "httpserver", "question", "spans", "toolreport"}, // built on messages
 	{"upstream"}, // connections to servers
-	{"paramheaders", "session", "upstream/grpctools", "upstream/stdio", "upstream/streamable", "upstream/upstreamtest"}, // transports, and sessions with clients
+	{"paramheaders", "session", "upstream/grpctools", "upstream/hosted", "upstream/stdio", "upstream/streamable", "upstream/upstreamtest"}, // transports, and sessions with clients
 	{"discovery"},                        // the features that each server lists
 	{"servers", "visibility"},            // the configured servers, and the features that callers may see
 	{"decisioncache", "tasks"},           // cached decisions, and calls that wait

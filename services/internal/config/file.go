@@ -55,6 +55,8 @@ type File struct {
 	Session Session `yaml:"session"`
 	// Servers are the MCP servers behind the gateway, by name: 1 to 32 lower-case letters, digits or `-`.
 	Servers map[string]Server `yaml:"servers"`
+	// Hooks lists the clients whose own tools the gateway evaluates. `sluice hook install` adds them.
+	Hooks []Hook `yaml:"hooks"`
 	// Agents configures the mesh's own agents.
 	Agents Agents `yaml:"agents"`
 	// Policies lists files and directories with policy documents.

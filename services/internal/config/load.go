@@ -113,6 +113,7 @@ func (f *File) setDefaults() {
 		t.Tenant = cmp.Or(t.Tenant, "default")
 		t.Subject = cmp.Or(t.Subject, t.Name)
 	}
+	f.addHosts()
 	for name, s := range f.Servers {
 		if s.GRPC != nil && IsAgentService(s.GRPC.Target) {
 			s.Timeout = cmp.Or(s.Timeout, AgentTimeout)

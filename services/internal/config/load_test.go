@@ -99,7 +99,7 @@ func TestLoad_ReadsEveryKey(t *testing.T) {
 	}
 	want.Policies = []string{"policies", "more.yaml"}
 	want.Telemetry = config.Telemetry{OTLP: "http://localhost:4317", Sample: 0.5, TrustParent: true}
-	if diff := cmp.Diff(want, *got, cmpopts.IgnoreUnexported(config.File{})); diff != "" {
+	if diff := cmp.Diff(want, *got, cmpopts.IgnoreUnexported(config.File{}, config.Server{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if !got.HasSeparateRoles() || got.Name() != path {

@@ -34,15 +34,21 @@ type Server struct {
 	// Until is the end of `mode: observe`: a date, which means midnight UTC at its beginning, or a time. It is at most 30
 	// days from the start of the program.
 	Until observe.Until `yaml:"until"`
+
+	// host is the client whose own tools the server has, or empty. Only `hooks` adds such servers.
+	host string
 }
 
+// Host returns the client whose own tools the server has, or "" for an MCP server.
+func (s Server) Host() string { return s.host }
+
 // PinMode returns the mode of pinning the definitions of the server's tools. By default, the tools of the mesh's own
-// agents are not pinned, because their definitions are part of the mesh.
+// agents and of clients are not pinned, because their definitions are part of the mesh.
 func (s Server) PinMode() string {
 	switch {
 	case s.Pin != "":
 		return s.Pin
-	case s.GRPC != nil && IsAgentService(s.GRPC.Target):
+	case s.host != "", s.GRPC != nil && IsAgentService(s.GRPC.Target):
 		return "off"
 	default:
 		return "first_use"

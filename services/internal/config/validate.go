@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 )
 
 const maxHold = 10 * time.Minute
@@ -102,6 +104,7 @@ func (f *File) problems() []Problem {
 		}
 		own = name
 	}
+	f.checkHooks(p)
 	for _, name := range slices.Sorted(maps.Keys(f.Agents.Guests)) {
 		f.Agents.Guests[name].check(p, "agents.guests."+name, name)
 	}
@@ -364,6 +367,12 @@ func (p *problems) checkHTTPURL(path, text string) {
 func (s Server) check(p *problems, path, name string) {
 	if !serverName.MatchString(name) {
 		p.addf(path, "%q is not a name of 1 to 32 lower-case letters, digits or -", name)
+	}
+	if s.host != "" {
+		return
+	}
+	if strings.HasPrefix(name, hosttools.Prefix) {
+		p.addf(path, "names that begin with %s are reserved for the clients under hooks: choose another name", hosttools.Prefix)
 	}
 	kinds := 0
 	if s.HTTP != nil {

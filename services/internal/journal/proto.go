@@ -59,7 +59,7 @@ func FromProto(r *gatewayv1.Record) Record {
 		Principal: fromPrincipal(p), Chain: convertAll(p.GetChain(), fromPrincipal), Session: p.GetSession(), Run: p.GetRun(),
 		Server: r.GetServer(), Method: r.GetMethod(), Tool: r.GetTool(), FromServer: r.GetFromServer(),
 		DefinitionDigest: hex.EncodeToString(r.GetDefinitionDigest()), Category: enum.NameOrEmpty(r.GetCategory()), Risk: enum.NameOrEmpty(r.GetRisk()), PolicyRevision: r.GetPolicyRevision(),
-		Rule:   fromRule(r.GetRule()), Observed: fromObserved(r.GetObserved()),
+		Rule: fromRule(r.GetRule()), Observed: fromObserved(r.GetObserved()),
 		Effect: enum.NameOrEmpty(r.GetEffect()), Code: enum.NameOrEmpty(r.GetCode()), Hidden: r.GetHidden(), Message: r.GetMessage(),
 		Limits: convertAll(r.GetLimits(), fromLimit), ReservedAt: timeOf(r.GetReserved()), LimitLeaseID: r.GetLimitLeaseId(), IdempotencyKey: r.GetIdempotencyKey(),
 		SessionKey: enum.NameOrEmpty(r.GetSessionKey()),

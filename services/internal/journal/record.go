@@ -42,6 +42,8 @@ const (
 	ResultProtocolError ResultClass = "protocol_error"
 	// ResultUnknown means that no usable response was received. The call may have run.
 	ResultUnknown ResultClass = "unknown"
+	// ResultHostExecuted means that the gateway allowed the call, and that the client executes it itself.
+	ResultHostExecuted ResultClass = "host_executed"
 	// ResultNeverSent means that the call was certainly not sent.
 	ResultNeverSent ResultClass = "never_sent"
 )

@@ -248,6 +248,9 @@ const (
 	ResultClass_RESULT_CLASS_UNKNOWN ResultClass = 4
 	// The call certainly was not sent.
 	ResultClass_RESULT_CLASS_NEVER_SENT ResultClass = 5
+	// The call to a tool of the client itself was allowed. The client executes it, and the gateway does not know how it
+	// ends.
+	ResultClass_RESULT_CLASS_HOST_EXECUTED ResultClass = 6
 )
 
 // Enum value maps for ResultClass.
@@ -259,6 +262,7 @@ var (
 		3: "RESULT_CLASS_PROTOCOL_ERROR",
 		4: "RESULT_CLASS_UNKNOWN",
 		5: "RESULT_CLASS_NEVER_SENT",
+		6: "RESULT_CLASS_HOST_EXECUTED",
 	}
 	ResultClass_value = map[string]int32{
 		"RESULT_CLASS_UNSPECIFIED":    0,
@@ -267,6 +271,7 @@ var (
 		"RESULT_CLASS_PROTOCOL_ERROR": 3,
 		"RESULT_CLASS_UNKNOWN":        4,
 		"RESULT_CLASS_NEVER_SENT":     5,
+		"RESULT_CLASS_HOST_EXECUTED":  6,
 	}
 )
 
@@ -1114,14 +1119,15 @@ const file_sluice_gateway_v1_record_proto_rawDesc = "" +
 	"\x11RECORD_KIND_CLAIM\x10\x06\x12\x17\n" +
 	"\x13RECORD_KIND_SETTLED\x10\a\x12\x16\n" +
 	"\x12RECORD_KIND_PRUNED\x10\b\x12\x16\n" +
-	"\x12RECORD_KIND_PASSED\x10\t*\xb5\x01\n" +
+	"\x12RECORD_KIND_PASSED\x10\t*\xd5\x01\n" +
 	"\vResultClass\x12\x1c\n" +
 	"\x18RESULT_CLASS_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fRESULT_CLASS_OK\x10\x01\x12\x1b\n" +
 	"\x17RESULT_CLASS_TOOL_ERROR\x10\x02\x12\x1f\n" +
 	"\x1bRESULT_CLASS_PROTOCOL_ERROR\x10\x03\x12\x18\n" +
 	"\x14RESULT_CLASS_UNKNOWN\x10\x04\x12\x1b\n" +
-	"\x17RESULT_CLASS_NEVER_SENT\x10\x05B\xc9\x01\n" +
+	"\x17RESULT_CLASS_NEVER_SENT\x10\x05\x12\x1e\n" +
+	"\x1aRESULT_CLASS_HOST_EXECUTED\x10\x06B\xc9\x01\n" +
 	"\x15com.sluice.gateway.v1B\vRecordProtoP\x01Z=github.com/sluice-mesh/sluice/gen/sluice/gateway/v1;gatewayv1\xa2\x02\x03SGX\xaa\x02\x11Sluice.Gateway.V1\xca\x02\x11Sluice\\Gateway\\V1\xe2\x02\x1dSluice\\Gateway\\V1\\GPBMetadata\xea\x02\x13Sluice::Gateway::V1b\x06proto3"
 
 var (

@@ -69,6 +69,10 @@ func approvalTicket(a *approvalv1.Approval) *refusal.Approval {
 	return t
 }
 
+// WaitAdvice begins the last sentence of the message about a call that waits for a person. The sentence is for clients of
+// MCP.
+const WaitAdvice = " To wait without sending them again, call "
+
 func pendingText(a *approvalv1.Approval) string {
 	text := "a person must approve this call"
 	if why := a.GetMessage(); why != "" {
@@ -81,8 +85,8 @@ func pendingText(a *approvalv1.Approval) string {
 	if method := a.GetMethod(); method != "" && method != mcp.MethodToolsCall {
 		return text + "Make the same request again later: it is carried out once it is approved."
 	}
-	return text + "Call the same tool again later with the same arguments: it runs once it is approved. " +
-		"To wait without sending them again, call " + mcp.ToolApprovalWait + ` with {"id":"` + a.GetId() + `"}.`
+	return text + "Call the same tool again later with the same arguments: it runs once it is approved." +
+		WaitAdvice + mcp.ToolApprovalWait + ` with {"id":"` + a.GetId() + `"}.`
 }
 
 func (w *Client) tooManyText() string {

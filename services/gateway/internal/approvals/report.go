@@ -118,6 +118,8 @@ var outcomes = map[journal.ResultClass]approvalv1.CallOutcome{
 	journal.ResultOK:            approvalv1.CallOutcome_CALL_OUTCOME_DONE,
 	journal.ResultToolError:     approvalv1.CallOutcome_CALL_OUTCOME_FAILED,
 	journal.ResultProtocolError: approvalv1.CallOutcome_CALL_OUTCOME_FAILED,
-	journal.ResultUnknown:       approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN,
-	journal.ResultNeverSent:     approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT,
+	// The gateway has nothing more to do with the call. As an unknown outcome, it would wait for an operator to settle it.
+	journal.ResultHostExecuted: approvalv1.CallOutcome_CALL_OUTCOME_DONE,
+	journal.ResultUnknown:      approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN,
+	journal.ResultNeverSent:    approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT,
 }

@@ -164,6 +164,9 @@ func (d *Client) RefusalRecord(ctx context.Context, a Attempt, refused *refusal.
 func (a Attempt) outcomeRecord(ctx context.Context, answer upstream.Answer, err error, rec *journal.Record) *journal.Record {
 	a.baseRecord(ctx, rec)
 	rec.ResultClass = class(answer, err)
+	if a.Transport == upstream.KindHost && rec.ResultClass == journal.ResultOK {
+		rec.ResultClass = journal.ResultHostExecuted
+	}
 	rec.UpstreamStatus = answer.Status
 	rec.LimitLeaseID = a.Lease.GetId()
 	if err != nil { // the message of err may quote the server

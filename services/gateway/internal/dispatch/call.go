@@ -42,6 +42,7 @@ func (x *Exchange) makeCall(ctx context.Context) Response {
 	response := x.newResponse(x.Uncancelled(ctx), result)
 	response.Held = result.Held + x.Deadline.Paused()
 	response.ID, response.Decision = result.ID, result.Decision
+	response.Approved = result.Approved
 	response.Unrecorded, response.Detached = result.Unrecorded, result.StreamEnded
 	return response
 }

@@ -28,6 +28,8 @@ type Response struct {
 	Session string
 	// Held is the total time for which the message waited for approvers and for the client.
 	Held time.Duration
+	// Approved reports whether a person has approved this very call.
+	Approved bool
 	// Unrecorded reports whether the call's outcome is not in the journal yet.
 	Unrecorded bool
 	// Detached reports whether the client must reconnect to receive the answer, because the server has ended its stream

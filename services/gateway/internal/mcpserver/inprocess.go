@@ -65,6 +65,8 @@ type Response struct {
 	// evaluated the call.
 	ID       string
 	Decision *policyv1.Decision
+	// Approved reports whether a person has approved this very call.
+	Approved bool
 }
 
 // Do executes a request on behalf of a principal. The request is handled like a request from an MCP client, with the
@@ -74,12 +76,20 @@ func (s *Server) Do(ctx context.Context, req Request) (Response, error) {
 	if s.IsAbsent(ctx, c, req.Server) {
 		return Response{}, ErrServer
 	}
+	return s.do(ctx, c, req, s.NewRequest)
+}
+
+// newRequest returns the request for a message to a server, such as [protocol.Router.NewRequest].
+type newRequest func(ctx context.Context, c httpserver.Caller, server string, header http.Header, to dispatch.Sink) *protocol.Request
+
+// do executes a request in the principal's session with the server. The server must not be absent.
+func (s *Server) do(ctx context.Context, c httpserver.Caller, req Request, newRequest newRequest) (Response, error) {
 	if !s.Background.Begin() {
 		return Response{}, ErrStopping
 	}
 	defer s.Background.Done()
 	send := func(sessionID, message string) protocol.InternalResponse {
-		x := s.NewRequest(ctx, c, req.Server, sessionHeader(sessionID), dispatch.NewCallback(req.Event))
+		x := newRequest(ctx, c, req.Server, sessionHeader(sessionID), dispatch.NewCallback(req.Event))
 		x.Hold = req.Hold
 		return x.Do([]byte(message))
 	}
@@ -119,7 +129,7 @@ func sessionHeader(sessionID string) http.Header {
 }
 
 func responseOf(a protocol.InternalResponse) Response {
-	return Response{Answer: a.Joined, TooLarge: a.TooLarge, Refusal: a.Refusal, ID: a.ID, Decision: a.Decision}
+	return Response{Answer: a.Joined, TooLarge: a.TooLarge, Refusal: a.Refusal, ID: a.ID, Decision: a.Decision, Approved: a.Approved}
 }
 
 func newSessionIDs() *lru.Cache[session.Key, string] {

@@ -39,6 +39,8 @@ type testGateway struct {
 	// files is the server at path. notes is a second server, or nil if there is none.
 	files, notes *gatewaytest.Server
 	path         string
+	// hosts are the clients whose own tools the gateway evaluates.
+	hosts []string
 
 	notReady []string
 	degraded []string
@@ -107,6 +109,9 @@ func (w *testGateway) build() {
 	w.Config = mcpserver.Config{HTTP: httpserver.Config{Hosts: []string{"mcp.example"}, Origins: []string{"https://app.example"}}}
 	w.Deps = func(deps *mcpserver.Deps) {
 		deps.Tokens, deps.Admission = w.tokens, w.admit
+		for _, client := range w.hosts {
+			addHost(w.t, deps, client)
+		}
 		deps.Ready, deps.Degraded = func() []string { return w.notReady }, func() []string { return w.degraded }
 	}
 	w.Start()

@@ -83,6 +83,7 @@ type Server struct {
 	servers map[string]*servers.Server
 	// sessionIDs caches the ids of the sessions in which services of the mesh call on behalf of principals.
 	sessionIDs *lru.Cache[session.Key, string]
+	hooks      *hookMemory
 }
 
 // New returns a server, or an error if a dependency is missing.
@@ -100,10 +101,16 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, err
 	}
 	configured, changes := make(map[string]*servers.Server, len(deps.Servers)), new(broadcast.Broadcaster)
+	reachable, hosts := make(map[string]*servers.Server, len(deps.Servers)), make(map[string]*servers.Server)
 	for name, server := range deps.Servers {
 		with := servers.Deps{Memory: deps.AnswerMemory, Catalogue: deps.Catalogue, Changed: changes.Notify}
 		if configured[name], err = servers.New(name, server, with); err != nil {
 			return nil, fmt.Errorf("server %s: %w", name, err)
+		}
+		if server.Host != "" {
+			hosts[name] = configured[name]
+		} else {
+			reachable[name] = configured[name]
 		}
 	}
 	remembered, err := session.ReplayRoom()
@@ -120,7 +127,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	parse := jsonrpc.DefaultLimits()
 	f := &protocol.Router{Deps: protocol.Deps{
-		Pipeline: deps.Pipeline, Sessions: deps.Sessions, Visibility: visible, Servers: configured, InFlight: inFlight, Changes: changes, Limits: parse,
+		Pipeline: deps.Pipeline, Sessions: deps.Sessions, Visibility: visible, Servers: reachable, Hosts: hosts, InFlight: inFlight, Changes: changes, Limits: parse,
 		TrustParent: cfg.TrustParent, Tracer: deps.Tracer, Propagator: deps.Propagator, Log: deps.Log,
 		Sessionful: func(x *protocol.Request) protocol.Handler { return v2025.New(x) },
 		Stateless:  modern.Handler,
@@ -134,7 +141,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Server{Router: f, deps: deps, servers: configured, sessionIDs: newSessionIDs()}
+	e := &Server{Router: f, deps: deps, servers: configured, sessionIDs: newSessionIDs(), hooks: newHookMemory()}
 	e.http, err = httpserver.New(cfg.HTTP, httpserver.Deps{
 		Tokens: deps.Tokens, Admission: deps.Admission, Panicked: f.LogPanic, Meters: deps.Meters, Log: deps.Log,
 	})
@@ -175,6 +182,7 @@ func (s *Server) Handler() http.Handler {
 		mux.HandleFunc("GET "+at, s.authenticated(s.listen))
 		mux.HandleFunc(at, s.notAllowed)
 	}
+	mux.HandleFunc("POST /hook/{client}", s.authenticated(s.hook))
 	for _, at := range []string{"/healthz", "/readyz"} {
 		mux.HandleFunc(at, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Allow", "GET, HEAD")

@@ -27,6 +27,7 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	// gofail: var gatewayAfterSend struct{}
 	class, unrecorded := p.attempts.RecordOutcome(ctx, a, answer, err)
 	result := Result{Answer: answer.Message, Status: answer.Status, ID: a.ID, Decision: a.Decision, Held: a.HeldFor}
+	result.Approved = a.Claim != nil && a.Claim.GetGrantedBy() == ""
 	if err != nil {
 		result.StreamEnded = errors.Is(err, upstream.ErrStreamEnded)
 		p.deps.Log.WarnContext(ctx, "call has no usable answer", "decision_id", a.ID, "server", a.Server, "code", enum.NameOrEmpty(attempt.Code(err)), "why", upstream.PublicReason(answer, err))

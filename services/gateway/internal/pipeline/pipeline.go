@@ -127,6 +127,8 @@ type Result struct {
 	// StreamEnded reports whether the server has ended the stream before its answer. The server expects the client to
 	// reconnect, but has sent no event id with which the gateway could resume the stream.
 	StreamEnded bool
+	// Approved reports whether a person has approved this very call. An approval that covers several calls does not count.
+	Approved bool
 	// Unrecorded reports whether the call's outcome is not in the journal yet.
 	Unrecorded bool
 }

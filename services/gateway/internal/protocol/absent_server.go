@@ -8,6 +8,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
@@ -18,11 +19,15 @@ var serverName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 // this name is configured, or if policy hides the server from the caller. Both cases take the same steps, so that
 // response times don't reveal a hidden server.
 func (f *Router) IsAbsent(ctx context.Context, c httpserver.Caller, server string) bool {
+	return f.isAbsent(ctx, c, server, f.Servers)
+}
+
+func (f *Router) isAbsent(ctx context.Context, c httpserver.Caller, server string, reachable map[string]*servers.Server) bool {
 	if !serverName.MatchString(server) {
 		return true
 	}
 	hidden := f.Visibility.IsHidden(ctx, c.Principal, server, c.Stale)
-	_, configured := f.Servers[server]
+	_, configured := reachable[server]
 	return hidden || !configured
 }
 

@@ -15,6 +15,8 @@ type Request struct {
 	*Router
 	dispatch.Exchange
 
+	// isHook reports whether the message comes from a client's hook. It is for one of [Deps.Hosts].
+	isHook bool
 	// Header is the HTTP header of the message.
 	Header http.Header
 	// span is the span of the message, or nil before the message is read.

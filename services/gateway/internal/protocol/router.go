@@ -34,6 +34,8 @@ type Deps struct {
 	Visibility *visibility.Visibility
 	// Servers are the configured servers by name.
 	Servers map[string]*servers.Server
+	// Hosts are the servers with the tools of clients, by name. Only requests of hooks reach them.
+	Hosts map[string]*servers.Server
 	// InFlight counts the requests in flight.
 	InFlight *limits.Requests
 	// Changes broadcasts that the tool list of a server has changed.

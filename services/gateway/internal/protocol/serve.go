@@ -47,6 +47,13 @@ func (f *Router) NewRequest(ctx context.Context, c httpserver.Caller, server str
 	return x
 }
 
+// NewHookRequest is like NewRequest, for a message from a client's hook to the server with the client's own tools.
+func (f *Router) NewHookRequest(ctx context.Context, c httpserver.Caller, server string, header http.Header, to dispatch.Sink) *Request {
+	x := f.NewRequest(ctx, c, server, header, to)
+	x.isHook = true
+	return x
+}
+
 // Serve handles the message in body, and returns its answer. size is the size of the message in bytes, or -1 if the
 // size is unknown.
 func (x *Request) Serve(body io.Reader, size int64) dispatch.Response {
@@ -108,10 +115,14 @@ func (x *Request) Resolve() *refusal.Refusal {
 	if x.IsForAllServers() {
 		return nil
 	}
-	if x.IsAbsent(x.ClientCtx, x.Caller, x.ServerName) {
+	reachable := x.Servers
+	if x.isHook {
+		reachable = x.Hosts
+	}
+	if x.isAbsent(x.ClientCtx, x.Caller, x.ServerName, reachable) {
 		return unknownServer(x.ServerName)
 	}
-	x.Server = x.Servers[x.ServerName]
+	x.Server = reachable[x.ServerName]
 	x.Timeout, x.Discovery = x.Server.Timeout, x.Server.Own()
 	return nil
 }

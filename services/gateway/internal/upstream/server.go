@@ -40,11 +40,14 @@ func New(t Transport, m *meters.Meters) (*Server, error) {
 	return &Server{transport: t, meters: m, waiting: newParkedQuota(), network: spans.Transport(t.Kind()), circuit: &circuitBreaker{onOpen: func() { m.CountPause(context.Background()) }}}, nil
 }
 
-// Transport returns the kind of the server's transport: `http`, `stdio` or `grpc`.
+// Transport returns the kind of the server's transport, as [Transport] does.
 func (s *Server) Transport() string { return s.transport.Kind() }
 
 // CanBeModern reports whether a server with this transport can support 2026-07-28.
-func (s *Server) CanBeModern() bool { return s.transport.Kind() != "grpc" }
+func (s *Server) CanBeModern() bool {
+	kind := s.transport.Kind()
+	return kind != "grpc" && kind != KindHost
+}
 
 // ToolsChanged returns a channel that receives a value after the server has reported a change to its tool list. Only
 // one goroutine may receive from the channel.

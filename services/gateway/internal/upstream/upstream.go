@@ -74,6 +74,9 @@ var ErrRevision = errors.New("the server does not speak this revision of MCP")
 // NoClientForRequest is the error message for a server whose request cannot be sent to a client.
 const NoClientForRequest = "No client takes this request here."
 
+// KindHost is the kind of the transport to the tools of a client.
+const KindHost = "host"
+
 // A Transport sends messages to one server and receives its messages. Only a [Server] uses it. Implementations must be
 // safe for concurrent use.
 type Transport interface {
@@ -82,7 +85,7 @@ type Transport interface {
 	// sessions. If the server answers server/discover with an error that means that it needs a session, the error wraps
 	// [ErrRevision]. Different principals' sessions never share server-side state.
 	Open(ctx context.Context, key principal.Key, hello Request) (Conn, Answer, error)
-	// Kind returns `http`, `stdio` or `grpc`.
+	// Kind returns `http`, `stdio`, `grpc` or [KindHost].
 	Kind() string
 	// ToolsChanged returns a channel that receives a value after the server has reported a change to its tool list. The
 	// channel is nil if the transport cannot receive such reports.

@@ -19,24 +19,27 @@ const (
 	plainText kind = iota
 	pathText
 	urlText
-	hostText // a result of url.host or email.domain
-	mailText // an email address
+	hostText    // a result of url.host or email.domain
+	mailText    // an email address
+	commandText // a command line of a shell
 )
 
 // kindSuggestions contains a suggestion for each kind, which says what to use instead of a string test.
 var kindSuggestions = map[kind]string{
-	pathText: `use path.within(x, "/srv"), path.base(x) or path.ext(x)`,
-	urlText:  `use url.under(x, "https://api.example.com/v1"), or compare url.scheme(x), url.host(x) and url.path(x)`,
-	hostText: `compare it with ==, or use endsWith with a dot first: endsWith(".example.com")`,
-	mailText: `compare email.domain(x) with ==`,
+	pathText:    `use path.within(x, "/srv"), path.base(x) or path.ext(x)`,
+	urlText:     `use url.under(x, "https://api.example.com/v1"), or compare url.scheme(x), url.host(x) and url.path(x)`,
+	hostText:    `compare it with ==, or use endsWith with a dot first: endsWith(".example.com")`,
+	mailText:    `compare email.domain(x) with ==`,
+	commandText: `compare the whole command: x in ["make test", "git status"]`,
 }
 
 // kindExamples contains an example for each kind: a string that a string test would wrongly accept.
 var kindExamples = map[kind]string{
-	pathText: `"/srv/../etc" begins with "/srv"`,
-	urlText:  `"https://api.example.com@evil/" begins with "https://api.example.com"`,
-	hostText: `"evilexample.com" ends with "example.com", and "api.evil" begins with "api."`,
-	mailText: `"a@evil, b@example.com" ends with "@example.com"`,
+	pathText:    `"/srv/../etc" begins with "/srv"`,
+	urlText:     `"https://api.example.com@evil/" begins with "https://api.example.com"`,
+	hostText:    `"evilexample.com" ends with "example.com", and "api.evil" begins with "api."`,
+	mailText:    `"a@evil, b@example.com" ends with "@example.com"`,
+	commandText: `"git status; rm -rf ." begins with "git status"`,
 }
 
 // checkTexts returns a function that refuses tests of parts of a string that is a path or URL, and patterns that do not
@@ -52,6 +55,9 @@ func checkTexts(refuse refuseFunc) func(e ast.Expr, from []*location) {
 		if function == "matches" {
 			checkMatches(kind, text, with, refuse)
 			return
+		}
+		if kind == commandText && (function == "contains" || function == "endsWith") {
+			return // no such test claims to know what a command does
 		}
 		if kind == plainText || kind == hostText && function == "endsWith" && strings.HasPrefix(text, ".") {
 			return
@@ -87,13 +93,15 @@ func checkMatches(of kind, text string, at ast.Expr, refuse refuseFunc) {
 		refuse(at, "the pattern has no anchors, so it matches any text that contains a match", "write ^(?:…)$ for the whole text; contains(…) finds a part")
 	case !anchored(pattern):
 		refuse(at, "the pattern has no anchors: "+kindExamples[of], kindSuggestions[of])
-	case of != plainText && of != hostText && admitsTricks(pattern):
+	case of == commandText && admits(pattern, ";|&$`<>(\n"):
+		refuse(at, "the pattern accepts characters with which a shell runs another command: "+kindExamples[of], kindSuggestions[of])
+	case of != plainText && of != hostText && of != commandText && admitsTricks(pattern):
 		refuse(at, "the pattern accepts .. or one of \\ % @ ? #, with which a text can be another path or URL than it seems", kindSuggestions[of])
 	}
 }
 
 func (k kind) String() string {
-	return map[kind]string{pathText: "a path", urlText: "a URL", hostText: "a host", mailText: "an email address"}[k]
+	return map[kind]string{pathText: "a path", urlText: "a URL", hostText: "a host", mailText: "an email address", commandText: "a command"}[k]
 }
 
 // kindOfText guesses the kind of a string from the function that returns the string, from the text that the string is
@@ -150,6 +158,7 @@ var (
 	nameWords = map[string]kind{
 		"path": pathText, "file": pathText, "filename": pathText, "dir": pathText, "directory": pathText, "folder": pathText, "cwd": pathText,
 		"url": urlText, "uri": urlText, "href": urlText, "link": urlText, "endpoint": urlText, "webhook": urlText,
+		"command": commandText, "cmd": commandText,
 	}
 	nameEnds = []string{"path", "filename", "directory", "folder", "url", "uri"}
 )

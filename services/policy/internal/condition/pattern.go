@@ -114,3 +114,24 @@ func walkRune(inst *syntax.Inst, state int) (steps []int, trick bool) {
 	}
 	return steps, false
 }
+
+// admits reports whether a pattern has a class of characters that contains one of chars. [compilePattern] must accept
+// the pattern.
+func admits(pattern *syntax.Regexp, chars string) bool {
+	program, err := syntax.Compile(pattern.Simplify())
+	if err != nil {
+		return true
+	}
+	for i := range program.Inst {
+		inst := &program.Inst[i]
+		switch inst.Op { //nolint:exhaustive // the other instructions accept no class of characters
+		case syntax.InstRune, syntax.InstRuneAny, syntax.InstRuneAnyNotNL:
+			for _, c := range chars {
+				if inst.MatchRune(c) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}

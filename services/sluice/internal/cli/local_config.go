@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 	"io"
 	"io/fs"
 	"maps"
@@ -137,6 +138,8 @@ func printUses(w io.Writer, f *config.File) {
 // describeServer returns the program or the address of a server, and the settings that weaken its sandbox.
 func describeServer(s config.Server) string {
 	switch {
+	case s.Host() != "":
+		return "the tools of " + hosttools.Name(s.Host()) + ", by its hook"
 	case s.HTTP != nil:
 		return withoutQuery(s.HTTP.URL)
 	case s.GRPC != nil:

@@ -176,7 +176,12 @@ func (r *reader) read() {
 	r.readTransport()
 	r.readVariables()
 	r.readKept()
-	e.Wrapped = isSluice(e.Command) && len(e.Args) > 0 && e.Args[0] == "stdio"
+	e.Wrapped = StartsSluice(e.Command, e.Args)
+}
+
+// StartsSluice reports whether an entry with this command and these arguments starts `sluice stdio`.
+func StartsSluice(command string, args []string) bool {
+	return isSluice(command) && len(args) > 0 && args[0] == "stdio"
 }
 
 // isSluice reports whether a command is this program, with the path of any system.

@@ -1,0 +1,114 @@
+package mcpserver
+
+import (
+	"context"
+	"crypto/sha256"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/internal/lru"
+)
+
+const (
+	// maxHookCalls is the maximum number of calls that are remembered.
+	maxHookCalls = 10_000
+	// repeatWindow is the time after a verdict in which an event with the same id gets this verdict. All hooks of a client
+	// send their events at the same time. It is short, so that an approval can't be used again.
+	repeatWindow = 30 * time.Second
+	// permissionWindow is the time in which Codex may ask again about an approved call.
+	permissionWindow = 10 * time.Minute
+)
+
+// hookMemory remembers the calls of hooks. It is safe for concurrent use.
+type hookMemory struct {
+	mu sync.Mutex
+	// calls contains the last calls that have an id.
+	calls *lru.Cache[[sha256.Size]byte, *hookCall]
+	// approved contains the calls that people have approved, until the client asks about them again.
+	approved *lru.Cache[[sha256.Size]byte, *approvedCall]
+}
+
+// hookCall is a call with an id. The fields verdict and answered are valid after done is closed.
+type hookCall struct {
+	content  [sha256.Size]byte
+	done     chan struct{}
+	verdict  hookVerdict
+	answered time.Time
+}
+
+// isOver reports whether the verdict is too old for an event with the same id.
+func (c *hookCall) isOver() bool {
+	select {
+	case <-c.done:
+		return time.Since(c.answered) >= repeatWindow
+	default:
+		return false
+	}
+}
+
+type approvedCall struct {
+	at    time.Time
+	taken atomic.Bool
+}
+
+func newHookMemory() *hookMemory {
+	return &hookMemory{
+		calls:    lru.New[[sha256.Size]byte](maxHookCalls, maxHookCalls, func(*hookCall) int { return 1 }),
+		approved: lru.New[[sha256.Size]byte](maxHookCalls, maxHookCalls, func(*approvedCall) int { return 1 }),
+	}
+}
+
+// once returns the verdict of judge. Several hooks can be registered for one call, so an event with the id of an earlier
+// call gets its verdict and does not count again. An event without an id is always judged.
+func (m *hookMemory) once(ctx context.Context, c httpserver.Caller, client string, event hookEvent, judge func() hookVerdict) hookVerdict {
+	if event.ID == "" {
+		return judge()
+	}
+	key := digest(append(callerOf(c), client, event.Session, event.ID)...)
+	content := digest(event.Tool, string(event.Input))
+	call, isFirst := m.begin(key, content)
+	if !isFirst {
+		if call.content != content {
+			return denied(&refusal.Refusal{Code: commonv1.Code_CODE_ID_INVALID, Message: errReused.Error() + "."})
+		}
+		select {
+		case <-call.done:
+			return call.verdict
+		case <-ctx.Done():
+			return denied(&refusal.Refusal{Code: commonv1.Code_CODE_APPROVAL_PENDING})
+		}
+	}
+	call.verdict = denied(&refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}) // remains set if judge panics
+	defer func() {
+		call.answered = time.Now()
+		close(call.done)
+	}()
+	call.verdict = judge()
+	return call.verdict
+}
+
+// begin returns the call with this key. isFirst reports whether the call is new.
+func (m *hookMemory) begin(key, content [sha256.Size]byte) (call *hookCall, isFirst bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if call, ok := m.calls.Get(key); ok && !call.isOver() {
+		return call, false
+	}
+	call = &hookCall{content: content, done: make(chan struct{})}
+	m.calls.Put(key, call)
+	return call, true
+}
+
+func (m *hookMemory) putApproved(key [sha256.Size]byte) {
+	m.approved.Put(key, &approvedCall{at: time.Now()})
+}
+
+// takeApproved reports whether a person has approved a call. It returns true once for each approval.
+func (m *hookMemory) takeApproved(key [sha256.Size]byte) bool {
+	call, ok := m.approved.Get(key)
+	return ok && time.Since(call.at) < permissionWindow && !call.taken.Swap(true)
+}

@@ -1,0 +1,48 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sluice-mesh/sluice/services/internal/hosttools"
+)
+
+// Hook is a client with a hook.
+type Hook struct {
+	// Client is `claude-code`, `codex` or `gemini`. The client's own tools are those of the server `host-CLIENT`. Required.
+	Client string `yaml:"client"`
+}
+
+// HasHook reports whether a client is listed under hooks.
+func (f *File) HasHook(client string) bool {
+	return slices.Contains(f.Hooks, Hook{Client: client})
+}
+
+// addHosts adds the servers of the clients under hooks. It keeps a configured server with such a name, so that the
+// validation reports it.
+func (f *File) addHosts() {
+	for _, hook := range f.Hooks {
+		name := hosttools.ServerName(hook.Client)
+		if _, configured := f.Servers[name]; configured || hosttools.Name(hook.Client) == "" {
+			continue
+		}
+		if f.Servers == nil {
+			f.Servers = make(map[string]Server)
+		}
+		// The definitions are part of this program, so their annotations are trusted.
+		f.Servers[name] = Server{host: hook.Client, Trusted: true}
+	}
+}
+
+func (f *File) checkHooks(p *problems) {
+	for i, hook := range f.Hooks {
+		path := fmt.Sprintf("hooks[%d]", i)
+		if hosttools.Name(hook.Client) == "" {
+			p.addf(path+".client", "%q is not one of %s", hook.Client, strings.Join(hosttools.Clients(), ", "))
+		}
+		if slices.Contains(f.Hooks[:i], hook) {
+			p.addf(path, "%q is listed twice: remove one", hook.Client)
+		}
+	}
+}

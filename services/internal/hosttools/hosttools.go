@@ -1,0 +1,96 @@
+// Package hosttools contains the definitions of the tools that MCP clients have themselves, such as a shell. The
+// gateway evaluates calls to them if the client has the hook of Sluice. Each client is a server in policies and records.
+package hosttools
+
+import (
+	"embed"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+//go:embed tools/*.json
+var files embed.FS
+
+// Prefix is the prefix of the server names of clients. Configured servers must not have such names.
+const Prefix = "host-"
+
+// Other is the tool for calls to all tools that a client has and that are not listed here. Its arguments are the name
+// and the input of the actual tool.
+const Other = "other"
+
+// Codex is the client that asks the hook a second time when it would ask the person.
+const Codex = "codex"
+
+// names maps the ids of clients to their names.
+var names = map[string]string{"claude-code": "Claude Code", Codex: "Codex", "gemini": "Gemini CLI"}
+
+// Clients returns the ids of the clients that have hooks, sorted.
+func Clients() []string { return slices.Sorted(maps.Keys(names)) }
+
+// Name returns the name of a client for people, or "" if the client has no hooks.
+func Name(client string) string { return names[client] }
+
+// ServerName returns the name of the server that has the tools of a client.
+func ServerName(client string) string { return Prefix + client }
+
+// A Tool is a tool of a client.
+type Tool struct {
+	Name string `json:"name"`
+	// Definition is the whole definition, as in a list of MCP.
+	Definition jsontext.Value `json:"-"`
+}
+
+// Knows reports whether a client has a tool with this name, except [Other].
+func Knows(client, tool string) bool {
+	return tool != Other && known()[client][tool]
+}
+
+// known returns the names of the tools of each client.
+var known = sync.OnceValue(func() map[string]map[string]bool {
+	out := make(map[string]map[string]bool)
+	for _, client := range Clients() {
+		tools, err := Tools(client)
+		if err != nil { // a test reads the files, so that this does not happen
+			continue
+		}
+		out[client] = make(map[string]bool)
+		for _, tool := range tools {
+			out[client][tool.Name] = true
+		}
+	}
+	return out
+})
+
+// Tools returns the tools of a client. It returns an error if the client has no hooks.
+func Tools(client string) ([]Tool, error) {
+	if names[client] == "" {
+		return nil, fmt.Errorf("%q is not a client with hooks: use one of %v", client, Clients())
+	}
+	raw, err := files.ReadFile("tools/" + client + ".json")
+	if err != nil {
+		return nil, fmt.Errorf("read the tools of %s: %w", client, err)
+	}
+	var file struct {
+		Source string           `json:"source"`
+		Tools  []jsontext.Value `json:"tools"`
+	}
+	if err := json.Unmarshal(raw, &file, json.RejectUnknownMembers(true)); err != nil {
+		return nil, fmt.Errorf("read the tools of %s: %w", client, err)
+	}
+	out := make([]Tool, len(file.Tools))
+	for i, definition := range file.Tools {
+		if err := json.Unmarshal(definition, &out[i]); err != nil {
+			return nil, fmt.Errorf("read the tools of %s: %w", client, err)
+		}
+		if err := definition.Compact(); err != nil {
+			return nil, fmt.Errorf("read the tools of %s: %w", client, err)
+		}
+		out[i].Definition = definition
+	}
+	return out, nil
+}

@@ -1,0 +1,294 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-mesh/sluice/services/internal/hosttools"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/hookevent"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/hooksetup"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
+)
+
+const (
+	// maxHookEvent is the maximum size of an event in bytes, and maxHookAnswer that of the mesh's answer.
+	maxHookEvent  = 8 << 20
+	maxHookAnswer = 1 << 20
+	// hookSlack is the time for everything but the wait for people, including the start of a mesh.
+	hookSlack = 30 * time.Second
+)
+
+func (t *tool) hook() *cobra.Command {
+	hold := hooksetup.Hold
+	c := &cobra.Command{
+		Use:   "hook CLIENT",
+		Short: "Decide about a call to a client's own tool, such as its shell",
+		Long: `Read an event of a client's hook on standard input, let the mesh decide about the call,
+and print the answer of the hook. Clients run this command; ` + "`hook install`" + ` registers it. CLIENT
+is ` + strings.Join(hosttools.Clients(), ", ") + `.
+
+If anything fails, the call is denied. A call to a tool of an MCP server passes if the server
+is behind the mesh, which decides about it itself, and is denied otherwise.`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(c *cobra.Command, given []string) error {
+			return t.printHook(t.answerHook(c.Context(), given[0], hold))
+		},
+	}
+	c.Flags().DurationVar(&hold, "hold", hold, "the time for which a call waits for a person; keep it below the client's time-out for hooks")
+	c.AddCommand(t.hookInstall(), t.hookRemove(), t.hookStatus())
+	return c
+}
+
+// printHook prints the output of a hook. If it can't be printed, the client must not take silence for consent.
+func (t *tool) printHook(out hookevent.Output) error {
+	if _, err := io.WriteString(os.Stdout, out.Stdout); err != nil {
+		return exitError{fmt.Errorf("the call is denied, because the answer can't be printed: %w", err), 2} //nolint:mnd // see hookevent
+	}
+	_, _ = io.WriteString(os.Stderr, out.Stderr) // the client may not read it
+	if out.Code != 0 {
+		return exitError{errSilent, out.Code}
+	}
+	return nil
+}
+
+// answerHook returns the output for the event on standard input.
+func (t *tool) answerHook(ctx context.Context, client string, hold time.Duration) hookevent.Output {
+	e := hookevent.Event{Client: client}
+	if hosttools.Name(client) == "" {
+		return e.Failed(fmt.Sprintf("%q is not one of %s", client, strings.Join(hosttools.Clients(), ", ")))
+	}
+	raw, err := io.ReadAll(io.LimitReader(os.Stdin, maxHookEvent+1))
+	switch {
+	case err != nil:
+		return e.Failed("read standard input: " + err.Error())
+	case len(raw) > maxHookEvent:
+		return e.Failed(fmt.Sprintf("the event has more than %d MiB", maxHookEvent>>20))
+	}
+	if e, err = hookevent.Parse(client, raw); err != nil {
+		return e.Failed(err.Error())
+	}
+	switch {
+	case e.Kind == hookevent.Ignored:
+		return e.Passed()
+	case e.MCP != nil:
+		return t.answerMCP(e)
+	}
+	ctx, cancel := context.WithTimeout(ctx, hold+hookSlack)
+	defer cancel()
+	verdict, err := t.askMesh(ctx, e, hold)
+	if err != nil {
+		return e.Failed(err.Error())
+	}
+	switch verdict.Verdict {
+	case "pass":
+		return e.Passed()
+	case "allow":
+		return e.Allowed("A person approved this call in Sluice (decision " + verdict.Decision + ").")
+	default: // an unknown verdict denies
+		return e.Denied(verdict.Reason)
+	}
+}
+
+// answerMCP returns the output for a call to a tool of an MCP server. The mesh decides about such calls itself if the
+// server is behind it.
+func (t *tool) answerMCP(e hookevent.Event) hookevent.Output {
+	wrapped, known := clientconfig.StartsSluice(e.MCP.Command, e.MCP.Args), e.MCP.Name != ""
+	if !known {
+		var err error
+		if wrapped, known, err = wrappedEntry(e); err != nil {
+			return e.Failed(err.Error())
+		}
+	}
+	switch {
+	case wrapped:
+		return e.Passed()
+	case known:
+		return e.Denied(fmt.Sprintf("Denied by Sluice: the client reaches the MCP server of the tool %s without the mesh. A person can put it behind the mesh with %s.", e.Tool, t.command("init "+e.Client)))
+	default:
+		return e.Denied(fmt.Sprintf("Denied by Sluice: the MCP server of the tool %s is not in the files that Sluice can read, for example because a plugin or an account brings it. A person can add it to the client's own configuration and then run %s.", e.Tool, t.command("init "+e.Client)))
+	}
+}
+
+// wrappedEntry looks for the server of a tool in the client's files. wrapped is true if each enabled entry that the tool
+// may belong to starts `sluice stdio`. known is false if there is no such entry.
+func wrappedEntry(e hookevent.Event) (wrapped, known bool, err error) {
+	client, ok := clientconfig.Find(e.Client)
+	home, err := os.UserHomeDir()
+	if err != nil || !ok {
+		return false, false, fmt.Errorf("find the files of the client: %w", err)
+	}
+	sys := clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: getenv}
+	dirs := parents(e.Dir)
+	if project := getenv("CLAUDE_PROJECT_DIR"); filepath.IsAbs(project) {
+		dirs = append(dirs, parents(project)...)
+	}
+	wrapped = true
+	for i, dir := range dirs {
+		for _, f := range client.Files(sys, dir) {
+			if f.Pattern || f.Scope == clientconfig.User && i > 0 {
+				continue
+			}
+			entries, err := entriesOf(f)
+			if err != nil {
+				return false, false, err
+			}
+			for _, entry := range entries {
+				local := entry.Scope == clientconfig.Local
+				if entry.Disabled || !e.Belongs(entry.Name) || local && !contains(dirs, entry.Project) {
+					continue
+				}
+				known, wrapped = true, wrapped && entry.Wrapped
+			}
+		}
+	}
+	return wrapped && known, known, nil
+}
+
+func contains(dirs []string, dir string) bool {
+	for _, d := range dirs {
+		if d == filepath.Clean(dir) {
+			return true
+		}
+	}
+	return false
+}
+
+// parents returns a directory and those above it. It returns the working directory's if dir is not absolute.
+func parents(dir string) []string {
+	if !filepath.IsAbs(dir) {
+		dir, _ = os.Getwd() // without it, only the files of the user count
+	}
+	var out []string
+	for dir = filepath.Clean(dir); ; dir = filepath.Dir(dir) {
+		out = append(out, dir)
+		if filepath.Dir(dir) == dir {
+			return out
+		}
+	}
+}
+
+func entriesOf(f clientconfig.File) ([]clientconfig.Entry, error) {
+	raw, err := os.ReadFile(f.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the servers of the client: %w", err)
+	}
+	entries, err := f.Entries(raw)
+	if err != nil {
+		return nil, fmt.Errorf("read the servers of the client: %s: %w", f.Path, err)
+	}
+	return entries, nil
+}
+
+// meshVerdict is the answer of the mesh to a hook.
+type meshVerdict struct {
+	Verdict  string `json:"verdict"`
+	Reason   string `json:"reason"`
+	Code     string `json:"code"`
+	Decision string `json:"decision"`
+}
+
+// askMesh sends an event to the person's own mesh, which it starts if it does not run.
+func (t *tool) askMesh(ctx context.Context, e hookevent.Event, hold time.Duration) (verdict meshVerdict, err error) {
+	own, err := t.ownMesh()
+	if err != nil {
+		return verdict, err
+	}
+	token, err := os.ReadFile(own.paths.Token(e.Client))
+	if err != nil {
+		return verdict, fmt.Errorf("%s has no token for your mesh: run %s (%w)", e.Client, t.command("hook install "+e.Client), err)
+	}
+	body, err := hookBody(e, hold)
+	if err != nil {
+		return verdict, err
+	}
+	for first := true; ; first = false {
+		mesh, err := own.find(ctx, true)
+		if err != nil {
+			return verdict, err
+		}
+		verdict, err = postHook(ctx, "http://"+mesh.MCP+"/hook/"+e.Client, strings.TrimSpace(string(token)), body)
+		if dial, ok := errors.AsType[*net.OpError](err); first && ok && dial.Op == "dial" { // the mesh has just ended
+			continue
+		}
+		return verdict, err
+	}
+}
+
+// hookBody returns the request for an event.
+func hookBody(e hookevent.Event, hold time.Duration) ([]byte, error) {
+	event := "call"
+	if e.Kind == hookevent.Permission {
+		event = "permission"
+	}
+	body, err := json.Marshal(struct {
+		Event   string         `json:"event"`
+		Tool    string         `json:"tool"`
+		Input   jsontext.Value `json:"input"`
+		ID      string         `json:"id,omitzero"`
+		Session string         `json:"session,omitzero"`
+		Turn    string         `json:"turn,omitzero"`
+		HoldMS  int64          `json:"hold_ms"`
+	}{event, e.Tool, e.Input, e.ID, e.Session, e.Turn, hold.Milliseconds()})
+	if err != nil {
+		return nil, fmt.Errorf("write the event for the mesh: %w", err)
+	}
+	return body, nil
+}
+
+func postHook(ctx context.Context, url, token string, body []byte) (verdict meshVerdict, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return verdict, err
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := tokenhttp.New(nil, "").Do(req)
+	if err != nil {
+		return verdict, fmt.Errorf("ask the mesh: %w", err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // only read
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxHookAnswer))
+	if err != nil {
+		return verdict, fmt.Errorf("ask the mesh: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return verdict, fmt.Errorf("the mesh answers with HTTP status %d: %s", resp.StatusCode, rpcMessage(raw))
+	}
+	if err := json.Unmarshal(raw, &verdict); err != nil || verdict.Verdict == "" {
+		return verdict, fmt.Errorf("the answer of the mesh is not understood: %w", err)
+	}
+	return verdict, nil
+}
+
+// rpcMessage returns the message of a JSON-RPC error, or the beginning of another answer.
+func rpcMessage(raw []byte) string {
+	var answer struct {
+		Error struct {
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(raw, &answer) == nil && answer.Error.Message != "" {
+		return answer.Error.Message
+	}
+	const most = 200
+	return strings.ToValidUTF8(string(raw[:min(len(raw), most)]), "")
+}

@@ -1,0 +1,342 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/hosttools"
+	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/hooksetup"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
+)
+
+// hookTarget is one run of `hook install`, `hook remove` or `hook status`.
+type hookTarget struct {
+	*setup
+	hooksetup.Target
+
+	client clientconfig.Client
+}
+
+func (t *tool) hookInstall() *cobra.Command {
+	return t.hookCommand("install", "Register the hook in the settings of a client",
+		`Register the hook of Sluice in the settings of a client, with a time-out of 300 s. Other hooks
+and all other bytes of the file stay. The command also adds the client's tools to the
+configuration of your mesh as the server host-CLIENT, and writes a first policy for it if there is
+none. It creates your mesh if you have none.
+
+With --project, the hook is only registered for one project, in a file that belongs to you alone.
+Claude Code has such a file (.claude/settings.local.json).`,
+		(*hookTarget).install)
+}
+
+func (t *tool) hookRemove() *cobra.Command {
+	return t.hookCommand("remove", "Remove the hook from the settings of a client",
+		`Remove the hook of Sluice from the settings of a client. If nothing else has changed the file
+since, it has the very bytes again that it had before. The client's tools also leave the
+configuration of your mesh; the policy stays if you have changed it.`,
+		(*hookTarget).remove)
+}
+
+func (t *tool) hookStatus() *cobra.Command {
+	return t.hookCommand("status", "Show whether the hook of a client is registered and can work",
+		`Show whether the hook of a client is registered, and what keeps the client from running it.
+The command exits with 1 if the client's calls pass without the mesh.`,
+		(*hookTarget).status)
+}
+
+func (t *tool) hookCommand(name, short, long string, run func(*hookTarget, context.Context) error) *cobra.Command {
+	var project string
+	c := &cobra.Command{
+		Use: name + " CLIENT", Short: short, Long: long + "\n\nCLIENT is " + strings.Join(hosttools.Clients(), ", ") + ".",
+		Args:      args(cobra.ExactArgs(1)),
+		ValidArgs: hosttools.Clients(),
+		RunE: func(c *cobra.Command, given []string) error {
+			target, err := t.hookTarget(given[0], project)
+			if err != nil {
+				return err
+			}
+			return run(target, c.Context())
+		},
+	}
+	c.Flags().StringVar(&project, "project", "", "only for the project in this folder (Claude Code)")
+	_ = c.MarkFlagDirname("project")
+	return c
+}
+
+func (t *tool) hookTarget(id, project string) (*hookTarget, error) {
+	client, ok := clientconfig.Find(id)
+	if !ok || hosttools.Name(id) == "" {
+		return nil, usageError{fmt.Errorf("%q is not one of %s", id, strings.Join(hosttools.Clients(), ", "))}
+	}
+	paths, err := personal.Find()
+	if err != nil {
+		return nil, err
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return nil, fmt.Errorf("find the settings of the client: %w", err)
+	}
+	if project != "" {
+		if project, err = filepath.Abs(project); err != nil {
+			return nil, fmt.Errorf("find the project: %w", err)
+		}
+	}
+	if own, err := t.ownMesh(); err == nil {
+		paths = own.paths
+	}
+	s := &setup{tool: t, paths: paths, system: clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: getenv}}
+	target, err := hooksetup.TargetOf(client, s.system, project)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return &hookTarget{setup: s, Target: target, client: client}, nil
+}
+
+// install changes the mesh first, so that the client never has a hook that the mesh does not know.
+func (h *hookTarget) install(ctx context.Context) error {
+	if err := h.checkMesh(); err != nil {
+		return err
+	}
+	for _, path := range []string{h.paths.OperatorToken(), h.paths.Token(h.client.ID)} {
+		if _, err := ensureToken(path); err != nil {
+			return fmt.Errorf("create a token: %w", err)
+		}
+	}
+	policy, err := h.writePolicy()
+	if err != nil {
+		return err
+	}
+	mesh, err := h.configure(true)
+	if err != nil {
+		return err
+	}
+	if policy || mesh {
+		if err := h.restartMesh(ctx); err != nil {
+			return fmt.Errorf("%w\nThe settings of %s were not changed", err, h.client.Name)
+		}
+	}
+	changed, err := h.Install(ctx, h.paths.Data, h.programPath())
+	if err != nil {
+		return err
+	}
+	if changed {
+		h.printf("%s has the hook. Start %s again.", h.shownPath(h.Path), h.client.Name)
+	} else {
+		h.printf("%s had the hook already.", h.shownPath(h.Path))
+	}
+	h.printf("The policy is %s.", h.shownPath(h.policyPath()))
+	h.printNotes()
+	return nil
+}
+
+// printNotes prints what the person has to do or know.
+func (h *hookTarget) printNotes() {
+	switch h.client.ID {
+	case hosttools.Codex:
+		h.printf("Codex runs the hook only after you have trusted it: type /hooks in Codex. Until then, and again after each change of the hook, all calls pass.")
+	case "gemini":
+		h.printf("Gemini CLI runs a call if the hook takes longer than 300 s or can't be started.")
+	}
+}
+
+func (h *hookTarget) policyPath() string {
+	return filepath.Join(h.paths.Policies(), hosttools.ServerName(h.client.ID)+".yaml")
+}
+
+// shippedPolicy returns the policy that Install writes.
+func (h *hookTarget) shippedPolicy() ([]byte, error) {
+	guarded := []string{filepath.Dir(h.paths.Config), h.paths.Data, h.Path}
+	return hooksetup.Policy(h.client.ID, guarded)
+}
+
+// writePolicy writes the policy if there is none, and reports whether it did.
+func (h *hookTarget) writePolicy() (bool, error) {
+	if _, err := os.Stat(h.policyPath()); err == nil {
+		return false, nil
+	}
+	text, err := h.shippedPolicy()
+	if err != nil {
+		return false, err
+	}
+	if err := pki.WriteFile(h.policyPath(), text, 0o600); err != nil {
+		return false, fmt.Errorf("write the policy: %w", err)
+	}
+	return true, nil
+}
+
+// configure adds the client to the configuration of the mesh or removes it, and adds the tokens that are missing. It
+// reports whether the configuration has changed.
+func (h *hookTarget) configure(present bool) (bool, error) {
+	before, err := os.ReadFile(h.paths.Config)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("read your mesh's configuration: %w", err)
+	}
+	have := false
+	if len(before) > 0 {
+		f, err := config.Load(h.paths.Config, app.Env)
+		if err != nil {
+			return false, fmt.Errorf("your mesh's configuration does not load: %w", err)
+		}
+		have = f.HasHook(h.client.ID)
+	}
+	m := clientsetup.MeshFile{Data: h.paths.Data, User: userName(), Operator: h.paths.OperatorToken(), Tokens: map[string]string{h.client.ID: h.paths.Token(h.client.ID)}}
+	after, err := m.Edit(before)
+	if err == nil && have != present {
+		after, err = withHook(after, h.client.ID, present)
+	}
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", h.paths.Config, err)
+	}
+	if bytes.Equal(before, after) {
+		return false, nil
+	}
+	return true, pki.WriteFile(h.paths.Config, after, 0o600)
+}
+
+// withHook adds a client to the list of hooks in a configuration, or removes it.
+func withHook(content []byte, client string, present bool) ([]byte, error) {
+	lists := configedit.Layout{Format: configedit.YAML, NameKey: "client"}
+	edit := configedit.Edit{Path: []string{"hooks", client}}
+	if present {
+		edit.Value = configedit.Object{{Name: "client", Value: client}}
+	}
+	change, err := configedit.Apply(lists, content, edit)
+	if err != nil {
+		return nil, err
+	}
+	return change.After, nil
+}
+
+// remove changes the client first, so that the client never has a hook that the mesh does not know.
+func (h *hookTarget) remove(ctx context.Context) error {
+	done, err := h.Remove(ctx, h.paths.Data)
+	if err != nil {
+		return err
+	}
+	path := h.shownPath(h.Path)
+	switch {
+	case !done.Found:
+		h.printf("%s had no hook of Sluice.", path)
+	case done.Deleted:
+		h.printf("%s is removed, because hook install had created it.", path)
+	case done.Exact:
+		h.printf("%s is as it was before hook install, byte for byte.", path)
+	default:
+		h.printf("%s has no hook of Sluice any more. Other changes since hook install stay.", path)
+	}
+	if other, err := h.otherRecords(); err != nil || other {
+		return err
+	}
+	return h.removeFromMesh(ctx)
+}
+
+// otherRecords reports whether the hook of the client is still registered elsewhere.
+func (h *hookTarget) otherRecords() (bool, error) {
+	records, err := hooksetup.Records(h.paths.Data)
+	return slices.ContainsFunc(records, func(path string) bool {
+		name := filepath.Base(path)
+		return name == h.client.ID+".json" || strings.HasPrefix(name, h.client.ID+"-")
+	}), err
+}
+
+// removeFromMesh removes the client's tools from the mesh, and the policy if it is the shipped one.
+func (h *hookTarget) removeFromMesh(ctx context.Context) error {
+	if _, err := os.Stat(h.paths.Config); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	changed, err := h.configure(false)
+	if err != nil {
+		return err
+	}
+	want, err := h.shippedPolicy()
+	if err != nil {
+		return err
+	}
+	switch have, err := os.ReadFile(h.policyPath()); {
+	case err == nil && bytes.Equal(have, want):
+		if err := os.Remove(h.policyPath()); err != nil {
+			return fmt.Errorf("remove the policy: %w", err)
+		}
+	case err == nil:
+		h.printf("%s stays, because it was changed.", h.shownPath(h.policyPath()))
+	}
+	if !changed {
+		return nil
+	}
+	return h.stopMesh(ctx) // it starts again when a client needs it
+}
+
+// status prints the state of the hook. It returns errSilent if the client's calls pass without the mesh.
+func (h *hookTarget) status(context.Context) error {
+	commands, err := h.Registered()
+	if err != nil {
+		return err
+	}
+	faults := h.faults(commands)
+	for _, fault := range faults {
+		h.printf("%s: %s", h.client.Name, fault)
+	}
+	if len(faults) > 0 {
+		return errSilent
+	}
+	h.printf("%s: the hook is registered in %s, and the mesh knows the client's tools.", h.client.Name, h.shownPath(h.Path))
+	h.printNotes()
+	return nil
+}
+
+// faults returns the reasons for which the hook does not work.
+func (h *hookTarget) faults(commands []string) []string {
+	var out []string
+	if slices.Contains(commands, "") {
+		return []string{fmt.Sprintf("the hook is not registered in %s: run %s", h.shownPath(h.Path), h.command("hook install "+h.client.ID))}
+	}
+	if !strings.Contains(commands[0], h.programPath()) {
+		out = append(out, fmt.Sprintf("the hook starts another program: %s", commands[0]))
+	}
+	f, err := config.Load(h.paths.Config, app.Env)
+	switch {
+	case err != nil:
+		out = append(out, fmt.Sprintf("all calls are denied, because your mesh has no configuration: %v", err))
+	case !f.HasHook(h.client.ID):
+		out = append(out, fmt.Sprintf("all calls are denied, because your mesh does not know the client's tools: run %s", h.command("hook install "+h.client.ID)))
+	}
+	if raw, err := os.ReadFile(h.Path); err == nil {
+		out = append(out, h.disabled(raw)...)
+	}
+	return out
+}
+
+// disabled returns the settings that keep the client from running hooks.
+func (h *hookTarget) disabled(raw []byte) []string {
+	root, err := configedit.Parse(configedit.Layout{Format: configedit.JSON}, raw)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	isSet := func(value string, path ...string) bool {
+		n := root.Get(path...)
+		return n != nil && n.Kind == configedit.Bool && n.Text == value
+	}
+	switch {
+	case h.client.ID == "claude-code" && isSet("true", "disableAllHooks"):
+		return []string{"calls pass without the mesh, because disableAllHooks is true"}
+	case h.client.ID == "gemini" && isSet("false", "hooksConfig", "enabled"):
+		return []string{"calls pass without the mesh, because hooksConfig.enabled is false"}
+	}
+	return nil
+}

@@ -1,0 +1,410 @@
+// Package hooksetup registers the hook of Sluice in the settings of MCP clients, and takes that back to the byte.
+package hooksetup
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/atomicfile"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
+)
+
+const (
+	// Timeout is the time after which a client ends the hook. It is longer than [Hold], so that the hook denies a call
+	// before the client would run it.
+	Timeout = 300 * time.Second
+	// Hold is the time for which a call waits for people.
+	Hold = 240 * time.Second
+	// settle is the time after which a changed file is read again, because clients rewrite their files.
+	settle = 2 * time.Second
+)
+
+// A Target is the settings file of a client in which the hook is registered.
+type Target struct {
+	Client string
+	Path   string
+	// Project is the directory of the project, or empty for the settings of the user.
+	Project string
+}
+
+// TargetOf returns the settings file of a client. If project is not empty, it is the file for this project that belongs
+// to the user alone.
+func TargetOf(client clientconfig.Client, sys clientconfig.System, project string) (Target, error) {
+	t := Target{Client: client.ID, Project: project}
+	user := client.Files(sys, "")[0].Path
+	if project != "" {
+		if client.ID != "claude-code" {
+			return t, fmt.Errorf("%s has no settings for a project that belong to you alone, and in a shared file the hook would be missing on other machines, where the client then runs every call: leave out --project", client.Name)
+		}
+		t.Path = filepath.Join(project, ".claude", "settings.local.json")
+		return t, nil
+	}
+	switch client.ID {
+	case "claude-code":
+		t.Path = filepath.Join(sys.Home, ".claude", "settings.json")
+		if dir := sys.Getenv("CLAUDE_CONFIG_DIR"); filepath.IsAbs(dir) {
+			t.Path = filepath.Join(dir, "settings.json")
+		}
+	case "codex":
+		t.Path = filepath.Join(filepath.Dir(user), "hooks.json")
+	case "gemini":
+		t.Path = user
+	default:
+		return t, fmt.Errorf("%s has no hooks that Sluice knows", client.Name)
+	}
+	return t, nil
+}
+
+// Events returns the events in which the hook is registered.
+func (t Target) Events() []string {
+	switch t.Client {
+	case "codex":
+		return []string{"PreToolUse", "PermissionRequest"}
+	case "gemini":
+		return []string{"BeforeTool"}
+	default:
+		return []string{"PreToolUse"}
+	}
+}
+
+// item returns the entry of the hook in the list of an event. Clients run the command in a shell.
+func (t Target) item(program string) configedit.Object {
+	seconds := int(Timeout / time.Second)
+	hook := configedit.Object{{Name: "type", Value: "command"}, {Name: "command", Value: quoted(program) + " hook " + t.Client}}
+	switch t.Client {
+	case "gemini":
+		hook = append(configedit.Object{{Name: "name", Value: "sluice"}}, append(hook, configedit.Field{Name: "timeout", Value: seconds * 1000})...)
+	case "claude-code":
+		hook = append(hook, configedit.Field{Name: "timeout", Value: seconds}, configedit.Field{Name: "onFailure", Value: "block"})
+	default:
+		hook = append(hook, configedit.Field{Name: "timeout", Value: seconds})
+	}
+	list := &configedit.Node{Kind: configedit.List, Items: []*configedit.Node{nodeOf(hook)}}
+	return configedit.Object{{Name: "hooks", Value: list}}
+}
+
+// nodeOf converts an object of strings and integers.
+func nodeOf(o configedit.Object) *configedit.Node {
+	n := &configedit.Node{Kind: configedit.Map}
+	for _, f := range o {
+		value := &configedit.Node{Kind: configedit.String}
+		switch v := f.Value.(type) {
+		case string:
+			value.Text = v
+		case int:
+			value.Kind, value.Text = configedit.Number, fmt.Sprint(v)
+		}
+		n.Members = append(n.Members, configedit.Member{Name: f.Name, Value: value})
+	}
+	return n
+}
+
+// quoted returns a path as one word of a shell.
+func quoted(path string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(`/._-+:\`, r)
+	}
+	switch {
+	case strings.IndexFunc(path, func(r rune) bool { return !plain(r) }) < 0 && !strings.Contains(path, `\`):
+		return path
+	case strings.Contains(path, `\`): // Windows
+		return `"` + path + `"`
+	default:
+		return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+	}
+}
+
+// isOurs reports whether an item of a list of hooks is that of Sluice alone.
+func (t Target) isOurs(n *configedit.Node) bool {
+	hooks := n.Get("hooks")
+	if hooks == nil || hooks.Kind != configedit.List || len(hooks.Items) != 1 {
+		return false
+	}
+	command := hooks.Items[0].Get("command")
+	return command != nil && IsHook(command.Text, t.Client)
+}
+
+// IsHook reports whether a command starts the hook of Sluice for a client.
+func IsHook(command, client string) bool {
+	program, ok := strings.CutSuffix(strings.TrimSpace(command), " hook "+client)
+	program = strings.Trim(program, `"'`)
+	program = program[strings.LastIndexAny(program, `/\`)+1:]
+	return ok && strings.HasPrefix(strings.ToLower(program), "sluice")
+}
+
+func path(event string) []string { return []string{"hooks", event} }
+
+// Registered returns the commands of the hook in a settings file, one for each event, or "" for an event without it.
+func (t Target) Registered() ([]string, error) {
+	raw, err := os.ReadFile(t.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return make([]string, len(t.Events())), nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the settings of the client: %w", err)
+	}
+	root, err := configedit.Parse(configedit.Layout{Format: configedit.JSON}, raw)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", t.Path, err)
+	}
+	var out []string
+	for _, event := range t.Events() {
+		command := ""
+		if list := root.Get(path(event)...); list != nil {
+			if i := slices.IndexFunc(list.Items, t.isOurs); i >= 0 {
+				command = list.Items[i].Get("hooks").Items[0].Get("command").Text
+			}
+		}
+		out = append(out, command)
+	}
+	return out, nil
+}
+
+// A Record describes what Install has changed, so that Remove can take it back. It contains no content of the file.
+type Record struct {
+	Client  string `json:"client"`
+	Path    string `json:"path"`
+	Project string `json:"project,omitzero"`
+	// Missing is true if the file did not exist.
+	Missing bool `json:"missing,omitzero"`
+	// After is the digest of the file after the change.
+	After string `json:"after"`
+	// Steps are the changes in their order.
+	Steps []Step `json:"steps"`
+}
+
+// A Step is one item that was added. Created is the manifest of the list if it did not exist.
+type Step struct {
+	Event   string               `json:"event"`
+	Created *configedit.Manifest `json:"created,omitzero"`
+}
+
+// recordPath returns the path of the record of a target.
+func (t Target) recordPath(data string) string {
+	name := t.Client
+	if t.Project != "" {
+		name += "-" + digest([]byte(t.Project))[:16]
+	}
+	return filepath.Join(data, "hooks", name+".json")
+}
+
+// Records returns the paths of all records in a data directory.
+func Records(data string) ([]string, error) {
+	return filepath.Glob(filepath.Join(data, "hooks", "*.json"))
+}
+
+func digest(content []byte) string {
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:])
+}
+
+func (t Target) writer(data string) *atomicfile.Writer {
+	return &atomicfile.Writer{Lock: filepath.Join(data, "hooks", "lock"), Settle: settle, Within: t.Project}
+}
+
+// Install registers the hook. changed is false if it is registered already. Hooks of others stay.
+func (t Target) Install(ctx context.Context, data, program string) (changed bool, err error) {
+	before, err := os.ReadFile(t.Path)
+	missing := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !missing {
+		return false, fmt.Errorf("read the settings of the client: %w", err)
+	}
+	old, err := t.record(data)
+	if err != nil {
+		return false, err
+	}
+	record := Record{Client: t.Client, Path: t.Path, Project: t.Project, Missing: missing || old.Missing}
+	after, err := t.add(before, program, &record)
+	if err != nil || len(record.Steps) == 0 {
+		return false, err
+	}
+	for _, step := range old.Steps { // of an earlier path of the program
+		if i := slices.IndexFunc(record.Steps, func(s Step) bool { return s.Event == step.Event }); i < 0 {
+			record.Steps = append(record.Steps, step)
+		} else if record.Steps[i].Created == nil {
+			record.Steps[i].Created = step.Created
+		}
+	}
+	record.After = digest(after)
+	raw, err := json.Marshal(record)
+	if err != nil {
+		return false, err
+	}
+	if err := pki.WriteFile(t.recordPath(data), raw, 0o600); err != nil {
+		return false, fmt.Errorf("record the change: %w", err)
+	}
+	if missing {
+		if err := os.MkdirAll(filepath.Dir(t.Path), 0o700); err != nil {
+			return false, err
+		}
+		err = t.writer(data).Create(ctx, t.Path, after)
+	} else {
+		err = t.writer(data).Replace(ctx, t.Path, before, after)
+	}
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", t.Path, err)
+	}
+	return true, nil
+}
+
+// add returns the settings with the hook. An item with another program is replaced.
+func (t Target) add(before []byte, program string, record *Record) ([]byte, error) {
+	want := t.item(program)
+	data := before
+	for _, event := range t.Events() {
+		l := configedit.Layout{Format: configedit.JSON}
+		root, err := configedit.Parse(l, data)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", t.Path, err)
+		}
+		list := root.Get(path(event)...)
+		if list != nil && slices.ContainsFunc(list.Items, func(n *configedit.Node) bool { return t.isOurs(n) && isSame(n, want) }) {
+			continue
+		}
+		if data, _, err = configedit.RemoveItems(data, path(event), t.isOurs); err != nil {
+			return nil, fmt.Errorf("%s: %w", t.Path, err)
+		}
+		after, created, err := configedit.AddItem(data, path(event), want)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", t.Path, err)
+		}
+		data = after
+		record.Steps = append(record.Steps, Step{event, created})
+	}
+	return data, nil
+}
+
+// isSame reports whether an item has the values of want.
+func isSame(n *configedit.Node, want configedit.Object) bool {
+	have := n.Get("hooks").Items[0]
+	list, _ := want[0].Value.(*configedit.Node)
+	if len(have.Members) != len(list.Items[0].Members) {
+		return false
+	}
+	for _, m := range list.Items[0].Members {
+		if v := have.Get(m.Name); v == nil || v.Kind != m.Value.Kind || v.Text != m.Value.Text {
+			return false
+		}
+	}
+	return true
+}
+
+// A Removal says what Remove did.
+type Removal struct {
+	// Found is false if the hook was not registered.
+	Found bool
+	// Exact is true if the file has the very bytes that it had before Install. Deleted is true if Install had created the
+	// file, and nothing else has changed it.
+	Exact, Deleted bool
+}
+
+// Remove takes back what Install has changed. If the file has changed since, only the items of Sluice are removed.
+func (t Target) Remove(ctx context.Context, data string) (Removal, error) {
+	now, err := os.ReadFile(t.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Removal{}, t.forget(data)
+	}
+	if err != nil {
+		return Removal{}, fmt.Errorf("read the settings of the client: %w", err)
+	}
+	record, err := t.record(data)
+	if err != nil {
+		return Removal{}, err
+	}
+	exact := record.After != "" && digest(now) == record.After
+	if exact && record.Missing {
+		if err := t.writer(data).Remove(ctx, t.Path, now); err != nil {
+			return Removal{}, fmt.Errorf("%s: %w", t.Path, err)
+		}
+		return Removal{Found: true, Deleted: true}, t.forget(data)
+	}
+	after, err := t.without(now, record)
+	if err != nil {
+		return Removal{}, fmt.Errorf("%s: %w", t.Path, err)
+	}
+	if string(after) == string(now) {
+		return Removal{}, t.forget(data)
+	}
+	if err := t.writer(data).Replace(ctx, t.Path, now, after); err != nil {
+		return Removal{}, fmt.Errorf("%s: %w", t.Path, err)
+	}
+	return Removal{Found: true, Exact: exact}, t.forget(data)
+}
+
+// without returns the settings without the hook.
+func (t Target) without(now []byte, record Record) ([]byte, error) {
+	data := now
+	for _, step := range slices.Backward(record.Steps) {
+		if step.Created == nil || digest(data) != step.Created.After {
+			continue
+		}
+		undone, err := step.Created.Undo(data)
+		if err != nil {
+			return nil, err
+		}
+		data = undone.Data
+	}
+	for _, event := range t.Events() {
+		var err error
+		if data, _, err = configedit.RemoveItems(data, path(event), t.isOurs); err != nil {
+			return nil, err
+		}
+	}
+	return t.pruned(data, record)
+}
+
+// pruned removes the lists that Install has created, if they are empty.
+func (t Target) pruned(data []byte, record Record) ([]byte, error) {
+	l := configedit.Layout{Format: configedit.JSON}
+	for _, step := range record.Steps {
+		root, err := configedit.Parse(l, data)
+		if err != nil {
+			return nil, err
+		}
+		list := root.Get(path(step.Event)...)
+		if step.Created == nil || list == nil || len(list.Items) > 0 {
+			continue
+		}
+		change, err := configedit.Apply(l, data, configedit.Edit{Path: path(step.Event)})
+		if err != nil {
+			return nil, err
+		}
+		data = change.After
+	}
+	return data, nil
+}
+
+// record reads the record of a target. It is empty if there is none.
+func (t Target) record(data string) (record Record, err error) {
+	raw, err := os.ReadFile(t.recordPath(data))
+	if errors.Is(err, fs.ErrNotExist) {
+		return record, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, &record)
+	}
+	if err != nil {
+		return record, fmt.Errorf("read what hook install has changed: %w", err)
+	}
+	return record, nil
+}
+
+func (t Target) forget(data string) error {
+	if err := os.Remove(t.recordPath(data)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the record of hook install: %w", err)
+	}
+	return nil
+}

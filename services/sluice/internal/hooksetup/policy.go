@@ -1,0 +1,108 @@
+package hooksetup
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/sluice-mesh/sluice/services/internal/hosttools"
+)
+
+const (
+	// shellRate and changeRate are the limits of the policy, in calls in a minute.
+	shellRate  = 60
+	changeRate = 120
+)
+
+// guardReason is the reason for which a change of a guarded file is denied.
+const guardReason = "this file belongs to Sluice, or has its hook: ask the person to change it"
+
+// Policy returns the policy document for the tools of a client. It denies changes of the guarded files, which are
+// absolute paths of files and directories. It has no such rule on Windows, where conditions refuse paths with a
+// backslash.
+func Policy(client string, guarded []string) ([]byte, error) {
+	tools, err := hosttools.Tools(client)
+	if err != nil {
+		return nil, err
+	}
+	guarded = slices.DeleteFunc(slices.Clone(guarded), func(p string) bool { return !strings.HasPrefix(p, "/") })
+	server := hosttools.ServerName(client)
+	var out bytes.Buffer
+	fmt.Fprintf(&out, `# The tools that %s has itself. sluice hook install wrote this file; you can edit it. What is allowed here still
+# has to pass the rules of the client, which may ask you. Write action: require_approval to decide here instead.
+version: 1
+name: %s
+server: %s
+default: deny
+tools:
+`, hosttools.Name(client), server, server)
+	for _, tool := range tools {
+		entry, err := entryOf(tool, guarded)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(&out, "  %s:%s\n", tool.Name, entry)
+	}
+	return out.Bytes(), nil
+}
+
+// entryOf returns the entry of a tool.
+func entryOf(tool hosttools.Tool, guarded []string) (string, error) {
+	var d struct {
+		Schema struct {
+			Properties map[string]any `json:"properties"`
+		} `json:"inputSchema"`
+		Annotations struct {
+			ReadOnly    bool `json:"readOnlyHint"`
+			Destructive bool `json:"destructiveHint"`
+			OpenWorld   bool `json:"openWorldHint"`
+		} `json:"annotations"`
+	}
+	if err := json.Unmarshal(tool.Definition, &d); err != nil {
+		return "", fmt.Errorf("read the definition of %s: %w", tool.Name, err)
+	}
+	switch a := d.Annotations; {
+	case tool.Name == hosttools.Other: // first, because it has the annotations of a shell
+		return " {action: require_approval, reason: this version of Sluice does not know the tool}", nil
+	case a.ReadOnly:
+		return " {action: allow}", nil
+	case a.OpenWorld:
+		return limited(shellRate), nil
+	}
+	condition := guard(d.Schema.Properties, guarded)
+	if !d.Annotations.Destructive || condition == "" {
+		return limited(changeRate), nil
+	}
+	return fmt.Sprintf("\n    action: allow\n    when: '%s'\n    rate_limit: {max: %d, window: 60}\n    otherwise: {action: deny, reason: %q}",
+		strings.ReplaceAll(condition, "'", "''"), changeRate, guardReason), nil
+}
+
+func limited(rate int) string {
+	return fmt.Sprintf(" {action: allow, rate_limit: {max: %d, window: 60}}", rate)
+}
+
+// guard returns the condition that a call changes no guarded file, or "" if the arguments of the tool name no file. A
+// patch of Codex contains the names, so the condition only finds the usual ways to write them.
+func guard(properties map[string]any, guarded []string) string {
+	var parts []string
+	for _, name := range []string{"file_path", "notebook_path"} {
+		if _, ok := properties[name]; !ok {
+			continue
+		}
+		for _, p := range guarded {
+			parts = append(parts, fmt.Sprintf("!path.within(args.%s, %s)", name, strconv.Quote(p)))
+		}
+	}
+	if _, ok := properties["command"]; ok && len(guarded) > 0 {
+		for _, p := range guarded {
+			elements := strings.Split(strings.Trim(p, "/"), "/")
+			end := strings.Join(elements[max(0, len(elements)-2):], "/")
+			parts = append(parts, fmt.Sprintf("!args.command.contains(%s)", strconv.Quote(end)))
+		}
+	}
+	return strings.Join(parts, " && ")
+}
