@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"strings"
@@ -107,9 +108,43 @@ func (c *startedServer) listTools(ctx context.Context) (jsontext.Value, error) {
 	}
 }
 
-// request sends a request and returns its result. If the server sends requests before its response, request answers
-// each of them with an error.
+// request sends a request and returns its result. A mesh refuses requests to a server that is still starting, for
+// example because its package is being installed. In that case, request waits and sends the request again.
 func (c *startedServer) request(ctx context.Context, method string, params any) (jsontext.Value, error) {
+	for {
+		result, err := c.requestOnce(ctx, method, params)
+		wait := retryAfter(err)
+		if wait == 0 {
+			return result, err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// retryAfter returns the time after which a request that the mesh has refused may succeed, or 0 if the error does not
+// name such a time.
+func retryAfter(err error) time.Duration {
+	const longest = 10 * time.Second // the server may be ready earlier
+	refused, ok := errors.AsType[*jsonrpc.Error](err)
+	if !ok {
+		return 0
+	}
+	var decision struct {
+		RetryAfterMS int64 `json:"retryAfterMs"`
+	}
+	if json.Unmarshal(refused.Data, &decision) != nil || decision.RetryAfterMS <= 0 {
+		return 0
+	}
+	return time.Duration(min(decision.RetryAfterMS, longest.Milliseconds())) * time.Millisecond
+}
+
+// requestOnce sends a request and returns its result. If the server sends requests before its response, requestOnce
+// answers each of them with an error.
+func (c *startedServer) requestOnce(ctx context.Context, method string, params any) (jsontext.Value, error) {
 	c.lastID++
 	id, err := jsonrpc.MakeID(float64(c.lastID))
 	if err != nil {

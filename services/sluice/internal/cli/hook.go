@@ -273,7 +273,7 @@ func postHook(ctx context.Context, url, token string, body []byte) (verdict mesh
 	if resp.StatusCode != http.StatusOK {
 		return verdict, fmt.Errorf("the mesh answers with HTTP status %d: %s", resp.StatusCode, rpcMessage(raw))
 	}
-	if err := json.Unmarshal(raw, &verdict); err != nil || verdict.Verdict == "" {
+	if err := json.Unmarshal(raw, &verdict); err != nil {
 		return verdict, fmt.Errorf("the answer of the mesh is not understood: %w", err)
 	}
 	return verdict, nil

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json"
+
+	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 )
 
 // prove starts each wrapped entry as its client would, lists its tools, and makes one call that is refused.
@@ -118,6 +120,12 @@ func (s *setup) printNext() {
 	}
 	s.printLeft(s.plan.Left)
 	s.printf("Start %s again. Then:", strings.Join(clients, " and "))
+	for _, c := range s.changes {
+		if id := c.File.Client.ID; hosttools.Name(id) != "" && names[c.File.Client.Name] {
+			delete(names, c.File.Client.Name) // which may have several files
+			s.printf("  %s hook install %s    the client's own tools, such as its shell, under the same policies", s.self, id)
+		}
+	}
 	s.printf("  %s approvals list    calls that wait for you", s.self)
 	s.printf("  %s decisions tail    every call, and why it ran or not", s.self)
 	s.printf("  %s init --undo       gives the clients' files back", s.self)
