@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/policy"
@@ -157,6 +158,11 @@ func (s *setup) meshFiles() ([]meshFile, error) {
 		}
 		if text, err = clientsetup.WithMethods(text, t.direct.capabilities); err != nil {
 			return nil, fmt.Errorf("write a policy for %s: %w", t.server, err)
+		}
+		for _, f := range policy.Lint([]*policyv1.Document{{Path: path, Text: string(text)}}) {
+			if f.GetSeverity() == policyv1.Severity_SEVERITY_ERROR {
+				return nil, fmt.Errorf("write a policy for %s: %s", t.server, f.GetMessage())
+			}
 		}
 		out = append(out, meshFile{path: path, after: text})
 	}

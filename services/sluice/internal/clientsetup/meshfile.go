@@ -3,6 +3,7 @@ package clientsetup
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -199,9 +200,7 @@ func WithMethods(document []byte, capabilities jsontext.Value) ([]byte, error) {
 		if _, ok := has[name]; !ok {
 			continue
 		}
-		for _, method := range methods[name] {
-			out = fmt.Appendf(out, "  - {method: %s, action: allow}\n", method)
-		}
+		out = fmt.Appendf(out, "  - {name: %s, match: {method: [%s]}, action: allow}\n", name, strings.Join(methods[name], ", "))
 	}
 	if len(out) == size {
 		return document, nil
