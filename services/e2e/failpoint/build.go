@@ -115,7 +115,9 @@ func (t tree) build(ctx context.Context, unfinished, dir string) (err error) {
 		enable = append(enable, filepath.Join(unfinished, filepath.FromSlash(at)))
 	}
 	build := append([]string{"build", "-trimpath", "-buildvcs=false", "-o", out + "/"}, programs()...)
-	for _, args := range [][]string{enable, {"get", gofail}, build} {
+	// `go get` reads go.mod without the replacements in go.work.
+	replace := []string{"mod", "edit", "-replace=github.com/sluice-mesh/sluice/gen=../gen"}
+	for _, args := range [][]string{enable, replace, {"get", gofail}, build} {
 		if err := run(ctx, services, args...); err != nil {
 			return err
 		}

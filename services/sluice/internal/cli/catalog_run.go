@@ -43,6 +43,9 @@ type listedServer struct{ capabilities, tools jsontext.Value }
 // listServerOfCommand starts a server and lists its tools. cmd must not have been started. listServerOfCommand sets its
 // streams.
 func listServerOfCommand(ctx context.Context, cmd *exec.Cmd) (listed listedServer, err error) {
+	if cmd.Err != nil { // the program was not found
+		return listed, fmt.Errorf("start %s: %w", cmd.Args[0], cmd.Err)
+	}
 	stderr := &tailBuffer{}
 	cmd.Stderr = stderr
 	listed, err = listServer(ctx, &mcp.CommandTransport{Command: cmd, TerminateDuration: terminateTimeout})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/running"
 )
 
@@ -39,8 +40,14 @@ func (t *tool) checkOnDemand(f *config.File) (out []checkResult, ok bool) {
 	if text := t.onDemandText(f); text != "" {
 		return []checkResult{{State: stateOK, Subject: "on demand", Result: text}}, true
 	}
-	if t.addr == "" && isFreePort(f.GRPC) {
+	if t.addr == "" && isFreePort(f.GRPC) && isPersonal(f) {
 		return []checkResult{{stateWarning, "mesh", "it does not run, so only its files were checked", "a client starts it when it needs it, or you with " + t.command("up")}}, false
 	}
 	return nil, true
+}
+
+// isPersonal reports whether a configuration is that of the person's own mesh, which clients start.
+func isPersonal(f *config.File) bool {
+	paths, err := personal.Find()
+	return err == nil && f.Name() == paths.Config
 }

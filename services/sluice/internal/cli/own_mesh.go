@@ -72,7 +72,7 @@ func findAddresses(f *config.File) error {
 }
 
 func (t *tool) errNotRunning() error {
-	return fmt.Errorf("your mesh is not running: it starts when a client starts a server, or with %s", t.command("up"))
+	return fmt.Errorf("the mesh does not run: is it up? Start it with %s; your own mesh also starts when a client starts a server", t.command("up"))
 }
 
 // An ownMesh is the mesh of the person who runs this program.
