@@ -110,6 +110,21 @@ func TestFromFile_NamesEveryReferenceThatCannotBeResolved(t *testing.T) {
 	}
 }
 
+func TestFromFile_AHookIsAServerOfTheClient(t *testing.T) {
+	t.Parallel()
+	file, err := config.Parse("sluice.yaml", []byte("policies: [policies]\nhooks: [{client: codex}]\n"), func(string) (string, bool) { return "", false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := gateway.FromFile(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := cfg.Servers["host-codex"]; len(cfg.Servers) != 1 || s.Host != "codex" || s.URL != "" || len(s.Command) > 0 {
+		t.Errorf("the servers are %+v", cfg.Servers)
+	}
+}
+
 // Every setting that the gateway reads changes only its own field of the configuration, and every field has a setting.
 func TestFromFile_ReadsEverySetting(t *testing.T) {
 	t.Parallel()
@@ -188,6 +203,7 @@ func TestFromFile_ReadsEverySetting(t *testing.T) {
 	delete(untested, "ProxyHint") // set from the environment
 	delete(untested, "Secrets")   // set from references, which no tested setting contains
 	delete(untested, "SecretEnv") // set from references
+	delete(untested, "Host")      // set from hooks, which add servers when the file is parsed
 
 	// Set from references to the keychain.
 	for _, name := range []string{"KeychainEnv", "KeychainEntries", "Complete"} {
