@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
@@ -47,10 +46,9 @@ func TestEntries_ManyProjects(t *testing.T) {
 		fmt.Fprintf(&b, `"/work/%06d": {"mcpServers": {"a": {"command": "x"}}},`, i)
 	}
 	b.WriteString(`"/": {}}}`)
-	start := time.Now()
-	found := entries(t, "claude-code", b.String())
-	if took := time.Since(start); took > 10*time.Second || len(found) != projects {
-		t.Errorf("%d entries in %s", len(found), took)
+	found := entries(t, "claude-code", b.String()) // in quadratic time, this would take longer than all other tests
+	if len(found) != projects {
+		t.Fatalf("%d entries", len(found))
 	}
 	if e := found[projects-1]; e.Project != "/work/059999" || strings.Join(e.Path, " ") != "projects /work/059999 mcpServers a" {
 		t.Errorf("%+v", e)
