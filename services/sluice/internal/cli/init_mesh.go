@@ -48,7 +48,7 @@ func (s *setup) stopMesh(ctx context.Context) error {
 	return endMesh(ctx, s.paths.Data, mesh)
 }
 
-// endMesh ends a mesh and waits until it is no longer found.
+// endMesh ends a mesh and waits until it has closed its data directory.
 func endMesh(ctx context.Context, data string, mesh running.Mesh) error {
 	process, err := os.FindProcess(mesh.PID)
 	if err == nil {
@@ -63,5 +63,8 @@ func endMesh(ctx context.Context, data string, mesh running.Mesh) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, meshEndTimeout)
 	defer cancel()
-	return running.WaitEnded(ctx, data)
+	if err := running.WaitEnded(ctx, data); err != nil {
+		return err
+	}
+	return waitUnlocked(ctx, data)
 }
