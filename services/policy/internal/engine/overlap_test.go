@@ -17,6 +17,9 @@ func TestCheckOverlaps_RulesWithoutEffectCanBeRemoved(t *testing.T) {
 	removed := 0
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
+		if rapid.Bool().Draw(t, "deny all") {
+			documents = append(documents, engine.Document{Name: "all", Rules: []engine.Rule{{Name: "all", Action: engine.ActionDeny}}})
+		}
 		before, err := engine.Compile(documents, options)
 		if err != nil {
 			t.Fatal(err)
