@@ -187,6 +187,9 @@ func (s *Service) LintDocuments(ctx context.Context, req *policyv1.LintDocuments
 	cfg.TestsWithin = min(cfg.TestsWithin, maxLintTime)
 	out := lint(ctx, cfg, req.GetDocuments(), people)
 	tested()
+	if ctx.Err() != nil { // the end of the request is not a finding
+		return nil, context.Cause(ctx)
+	}
 	if checkMayRead(ctx) == nil {
 		done, err := s.listSlots.Acquire(ctx, callerOwner(ctx))
 		if err != nil {

@@ -12,8 +12,9 @@ import (
 func TestLintDocuments_LimitsTheTimeOfTests(t *testing.T) {
 	t.Parallel()
 	l := accessFixture(t)
+	numbers := strings.TrimSuffix(strings.Repeat("1,", 34), ",")
 	var documents []*policyv1.Document
-	for d := range 10 {
+	for d := range 4 {
 		var b strings.Builder
 		fmt.Fprintf(&b, "version: 1\nname: d%d\nserver: \"*\"\ndefault: deny\nrules:\n", d)
 		for i := range 8 {
@@ -21,7 +22,7 @@ func TestLintDocuments_LimitsTheTimeOfTests(t *testing.T) {
 		}
 		b.WriteString("tests:\n")
 		for range 1000 {
-			b.WriteString("  - {call: {tool: a, server: s, args: {l: [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20]}}, want: {action: deny}}\n")
+			b.WriteString("  - {call: {tool: a, server: s, args: {l: [" + numbers + "]}}, want: {action: deny}}\n")
 		}
 		documents = append(documents, &policyv1.Document{Path: fmt.Sprintf("d%d.yaml", d), Text: b.String()})
 	}
