@@ -126,7 +126,7 @@ type differ struct {
 // diff compares two versions of documents. It observes only what the documents observe, not what the configuration does.
 func (d *differ) diff(ctx context.Context, before, after []*policyv1.Document, recorded []*policyv1.RecordedCall) *policyv1.DiffRevisionsResponse {
 	now := time.Now()
-	d.out, d.flips = new(policyv1.DiffRevisionsResponse), make(map[string]*policyv1.Flip)
+	d.out, d.flips = &policyv1.DiffRevisionsResponse{Servers: int32(len(d.servers))}, make(map[string]*policyv1.Flip)
 	old, problems := parseFor(before, now)
 	next, further := parseFor(after, now)
 	if d.out.Findings = slices.Concat(problems, further); len(d.out.GetFindings()) > 0 {

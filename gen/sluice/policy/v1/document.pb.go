@@ -958,7 +958,10 @@ type DiffRevisionsResponse struct {
 	Opened int64 `protobuf:"varint,7,opt,name=opened,proto3" json:"opened,omitempty"`
 	// Rules whose change may open calls, but decides in no flip of the kind opens. The rule of a document's default is
 	// `default`. If it is empty, and no flip opens calls, no call is opened.
-	MayOpen       []*RuleRef `protobuf:"bytes,8,rep,name=may_open,json=mayOpen,proto3" json:"may_open,omitempty"`
+	MayOpen []*RuleRef `protobuf:"bytes,8,rep,name=may_open,json=mayOpen,proto3" json:"may_open,omitempty"`
+	// Number of servers in the catalog. If it is zero, the compared calls are only those that the documents mention, and
+	// the recorded ones.
+	Servers       int32 `protobuf:"varint,9,opt,name=servers,proto3" json:"servers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1047,6 +1050,13 @@ func (x *DiffRevisionsResponse) GetMayOpen() []*RuleRef {
 		return x.MayOpen
 	}
 	return nil
+}
+
+func (x *DiffRevisionsResponse) GetServers() int32 {
+	if x != nil {
+		return x.Servers
+	}
+	return 0
 }
 
 // AssumedCondition is a condition of a rule, with the result that it has for some calls.
@@ -1757,7 +1767,7 @@ const file_sluice_policy_v1_document_proto_rawDesc = "" +
 	"\asubject\x18\x02 \x01(\v2\x1d.sluice.identity.v1.PrincipalB\x06\xbaH\x03\xc8\x01\x01R\asubject\x12\x1d\n" +
 	"\x05count\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02(\x01R\x05count\x12(\n" +
 	"\vdecision_id\x18\x04 \x01(\tB\a\xbaH\x04r\x02(@R\n" +
-	"decisionId\"\xbb\x02\n" +
+	"decisionId\"\xd5\x02\n" +
 	"\x15DiffRevisionsResponse\x12,\n" +
 	"\x05flips\x18\x01 \x03(\v2\x16.sluice.policy.v1.FlipR\x05flips\x12\x14\n" +
 	"\x05total\x18\x02 \x01(\x03R\x05total\x125\n" +
@@ -1767,7 +1777,8 @@ const file_sluice_policy_v1_document_proto_rawDesc = "" +
 	"\vended_early\x18\x06 \x01(\bR\n" +
 	"endedEarly\x12\x16\n" +
 	"\x06opened\x18\a \x01(\x03R\x06opened\x124\n" +
-	"\bmay_open\x18\b \x03(\v2\x19.sluice.policy.v1.RuleRefR\amayOpen\"k\n" +
+	"\bmay_open\x18\b \x03(\v2\x19.sluice.policy.v1.RuleRefR\amayOpen\x12\x18\n" +
+	"\aservers\x18\t \x01(\x05R\aservers\"k\n" +
 	"\x10AssumedCondition\x12\x1c\n" +
 	"\tcondition\x18\x01 \x01(\tR\tcondition\x129\n" +
 	"\x06result\x18\x02 \x01(\x0e2!.sluice.policy.v1.ConditionResultR\x06result\"\xef\x04\n" +

@@ -210,6 +210,9 @@ func (t *tool) printPolicyDiff(resp *policyv1.DiffRevisionsResponse, recorded bo
 		if err := t.printFlips(resp, recorded); err != nil {
 			return err
 		}
+		if resp.GetServers() == 0 {
+			t.printf("No list of a server's tools was found, so the calls are only those that the documents mention. To compare all tools, use --config FILE after the mesh has listed them, or --live.")
+		}
 	}
 	switch {
 	case len(resp.GetFindings()) > 0:

@@ -70,7 +70,7 @@ func diffAnswer() *policyv1.DiffRevisionsResponse {
 		flipOf(opens, "read", decisionOf(refused, "no"), observed), flipOf(opens, "stat", decisionOf(refused, "no"), observed),
 		conditional, pattern, limited, hidden, prompt,
 	}
-	return &policyv1.DiffRevisionsResponse{Flips: flips, Total: 7, Opened: 4, Compared: 100}
+	return &policyv1.DiffRevisionsResponse{Flips: flips, Total: 7, Opened: 4, Compared: 100, Servers: 1}
 }
 
 func TestPrintPolicyDiff_PrintsOneScreen(t *testing.T) {
@@ -101,6 +101,19 @@ func TestPrintPolicyDiff_PrintsOneScreen(t *testing.T) {
 	}
 }
 
+func TestPrintPolicyDiff_SaysThatNoListOfToolsWasFound(t *testing.T) {
+	t.Parallel()
+	for servers, want := range map[int32]bool{0: true, 1: false} {
+		resp := diffAnswer()
+		resp.Servers = servers
+		var out bytes.Buffer
+		_ = newTool("sluice", &out, &out).printPolicyDiff(resp, false)
+		if got := strings.Contains(out.String(), "No list of a server's tools was found"); got != want {
+			t.Errorf("with %d servers:\n%s", servers, out.String())
+		}
+	}
+}
+
 func singleSpaced(text string) string {
 	lines := strings.Split(text, "\n")
 	for i := range lines {
@@ -115,7 +128,7 @@ func TestPrintPolicyDiff_LimitsTheRows(t *testing.T) {
 	for i := range 30 {
 		resp.Flips = append(resp.Flips, flipOf(policyv1.FlipKind_FLIP_KIND_CLOSES, fmt.Sprint("t", i), decisionOf(allowed, ""), decisionOf(refused, fmt.Sprint("r", i))))
 	}
-	resp.Total = 30
+	resp.Total, resp.Servers = 30, 1
 	var out bytes.Buffer
 	if err := newTool("sluice", &out, &out).printPolicyDiff(resp, false); err != nil {
 		t.Errorf("nothing opens, and the error is %v", err)
