@@ -47,9 +47,9 @@ func TestApprovalsCLI_RepeatedAndLateVotesNameTheEarlierOne(t *testing.T) {
 	f, _ := startRulesMesh(t, "")
 	f.Connect(t).Call("pay", `{}`)
 	id := f.AwaitOnePending(t)
-	first := f.RunApprovals(t, anaToken, "approve", id, "-m", "as we agreed")
+	first := f.RunApprovals(t, anaToken, "approve", "--yes", id, "-m", "as we agreed")
 	stack.CheckCommand(t, first, 0, first.Stdout, id+" is pending: 1 more people must approve it\n")
-	again := f.RunApprovals(t, anaToken, "approve", id)
+	again := f.RunApprovals(t, anaToken, "approve", "--yes", id)
 	stack.CheckCommand(t, again, 0, again.Stdout, id+" is pending: you had already approved it at ", "; 1 more people must approve it\n")
 	shown := f.RunApprovals(t, benToken, "show", id)
 	stack.CheckCommand(t, shown, 0, shown.Stdout, "  pending  ana  approved by ana: as we agreed\n")
@@ -59,7 +59,7 @@ func TestApprovalsCLI_RepeatedAndLateVotesNameTheEarlierOne(t *testing.T) {
 	stack.CheckCommand(t, shown, 0, shown.Stdout, "  denied  ben  not today\n")
 	for _, vote := range []string{"approve", "deny"} {
 		for _, more := range [][]string{nil, {"-o", "json"}} {
-			late := f.RunApprovals(t, benToken, append([]string{vote, id}, more...)...)
+			late := f.RunApprovals(t, benToken, append([]string{vote, id, "--yes"}, more...)...)
 			stack.CheckCommand(t, late, 1, late.Stderr, "sluice: nothing was decided: "+id+" has been denied since ")
 		}
 	}
@@ -77,10 +77,10 @@ func TestApprovalsCLI_VoteOfTheAgentsOwnerIsRefusedWithTheReason(t *testing.T) {
 	stack.Connect(t, f.MCP("raw"), laptop).Call("pay", `{}`)
 	id := f.AwaitOnePending(t)
 	for _, vote := range []string{"approve", "deny"} {
-		ran := f.RunApprovals(t, anaToken, vote, id)
+		ran := f.RunApprovals(t, anaToken, vote, id, "--yes")
 		stack.CheckCommand(t, ran, 1, ran.Stderr, "sluice: you own the agent that made the call (laptop): another person must decide, unless approvals.owner_may_approve is set\n")
 	}
-	stack.CheckCommand(t, f.RunApprovals(t, benToken, "approve", id), 0, "")
+	stack.CheckCommand(t, f.RunApprovals(t, benToken, "approve", "--yes", id), 0, "")
 }
 
 // The service sends a view of more than a megabyte in parts. The test checks that the command shows the whole view and
@@ -99,7 +99,7 @@ func TestApprovalsCLI_LargeViewIsShownAndApprovedWhole(t *testing.T) {
 	if n := strings.Count(ran.Stdout, "m"); n < 3<<20 {
 		t.Errorf("%d characters of the text are shown, want all %d", n, 3<<20)
 	}
-	approved := f.RunApprovals(t, anaToken, "approve", id)
+	approved := f.RunApprovals(t, anaToken, "approve", "--yes", id)
 	if approved.Code != 0 || !strings.Contains(approved.Stdout, id+" is approved: the call runs once if its caller still waits for it or makes it again before ") {
 		t.Fatalf("exit code %d: %s", approved.Code, approved.Stderr)
 	}

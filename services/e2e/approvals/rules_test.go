@@ -74,17 +74,17 @@ func TestApprovalsCLI_ResolvesUnknownOutcome(t *testing.T) {
 	leaveUnanswered(t, f, "send")
 	c := f.Connect(t)
 	id := makeUnknownOutcome(t, f, c, "send", `{"n":1}`)
-	ran := f.RunApprovals(t, anaToken, "resolve", id, "--done", "-m", "seen at the server")
+	ran := f.RunApprovals(t, anaToken, "resolve", "--yes", id, "--done", "-m", "seen at the server")
 	stack.CheckCommand(t, ran, 1, ran.Stderr, "sluice: ") // an approver is not an operator
 	f.AwaitState(t, id, "outcome_unknown")
-	ran = f.RunApprovals(t, stack.OperatorToken, "resolve", id, "--done", "-m", "seen at the server")
+	ran = f.RunApprovals(t, stack.OperatorToken, "resolve", "--yes", id, "--done", "-m", "seen at the server")
 	stack.CheckCommand(t, ran, 0, ran.Stdout, "call           raw send", id+" is done\n")
 	again := f.RunApprovals(t, stack.OperatorToken, "resolve", id, "--failed", "-m", "no", "--yes")
 	stack.CheckCommand(t, again, 1, again.Stderr, id+" is done: only an approval in outcome_unknown can be resolved")
 	shown := f.RunApprovals(t, stack.OperatorToken, "show", id)
 	stack.CheckCommand(t, shown, 0, shown.Stdout, "done  operator  seen at the server")
 	other := makeUnknownOutcome(t, f, c, "send", `{"n":2}`)
-	if got := stack.DecodeOutput[rawmesh.Approval](t, f.RunApprovalsJSON(t, "resolve", other, "--failed", "-m", "not there")); got != (rawmesh.Approval{ID: other, State: "failed", Server: "raw", Tool: "send"}) {
+	if got := stack.DecodeOutput[rawmesh.Approval](t, f.RunApprovalsJSON(t, "resolve", "--yes", other, "--failed", "-m", "not there")); got != (rawmesh.Approval{ID: other, State: "failed", Server: "raw", Tool: "send"}) {
 		t.Errorf("resolved %+v", got)
 	}
 	if n := len(f.Upstream.Calls("send")); n != 2 {
@@ -109,7 +109,7 @@ func TestApprovalsCLI_ResolveRefusesMissingArguments(t *testing.T) {
 			t.Fatal(name)
 		}
 	}
-	ran := f.RunApprovals(t, stack.OperatorToken, "resolve", "nowhere", "--done", "-m", "y")
+	ran := f.RunApprovals(t, stack.OperatorToken, "resolve", "--yes", "nowhere", "--done", "-m", "y")
 	stack.CheckCommand(t, ran, 1, ran.Stderr, "sluice: ")
 }
 
@@ -121,7 +121,7 @@ func TestApprovalsCLI_CancelsApproval(t *testing.T) {
 	id := f.AwaitOnePending(t)
 	complete := stack.Run(t, stack.Command{Args: []string{"__complete", "--addr", f.GRPC, "approvals", "cancel", ""}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}})
 	stack.CheckCommand(t, complete, 0, complete.Stdout, id+"\traw sync, pending\n")
-	ran := f.RunApprovals(t, stack.OperatorToken, "resolve", id, "--done", "-m", "x")
+	ran := f.RunApprovals(t, stack.OperatorToken, "resolve", "--yes", id, "--done", "-m", "x")
 	stack.CheckCommand(t, ran, 1, ran.Stderr, id+" is pending: only an approval in outcome_unknown can be resolved")
 	stack.CheckCommand(t, f.RunApprovalsJSON(t, "approve", id, "--yes"), 0, "")
 	ran = f.RunApprovals(t, stack.OperatorToken, "cancel", id, "-m", "no longer needed")

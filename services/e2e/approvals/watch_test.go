@@ -100,7 +100,7 @@ func TestApprovalsCLI_WatchShowsChangesAcrossARestart(t *testing.T) {
 	c := f.Connect(t)
 	c.Call("pay", `{}`)
 	pay := f.AwaitOnePending(t)
-	stack.CheckCommand(t, f.RunApprovals(t, anaToken, "approve", pay), 0, "")
+	stack.CheckCommand(t, f.RunApprovals(t, anaToken, "approve", "--yes", pay), 0, "")
 	c.Call("send", `{}`)
 	send := f.ListApprovals(t)[0].ID
 
@@ -117,7 +117,7 @@ func TestApprovalsCLI_WatchShowsChangesAcrossARestart(t *testing.T) {
 	all.expectRow(t, "pending", "raw send", send)
 	mine.expectRow(t, "pending", "raw send", send)
 
-	stack.CheckCommand(t, f.RunApprovals(t, benToken, "approve", pay), 0, "")
+	stack.CheckCommand(t, f.RunApprovals(t, benToken, "approve", "--yes", pay), 0, "")
 	stack.CheckCommand(t, f.RunApprovals(t, benToken, "deny", send), 0, "")
 	for _, w := range []*watcher{all, mine} { // both watchers show changes
 		w.expectRow(t, "approved", "raw pay", pay)

@@ -138,6 +138,12 @@ func (o output) denial() string {
 // approveOne waits for an approval and gives it.
 func (h *home) approveOne() {
 	h.t.Helper()
+	h.must("approvals", "approve", h.onlyApproval(), "--yes")
+}
+
+// onlyApproval waits until one approval is open, and returns its id.
+func (h *home) onlyApproval() string {
+	h.t.Helper()
 	var open []struct {
 		ID string `json:"id"`
 	}
@@ -145,7 +151,7 @@ func (h *home) approveOne() {
 		out := h.run("", "approvals", "list", "-o", "json")
 		return out.code == 0 && json.Unmarshal([]byte(out.stdout), &open) == nil && len(open) == 1
 	})
-	h.must("approvals", "approve", open[0].ID)
+	return open[0].ID
 }
 
 // silent checks that an output leaves the decision to the client.

@@ -159,5 +159,5 @@ func (h *home) approveOne() {
 		code, out := h.run("approvals", "list", "-o", "json")
 		return code == 0 && json.Unmarshal([]byte(out), &open) == nil && len(open) == 1
 	})
-	h.check(0, []string{"approvals", "approve", open[0].ID})
+	h.check(0, []string{"approvals", "approve", open[0].ID, "--yes"})
 }

@@ -119,7 +119,7 @@ func (h *home) approve(t *testing.T, done <-chan struct{}) bool {
 	if len(open) != 1 {
 		return false
 	}
-	h.run(t, "approvals", "approve", open[0].ID)
+	h.run(t, "approvals", "approve", open[0].ID, "--yes")
 	return true
 }
 

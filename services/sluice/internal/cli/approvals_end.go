@@ -20,7 +20,7 @@ func (t *tool) approvalsResolve() *cobra.Command {
 	var ran, failed, assumeYes bool
 	c := &cobra.Command{
 		Use:   "resolve ID --done|--failed -m WHY",
-		Short: "Record the outcome of a call whose outcome is unknown; shows the approval and asks at a terminal",
+		Short: "Record the outcome of a call whose outcome is unknown; shows the approval and asks at a terminal; without one it needs --yes",
 		Long: `Record the outcome of a call that was sent and whose outcome is not known. First find out
 at the server whether the call ran. The command does not send the call again.`,
 		Args:              args(cobra.ExactArgs(1)),
@@ -68,6 +68,8 @@ ends too, whatever the state of the approval is.`,
 // approvalAction is an action on an approval, before which the command shows the approval.
 type approvalAction struct {
 	question string
+	// refuses is true if the action only prevents calls. Such an action needs no --yes without a terminal.
+	refuses bool
 	// do performs the action and returns a sentence about its result.
 	do func(context.Context, approvalv1.ApprovalServiceClient, *approvalv1.Approval) (*approvalv1.Approval, string, error)
 }
@@ -77,7 +79,7 @@ func (t *tool) resolveAction(to approvalv1.Resolution, comment string) approvalA
 	if to == approvalv1.Resolution_RESOLUTION_DONE {
 		want = approvalv1.ApprovalState_APPROVAL_STATE_DONE
 	}
-	return approvalAction{"Record this call as " + enum.Name(want) + "?", func(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) (*approvalv1.Approval, string, error) {
+	return approvalAction{question: "Record this call as " + enum.Name(want) + "?", do: func(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) (*approvalv1.Approval, string, error) {
 		if s := a.GetState(); s != approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN && s != want {
 			return nil, "", fmt.Errorf("%s is %s: only an approval in outcome_unknown can be resolved", a.GetId(), enum.Name(s))
 		}
@@ -90,7 +92,7 @@ func (t *tool) resolveAction(to approvalv1.Resolution, comment string) approvalA
 }
 
 func (t *tool) cancelAction(reason string) approvalAction {
-	return approvalAction{"Cancel this approval?", func(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) (*approvalv1.Approval, string, error) {
+	return approvalAction{question: "Cancel this approval?", refuses: true, do: func(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) (*approvalv1.Approval, string, error) {
 		resp, err := client.CancelApproval(ctx, &approvalv1.CancelApprovalRequest{ApprovalId: a.GetId(), Reason: reason})
 		if status.Code(err) == codes.FailedPrecondition {
 			return nil, "", fmt.Errorf("%s is %s and was not cancelled: %w", a.GetId(), enum.Name(a.GetState()), t.explainError(err))
@@ -111,11 +113,16 @@ func (t *tool) runApprovalAction(ctx context.Context, id string, assumeYes bool,
 		return err
 	}
 	defer done()
+	return t.actOn(ctx, client, id, assumeYes, end)
+}
+
+// actOn shows an approval, asks the person, and performs an action on the approval.
+func (t *tool) actOn(ctx context.Context, client approvalv1.ApprovalServiceClient, id string, assumeYes bool, end approvalAction) error {
 	seen, err := t.showApproval(ctx, client, id, assumeYes)
 	if err != nil {
 		return err
 	}
-	if err := t.confirm(ctx, assumeYes, end.question); err != nil {
+	if err := t.confirm(ctx, assumeYes || end.refuses && !isInteractive(false), end.question); err != nil {
 		return err
 	}
 	requestCtx, cancel := requestContext(ctx)

@@ -20,11 +20,18 @@ import (
 // errNotConfirmed is returned if the person does not answer yes.
 var errNotConfirmed = errors.New("nothing was decided")
 
+// errNoTerminal is returned by a command that asks, if there is neither a terminal nor --yes.
+var errNoTerminal = errors.New("there is no terminal to ask you at: add --yes to agree in advance")
+
 func (t *tool) approvalsDecide(use, short string, verdict approvalv1.Verdict) *cobra.Command {
 	var comment string
 	var assumeYes bool
+	needed := "; without one it needs --yes"
+	if verdict == approvalv1.Verdict_VERDICT_DENY {
+		needed = ""
+	}
 	c := &cobra.Command{
-		Use: use, Short: short + "; shows the approval and asks at a terminal", Args: args(cobra.ExactArgs(1)),
+		Use: use, Short: short + "; shows the approval and asks at a terminal" + needed, Args: args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING),
 		RunE: func(c *cobra.Command, given []string) error {
 			client, done, err := t.approvalClient()
@@ -68,7 +75,8 @@ func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClie
 		}
 		return fmt.Errorf("%w: %s has been %s since %s%s", errNotConfirmed, before.GetId(), enum.Name(before.GetState()), timeOfDay(before.GetEnded()), safetext.Line(why))
 	}
-	if err := t.confirm(ctx, b.assumeYes, b.question()); err != nil {
+	refuses := b.verdict == approvalv1.Verdict_VERDICT_DENY
+	if err := t.confirm(ctx, b.assumeYes || refuses && !isInteractive(false), b.question()); err != nil {
 		return err
 	}
 	requestCtx, cancel := requestContext(ctx)
@@ -140,11 +148,15 @@ func (t *tool) showApproval(ctx context.Context, client approvalv1.ApprovalServi
 // isInteractive reports whether the command asks the person: standard input is a terminal, and --yes is not set.
 func isInteractive(assumeYes bool) bool { return !assumeYes && term.IsTerminal(int(os.Stdin.Fd())) }
 
-// confirm asks at the terminal whether to continue. It returns nil if the person answers yes, or if the command does
-// not ask.
+// confirm asks at the terminal whether to continue. It returns nil if the person answers yes, or if assumeYes is true.
+// If there is no terminal, it returns an error, because an agent with a shell could otherwise answer for the person by
+// redirecting standard input.
 func (t *tool) confirm(ctx context.Context, assumeYes bool, question string) error {
-	if !isInteractive(assumeYes) {
+	if assumeYes {
 		return nil
+	}
+	if !isInteractive(false) {
+		return fmt.Errorf("%w: %w", errNotConfirmed, errNoTerminal)
 	}
 	answer, err := t.prompt(ctx, question+" Type yes: ")
 	if err != nil {

@@ -35,6 +35,9 @@ func (s *setup) undo(ctx context.Context) (err error) {
 		}
 	}
 	if err := s.confirm(ctx, s.flags.yes, fmt.Sprintf("Restore %d change(s) of clients' files?", len(s.state.Files))); err != nil {
+		if errors.Is(err, errNoTerminal) {
+			return fmt.Errorf("nothing was changed: %w", errNoTerminal)
+		}
 		return errors.New("nothing was changed")
 	}
 	key, err := s.oldKey(ctx)

@@ -21,6 +21,10 @@ const (
 // guardReason is the reason for which a change of a guarded file is denied.
 const guardReason = "this file belongs to Sluice, or has its hook: ask the person to change it"
 
+// shellReason is the reason for which a person approves a command that contains the name of Sluice. Such a command can
+// approve the agent's own calls, or end the mesh. The condition finds only commands that spell the name.
+const shellReason = "the command names sluice, which can approve calls and remove the hook"
+
 // Policy returns the policy document for the tools of a client. It denies changes of the guarded files, which are
 // absolute paths of files and directories. It has no such rule on Windows, where conditions refuse paths with a
 // backslash.
@@ -70,6 +74,8 @@ func entryOf(tool hosttools.Tool, guarded []string) (string, error) {
 		return " {action: require_approval, reason: this version of Sluice does not know the tool}", nil
 	case a.ReadOnly:
 		return " {action: allow}", nil
+	case a.OpenWorld && d.Schema.Properties["command"] != nil:
+		return conditional(`!args.command.contains("sluice")`, shellRate, "require_approval", shellReason), nil
 	case a.OpenWorld:
 		return limited(shellRate), nil
 	}
@@ -77,8 +83,13 @@ func entryOf(tool hosttools.Tool, guarded []string) (string, error) {
 	if !d.Annotations.Destructive || condition == "" {
 		return limited(changeRate), nil
 	}
-	return fmt.Sprintf("\n    action: allow\n    when: '%s'\n    rate_limit: {max: %d, window: 60}\n    otherwise: {action: deny, reason: %q}",
-		strings.ReplaceAll(condition, "'", "''"), changeRate, guardReason), nil
+	return conditional(condition, changeRate, "deny", guardReason), nil
+}
+
+// conditional returns an entry that allows calls for which condition is true, and applies action to other calls.
+func conditional(condition string, rate int, action, reason string) string {
+	return fmt.Sprintf("\n    action: allow\n    when: '%s'\n    rate_limit: {max: %d, window: 60}\n    otherwise: {action: %s, reason: %q}",
+		strings.ReplaceAll(condition, "'", "''"), rate, action, reason)
 }
 
 func limited(rate int) string {
