@@ -11,6 +11,7 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
@@ -178,13 +179,7 @@ func (s *Service) matchesForMe(caller *authn.Caller, f *approvalv1.ApprovalFilte
 	if !f.GetForMe() {
 		return true
 	}
-	person := caller.Person
-	if person == nil {
-		person = caller.Principal
-	}
-	if role := person.GetRole(); role != authv1.TokenRole_TOKEN_ROLE_OPERATOR && role != authv1.TokenRole_TOKEN_ROLE_APPROVER {
-		return false
-	}
+	person := deciderOf(caller)
 	if r.Approval.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
 		return false
 	}
@@ -192,6 +187,21 @@ func (s *Service) matchesForMe(caller *authn.Caller, f *approvalv1.ApprovalFilte
 		if v.GetSubject() == person.GetSubject() && v.GetVoidReason() == "" {
 			return false
 		}
+	}
+	return s.mayVote(person, r)
+}
+
+func deciderOf(caller *authn.Caller) *identityv1.Principal {
+	if caller.Person != nil {
+		return caller.Person
+	}
+	return caller.Principal
+}
+
+// mayVote reports whether a person may vote on an approval while it is pending.
+func (s *Service) mayVote(person *identityv1.Principal, r *lifecycle.Record) bool {
+	if role := person.GetRole(); role != authv1.TokenRole_TOKEN_ROLE_OPERATOR && role != authv1.TokenRole_TOKEN_ROLE_APPROVER {
+		return false
 	}
 	_, err := r.MayDecide(person, s.cfg.OwnerMayApprove)
 	return err == nil

@@ -163,6 +163,9 @@ func (w *watch) catchUp(ctx context.Context) (bool, error) {
 		}
 		for _, l := range found {
 			w.lastMove = l.Moved
+			if w.req.GetFilter().GetForMe() && !w.mayVote(deciderOf(w.caller), l.Record) {
+				continue
+			}
 			if err := w.send(l.Approval, true); err != nil {
 				return false, err
 			}

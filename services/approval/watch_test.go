@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/approval"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
@@ -67,6 +68,39 @@ func TestWatchApprovals_SendsCurrentApprovalsAndMoves(t *testing.T) {
 		resumed := s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{Cursor: m.GetCursor()})
 		if again := next(t, resumed); again.GetApproval().GetState() != approved || again.GetCursor() != moved.GetCursor() {
 			t.Errorf("resumed: %v", again)
+		}
+	})
+}
+
+// Only people in sales may decide on the first and third call. A watcher in finance receives only the second call, also
+// after a resumption, and then its approval.
+func TestWatchApprovals_ForMeSelectsLaterMovesToo(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
+		sales := func(d *policyv1.Decision) { d.Approval.Approvers = []string{"sales"} }
+		req := &approvalv1.WatchApprovalsRequest{Filter: &approvalv1.ApprovalFilter{ForMe: true}}
+		w := s.watch(t, "ana", req)
+		first := next(t, w)
+		if first.GetApproval() != nil {
+			t.Fatalf("at first: %v", first)
+		}
+		s.ask(t, `{"n":1}`, sales)
+		mine := s.ask(t, `{"n":2}`).GetApproval()
+		last := s.ask(t, `{"n":3}`, sales).GetApproval()
+		s.approve(t, "ana", mine.GetId())
+		if _, err := s.vote(t, "ben", last.GetId(), no); err != nil {
+			t.Fatal(err)
+		}
+		resumed := s.watch(t, "ana", &approvalv1.WatchApprovalsRequest{Filter: req.GetFilter(), Cursor: first.GetCursor()})
+		for name, w := range map[string]stream{"at once": w, "resumed": resumed} {
+			for {
+				m := next(t, w)
+				if m.GetApproval().GetId() != mine.GetId() {
+					t.Errorf("%s: %v, want only %s", name, m, mine.GetId())
+				}
+				if m.GetApproval().GetState() == approved {
+					break
+				}
+			}
 		}
 	})
 }

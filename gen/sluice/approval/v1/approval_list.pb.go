@@ -379,8 +379,8 @@ type WatchApprovalsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the only approval to watch. If it is empty, all approvals that the filter selects are watched.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Selects approvals. `states` and `for_me` select only the approvals that are sent first. Later moves of all
-	// approvals that match the other fields are sent, so that a watcher sees an approval leave a state.
+	// Selects approvals. `states` selects only the approvals that are sent first, so that a watcher sees an approval leave
+	// a state. With `for_me`, later moves of approvals on which the person may vote are sent, in any state.
 	Filter *ApprovalFilter `protobuf:"bytes,2,opt,name=filter,proto3" json:"filter,omitempty"`
 	// The last received `cursor`, with the same approval_id and filter, from which to resume. If it is empty, the watch
 	// begins with the current approvals. At most 256 bytes.

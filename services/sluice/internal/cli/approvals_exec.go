@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 
 	"github.com/go-json-experiment/json"
 
@@ -20,10 +21,23 @@ type approvalCommand struct {
 	*tool
 	commands *notices.Commands
 	// open contains the approvals that have not ended, by their ids.
-	open map[string]openApproval
+	open map[string]*openApproval
+	// waiting contains the ids of pending approvals for which the command has not been added, oldest first. reported is
+	// the number of them that was printed last.
+	waiting  []string
+	reported int
 }
 
-type openApproval struct{ pending, told bool }
+// openApproval is an approval that has not ended. told is true if the command was added for it.
+type openApproval struct {
+	*approvalv1.Approval
+
+	told bool
+}
+
+func (a *openApproval) pending() bool {
+	return a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING
+}
 
 // approvalInput is what the command reads on its standard input.
 type approvalInput struct {
@@ -47,28 +61,48 @@ func (t *tool) startApprovalCommand(ctx context.Context, argv []string) (_ *appr
 		cancel()
 		commands.Wait()
 	}
-	return &approvalCommand{tool: t, commands: commands, open: make(map[string]openApproval)}, stop, nil
+	return &approvalCommand{tool: t, commands: commands, open: make(map[string]*openApproval)}, stop, nil
 }
 
 var safeApprovalID = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
-// moved runs the command if an approval is pending and the command was not run for it before.
+// moved runs the command if an approval is pending and the command was not run for it before. It also runs the command
+// for earlier approvals for which there was no room. In a heartbeat, a is nil.
 func (e *approvalCommand) moved(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) {
+	if id := a.GetId(); safeApprovalID.MatchString(id) {
+		switch known := e.open[id]; {
+		case a.GetEnded() != nil: // its state does not change any more
+			delete(e.open, id)
+		case known != nil:
+			known.Approval = a
+		default:
+			e.open[id] = &openApproval{Approval: a}
+		}
+		if now := e.open[id]; now != nil && now.pending() && !now.told && !slices.Contains(e.waiting, id) {
+			e.waiting = append(e.waiting, id)
+		}
+	}
+	e.runWaiting(ctx, client)
+}
+
+// runWaiting runs the command for approvals that wait for it, as long as there is room, and reports how many wait.
+func (e *approvalCommand) runWaiting(ctx context.Context, client approvalv1.ApprovalServiceClient) {
+	e.waiting = slices.DeleteFunc(e.waiting, func(id string) bool { return e.open[id] == nil || !e.open[id].pending() })
+	for len(e.waiting) > 0 && !e.commands.Full() {
+		a := e.open[e.waiting[0]]
+		e.waiting, a.told = e.waiting[1:], true
+		e.runFor(ctx, client, a.Approval)
+	}
+	if n := len(e.waiting); n != e.reported {
+		e.reported = n
+		if n > 0 {
+			fmt.Fprintf(e.errOut, "sluice: too many commands wait: the command is run later for %d more approvals\n", n)
+		}
+	}
+}
+
+func (e *approvalCommand) runFor(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) {
 	id := a.GetId()
-	if !safeApprovalID.MatchString(id) {
-		return
-	}
-	if a.GetEnded() != nil { // its state does not change any more
-		delete(e.open, id)
-		return
-	}
-	now := openApproval{pending: a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING, told: e.open[id].told}
-	tell := now.pending && !now.told
-	now.told = now.told || tell
-	e.open[id] = now
-	if !tell {
-		return
-	}
 	input := approvalInput{Approval: safetext.ApprovalOf(a), Pending: e.pending()}
 	if class := e.classOf(ctx, client, id); class != nil {
 		input.Category, input.Risk, input.Tags = enum.Name(class.GetCategory()), enum.Name(class.GetRisk()), class.GetTags()
@@ -84,7 +118,7 @@ func (e *approvalCommand) moved(ctx context.Context, client approvalv1.ApprovalS
 
 func (e *approvalCommand) pending() (n int) {
 	for _, a := range e.open {
-		if a.pending {
+		if a.pending() {
 			n++
 		}
 	}

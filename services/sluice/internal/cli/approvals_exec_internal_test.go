@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -97,6 +100,48 @@ func TestApprovalCommand_RunsOncePerApproval(t *testing.T) {
 	expect(`"id":"c"`, `"pending":2`)
 	if len(e.open) != 2 {
 		t.Errorf("the ended approval is still stored: %v", e.open)
+	}
+}
+
+// The commands wait until the test creates a file, and 4 run, 100 wait. Further approvals wait until there is room. The
+// command is not run for an approval that ends before.
+func TestApprovalCommand_RunsLaterForApprovalsOfAFlood(t *testing.T) {
+	t.Parallel()
+	const flood = 120
+	open := filepath.Join(t.TempDir(), "open")
+	ran, told := &lockedBuffer{lines: make(chan string, 2*flood)}, new(bytes.Buffer)
+	e, stop, err := newTool("sluice", ran, ran).startApprovalCommand(t.Context(), []string{"sh", "-c", `until test -e "$1"; do sleep 0.02; done; echo "$SLUICE_APPROVAL_ID"`, "sh", open})
+	if err != nil {
+		t.Skip(err)
+	}
+	defer stop()
+	e.tool = newTool("sluice", told, told) // messages of the watch, but not of the commands
+	move := func(n int, ended *timestamppb.Timestamp) {
+		e.moved(t.Context(), viewClient{}, &approvalv1.Approval{Id: fmt.Sprint("id-", n), State: approvalv1.ApprovalState_APPROVAL_STATE_PENDING, Ended: ended})
+	}
+	for n := range flood {
+		move(n, nil)
+	}
+	if !strings.Contains(told.String(), fmt.Sprintf("the command is run later for %d more approvals\n", len(e.waiting))) || len(e.waiting) < flood-104 {
+		t.Errorf("%d approvals wait: %s", len(e.waiting), told)
+	}
+	move(flood-1, timestamppb.Now())
+	if err := os.WriteFile(open, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	seen := make(map[string]int)
+	for len(seen) < flood-1 {
+		e.moved(t.Context(), viewClient{}, nil) // a heartbeat
+		select {
+		case line := <-ran.lines:
+			seen[strings.TrimSpace(line)]++
+		case <-time.After(time.Minute):
+			t.Fatalf("the command was run for %d approvals", len(seen))
+		}
+	}
+	stop()
+	if seen[fmt.Sprint("id-", flood-1)] != 0 || len(ran.lines) != 0 || len(e.waiting) != 0 {
+		t.Errorf("also run for %v, %d lines, %d wait", seen[fmt.Sprint("id-", flood-1)], len(ran.lines), len(e.waiting))
 	}
 }
 

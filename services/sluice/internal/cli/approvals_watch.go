@@ -56,7 +56,7 @@ are printed on standard error.`,
 	}
 	c.Flags().SetInterspersed(false) // the flags after the command belong to the command
 	c.Flags().BoolVar(&withCommand, "exec", false, "run the command that follows for each approval that becomes pending")
-	t.filterFlags(c, filter, "begin with the approvals that you may decide on; later changes of other approvals are printed too")
+	t.filterFlags(c, filter, "only approvals that you may decide on")
 	return c
 }
 
@@ -154,7 +154,7 @@ func (w *watch) follow(ctx context.Context, client approvalv1.ApprovalServiceCli
 		if err := w.print(m.GetApproval()); err != nil {
 			return err
 		}
-		if w.command != nil && m.GetApproval() != nil {
+		if w.command != nil {
 			w.command.moved(ctx, client, m.GetApproval())
 		}
 	}

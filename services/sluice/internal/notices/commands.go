@@ -61,14 +61,18 @@ func startCommands(ctx context.Context, argv []string, output io.Writer, timeout
 	return c
 }
 
-// Add adds a job. If too many jobs wait, Add drops the job and reports that in the output.
-func (c *Commands) Add(j Job) {
+// Add adds a job, and reports whether it was added. It was not added if too many jobs wait.
+func (c *Commands) Add(j Job) bool {
 	select {
 	case c.queue <- j:
+		return true
 	default:
-		fmt.Fprintf(c.output, "sluice: the command was not run for approval %s, because %d approvals already wait for it\n", j.ID, maxQueued)
+		return false
 	}
 }
+
+// Full reports whether so many jobs wait that no job can be added.
+func (c *Commands) Full() bool { return len(c.queue) == cap(c.queue) }
 
 // Wait waits until no command runs. The context of [StartCommands] must have ended.
 func (c *Commands) Wait() { c.workers.Wait() }
