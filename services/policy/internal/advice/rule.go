@@ -64,12 +64,16 @@ func RuleFor(c *policyv1.Classification, busiest int) string {
 func measureFor(c *policyv1.Classification) measure {
 	own, known := measures[c.GetCategory()]
 	switch {
+	case isUncertain(c) && c.GetCategory() == destructive:
+		return measure{"{action: require_approval, reason: it may remove or overwrite for good}", 0, approvalText}
+	case isUncertain(c) && c.GetCategory() == financial:
+		return measure{"{action: require_approval, reason: it may move money}", 0, approvalText}
 	case !known, isUncertain(c):
 		return measure{"{action: require_approval, reason: its definition leaves open what it does}", 0, approvalText}
 	case c.GetCategory() < destructive && isCritical(c):
 		return measure{"{action: require_approval, reason: a wrong call of it can be as bad as any}", 0, approvalText}
 	case c.GetCategory() == write && c.GetRisk() >= policyv1.Risk_RISK_HIGH:
-		return measure{"{action: require_approval, reason: what it changes can be much or not come back}", 0, approvalText}
+		return measure{"{action: require_approval, reason: it can change much or for good}", 0, approvalText}
 	default:
 		return own
 	}

@@ -14,6 +14,30 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
+// The reason names what the tool may do, also if the class is uncertain.
+func TestRule_ReasonNamesWhatTheToolMayDo(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		category   mcpv1.Category
+		risk       policyv1.Risk
+		confidence float64
+		want       string
+	}{
+		{4, 4, 1, "it removes or overwrites for good"},
+		{4, 4, 0.3, "it may remove or overwrite for good"},
+		{5, 4, 1, "it moves money"},
+		{5, 4, 0.3, "it may move money"},
+		{2, 3, 1, "it can change much or for good"},
+		{2, 2, 0.3, "its definition leaves open what it does"},
+		{0, 0, 0, "its definition leaves open what it does"},
+	} {
+		c := &policyv1.Classification{Category: tt.category, Risk: tt.risk, Confidence: tt.confidence}
+		if got, want := advice.Rule(c), "{action: require_approval, reason: "+tt.want+"}"; got != want {
+			t.Errorf("category %v, confidence %v: %s, want %s", tt.category, tt.confidence, got, want)
+		}
+	}
+}
+
 func TestRule_LimitsCallsOrRequiresApproval(t *testing.T) {
 	t.Parallel()
 	const ask = -1

@@ -41,7 +41,8 @@ changes only the entries of servers that behave the same, and names the others w
 It shows every change and asks before it writes. Secrets in the entries move to the keychain of
 your system, or to files that only you can read. The first policies come from the definitions of
 the tools: tools that read are allowed, tools that write or run something are limited, and tools
-that delete something or move money ask you. The mesh starts when a client starts a server.
+that delete or overwrite something, or move money, ask you. The mesh starts when a client starts
+a server.
 
 --undo restores the files of the clients to the byte. An entry that was changed since init wrote
 it stays as it is, and the command names it. --check names servers that clients reach without the mesh, and exits

@@ -129,7 +129,7 @@ func (s *setup) tryNew(ctx context.Context) error {
 func (s *setup) entryCommand(f clientconfig.File, server string) (command string, args []string) {
 	command = s.programPath()
 	if f.Scope == clientconfig.Project {
-		command = "sluice"
+		command = sharedName
 	}
 	return command, []string{"stdio", "--server", server, "--as", f.Client.ID}
 }

@@ -23,8 +23,8 @@ func (s *setup) prove(ctx context.Context) error {
 			continue
 		}
 		proved[key] = true
-		_, args := s.entryCommand(file, w.Server)
-		cmd := exec.Command(s.programPath(), args...) //nolint:gosec,noctx // this program; its connection ends it
+		command, args := s.entryCommand(file, w.Server)
+		cmd := exec.Command(command, args...) //nolint:gosec,noctx // this program, or sluice in PATH; its connection ends it
 		listed, err := listServerOfCommand(ctx, cmd)
 		if err == nil {
 			err = compareVisible(listed, s.trialOf(w.Server))

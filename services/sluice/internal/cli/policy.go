@@ -169,8 +169,8 @@ func (t *tool) policySuggest() *cobra.Command {
 		Long: `Write a first policy document for a server to standard output. The document has a rule for
 each tool, with the words of the tool's definition that are the reason for the rule, and denies
 all other calls. Tools that read are allowed. Tools that write or run something have a rate
-limit. Tools that delete something, move money, or don't say what they do need approval. The
-document is a draft: read it before you use it.
+limit. Tools that delete or overwrite something, move money, or don't say what they do need
+approval. The document is a draft: read it before you use it.
 
 Without --file and --run, the command reads the server's tools from the catalog of the running
 mesh, with the overrides of people. With --used, the document has rules only for tools that

@@ -8,6 +8,9 @@ import (
 // maxName is the maximum length of the name of a server in the mesh's configuration.
 const maxName = 32
 
+// ServerName returns the name that a server in the mesh has if no other server has it.
+func ServerName(entry string) string { return serverName(entry) }
+
 // serverName converts the name of an entry to a name of 1 to 32 lower-case letters, digits or hyphens.
 func serverName(entry string) string {
 	var b strings.Builder

@@ -1,0 +1,61 @@
+package clientconfig
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
+)
+
+// A timeoutKey is the member of an entry that sets the time-out of calls.
+type timeoutKey struct {
+	name string
+	unit time.Duration
+}
+
+// timeoutKeys contains the clients whose entries may set a time-out. See docs/clients.md for the sources.
+var timeoutKeys = map[string]timeoutKey{
+	"claude-code": {"timeout", time.Millisecond},
+	"cline":       {"timeout", time.Second},
+	"codex":       {"tool_timeout_sec", time.Second},
+	"gemini":      {"timeout", time.Millisecond},
+	"goose":       {"timeout", time.Second},
+	"opencode":    {"timeout", time.Millisecond},
+	"zed":         {"timeout", time.Second},
+}
+
+// maxSetTimeout limits the time-outs that are read, so that their multiplication by the unit can't overflow.
+const maxSetTimeout = 1e6 * time.Hour
+
+// CallTimeout returns the time after which the client gives up on a call to the server of an entry. It is 0 if it is
+// not known.
+func (c Client) CallTimeout(e Entry) time.Duration {
+	key, ok := timeoutKeys[c.ID]
+	at := slices.IndexFunc(e.kept, func(m configedit.Field) bool { return ok && m.Name == key.name })
+	if at < 0 {
+		return c.Limits.Call
+	}
+	node, ok := e.kept[at].Value.(*configedit.Node)
+	if !ok || node.Kind != configedit.Number {
+		return c.Limits.Call
+	}
+	value, err := strconv.ParseFloat(node.Text, 64)
+	if err != nil || value <= 0 || value > float64(maxSetTimeout)/float64(key.unit) {
+		return c.Limits.Call
+	}
+	return time.Duration(value * float64(key.unit))
+}
+
+// TimeoutMember returns the member of an entry that sets the time-out of calls, or "" if the client has none.
+func (c Client) TimeoutMember(timeout time.Duration) string {
+	key, ok := timeoutKeys[c.ID]
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("%s = %d", key.name, (timeout+key.unit-1)/key.unit)
+}
+
+// ProgressExtendsCalls reports whether the client waits longer for a call whose server sends progress.
+func (c Client) ProgressExtendsCalls() bool { return c.ID == "opencode" }
