@@ -217,6 +217,9 @@ func TestCLI_ShowsStatusToolsAndDecisions(t *testing.T) {
 		if got := stack.DecodeOutput[[]recordFields](t, d.run(t, "decisions", "show", m[1], "--output", "json")); len(got) != 1 || got[0].Code != "denied_by_rule" {
 			t.Errorf("records %+v", got)
 		}
+		if prefix := d.run(t, "decisions", "show", m[1][:20]); prefix.Stdout != ran.Stdout {
+			t.Errorf("the first characters of the id show %+v", prefix)
+		}
 		unknown := d.run(t, "decisions", "show", "never-was")
 		stack.CheckCommand(t, unknown, 1, unknown.Stderr, "this gateway has no decision with that id")
 	})

@@ -65,7 +65,8 @@ func TestInit_WrapsServersAndUndoRestoresTheBytes(t *testing.T) {
 		"my-notes: the same 7 tool(s) behind the mesh", "2 ask you: delete_note, refund",
 		"1 secret(s) move to files that only you can read",
 		"Claude Code starts My Notes behind the mesh.", "Cursor starts notes behind the mesh.", "Claude Code starts local behind the mesh.",
-		"An example of a refusal: Claude Code calls init_example of My Notes", "Denied by policy")
+		"Claude Code gives up on calls of My Notes after 9s, but a call that needs approval waits for 45s: set timeout = 60000 in the entry.",
+		"An example of a refusal: Claude Code calls sluice_init_example of My Notes", "Denied by policy")
 	if strings.Contains(out, secret) || strings.Contains(out, "sk-123456") {
 		t.Errorf("the output contains a secret:\n%s", out)
 	}
@@ -164,7 +165,8 @@ func TestCallAs_StartsTheMeshAsAClient(t *testing.T) {
 	h.check(0, []string{"tools", "notes", "--as", "cursor"}, "list_notes")
 	h.check(0, []string{"decisions", "tail"}, "cursor")
 	h.check(1, []string{"call", "notes", "list_notes", "--as", "zed"}, "zed has no token for your mesh: run `sluice init zed`")
-	h.check(1, []string{"call", "notes", "list_notes"}, "--as")
+	h.check(1, []string{"call", "notes", "list_notes", "--as", "bogus"}, `your mesh has no client "bogus": its clients are `, "cursor")
+	h.check(1, []string{"call", "notes", "list_notes"}, "this is your own mesh, whose calls come from a client: name one with --as, such as --as ", "--as cursor")
 }
 
 // A program that reads files of its person to log in gets these files, and no others.

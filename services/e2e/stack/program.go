@@ -27,6 +27,8 @@ type builds struct {
 	mu    sync.Mutex
 	dir   string
 	built map[string]error
+	// inPath is true if dir is in PATH. Messages then name the program without its path.
+	inPath bool
 	// launcher is the launcher with which the test process starts stdio servers.
 	launcher sandbox.Launcher
 }
@@ -68,6 +70,12 @@ func Program(t *testing.T, name string) string {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+	if !programs.inPath {
+		programs.inPath = true
+		if err := os.Setenv("PATH", programs.dir+string(os.PathListSeparator)+os.Getenv("PATH")); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return filepath.Join(programs.dir, name)
 }

@@ -98,6 +98,9 @@ func tenths(d time.Duration) string {
 // Text returns a message for models and people. It first states the outcome, and then the reason.
 func (r *Refusal) Text() string {
 	lead, why := headline(r.Code), r.Message
+	if r.Code == commonv1.Code_CODE_TOOL_UNKNOWN && r.IsProtocolError {
+		lead = "Unknown server" // a URL names it
+	}
 	if why == "" {
 		why = reasons[r.Code]
 	}

@@ -3,9 +3,13 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
@@ -16,6 +20,39 @@ func (t *tool) asFlag(c *cobra.Command) {
 	_ = c.RegisterFlagCompletionFunc("as", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return clientIDs(), cobra.ShellCompDirectiveNoFileComp
 	})
+}
+
+// errTokenConfigured returns the error for a token that was not generated, because the configuration has tokens of its
+// role. In the person's own mesh, each client has such a token.
+func (t *tool) errTokenConfigured(f *config.File, role string) error {
+	if role == agentToken && f.Name() != "" && f.Name() == t.personalConfig() {
+		return fmt.Errorf("this is your own mesh, whose calls come from a client: name one with --as, such as --as %s", strings.Join(agentNames(f), " or --as "))
+	}
+	return fmt.Errorf("no %s token: the configuration has tokens of this role under auth.tokens, so none was generated: set SLUICE_TOKEN to one of them, or name a client of your own mesh with --as", role)
+}
+
+// agentNames returns the names of the tokens of agents in the configuration. In the person's own mesh, they are the ids
+// of clients.
+func agentNames(f *config.File) []string {
+	var out []string
+	for _, token := range f.Auth.Tokens {
+		if token.Role == agentToken {
+			out = append(out, token.Name)
+		}
+	}
+	return out
+}
+
+// errNoClientToken returns the error for a client that has no token for the person's own mesh.
+func (t *tool) errNoClientToken(own *ownMesh, client string) error {
+	if _, known := clientconfig.Find(client); known {
+		return fmt.Errorf("%s has no token for your mesh: run %s", client, t.command("init "+client))
+	}
+	f, err := config.Load(own.config, app.Env)
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("your mesh has no client %q: its clients are %s", client, strings.Join(agentNames(f), ", "))
 }
 
 // connectAs opens a session with a server of the person's own mesh as one of its clients. It starts the mesh if it does

@@ -48,10 +48,10 @@ func (t *tool) readToken(f *config.File, name string) (string, error) {
 	file := tokenFile(f, name)
 	raw, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) && hasToken(f, name) {
-		return "", fmt.Errorf("no %s token: the configuration has tokens of this role under auth.tokens, so none was generated: set SLUICE_TOKEN to one of them, or name a client of your own mesh with --as", name)
+		return "", t.errTokenConfigured(f, name)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("no %s token: %s does not exist; start the mesh with %s, or name its data folder with --data, or set SLUICE_TOKEN", name, absolutePath(file), t.command("up"))
+		return "", fmt.Errorf("no %s token: %s does not exist; start the mesh with %s, or name its data folder with --data, or set SLUICE_TOKEN; %s sets up a mesh for your clients", name, absolutePath(file), t.command("up"), t.command("init"))
 	}
 	if err != nil {
 		return "", fmt.Errorf("read the %s token: %w", name, err)

@@ -32,7 +32,7 @@ func (t *tool) decisionsTail() *cobra.Command {
 	var protocol bool
 	filter := new(gatewayv1.DecisionFilter)
 	c := &cobra.Command{
-		Use: "tail", Short: "Print the newest records", Args: args(cobra.NoArgs),
+		Use: "tail", Aliases: []string{"list"}, Short: "Print the newest records", Args: args(cobra.NoArgs),
 		Long: `Print the newest records, the oldest of them first. --since and --until take a time
 such as 2026-03-01T12:00:00Z, or how long ago: 90s, 15m, 2h, 7d. A long search reports
 its progress on standard error. Press Ctrl-C to end it.
@@ -77,7 +77,8 @@ func (t *tool) decisionsShow() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
 		Use: "show ID", Short: "Print the decision on a call and its outcome", Args: args(cobra.ExactArgs(1)),
-		Long: `Print the decision on a call and its outcome, on one screen. With --all, print all fields
+		Long: `Print the decision on a call and its outcome, on one screen. ID is the identifier, or its
+first characters, at least 8, if the decision is among the newest. With --all, print all fields
 of all records. With -o json, print the records as JSON.`,
 		RunE: func(c *cobra.Command, given []string) error {
 			client, done, err := t.gatewayClient()
@@ -87,9 +88,9 @@ of all records. With -o json, print the records as JSON.`,
 			defer done()
 			ctx, cancel := requestContext(c.Context())
 			defer cancel()
-			resp, err := client.GetDecision(ctx, &gatewayv1.GetDecisionRequest{Id: given[0]})
+			resp, err := t.getDecision(ctx, client, given[0])
 			if err != nil {
-				return t.explainError(err)
+				return err
 			}
 			switch {
 			case t.json():

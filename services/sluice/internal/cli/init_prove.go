@@ -53,7 +53,7 @@ func (s *setup) showRefusal(ctx context.Context) error {
 	if s.flags.observe || len(s.plan.Wraps) == 0 {
 		return nil
 	}
-	const unknownTool = "init_example"
+	const unknownTool = "sluice_init_example" // records show the name
 	w := s.plan.Wraps[0]
 	client := s.plan.Files[w.File].File.Client
 	session, err := s.connectAs(ctx, w.Server, client.ID)
@@ -119,14 +119,33 @@ func (s *setup) printNext() {
 		}
 	}
 	s.printLeft(s.plan.Left)
-	s.printf("Start %s again. Then:", strings.Join(clients, " and "))
+	s.printf("Start %s again. Then:", enumerated(clients))
+	var hints [][2]string
 	for _, c := range s.changes {
 		if id := c.File.Client.ID; hosttools.Name(id) != "" && names[c.File.Client.Name] {
 			delete(names, c.File.Client.Name) // which may have several files
-			s.printf("  %s hook install %s    the client's own tools, such as its shell, under the same policies", s.self, id)
+			hints = append(hints, [2]string{"hook install " + id, "the client's own tools, such as its shell, under the same policies"})
 		}
 	}
-	s.printf("  %s approvals list    calls that wait for you", s.self)
-	s.printf("  %s decisions tail    every call, and why it ran or not", s.self)
-	s.printf("  %s init --undo       gives the clients' files back", s.self)
+	hints = append(hints, [2]string{"approvals list", "calls that wait for you"}, [2]string{"decisions tail", "every call, and why it ran or not"})
+	if s.flags.observe {
+		hints = append(hints, [2]string{"report", "what the policies would have refused, asked and limited"})
+	}
+	hints = append(hints, [2]string{"init --undo", "gives the clients' files back"})
+	width := 0
+	for _, h := range hints {
+		width = max(width, len(h[0]))
+	}
+	for _, h := range hints {
+		s.printf("  %s %-*s  %s", s.self, width, h[0], h[1])
+	}
+}
+
+// enumerated joins names as in a sentence: "a", "a and b", "a, b and c".
+func enumerated(names []string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " and " + names[last]
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -57,7 +58,7 @@ func Main(program string, args []string, launcher sandbox.Launcher) int {
 // newTool returns the tool for one run of the program. Its output can't control the terminal, even if the output quotes
 // an untrusted string.
 func newTool(program string, out, errOut io.Writer) *tool {
-	return &tool{self: selfName(program, app.Env), out: safetext.NewWriter(out), errOut: safetext.NewWriter(errOut)}
+	return &tool{self: selfName(program, app.Env, exec.LookPath), out: safetext.NewWriter(out), errOut: safetext.NewWriter(errOut)}
 }
 
 func (t *tool) run(ctx context.Context, args []string) int {
@@ -94,13 +95,19 @@ type exitError struct {
 func (e exitError) Unwrap() error { return e.error }
 
 // selfName returns the name of this program that people see. It is SLUICE_COMMAND if that variable is set, as in
-// containers. Otherwise it is program if that is a relative path, or "sluice" if not.
-func selfName(program string, env config.Env) string {
+// containers. Otherwise it is program if that is a relative path, or if it is an absolute path and PATH has no sluice.
+// Otherwise it is "sluice".
+func selfName(program string, env config.Env, look func(string) (string, error)) string {
 	if name, ok := env("SLUICE_COMMAND"); ok && name != "" {
 		return name
 	}
 	if !filepath.IsAbs(program) && strings.ContainsRune(program, filepath.Separator) {
 		return program
+	}
+	if filepath.IsAbs(program) {
+		if _, err := look("sluice"); err != nil {
+			return shellWords(program)
+		}
 	}
 	return "sluice"
 }

@@ -3,25 +3,37 @@ package cli
 import (
 	"bytes"
 	"io"
+	"os/exec"
 	"strings"
 	"testing"
 )
 
 func TestSelfName(t *testing.T) {
 	t.Parallel()
-	tests := []struct{ name, program, env, want string }{
-		{"found by PATH", "sluice", "", "sluice"},
-		{"by a relative path", "bin/sluice", "", "bin/sluice"},
-		{"in this folder", "./sluice", "", "./sluice"},
-		{"by a whole path, as services are", "/usr/local/bin/sluice", "", "sluice"},
-		{"as the environment says", "sluice", "docker compose run --rm sluice", "docker compose run --rm sluice"},
-		{"not told", "", "", "sluice"},
+	tests := []struct {
+		name, program, env string
+		inPath             bool
+		want               string
+	}{
+		{"found by PATH", "sluice", "", true, "sluice"},
+		{"by a relative path", "bin/sluice", "", true, "bin/sluice"},
+		{"in this folder", "./sluice", "", false, "./sluice"},
+		{"by a whole path, as services are", "/usr/local/bin/sluice", "", true, "sluice"},
+		{"by a whole path, and not in PATH", "/opt/my tools/sluice", "", false, "'/opt/my tools/sluice'"},
+		{"as the environment says", "sluice", "docker compose run --rm sluice", false, "docker compose run --rm sluice"},
+		{"not told", "", "", false, "sluice"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			env := func(name string) (string, bool) { return tt.env, name == "SLUICE_COMMAND" && tt.env != "" }
-			if got := selfName(tt.program, env); got != tt.want {
+			look := func(string) (string, error) {
+				if tt.inPath {
+					return "/usr/local/bin/sluice", nil
+				}
+				return "", exec.ErrNotFound
+			}
+			if got := selfName(tt.program, env, look); got != tt.want {
 				t.Errorf("selfName(%q) = %q, want %q", tt.program, got, tt.want)
 			}
 		})

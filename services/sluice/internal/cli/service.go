@@ -306,10 +306,10 @@ func (t *tool) writeService(s serviceStatus) error {
 	if s.Log != "" {
 		rows = append(rows, []string{"log", s.Log})
 	}
-	if s.Note != "" {
-		rows = append(rows, []string{"note", s.Note})
+	if err := t.table([]string{"WHAT", "STATE"}, rows); err != nil || s.Note == "" {
+		return err
 	}
-	return t.table([]string{"WHAT", "STATE"}, rows)
+	return oneLine(t.out, "\nNote: %s", s.Note)
 }
 
 // nameService says that the service is still installed.

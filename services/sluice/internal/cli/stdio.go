@@ -204,7 +204,7 @@ func (t *tool) clientRelay(server, as string) (cfg relay.Config, err error) {
 func (t *tool) clientToken(own *ownMesh, client string) (string, error) {
 	raw, err := os.ReadFile(own.paths.Token(client))
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("%s has no token for your mesh: run %s", client, t.command("init "+client))
+		return "", t.errNoClientToken(own, client)
 	}
 	if err != nil {
 		return "", fmt.Errorf("read the token of %s: %w", client, err)
