@@ -120,7 +120,7 @@ func TestCLI_InvalidCommandLinesAreReported(t *testing.T) {
 	}{
 		{"a command that is none", "sluice", []string{"stauts"}, 2, `sluice: unknown command "stauts" for "sluice"; did you mean "status"?`},
 		{"a command like none", "sluice", []string{"frobnicate"}, 2, "sluice: unknown command \"frobnicate\" for \"sluice\"; see `sluice --help`"},
-		{"a command that is none, deeper", "sluice", []string{"decisions", "list"}, 2, `unknown command "list" for "sluice decisions"`},
+		{"a command that is none, deeper", "sluice", []string{"decisions", "lists"}, 2, `unknown command "lists" for "sluice decisions"`},
 		{"a flag that is none", "sluice", []string{"status", "--verbose"}, 2, "sluice: unknown flag: --verbose; see `sluice status --help`"},
 		{"a flag that needs a number", "sluice", []string{"decisions", "tail", "-n", "many"}, 2, `invalid argument "many" for "-n, --lines" flag`},
 		{"an output that is none", "sluice", []string{"status", "-o", "yaml"}, 2, `--output must be table or json, is "yaml"`},

@@ -164,6 +164,7 @@ func TestCallAs_StartsTheMeshAsAClient(t *testing.T) {
 	h.check(0, []string{"call", "notes", "list_notes", "--as", "cursor"}, "Welcome")
 	h.check(0, []string{"tools", "notes", "--as", "cursor"}, "list_notes")
 	h.check(0, []string{"decisions", "tail"}, "cursor")
+	h.check(0, []string{"status"}, "used by Cursor")
 	h.check(1, []string{"call", "notes", "list_notes", "--as", "zed"}, "zed has no token for your mesh: run `sluice init zed`")
 	h.check(1, []string{"call", "notes", "list_notes", "--as", "bogus"}, `your mesh has no client "bogus": its clients are `, "cursor")
 	h.check(1, []string{"call", "notes", "list_notes"}, "this is your own mesh, whose calls come from a client: name one with --as, such as --as ", "--as cursor")

@@ -84,6 +84,26 @@ func TestTimeoutNote_WarnsIfTheClientGivesUpBeforeTheHold(t *testing.T) {
 	}
 }
 
+func TestUsersOfServers_NamesEachClientOnce(t *testing.T) {
+	t.Parallel()
+	entry := func(name, server string) string {
+		return `"` + name + `": {"command": "/opt/sluice", "args": ["stdio", "--server", "` + server + `", "--as", "x"]}`
+	}
+	users := usersOfServers([]clientsetup.Found{
+		found(t, "claude-code", `{"mcpServers": {`+entry("a", "notes")+`, `+entry("b", "notes")+`, "c": {"command": "x", "args": ["--server", "notes"]}}}`),
+		found(t, "cursor", `{"mcpServers": {`+entry("a", "notes")+`, `+entry("m", "memory-cursor")+`}}`),
+		found(t, "cline", `{"mcpServers": {"a": {"command": "/opt/sluice", "args": ["stdio", "--server"]}}}`),
+	})
+	for server, want := range map[string]string{"notes": "Claude Code and Cursor", "memory-cursor": "Cursor", "": ""} {
+		if got := enumerated(users[server]); got != want {
+			t.Errorf("%s is used by %q, want %q", server, got, want)
+		}
+	}
+	if got := enumerated([]string{"a", "b", "c"}); got != "a, b and c" {
+		t.Errorf("three names: %q", got)
+	}
+}
+
 // Two clients have different servers of one name, and an entry has values of variables.
 func TestNotes_NameRenamedServersAndVariables(t *testing.T) {
 	t.Parallel()

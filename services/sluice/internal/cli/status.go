@@ -54,7 +54,7 @@ The command exits with 1 if the mesh is not ready.`,
 			ctx, cancel := context.WithTimeout(c.Context(), statusTimeout)
 			defer cancel()
 			h := t.queryRoles(ctx, f)
-			h.onDemand = t.onDemandText(f)
+			h.onDemand, h.users = t.onDemandText(f), t.clientsOfServers(f)
 			return t.printStatus(h)
 		},
 	}
@@ -81,6 +81,8 @@ type roleAnswers struct {
 	ending []tokenRecord
 	// onDemand describes a mesh that a client has started. Otherwise it is empty.
 	onDemand string
+	// users contains the clients that use a server of the person's own mesh, by server.
+	users map[string][]string
 }
 
 // queryRoles sends requests to all roles concurrently, so that a role that hangs does not delay the others.
@@ -227,6 +229,8 @@ type serverStatus struct {
 	Revisions     []string  `json:"revisions,omitempty"`
 	// ProgramNotice is a notice about the server's program that does not affect calls. It may be empty.
 	ProgramNotice string `json:"programNotice,omitempty"`
+	// Clients contains the names of the clients that use the server, in the person's own mesh.
+	Clients []string `json:"clients,omitempty"`
 	// ListFaults contains the reasons why elements of the server's lists are hidden from clients.
 	ListFaults []listFault `json:"listFaults,omitempty"`
 	// Pending is the number of pending definitions of its tools.
@@ -239,6 +243,9 @@ type serverStatus struct {
 // String returns the state of a server in one line.
 func (s serverStatus) String() string {
 	line := fmt.Sprintf("%s, %d in flight", s.Transport, s.InFlight)
+	if len(s.Clients) > 0 {
+		line += ", used by " + enumerated(s.Clients)
+	}
 	if len(s.Revisions) > 0 {
 		line += ", MCP " + strings.Join(s.Revisions, " and ")
 	}
@@ -280,7 +287,7 @@ func (t *tool) printStatus(h roleAnswers) error {
 		SilentClients: silentClients(g),
 	}
 	for _, s := range g.GetServers() {
-		line := serverStatus{Name: s.GetName(), Transport: s.GetTransport(), InFlight: s.GetInFlight(), LastError: s.GetLastError(), ProgramNotice: s.GetProgramNotice(), Revisions: s.GetRevisions(), ListFaults: faultsOf(s), Pending: h.pending[s.GetName()]}
+		line := serverStatus{Name: s.GetName(), Transport: s.GetTransport(), InFlight: s.GetInFlight(), LastError: s.GetLastError(), ProgramNotice: s.GetProgramNotice(), Revisions: s.GetRevisions(), ListFaults: faultsOf(s), Pending: h.pending[s.GetName()], Clients: h.users[s.GetName()]}
 		if until := s.GetRestsUntil(); until != nil {
 			line.RestsUntil = until.AsTime().Local()
 		}

@@ -1,0 +1,39 @@
+package cli
+
+import (
+	"os"
+	"runtime"
+	"slices"
+
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
+)
+
+// clientsOfServers returns the names of the clients whose files have an entry for a server, by server. It returns nil if
+// the mesh is not the person's own, or if no file can be read.
+func (t *tool) clientsOfServers(f *config.File) map[string][]string {
+	home, err := os.UserHomeDir()
+	if err != nil || f.Name() == "" || f.Name() != t.personalConfig() {
+		return nil
+	}
+	sys := clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: getenv}
+	return usersOfServers(clientsetup.Scan(sys, clientconfig.Clients(), ""))
+}
+
+func usersOfServers(files []clientsetup.Found) map[string][]string {
+	out := make(map[string][]string)
+	for _, f := range files {
+		for _, e := range f.Entries {
+			at := slices.Index(e.Args, "--server")
+			if !e.Wrapped || e.Disabled || at < 0 || at+1 == len(e.Args) {
+				continue
+			}
+			server, client := e.Args[at+1], f.File.Client.Name
+			if !slices.Contains(out[server], client) {
+				out[server] = append(out[server], client)
+			}
+		}
+	}
+	return out
+}
