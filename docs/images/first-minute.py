@@ -68,7 +68,7 @@ def main():
             waiting = start(refund)
             time.sleep(2)
             listed = run("sluice approvals list")
-            run("sluice approvals approve " + re.search(r"[0-9a-f]{8}-[0-9a-f-]{27}", listed).group())
+            run("sluice approvals approve --yes " + re.search(r"[0-9a-f]{8}-[0-9a-f-]{27}", listed).group())
             show(waiting.communicate(timeout=60)[0])
             run(f"timeout 2 sluice decisions tail 2>/dev/null | tail -5 | cut -c1-{COLUMNS}", "sluice decisions tail")
             emit(3, "")

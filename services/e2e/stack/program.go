@@ -73,7 +73,7 @@ func Program(t *testing.T, name string) string {
 	}
 	if !programs.inPath {
 		programs.inPath = true
-		if err := os.Setenv("PATH", programs.dir+string(os.PathListSeparator)+os.Getenv("PATH")); err != nil {
+		if err := os.Setenv("PATH", programs.dir+string(os.PathListSeparator)+os.Getenv("PATH")); err != nil { //nolint:usetesting // for all tests
 			t.Fatal(err)
 		}
 	}
