@@ -118,7 +118,7 @@ func (e Event) Belongs(server string) bool {
 	if e.MCP.Name != "" {
 		return e.MCP.Name == server
 	}
-	return strings.HasPrefix(e.Tool, toolPrefix+normalized(server)+"__")
+	return e.isToolOf(server)
 }
 
 // broughtBy are the beginnings of the names of servers that are in no file of the user: those of plugins, of accounts at
