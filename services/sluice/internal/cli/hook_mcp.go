@@ -74,6 +74,9 @@ func (t *tool) entriesOf(e hookevent.Event) ([]clientconfig.Entry, error) {
 				return entry.Disabled || elsewhere || !e.Belongs(entry.Name)
 			})
 			behind.Check(f, entries)
+			if entries, err = readByClient(sys, f, entries); err != nil {
+				return nil, err
+			}
 			out = append(out, entries...)
 		}
 	}

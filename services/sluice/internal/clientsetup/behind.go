@@ -24,8 +24,9 @@ type Behind struct {
 	NoMesh  string
 	// Elsewhere reports whether a client has a token for the mesh at a URL. If it is nil, no client has one.
 	Elsewhere func(url, client string) bool
-	// Undo is the command that restores the files of the client that is its next argument. Faults name it as the way out.
-	Undo string
+	// Undo returns the command that restores the files of a client, in backticks. Faults name it as the way out. It may be
+	// nil.
+	Undo func(client string) string
 }
 
 // Check sets Wrapped and Fault of the entries of a file.
@@ -41,7 +42,10 @@ func (b Behind) Check(f clientconfig.File, entries []clientconfig.Entry) {
 
 // fault returns the reason for which an entry is not behind the mesh, or "" if it is.
 func (b Behind) fault(f clientconfig.File, e *clientconfig.Entry) string {
-	again := fmt.Sprintf("run `%s %s`, then init again", b.Undo, f.Client.ID)
+	again := "undo init, then run it again"
+	if b.Undo != nil {
+		again = fmt.Sprintf("run %s, then init again", b.Undo(f.Client.ID))
+	}
 	if reason := b.programFault(f, e.Command); reason != "" {
 		return reason + ": " + again
 	}
@@ -51,6 +55,9 @@ func (b Behind) fault(f clientconfig.File, e *clientconfig.Entry) string {
 	}
 	if names := e.TakesFromClient(); len(names) > 0 || e.Cwd != "" || e.URL != "" {
 		return fmt.Sprintf("has settings that init does not write (%s), so it may reach another mesh than yours: remove them", strings.Join(otherSettings(e, names), ", "))
+	}
+	if e.Reason != "" { // for example, it reads environment variables from a file
+		return "has settings that init does not write, so it may reach another mesh than yours: it " + e.Reason
 	}
 	if r.As != f.Client.ID && !sharesFile(f, r.As) {
 		return fmt.Sprintf("uses the token of %s: %s", r.As, again)

@@ -10,6 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 )
 
+func undo(client string) string { return "`sluice init --undo " + client + "`" }
+
 // checked returns the entry with the name n in a file, as a Behind with the servers notes and mail sees it.
 func checked(t *testing.T, b clientsetup.Behind, client string, project bool, entry string) clientconfig.Entry {
 	t.Helper()
@@ -41,7 +43,7 @@ func TestBehind_AcceptsOnlyEntriesThatStartThisProgramForTheMesh(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := clientsetup.Behind{
-		Program: program, Servers: func(name string) bool { return name == "notes" }, Undo: "sluice init --undo",
+		Program: program, Servers: func(name string) bool { return name == "notes" }, Undo: undo,
 		Elsewhere: func(url, client string) bool { return url == "https://mesh.example" && client == "cursor" },
 	}
 	entry := func(command, args, rest string) string {
@@ -71,6 +73,10 @@ func TestBehind_AcceptsOnlyEntriesThatStartThisProgramForTheMesh(t *testing.T) {
 		{name: "no client", entry: entry(program, `"stdio", "--server", "notes"`, ""), fault: "other arguments"},
 		{name: "an environment variable", entry: entry(program, notes, `, "env": {"XDG_DATA_HOME": "/tmp"}`), fault: "XDG_DATA_HOME"},
 		{name: "a working directory", entry: entry(program, notes, `, "cwd": "/tmp"`), fault: "/tmp"},
+		{name: "a file of environment variables", entry: entry(program, notes, `, "envFile": "/tmp/evil.env"`), fault: "envFile"},
+		{name: "environment variables that are not a map", entry: entry(program, notes, `, "env": "HOME=/tmp"`), fault: "settings that init does not write"},
+		{name: "another transport", entry: entry(program, notes, `, "type": "sse"`), fault: "HTTP+SSE"},
+		{name: "a transport without a URL", entry: entry(program, notes, `, "type": "http"`), fault: "\"url\""},
 		{name: "a URL", entry: entry(program, notes, `, "url": "https://example.com"`), fault: "example.com"},
 	} {
 		e := checked(t, b, "cursor", c.project, c.entry)
@@ -78,7 +84,7 @@ func TestBehind_AcceptsOnlyEntriesThatStartThisProgramForTheMesh(t *testing.T) {
 			t.Errorf("%s: wrapped: %t, fault %q, want %q", c.name, e.Wrapped, e.Fault, c.fault)
 		}
 	}
-	if e := checked(t, clientsetup.Behind{Program: program, NoMesh: "no mesh yet"}, "cursor", false, entry(program, notes, "")); e.Wrapped || !strings.Contains(e.Fault, "no mesh yet") {
+	if e := checked(t, clientsetup.Behind{Program: program, NoMesh: "no mesh yet", Undo: undo}, "cursor", false, entry(program, notes, "")); e.Wrapped || !strings.Contains(e.Fault, "no mesh yet") {
 		t.Errorf("without a mesh: %+v", e)
 	}
 	if e := checked(t, b, "cursor", false, entry("npx", `"-y", "x"`, "")); e.Wrapped || e.Fault != "" {
@@ -96,7 +102,7 @@ func TestBehind_AcceptsTheOtherClientOfASharedFile(t *testing.T) {
 	if err := os.WriteFile(program, nil, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	b := clientsetup.Behind{Program: program, Servers: func(string) bool { return true }}
+	b := clientsetup.Behind{Program: program, Servers: func(string) bool { return true }, Undo: undo}
 	for as, want := range map[string]bool{"claude-code": true, "copilot": true, "cursor": false, "unknown": false} {
 		e := checked(t, b, "claude-code", true, `{"command": "`+program+`", "args": ["stdio", "--server", "notes", "--as", "`+as+`"]}`)
 		if e.Wrapped != want {
