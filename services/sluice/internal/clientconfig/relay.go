@@ -11,7 +11,7 @@ type Relay struct {
 	Server string
 	// As is the name of the client whose token is used.
 	As string
-	// URL is the URL of a mesh that somebody else runs, or empty for the person's own mesh.
+	// URL is the URL of another mesh, or empty for the mesh of the person.
 	URL string
 }
 
