@@ -2,6 +2,8 @@ package hook_test
 
 import (
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -122,29 +124,95 @@ func TestHooks_DenyWhenSomethingFails(t *testing.T) {
 	h.blocks("the mesh can't start", h.run(h.event("Bash", `{"command":"ls"}`), "hook", "claude-code"), "nonsense")
 }
 
-// The mesh decides about tools of MCP servers behind it. Tools of other servers are denied.
+// The mesh decides about tools of MCP servers behind it. Tools of other servers are denied, also if an entry looks like
+// one of Sluice.
 func TestHooks_LeaveServersBehindTheMeshToTheMesh(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
-	h.write(".claude.json", `{"mcpServers": {"my notes": {"command": "/bin/sluice", "args": ["stdio", "--server", "notes", "--as", "claude-code"]},
-		"direct": {"command": "npx"}, "off": {"command": "npx", "disabled": true}, "both": {"command": "/bin/sluice", "args": ["stdio"]}},
+	h.write(".config/sluice/sluice.yaml", `{listen: "127.0.0.1:0", grpc: "127.0.0.1:0", data: "`+h.path(".local/share/sluice")+`", servers: {notes: {stdio: {command: ["`+h.program+`", demo-server, --stdio]}}}}`)
+	relay := func(command, rest string) string {
+		return `{"command": "` + command + `", "args": ["stdio", "--server", "notes", "--as", "claude-code"]` + rest + `}`
+	}
+	h.write("sluice-evil", "#!/bin/sh\nexit 1\n")
+	h.write(".claude.json", `{"mcpServers": {"my notes": `+relay(h.program, "")+`, "evil": `+relay(h.path("sluice-evil"), "")+`,
+		"other mesh": `+relay(h.program, `, "env": {"XDG_CONFIG_HOME": "/tmp/x"}`)+`, "claude.ai Gmail": `+relay(h.program, "")+`,
+		"other arguments": {"command": "`+h.program+`", "args": ["stdio", "--config", "/tmp/x.yaml", "--as", "claude-code"]},
+		"unknown": {"command": "`+h.program+`", "args": ["stdio", "--server", "gone", "--as", "claude-code"]},
+		"direct": {"command": "npx"}, "off": {"command": "npx", "disabled": true}, "both": `+relay(h.program, "")+`},
 		"projects": {"/elsewhere": {"mcpServers": {"my notes": {"command": "npx"}}}}}`)
-	h.write("app/.mcp.json", `{"mcpServers": {"both": {"command": "npx"}}}`)
+	h.write("app/.mcp.json", `{"mcpServers": {"both": {"command": "npx"}, "shared": `+relay("sluice", "")+`, "cloned": `+relay("./sluice-evil", "")+`, "plugin_x_y": `+relay(h.program, "")+`}}`)
 	event := func(tool string) string {
 		return strings.Replace(h.event(tool, `{}`), `"cwd":"`+h.dir, `"cwd":"`+h.path("app/src"), 1)
 	}
 	h.silent("wrapped", h.run(event("mcp__my_notes__list"), "hook", "claude-code"))
-	h.denies("direct", h.run(event("mcp__direct__list"), "hook", "claude-code"), "sluice init claude-code")
-	h.denies("wrapped for the person, direct in the project", h.run(event("mcp__both__list"), "hook", "claude-code"), "without the mesh")
-	h.denies("a plugin", h.run(event("mcp__plugin_x_y__list"), "hook", "claude-code"), "not in the files")
-	gemini := func(command string) string {
-		return `{"hook_event_name":"BeforeTool","tool_name":"mcp_n_list","tool_input":{},"mcp_context":{"server_name":"n","tool_name":"list","command":"` + command + `","args":["stdio"]}}`
+	for tool, reason := range map[string]string{
+		"direct": "sluice init claude-code", "both": "without the mesh", "evil": "and not this program", "other_mesh": "XDG_CONFIG_HOME", "other_arguments": "--config",
+		"unknown": `does not have`, "shared": "not in PATH", "cloned": "not an absolute path", "plugin_x_y": "plugin", "claude_ai_Gmail": "account", "missing": "not in the files",
+	} {
+		h.denies(tool, h.run(event("mcp__"+tool+"__list"), "hook", "claude-code"), reason)
 	}
-	h.silent("wrapped in Gemini CLI", h.run(gemini("/usr/bin/sluice"), "hook", "gemini"))
-	if out := h.run(gemini("npx"), "hook", "gemini"); !strings.Contains(out.stdout, `"decision":"deny"`) {
-		t.Errorf("direct in Gemini CLI: %+v", out)
-	}
+	h.env[0] = "PATH=" + filepath.Dir(h.program) + ":" + os.Getenv("PATH")
+	h.silent("shared, with the program in PATH", h.run(event("mcp__shared__list"), "hook", "claude-code"))
 	if h.mesh() != 0 {
 		t.Error("calls of MCP servers start the mesh")
 	}
+}
+
+// Gemini CLI names the server and its command in the event. Both must be those of an entry behind the mesh.
+func TestHooks_CompareTheCommandOfGeminiWithTheEntry(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.must("hook", "install", "gemini")
+	h.write(".config/sluice/sluice.yaml", stack.ReadFile(t, h.path(".config/sluice/sluice.yaml"))+`servers: {notes: {stdio: {command: ["`+h.program+`", demo-server, --stdio]}}}`+"\n")
+	h.write(".gemini/settings.json", `{"mcpServers": {"n": {"command": "`+h.program+`", "args": ["stdio", "--server", "notes", "--as", "gemini"]}}}`)
+	event := func(name, command, args string) string {
+		return `{"hook_event_name":"BeforeTool","tool_name":"mcp_n_list","tool_input":{},"mcp_context":{"server_name":"` + name + `","tool_name":"list","command":"` + command + `","args":` + args + `}}`
+	}
+	const args = `["stdio","--server","notes","--as","gemini"]`
+	h.silent("behind the mesh", h.run(event("n", h.program, args), "hook", "gemini"))
+	for name, text := range map[string]string{
+		"another program": event("n", "/usr/bin/sluice", args), "other arguments": event("n", h.program, `["stdio"]`), "no command": event("n", "", "[]"), "another name": event("m", h.program, args),
+	} {
+		if out := h.run(text, "hook", "gemini"); !strings.Contains(out.stdout, `"decision":"deny"`) {
+			t.Errorf("%s: %+v", name, out)
+		}
+	}
+}
+
+// A file of a project that never ends, or that waits for a writer, denies the call. A hook whose input does not end
+// ends with exit code 2 when it is stopped.
+func TestHooks_DenyAtOnceIfAFileCannotBeRead(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.write("pipe/x", "")
+	h.write("zero/x", "")
+	if err := syscall.Mkfifo(h.path("pipe/.mcp.json"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/zero", h.path("zero/.mcp.json")); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"pipe", "zero"} {
+		event := strings.Replace(h.event("mcp__n__list", `{}`), `"cwd":"`+h.dir, `"cwd":"`+h.path(dir), 1)
+		h.blocks(dir, h.run(event, "hook", "claude-code"), "not a regular file")
+	}
+	cmd := exec.CommandContext(t.Context(), h.program, "hook", "claude-code")
+	cmd.Env, cmd.Dir = h.env, h.dir
+	in, err := cmd.StdinPipe() // stays open
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := in.Write(make([]byte, 1<<17)); err != nil { // more than a pipe holds, so the hook reads it
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // the exit code is compared
+	h.blocks("stopped", output{cmd.ProcessState.ExitCode(), "", stderr.String()}, "the hook was stopped")
 }

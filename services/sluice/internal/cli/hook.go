@@ -6,12 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"time"
 
@@ -20,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-mesh/sluice/services/internal/hosttools"
-	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hookevent"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hooksetup"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
@@ -67,13 +63,32 @@ func (t *tool) printHook(out hookevent.Output) error {
 	return nil
 }
 
-// answerHook returns the output for the event on standard input.
+// answerHook returns the output for the event on standard input. If the time is over, or the client ends the hook, the
+// call is denied.
 func (t *tool) answerHook(ctx context.Context, client string, hold time.Duration) hookevent.Output {
 	e := hookevent.Event{Client: client}
 	if hosttools.Name(client) == "" {
 		return e.Failed(fmt.Sprintf("%q is not one of %s", client, strings.Join(hosttools.Clients(), ", ")))
 	}
-	raw, err := io.ReadAll(io.LimitReader(os.Stdin, maxHookEvent+1))
+	limited, cancel := context.WithTimeout(ctx, hold+hookSlack)
+	defer cancel()
+	answer := make(chan hookevent.Output, 1)
+	go func() { answer <- t.answerEvent(limited, client, os.Stdin, hold) }() // a read may wait for longer than the context
+	select {
+	case out := <-answer:
+		return out
+	case <-limited.Done():
+		if ctx.Err() != nil {
+			return e.Failed("the hook was stopped")
+		}
+		return e.Failed(fmt.Sprintf("there was no answer within %v", hold+hookSlack))
+	}
+}
+
+// answerEvent returns the output for the event that it reads.
+func (t *tool) answerEvent(ctx context.Context, client string, in io.Reader, hold time.Duration) hookevent.Output {
+	e := hookevent.Event{Client: client}
+	raw, err := io.ReadAll(io.LimitReader(in, maxHookEvent+1))
 	switch {
 	case err != nil:
 		return e.Failed("read standard input: " + err.Error())
@@ -89,113 +104,23 @@ func (t *tool) answerHook(ctx context.Context, client string, hold time.Duration
 	case e.MCP != nil:
 		return t.answerMCP(e)
 	}
-	ctx, cancel := context.WithTimeout(ctx, hold+hookSlack)
-	defer cancel()
 	verdict, err := t.askMesh(ctx, e, hold)
 	if err != nil {
 		return e.Failed(err.Error())
 	}
-	switch verdict.Verdict {
+	return outputOf(e, verdict)
+}
+
+// outputOf returns the output for a verdict of the mesh. An unknown verdict denies.
+func outputOf(e hookevent.Event, v meshVerdict) hookevent.Output {
+	switch v.Verdict {
 	case "pass":
 		return e.Passed()
 	case "allow":
-		return e.Allowed("A person approved this call in Sluice (decision " + verdict.Decision + ").")
-	default: // an unknown verdict denies
-		return e.Denied(verdict.Reason)
-	}
-}
-
-// answerMCP returns the output for a call to a tool of an MCP server. The mesh decides about such calls itself if the
-// server is behind it.
-func (t *tool) answerMCP(e hookevent.Event) hookevent.Output {
-	wrapped, known := clientconfig.StartsSluice(e.MCP.Command, e.MCP.Args), e.MCP.Name != ""
-	if !known {
-		var err error
-		if wrapped, known, err = wrappedEntry(e); err != nil {
-			return e.Failed(err.Error())
-		}
-	}
-	switch {
-	case wrapped:
-		return e.Passed()
-	case known:
-		return e.Denied(fmt.Sprintf("Denied by Sluice: the client reaches the MCP server of the tool %s without the mesh. A person can put it behind the mesh with %s.", e.Tool, t.command("init "+e.Client)))
+		return e.Allowed("A person approved this call in Sluice (decision " + v.Decision + ").")
 	default:
-		return e.Denied(fmt.Sprintf("Denied by Sluice: the MCP server of the tool %s is not in the files that Sluice can read, for example because a plugin or an account brings it. A person can add it to the client's own configuration and then run %s.", e.Tool, t.command("init "+e.Client)))
+		return e.Denied(v.Reason)
 	}
-}
-
-// wrappedEntry looks for the server of a tool in the client's files. wrapped is true if each enabled entry that the tool
-// may belong to starts `sluice stdio`. known is false if there is no such entry.
-func wrappedEntry(e hookevent.Event) (wrapped, known bool, err error) {
-	client, ok := clientconfig.Find(e.Client)
-	home, err := os.UserHomeDir()
-	if err != nil || !ok {
-		return false, false, fmt.Errorf("find the files of the client: %w", err)
-	}
-	sys := clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: getenv}
-	dirs := parents(e.Dir)
-	if project := getenv("CLAUDE_PROJECT_DIR"); filepath.IsAbs(project) {
-		dirs = append(dirs, parents(project)...)
-	}
-	wrapped = true
-	for i, dir := range dirs {
-		for _, f := range client.Files(sys, dir) {
-			if f.Pattern || f.Scope == clientconfig.User && i > 0 {
-				continue
-			}
-			entries, err := entriesOf(f)
-			if err != nil {
-				return false, false, err
-			}
-			for _, entry := range entries {
-				local := entry.Scope == clientconfig.Local
-				if entry.Disabled || !e.Belongs(entry.Name) || local && !contains(dirs, entry.Project) {
-					continue
-				}
-				known, wrapped = true, wrapped && entry.Wrapped
-			}
-		}
-	}
-	return wrapped && known, known, nil
-}
-
-func contains(dirs []string, dir string) bool {
-	for _, d := range dirs {
-		if d == filepath.Clean(dir) {
-			return true
-		}
-	}
-	return false
-}
-
-// parents returns a directory and those above it. It returns the working directory's if dir is not absolute.
-func parents(dir string) []string {
-	if !filepath.IsAbs(dir) {
-		dir, _ = os.Getwd() // without it, only the files of the user count
-	}
-	var out []string
-	for dir = filepath.Clean(dir); ; dir = filepath.Dir(dir) {
-		out = append(out, dir)
-		if filepath.Dir(dir) == dir {
-			return out
-		}
-	}
-}
-
-func entriesOf(f clientconfig.File) ([]clientconfig.Entry, error) {
-	raw, err := os.ReadFile(f.Path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the servers of the client: %w", err)
-	}
-	entries, err := f.Entries(raw)
-	if err != nil {
-		return nil, fmt.Errorf("read the servers of the client: %s: %w", f.Path, err)
-	}
-	return entries, nil
 }
 
 // meshVerdict is the answer of the mesh to a hook.

@@ -126,9 +126,12 @@ func (t *tool) runInit(ctx context.Context, f initFlags, clients []clientconfig.
 		if f.project, err = filepath.Abs(f.project); err != nil {
 			return fmt.Errorf("find the project: %w", err)
 		}
+		if info, err := os.Stat(f.project); err != nil || !info.IsDir() {
+			return usageError{fmt.Errorf("--project: %s is not a folder", f.project)}
+		}
 	}
 	s := &setup{
-		tool: t, flags: f, paths: paths, clients: clients,
+		tool: t, flags: f, paths: paths, clients: clients, known: t.behind(),
 		system: clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: getenv},
 	}
 	switch {
@@ -159,6 +162,8 @@ type setup struct {
 	paths   personal.Paths
 	clients []clientconfig.Client
 	system  clientconfig.System
+	// known decides which entries are behind the mesh as it was before this run.
+	known clientsetup.Behind
 
 	plan    *clientsetup.Plan
 	state   *clientsetup.State
@@ -167,9 +172,14 @@ type setup struct {
 	secrets *secretstore.Store
 }
 
-// scan reads the clients' files.
-func (s *setup) scan() []clientsetup.Found {
-	return clientsetup.Scan(s.system, s.clients, s.flags.project)
+// scan reads the clients' files, and those of a project unless project is empty. It decides which entries are behind the
+// mesh.
+func (s *setup) scan(project string) []clientsetup.Found {
+	found := clientsetup.Scan(s.system, s.clients, project)
+	for _, f := range found {
+		s.known.Check(f.File, f.Entries)
+	}
+	return found
 }
 
 // shownPath returns a path with ~ for the home directory.

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"slices"
+
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 )
@@ -14,6 +16,8 @@ type bypass struct {
 	Server  string `json:"server"`
 	Scope   string `json:"scope"`
 	Project string `json:"project,omitzero"`
+	// Fault is the reason for which an entry that looks like one of Sluice is not behind the mesh.
+	Fault string `json:"fault,omitzero"`
 }
 
 type unreadable struct {
@@ -30,12 +34,12 @@ type checkReport struct {
 
 // check names the servers that clients reach without the mesh. It also reads the files of projects that clients know.
 func (s *setup) check() error {
-	found := s.scan()
+	found := s.scan(s.flags.project)
 	for _, project := range clientsetup.Projects(found) {
 		if project == s.flags.project {
 			continue
 		}
-		for _, f := range clientsetup.Scan(s.system, s.clients, project) {
+		for _, f := range s.scan(project) {
 			if f.File.Scope == clientconfig.Project {
 				found = append(found, f)
 			}
@@ -53,7 +57,7 @@ func (s *setup) check() error {
 			case e.Wrapped:
 				report.Wrapped++
 			case !e.Disabled:
-				report.Bypasses = append(report.Bypasses, bypass{client, path, e.Name, e.Scope.String(), e.Project})
+				report.Bypasses = append(report.Bypasses, bypass{client, path, e.Name, e.Scope.String(), e.Project, e.Fault})
 			}
 		}
 	}
@@ -82,12 +86,35 @@ func (s *setup) printCheck(r checkReport) error {
 		if b.Project != "" {
 			where = ", in the project " + s.shownPath(b.Project)
 		}
-		s.printf("%s reaches %s without the mesh (%s%s)", b.Client, b.Server, b.File, where)
+		if b.Fault != "" {
+			where += "): the entry " + b.Fault
+		} else {
+			where += ")"
+		}
+		s.printf("%s reaches %s without the mesh (%s%s", b.Client, b.Server, b.File, where)
 	}
 	s.printf("%d server(s) behind the mesh, %d without it, %d file(s) that can't be read.", r.Wrapped, len(r.Bypasses), len(r.Unreadable))
 	s.printf("Not visible in files, so not checked: connectors that a client's vendor runs, servers of plugins and extensions, and tools of the client itself.")
-	if len(r.Bypasses) > 0 {
-		s.printf("To put servers behind the mesh: %s", s.command("init"))
-	}
+	s.printWayOut(r.Bypasses)
 	return nil
+}
+
+// printWayOut prints the commands that put servers behind the mesh. The files of a project need a command of their own.
+func (s *setup) printWayOut(bypasses []bypass) {
+	var commands []string
+	for _, b := range bypasses {
+		command := s.command("init")
+		switch {
+		case b.Fault != "":
+			continue // which names the way out
+		case b.Scope == clientconfig.Project.String():
+			command = s.command("init --project " + shellWords(b.Project))
+		}
+		if !slices.Contains(commands, command) {
+			commands = append(commands, command)
+		}
+	}
+	for _, command := range commands {
+		s.printf("To put servers behind the mesh: %s", command)
+	}
 }

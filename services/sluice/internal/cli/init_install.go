@@ -99,7 +99,7 @@ func (s *setup) makePlan() (err error) {
 		return fmt.Errorf("read your mesh's configuration: %w", err)
 	}
 	v := clientsetup.Environment{Home: s.system.Home, Getenv: s.system.Getenv}
-	s.plan = clientsetup.NewPlan(v, s.scan(), existing)
+	s.plan = clientsetup.NewPlan(v, s.scan(s.flags.project), existing)
 	s.leaveInvalid()
 	return nil
 }

@@ -18,10 +18,10 @@ func (s *setup) managed() error {
 	}
 	client := s.clients[0]
 	var entries []clientconfig.Entry
-	for _, f := range s.scan() {
+	for _, f := range s.scan("") { // files of projects come with repositories
 		entries = append(entries, f.Entries...)
 	}
-	file, err := client.Managed(runtime.GOOS, entries)
+	file, err := client.Managed(runtime.GOOS, s.programPath(), entries)
 	if err != nil {
 		return err
 	}

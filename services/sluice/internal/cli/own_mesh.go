@@ -81,6 +81,8 @@ type ownMesh struct {
 	paths   personal.Paths
 	// config is the path of the configuration, and data the data directory that it names.
 	config, data string
+	// file is the configuration.
+	file *config.File
 }
 
 func (t *tool) ownMesh() (*ownMesh, error) {
@@ -96,7 +98,7 @@ func (t *tool) ownMesh() (*ownMesh, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.data = f.Path(f.Data)
+	m.file, m.data = f, f.Path(f.Data)
 	m.paths.Data = m.data
 	return m, nil
 }

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -117,13 +118,26 @@ func (t *tool) stdioEntry(flags []string, more ...string) string {
 	return string(raw)
 }
 
-// programPath returns the path of this program, or its name if the path is not known.
+// programPath returns the path of this program, or its name if the path is not known. If PATH has a link to the program,
+// programPath returns the path of the link: an upgrade may change the path of the program, for example with Homebrew,
+// but not that of the link.
 func (t *tool) programPath() string {
 	path, err := os.Executable()
 	if err != nil {
 		return "sluice"
 	}
-	return path
+	link, err := exec.LookPath("sluice")
+	if err != nil || !filepath.IsAbs(link) {
+		return path
+	}
+	one, err := os.Stat(link)
+	if err != nil {
+		return path
+	}
+	if other, err := os.Stat(path); err != nil || !os.SameFile(one, other) {
+		return path
+	}
+	return link
 }
 
 func absolutePath(path string) string {

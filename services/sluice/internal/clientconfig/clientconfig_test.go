@@ -144,7 +144,7 @@ func checkWrapped(t *testing.T, f clientconfig.File, before []clientconfig.Entry
 		switch {
 		case at < 0:
 			t.Errorf("%s: %s is missing", f.Client.ID, e.Name)
-		case e.Reason == "" && (!after[at].Wrapped || after[at].Disabled != e.Disabled):
+		case e.Reason == "" && (after[at].Relay == nil || after[at].Disabled != e.Disabled):
 			t.Errorf("%s: %s is not wrapped: %+v", f.Client.ID, e.Name, after[at])
 		case e.Reason != "":
 			if diff := cmp.Diff(e, after[at], cmpopts.IgnoreUnexported(e)); diff != "" {

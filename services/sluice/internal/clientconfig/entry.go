@@ -3,7 +3,6 @@ package clientconfig
 import (
 	"fmt"
 	"maps"
-	"path"
 	"slices"
 	"strings"
 
@@ -48,8 +47,14 @@ type Entry struct {
 	Disabled bool
 	// Variables contains the names of environment variables of the client that the entry refers to, sorted.
 	Variables []string
-	// Wrapped is true if the entry starts `sluice stdio`.
+	// NamesSluice is true if the entry starts `stdio` of a program whose name begins with sluice, which may be another
+	// program. Relay contains the arguments, or is nil if Sluice does not write such arguments.
+	NamesSluice bool
+	Relay       *Relay
+	// Wrapped is true if the entry is behind the mesh. If it is false although NamesSluice is true, Fault is the reason,
+	// with a way out. This package does not know which program and which mesh are in use, so it sets neither.
 	Wrapped bool
+	Fault   string
 	// Reason is the reason for which the entry can't be wrapped, with a way out. It is empty if the entry can be wrapped.
 	Reason string
 
@@ -176,18 +181,7 @@ func (r *reader) read() {
 	r.readTransport()
 	r.readVariables()
 	r.readKept()
-	e.Wrapped = StartsSluice(e.Command, e.Args)
-}
-
-// StartsSluice reports whether an entry with this command and these arguments starts `sluice stdio`.
-func StartsSluice(command string, args []string) bool {
-	return isSluice(command) && len(args) > 0 && args[0] == "stdio"
-}
-
-// isSluice reports whether a command is this program, with the path of any system.
-func isSluice(command string) bool {
-	base := path.Base(strings.ReplaceAll(command, `\`, "/"))
-	return strings.HasPrefix(strings.ToLower(base), "sluice") // also sluice.exe, and sluice-linux-amd64
+	e.SetRelay()
 }
 
 // readCommand reads the command and its arguments. Zed also had the form {path, args, env} of a command.

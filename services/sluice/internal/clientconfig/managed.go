@@ -28,9 +28,9 @@ var managedDirs = map[string]map[string]string{
 func ManagedClients() []string { return []string{"claude-code", "codex", "gemini"} }
 
 // Managed returns the administrator's file that limits a client to the entries that are behind the mesh, which must be
-// those of this client. It ignores the other entries. The error says if the client has no such file on the system, or
-// if no entry is behind the mesh.
-func (c Client) Managed(goos string, entries []Entry) (Managed, error) {
+// those of this client. It ignores the other entries. program is the path of the program that the file allows. The error
+// says if the client has no such file on the system, or if no entry is behind the mesh.
+func (c Client) Managed(goos, program string, entries []Entry) (Managed, error) {
 	dir, ok := managedDirs[c.ID][goos]
 	if !ok {
 		return Managed{}, fmt.Errorf("%s has no file for administrators on %s that Sluice knows: use one of %s", c.Name, goos, strings.Join(ManagedClients(), ", "))
@@ -38,9 +38,9 @@ func (c Client) Managed(goos string, entries []Entry) (Managed, error) {
 	names := make(map[string]bool)
 	var wrapped []Entry
 	for _, e := range entries {
-		if e.Wrapped && !e.Disabled && !names[e.Name] {
+		if e.Wrapped && !e.Disabled && e.Scope != Project && !names[e.Name] {
 			names[e.Name] = true
-			wrapped = append(wrapped, e)
+			wrapped = append(wrapped, Entry{Name: e.Name, Command: program, Args: e.Relay.Args()})
 		}
 	}
 	if len(wrapped) == 0 {

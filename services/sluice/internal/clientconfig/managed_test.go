@@ -14,12 +14,14 @@ func TestManaged_CodexAllowsTheExactCommands(t *testing.T) {
 	t.Parallel()
 	codex, _ := clientconfig.Find("codex")
 	entries := []clientconfig.Entry{
-		{Name: `a."b`, Command: "/opt/sluice", Args: []string{"stdio", "--server", "a"}, Wrapped: true},
-		{Name: `a."b`, Command: "/opt/sluice", Args: []string{"stdio", "--server", "other"}, Wrapped: true},
+		{Name: `a."b`, Command: "/link/sluice", Args: []string{"x"}, Wrapped: true, Relay: &clientconfig.Relay{Server: "a", As: "codex"}},
+		{Name: `a."b`, Wrapped: true, Relay: &clientconfig.Relay{Server: "other", As: "codex"}},
 		{Name: "direct", Command: "npx"},
-		{Name: "off", Command: "/opt/sluice", Args: []string{"stdio"}, Wrapped: true, Disabled: true},
+		{Name: "false", Command: "/opt/sluice", Args: []string{"stdio"}, NamesSluice: true, Fault: "is another program"},
+		{Name: "off", Wrapped: true, Disabled: true, Relay: &clientconfig.Relay{As: "codex"}},
+		{Name: "shared", Scope: clientconfig.Project, Wrapped: true, Relay: &clientconfig.Relay{Server: "a", As: "codex"}},
 	}
-	managed, err := codex.Managed("linux", entries)
+	managed, err := codex.Managed("linux", "/opt/sluice", entries)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +39,7 @@ func TestManaged_CodexAllowsTheExactCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := file.Servers[`a."b`].Identity.Command
-	if len(file.Servers) != 1 || got.Executable != "/opt/sluice" || len(got.Args) != 3 || got.Args[2].Match != "exact" || got.Args[2].Value != "a" {
+	if len(file.Servers) != 1 || got.Executable != "/opt/sluice" || len(got.Args) != 5 || got.Args[2].Match != "exact" || got.Args[2].Value != "a" {
 		t.Errorf("the file is\n%s", managed.Content)
 	}
 }
@@ -45,7 +47,7 @@ func TestManaged_CodexAllowsTheExactCommands(t *testing.T) {
 func TestManaged_GeminiListsTheAllowedNames(t *testing.T) {
 	t.Parallel()
 	gemini, _ := clientconfig.Find("gemini")
-	managed, err := gemini.Managed("windows", []clientconfig.Entry{{Name: "a", Command: `C:\sluice.exe`, Args: []string{"stdio"}, Wrapped: true}})
+	managed, err := gemini.Managed("windows", `C:\sluice.exe`, []clientconfig.Entry{{Name: "a", Wrapped: true, Relay: &clientconfig.Relay{As: "gemini"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

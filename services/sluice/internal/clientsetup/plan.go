@@ -55,6 +55,8 @@ func NewPlan(v Environment, files []Found, existing []Server) *Plan {
 				p.Wrapped++
 			case e.Disabled:
 				p.Disabled++
+			case e.Fault != "":
+				p.Left = append(p.Left, Left{i, e, e.Fault})
 			default:
 				p.add(v, i, e)
 			}

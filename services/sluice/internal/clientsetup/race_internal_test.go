@@ -60,9 +60,14 @@ func setUp(t *testing.T, home string, s *State, key []byte) bool {
 	client, _ := clientconfig.Find("claude-code")
 	environment := Environment{Home: home, Getenv: func(string) string { return "" }}
 	found := Scan(clientconfig.System{OS: "linux", Home: home, Getenv: environment.Getenv}, []clientconfig.Client{client}, "")
+	for _, f := range found {
+		for i := range f.Entries {
+			f.Entries[i].Wrapped = f.Entries[i].Relay != nil
+		}
+	}
 	plan := NewPlan(environment, found, nil)
 	changes := plan.Changes(func(_ clientconfig.File, server string) (string, []string) {
-		return "/opt/sluice", []string{"stdio", "--server", server}
+		return program, clientconfig.Relay{Server: server, As: "claude-code"}.Args()
 	})
 	for _, change := range changes {
 		if err := change.Write(t.Context(), s, key); err != nil && !errors.Is(err, atomicfile.ErrChanged) {
@@ -72,6 +77,8 @@ func setUp(t *testing.T, home string, s *State, key []byte) bool {
 	return plan.Wrapped == len(servers)
 }
 
+const program = "/opt/sluice"
+
 // servers are the entries of the client before init, and wrapped the same entries afterwards.
 var (
 	servers = map[string]map[string]any{
@@ -79,8 +86,8 @@ var (
 		"b": {"command": "two"},
 	}
 	wrapped = map[string]map[string]any{
-		"a": {"command": "/opt/sluice", "args": []any{"stdio", "--server", "a"}, "timeout": 5.0},
-		"b": {"command": "/opt/sluice", "args": []any{"stdio", "--server", "b"}},
+		"a": {"command": program, "args": []any{"stdio", "--server", "a", "--as", "claude-code"}, "timeout": 5.0},
+		"b": {"command": program, "args": []any{"stdio", "--server", "b", "--as", "claude-code"}},
 	}
 )
 

@@ -61,7 +61,7 @@ func pathsOf(f clientconfig.File) []string {
 }
 
 func read(f clientconfig.File) (_ Found, exists bool) {
-	data, err := readFile(f.Path)
+	data, err := ReadFile(f.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Found{}, false
 	}
@@ -75,8 +75,8 @@ func read(f clientconfig.File) (_ Found, exists bool) {
 	return Found{File: f, Data: data, Entries: entries}, true
 }
 
-// readFile reads a regular file of at most [configedit.MaxBytes].
-func readFile(path string) ([]byte, error) {
+// ReadFile reads a regular file of at most [configedit.MaxBytes].
+func ReadFile(path string) ([]byte, error) {
 	info, err := os.Stat(path) // before opening, because opening a pipe waits for a writer
 	if err != nil {
 		return nil, err

@@ -51,7 +51,7 @@ func (s *State) UndoFiles(ctx context.Context, key []byte, clients []string) ([]
 
 func (s *State) undoFile(ctx context.Context, key []byte, change FileChange) Undone {
 	done := Undone{Client: change.Client, Path: change.Path}
-	now, err := readFile(change.Path)
+	now, err := ReadFile(change.Path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return done // nothing of ours is left

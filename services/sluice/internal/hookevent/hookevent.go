@@ -5,6 +5,7 @@ package hookevent
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -117,7 +118,26 @@ func (e Event) Belongs(server string) bool {
 	if e.MCP.Name != "" {
 		return e.MCP.Name == server
 	}
-	return strings.HasPrefix(e.Tool, toolPrefix+normalized(server)+"__")
+	return e.isToolOf(server)
+}
+
+// broughtBy are the beginnings of the names of servers that are in no file of the user: those of plugins, of accounts at
+// the vendor, and of the client itself. An entry with such a name in a file is another server.
+var broughtBy = map[string][]string{
+	"claude-code": {"plugin_", "claude_ai_", "ide__", "claude-in-chrome__", "computer-use__"},
+	"codex":       {"codex_apps__"},
+}
+
+// BroughtByClient reports whether the tool of an event belongs to a server that is in no file of the user.
+func (e Event) BroughtByClient() bool {
+	if e.MCP == nil {
+		return false
+	}
+	name := strings.TrimPrefix(e.Tool, toolPrefix)
+	if e.MCP.Name != "" {
+		name = normalized(e.MCP.Name) + "__"
+	}
+	return slices.ContainsFunc(broughtBy[e.Client], func(begin string) bool { return strings.HasPrefix(name, begin) })
 }
 
 // normalized returns the name of a server as it is in the names of its tools.

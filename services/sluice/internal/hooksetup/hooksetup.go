@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/atomicfile"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/regularfile"
 )
 
 const (
@@ -149,7 +150,7 @@ func path(event string) []string { return []string{"hooks", event} }
 
 // Registered returns the commands of the hook in a settings file, one for each event, or "" for an event without it.
 func (t Target) Registered() ([]string, error) {
-	raw, err := os.ReadFile(t.Path)
+	raw, err := regularfile.Read(t.Path, configedit.MaxBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return make([]string, len(t.Events())), nil
 	}
@@ -217,7 +218,7 @@ func (t Target) writer(data string) *atomicfile.Writer {
 
 // Install registers the hook. changed is false if it is registered already. Hooks of others stay.
 func (t Target) Install(ctx context.Context, data, program string) (changed bool, err error) {
-	before, err := os.ReadFile(t.Path)
+	before, err := regularfile.Read(t.Path, configedit.MaxBytes)
 	missing := errors.Is(err, fs.ErrNotExist)
 	if err != nil && !missing {
 		return false, fmt.Errorf("read the settings of the client: %w", err)
@@ -313,7 +314,7 @@ type Removal struct {
 
 // Remove takes back what Install has changed. If the file has changed since, only the items of Sluice are removed.
 func (t Target) Remove(ctx context.Context, data string) (Removal, error) {
-	now, err := os.ReadFile(t.Path)
+	now, err := regularfile.Read(t.Path, configedit.MaxBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Removal{}, t.forget(data)
 	}

@@ -1,0 +1,75 @@
+package clientconfig
+
+import (
+	"path"
+	"strings"
+)
+
+// A Relay is the connection of an entry that starts `sluice stdio`.
+type Relay struct {
+	// Server is the name of the server behind the mesh, or empty for all servers.
+	Server string
+	// As is the name of the client whose token is used.
+	As string
+	// URL is the URL of another mesh, or empty for the mesh of the person.
+	URL string
+}
+
+// Args returns the arguments of `sluice` in an entry.
+func (r Relay) Args() []string {
+	args := []string{"stdio"}
+	if r.Server != "" {
+		args = append(args, "--server", r.Server)
+	}
+	args = append(args, "--as", r.As)
+	if r.URL != "" {
+		args = append(args, "--url", r.URL)
+	}
+	return args
+}
+
+// parseRelay reads the arguments of an entry. It returns nil if they are not those of [Relay.Args], in any order.
+func parseRelay(args []string) *Relay {
+	if len(args) == 0 || args[0] != "stdio" {
+		return nil
+	}
+	r := new(Relay)
+	values := map[string]*string{"--server": &r.Server, "--as": &r.As, "--url": &r.URL}
+	for rest := args[1:]; len(rest) > 0; rest = rest[2:] {
+		value := values[rest[0]]
+		if value == nil || len(rest) == 1 || rest[1] == "" || strings.HasPrefix(rest[1], "-") {
+			return nil
+		}
+		*value = rest[1]
+		delete(values, rest[0]) // no flag has two values
+	}
+	if r.As == "" {
+		return nil
+	}
+	return r
+}
+
+// SetRelay sets NamesSluice and Relay from the command and its arguments.
+func (e *Entry) SetRelay() {
+	base := path.Base(strings.ReplaceAll(e.Command, `\`, "/"))
+	named := strings.HasPrefix(strings.ToLower(base), "sluice") // also sluice.exe, and sluice-linux-amd64
+	if e.NamesSluice = named && len(e.Args) > 0 && e.Args[0] == "stdio"; e.NamesSluice {
+		e.Relay = parseRelay(e.Args)
+	}
+}
+
+// TakesFromClient returns the names of the settings that the entry adds to those of the command: environment variables
+// and headers, also those that it takes from the environment of the client.
+func (e *Entry) TakesFromClient() []string {
+	var out []string
+	for _, p := range e.Env {
+		out = append(out, p.Name)
+	}
+	for _, p := range e.Headers {
+		out = append(out, p.Name)
+	}
+	for _, p := range e.passed {
+		out = append(out, p.name)
+	}
+	return out
+}

@@ -1,0 +1,135 @@
+package clientsetup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
+)
+
+var errOtherProgram = errors.New("they are different files")
+
+// A Behind decides which entries of clients' files are behind the person's own mesh, or behind a mesh elsewhere for
+// which the person has a token. An entry that only looks like one of Sluice is not. The zero value accepts no entry.
+type Behind struct {
+	// Program is the path of the program that entries start.
+	Program string
+	// Servers reports whether the mesh has a server. If it is nil, the mesh has none, and NoMesh is the reason.
+	Servers func(name string) bool
+	NoMesh  string
+	// Elsewhere reports whether a client has a token for the mesh at a URL. If it is nil, no client has one.
+	Elsewhere func(url, client string) bool
+	// Undo returns the command that restores the files of a client, in backticks. Faults name it as the way out. It may be
+	// nil.
+	Undo func(client string) string
+}
+
+// Check sets Wrapped and Fault of the entries of a file.
+func (b Behind) Check(f clientconfig.File, entries []clientconfig.Entry) {
+	for i := range entries {
+		e := &entries[i]
+		if e.NamesSluice {
+			e.Fault = b.fault(f, e)
+		}
+		e.Wrapped = e.NamesSluice && e.Fault == ""
+	}
+}
+
+// fault returns the reason for which an entry is not behind the mesh, or "" if it is.
+func (b Behind) fault(f clientconfig.File, e *clientconfig.Entry) string {
+	again := "undo init, then run it again"
+	if b.Undo != nil {
+		again = fmt.Sprintf("run %s, then init again", b.Undo(f.Client.ID))
+	}
+	if reason := b.programFault(f, e.Command); reason != "" {
+		return reason + ": " + again
+	}
+	r := e.Relay
+	if r == nil {
+		return fmt.Sprintf("has other arguments than init writes (%s), so it may reach another mesh than yours: remove it, or %s", strings.Join(e.Args, " "), again)
+	}
+	if names := e.TakesFromClient(); len(names) > 0 || e.Cwd != "" || e.URL != "" {
+		return fmt.Sprintf("has settings that init does not write (%s), so it may reach another mesh than yours: remove them", strings.Join(otherSettings(e, names), ", "))
+	}
+	if e.Reason != "" { // for example, it reads environment variables from a file
+		return "has settings that init does not write, so it may reach another mesh than yours: it " + e.Reason
+	}
+	if r.As != f.Client.ID && !sharesFile(f, r.As) {
+		return fmt.Sprintf("uses the token of %s: %s", r.As, again)
+	}
+	switch {
+	case r.URL != "":
+		if b.Elsewhere == nil || !b.Elsewhere(r.URL, r.As) {
+			return fmt.Sprintf("names the mesh at %s, for which you have no token: %s", r.URL, again)
+		}
+	case b.Servers == nil:
+		return "starts your mesh, which can't be used: " + b.NoMesh
+	case r.Server != "" && !b.Servers(r.Server):
+		return fmt.Sprintf("names the server %q, which your mesh does not have: add it to the configuration of the mesh, or %s", r.Server, again)
+	}
+	return ""
+}
+
+func otherSettings(e *clientconfig.Entry, names []string) []string {
+	names = slices.Clone(names)
+	if e.Cwd != "" {
+		names = append(names, "the working directory "+e.Cwd)
+	}
+	if e.URL != "" {
+		names = append(names, "the URL "+e.URL)
+	}
+	return names
+}
+
+// programFault returns the reason for which a command is not this program, or "" if it is. Only the file of a project,
+// which is shared, names the program without a path.
+func (b Behind) programFault(f clientconfig.File, command string) string {
+	path := command
+	if command == "sluice" && f.Scope == clientconfig.Project {
+		found, err := exec.LookPath(command)
+		if err != nil {
+			return "starts `sluice`, which is not in PATH (" + err.Error() + ")"
+		}
+		path = found
+	}
+	if !filepath.IsAbs(path) {
+		return fmt.Sprintf("starts %s, which is not an absolute path", command)
+	}
+	if err := sameProgram(path, b.Program); err != nil {
+		return fmt.Sprintf("starts %s, and not this program, %s (%v)", path, b.Program, err)
+	}
+	return ""
+}
+
+// sameProgram returns an error unless two paths lead to the same file, through any links.
+func sameProgram(path, program string) error {
+	one, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	other, err := os.Stat(program)
+	if err != nil {
+		return err
+	}
+	if !os.SameFile(one, other) {
+		return errOtherProgram
+	}
+	return nil
+}
+
+// sharesFile reports whether a file of a project also belongs to another client, as .mcp.json does.
+func sharesFile(f clientconfig.File, client string) bool {
+	other, ok := clientconfig.Find(client)
+	if !ok || f.Scope != clientconfig.Project {
+		return false
+	}
+	files := other.Files(clientconfig.System{Getenv: func(string) string { return "" }}, f.Project)
+	return slices.ContainsFunc(files, func(o clientconfig.File) bool {
+		return o.Scope == clientconfig.Project && filepath.Clean(o.Path) == filepath.Clean(f.Path)
+	})
+}
