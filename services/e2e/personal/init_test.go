@@ -197,14 +197,22 @@ func TestInitManaged_PrintsTheFileOfTheAdministrator(t *testing.T) {
 	}
 }
 
+// Undo restores an entry of which only members of the client were changed. An entry with another connection stays until
+// undo is forced.
 func TestInit_UndoKeepsWhatSomebodyChanged(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
 	h.check(0, []string{"init", "--yes"})
-	changed := strings.Replace(h.read(claudePath), `"numStartups": 3`, `"numStartups": 4`, 1)
-	changed = strings.Replace(changed, `"timeout": 9000`, `"timeout": 5000`, 1)
+	h.check(2, []string{"init", "--force"}, "--force belongs to --undo")
+	changed := strings.NewReplacer(`"numStartups": 3`, `"numStartups": 4`, `"timeout": 9000`, `"timeout": 5000`,
+		`"--server", "my-notes", "--as", "claude-code"`, `"--as", "claude-code", "--server", "my-notes"`).Replace(h.read(claudePath))
 	h.write(claudePath, changed)
-	h.check(1, []string{"init", "--undo", "--yes"}, "~/.cursor/mcp.json has the content that it had before init", "My Notes: it was changed", "The mesh stays")
+	out := h.check(1, []string{"init", "--undo", "--yes"}, "~/.cursor/mcp.json has the content that it had before init",
+		"My Notes stays: it was changed. Before init it was:", `"API_KEY": "[hidden]"`, "The value of API_KEY is in ${file:",
+		"init --undo --force", "The mesh stays")
+	if strings.Contains(out, secret) {
+		t.Errorf("the output has the secret:\n%s", out)
+	}
 	text := h.read(claudePath)
 	for _, want := range []string{`"numStartups": 4`, `"timeout": 5000`, `"local": {"command": "` + h.program + `", "args": ["demo-server", "--stdio"]}`} {
 		if !strings.Contains(text, want) {
@@ -215,6 +223,31 @@ func TestInit_UndoKeepsWhatSomebodyChanged(t *testing.T) {
 	if text, isError := h.call(h.connect(command, args...), "list_notes", nil); isError {
 		t.Errorf("the entry that stays does not work: %s", text)
 	}
+	h.check(0, []string{"init", "--undo", "--force", "--yes"}, "~/.claude.json: no entry is behind the mesh of init any more")
+	if want := strings.Replace(claudeFile(h), `"numStartups": 3`, `"numStartups": 4`, 1); h.read(claudePath) != want {
+		t.Errorf("after undo with force, the file is\n%s", h.read(claudePath))
+	}
+	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
+}
+
+// A person removes an entry of init from one file, and another file. A client saves its file with default members.
+func TestInit_UndoEndsWhenEntriesAreGone(t *testing.T) {
+	t.Parallel()
+	h := newClients(t)
+	h.check(0, []string{"init", "--yes"})
+	_, rest, _ := strings.Cut(h.read(claudePath), `"broken"`)
+	h.write(claudePath, strings.Replace(`{"mcpServers": {"broken"`+rest, `"--as", "claude-code"]`, `"--as", "claude-code"], "type": "stdio", "env": {}`, 1))
+	if err := os.Remove(filepath.Join(h.dir, cursorPath)); err != nil {
+		t.Fatal(err)
+	}
+	out := h.check(0, []string{"init", "--undo", "--yes"}, "~/.claude.json: My Notes was removed since init", "~/.cursor/mcp.json does not exist any more")
+	if strings.Count(out, "~/.claude.json:") != 2 {
+		t.Errorf("undo does not print one result for the file:\n%s", out)
+	}
+	if text := h.read(claudePath); strings.Contains(text, "stdio\", \"--server") || strings.Contains(text, `"type"`) {
+		t.Errorf("the file is\n%s", text)
+	}
+	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
 }
 
 func TestInit_ObserveRefusesNothing(t *testing.T) {

@@ -7,7 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
@@ -41,7 +43,7 @@ func (s *setup) undo(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	done, err := s.state.UndoFiles(ctx, key, ids)
+	done, err := s.state.UndoFiles(ctx, key, ids, s.flags.force)
 	failed := s.printUndone(done)
 	if err != nil {
 		return err
@@ -74,24 +76,48 @@ func (s *setup) oldKey(ctx context.Context) (key []byte, err error) {
 
 // printUndone prints what happened to each file, and reports whether something stayed.
 func (s *setup) printUndone(done []clientsetup.Undone) (failed bool) {
+	kept := false
 	for _, d := range done {
 		path := s.shownPath(d.Path)
+		for _, name := range d.Gone {
+			s.printf("%s: %s was removed since init, so there is nothing to restore.", path, name)
+		}
+		for _, k := range d.Kept {
+			s.printKept(path, k)
+		}
+		kept = kept || len(d.Kept) > 0
 		switch {
 		case d.Err != nil:
 			failed = true
 			s.printf("%s was not restored: %v", path, d.Err)
+		case d.Missing:
+			s.printf("%s does not exist any more, so there is nothing to restore.", path)
 		case len(d.Kept) > 0:
-			failed = true
-			for _, kept := range d.Kept {
-				s.printf("%s: %s: the entry stays. Edit it by hand if it starts `sluice stdio`.", path, kept)
-			}
 		case d.Exact:
 			s.printf("%s has the content that it had before init, byte for byte.", path)
 		default:
-			s.printf("%s: the entries that init had changed are restored. Other changes since then stay.", path)
+			s.printf("%s: no entry is behind the mesh of init any more. Other changes since init stay.", path)
 		}
 	}
-	return failed
+	if kept {
+		s.printf("To restore these entries over the changes, run %s.", s.command("init --undo --force"))
+	}
+	return failed || kept
+}
+
+// printKept prints an entry that stays: what it was before init, and where its secrets are.
+func (s *setup) printKept(path string, k clientsetup.Kept) {
+	s.printf("%s: %s stays: %s. Before init it was:", path, k.Name, k.Reason)
+	source := hideSecretsOf([]clientconfig.Entry{k.Entry}).Replace(strings.TrimSpace(k.Source))
+	for line := range strings.Lines(source) {
+		s.printf("  %s", strings.TrimRight(line, "\r\n"))
+	}
+	for _, reference := range s.state.Secrets {
+		parts := strings.FieldsFunc(strings.TrimSuffix(reference, "}"), func(r rune) bool { return strings.ContainsRune(`:/\`, r) })
+		if n := len(parts); n > 2 && parts[n-2] == k.Server { //nolint:mnd // kind, server and name
+			s.printf("  The value of %s is in %s.", parts[n-1], reference)
+		}
+	}
 }
 
 func (s *setup) stateClients() string {
