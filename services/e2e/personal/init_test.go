@@ -91,7 +91,9 @@ func TestInit_WrapsServersAndUndoRestoresTheBytes(t *testing.T) {
 		t.Error("a second run changed something")
 	}
 
-	h.check(0, []string{"init", "--undo", "--yes"}, "~/.claude.json has the content that it had before init, byte for byte")
+	h.check(0, []string{"init", "--undo", "--yes", "cursor"}, "The mesh stays with ~/.config/sluice/sluice.yaml", "its servers my-notes, local, because these clients still use it: claude-code")
+	h.check(0, []string{"init", "--undo", "--yes"}, "~/.claude.json has the content that it had before init, byte for byte",
+		"Removed: ~/.config/sluice/sluice.yaml, 2 policies of servers, 1 secret(s) and the tokens")
 	if h.read(claudePath) != claudeFile(h) || h.read(cursorPath) != cursorFile(h) {
 		t.Error("the files don't have their old bytes")
 	}
@@ -248,6 +250,31 @@ func TestInit_UndoEndsWhenEntriesAreGone(t *testing.T) {
 		t.Errorf("the file is\n%s", text)
 	}
 	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
+}
+
+// A person has a mesh. Init extends it, and a hook uses it. Undo removes what init wrote, and the hook still works. Without
+// the hook, the configuration has its old bytes.
+func TestInit_UndoKeepsTheMeshOfAPersonAndOfAHook(t *testing.T) {
+	t.Parallel()
+	h := newClients(t)
+	const path = ".config/sluice/sluice.yaml"
+	mine := "# mine\nlisten: 127.0.0.1:0\ngrpc: 127.0.0.1:0\ndata: " + h.data() + "\npolicies: [policies]\n"
+	h.write(path, mine)
+	h.write(".config/sluice/policies/mine.yaml", "{version: 1, default: deny}\n")
+	h.check(0, []string{"init", "--yes", "cursor"})
+	h.check(0, []string{"init", "--undo", "--yes"}, "Removed: servers.notes, auth.tokens.operator, auth.tokens.cursor from ~/.config/sluice/sluice.yaml",
+		"~/.config/sluice/sluice.yaml has the content that it had before init, byte for byte")
+	if h.read(path) != mine {
+		t.Errorf("the configuration is\n%s", h.read(path))
+	}
+	h.check(0, []string{"init", "--yes", "cursor", "claude-code"})
+	h.check(0, []string{"hook", "install", "claude-code"})
+	h.check(0, []string{"init", "--undo", "--yes"}, "because hooks use the mesh: claude-code")
+	h.check(0, []string{"hook", "status", "claude-code"})
+	if text := h.read(path); strings.Contains(text, "stdio:") || !strings.HasPrefix(text, mine) {
+		t.Errorf("the configuration is\n%s", text)
+	}
+	h.check(0, []string{"config", "check"})
 }
 
 func TestInit_ObserveRefusesNothing(t *testing.T) {

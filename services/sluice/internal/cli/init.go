@@ -170,7 +170,9 @@ type setup struct {
 	state   *clientsetup.State
 	changes []clientsetup.Change
 	trials  []trial
-	secrets *secretstore.Store
+	// meshEdit is the change of the mesh's configuration.
+	meshEdit *clientsetup.MeshEdit
+	secrets  *secretstore.Store
 }
 
 // scan reads the clients' files.

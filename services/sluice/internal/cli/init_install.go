@@ -170,11 +170,10 @@ func (s *setup) meshFiles() ([]meshFile, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read your mesh's configuration: %w", err)
 	}
-	after, err := s.meshConfig().Edit(before)
-	if err != nil {
+	if s.meshEdit, err = s.meshConfig().Change(before); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.paths.Config, err)
 	}
-	return append(out, meshFile{s.paths.Config, before, after}), nil
+	return append(out, meshFile{s.paths.Config, before, s.meshEdit.After}), nil
 }
 
 // meshConfig returns what to add to the mesh's configuration.
@@ -240,6 +239,9 @@ func (s *setup) write(ctx context.Context, files []meshFile) error {
 		if _, err := ensureToken(path); err != nil {
 			return fmt.Errorf("create a token: %w", err)
 		}
+	}
+	if err := s.state.RecordMesh(key, s.paths.Config, s.meshEdit); err != nil {
+		return err
 	}
 	for _, f := range files {
 		if err := s.state.Create(f.path, f.after); err != nil {

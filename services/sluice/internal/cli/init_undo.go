@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
@@ -49,8 +50,8 @@ func (s *setup) undo(ctx context.Context) (err error) {
 		return err
 	}
 	if len(s.state.Files) > 0 {
-		s.printf("The mesh stays, because these clients still use it: %s", s.stateClients())
-	} else if err := s.removeMesh(ctx); err != nil {
+		s.printMeshStays()
+	} else if err := s.removeMesh(ctx, key); err != nil {
 		return err
 	}
 	if failed {
@@ -120,6 +121,13 @@ func (s *setup) printKept(path string, k clientsetup.Kept) {
 	}
 }
 
+// printMeshStays prints what of the mesh stays for clients that still use it.
+func (s *setup) printMeshStays() {
+	content, _ := os.ReadFile(s.paths.Config) // without it, the list is empty
+	s.printf("The mesh stays with %s, its policies, tokens and secrets, and its servers %s, because these clients still use it: %s. %s removes it.",
+		s.shownPath(s.paths.Config), strings.Join(clientsetup.ServersIn(content), ", "), s.stateClients(), s.command("init --undo"))
+}
+
 func (s *setup) stateClients() string {
 	text := ""
 	seen := make(map[string]bool)
@@ -135,42 +143,122 @@ func (s *setup) stateClients() string {
 	return text
 }
 
-// removeMesh ends the mesh and removes what init has created for it, except for changed files and the records.
-func (s *setup) removeMesh(ctx context.Context) error {
+// removeMesh ends the mesh and removes what init has created for it, except for changed files and the records. What a
+// configuration that stays refers to also stays.
+func (s *setup) removeMesh(ctx context.Context, key []byte) error {
 	if err := s.stopMesh(ctx); err != nil {
 		return err
 	}
-	// The configuration goes first. If this process is killed then, init can create it again.
-	changed, err := s.state.RemoveCreated()
+	// The configuration goes first, so that a later init never finds it without its policies.
+	mesh, err := s.state.UndoMesh(key, s.paths.Config)
 	if err != nil {
 		return err
 	}
-	if err := s.removeSecrets(ctx); err != nil {
+	used := func(policy string) bool {
+		return slices.Contains(mesh.Servers, strings.TrimSuffix(filepath.Base(policy), ".yaml"))
+	}
+	policies, changed, err := s.state.RemoveCreated(used)
+	if err != nil {
 		return err
 	}
-	for _, path := range changed {
-		s.printf("%s stays, because it was changed since init wrote it.", s.shownPath(path))
+	secrets, err := s.removeSecrets(ctx, mesh)
+	if err != nil {
+		return err
 	}
+	s.printMeshUndone(mesh, policies, changed, secrets)
+	s.printStillWrapped()
 	if err := s.nameService(); err != nil {
 		return err
 	}
-	tokens := filepath.Join(s.paths.Data, "tokens")
-	if err := os.RemoveAll(tokens); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove the tokens: %w", err)
+	if err := s.removeTokens(mesh); err != nil {
+		return err
 	}
 	if err := s.state.End(); err != nil {
 		return err
 	}
-	s.printf("The mesh's configuration, tokens and secrets are removed. Its records and the servers' private folders stay in %s: remove the folder if you don't need them.", s.shownPath(s.paths.Data))
+	if mesh.Exists {
+		s.printf("The mesh's data stays in %s.", s.shownPath(s.paths.Data))
+	} else {
+		s.printf("The mesh's records and the servers' private folders stay in %s: remove the folder if you don't need them.", s.shownPath(s.paths.Data))
+	}
 	return nil
 }
 
-func (s *setup) removeSecrets(ctx context.Context) error {
-	if err := s.state.RemoveSecrets(ctx, s.secrets.Delete); err != nil {
-		return err
+// removeSecrets removes the secrets to which no configuration refers, and returns their number.
+func (s *setup) removeSecrets(ctx context.Context, mesh clientsetup.MeshUndone) (n int, err error) {
+	err = s.state.RemoveSecrets(ctx, func(ctx context.Context, reference string) error {
+		if mesh.Refers(reference) {
+			s.printf("%s stays, because %s refers to it.", reference, s.shownPath(s.paths.Config))
+			return nil
+		}
+		n++
+		return s.secrets.Delete(ctx, reference)
+	})
+	if err != nil {
+		return n, err
 	}
 	if err := s.secrets.DeleteKey(ctx, sealKey); err != nil {
-		return err
+		return n, err
 	}
-	return s.secrets.RemoveLeftovers()
+	return n, s.secrets.RemoveLeftovers()
+}
+
+// removeTokens removes the tokens to which no configuration refers.
+func (s *setup) removeTokens(mesh clientsetup.MeshUndone) error {
+	tokens := filepath.Join(s.paths.Data, "tokens")
+	if !mesh.Exists {
+		if err := os.RemoveAll(tokens); err != nil {
+			return fmt.Errorf("remove the tokens: %w", err)
+		}
+		return nil
+	}
+	return filepath.WalkDir(tokens, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil || d.IsDir() || mesh.Refers(path) {
+			return err
+		}
+		return os.Remove(path)
+	})
+}
+
+// printMeshUndone prints what of the mesh is removed, and what stays.
+func (s *setup) printMeshUndone(mesh clientsetup.MeshUndone, policies, changed []string, secrets int) {
+	config := s.shownPath(s.paths.Config)
+	removed := fmt.Sprintf("%d policies of servers, %d secret(s) and the tokens that nothing else uses", len(policies), secrets)
+	switch {
+	case !mesh.Exists:
+		s.printf("Removed: %s, %s.", config, removed)
+	case len(mesh.Removed) > 0:
+		s.printf("Removed: %s from %s; %s.", strings.Join(mesh.Removed, ", "), config, removed)
+	default:
+		s.printf("Removed: %s.", removed)
+	}
+	for _, kept := range mesh.Kept {
+		s.printf("%s: %s, so it stays.", config, kept)
+	}
+	switch {
+	case len(mesh.Hooks) > 0:
+		s.printf("%s stays with its operator, because hooks use the mesh: %s. To remove one, run %s.", config, strings.Join(mesh.Hooks, ", "), s.command("hook remove "+mesh.Hooks[0]))
+	case mesh.Exists && mesh.Exact:
+		s.printf("%s has the content that it had before init, byte for byte.", config)
+	case mesh.Exists:
+		s.printf("%s stays, because init did not write all of it.", config)
+	}
+	for _, path := range changed {
+		s.printf("%s stays, because it was changed since init wrote it.", s.shownPath(path))
+	}
+}
+
+// printStillWrapped prints the entries of clients that start the mesh although undo has not left them, such as entries
+// under another name.
+func (s *setup) printStillWrapped() {
+	for _, f := range clientsetup.Scan(s.system, clientconfig.Clients(), s.flags.project) {
+		for _, e := range f.Entries {
+			if e.Wrapped {
+				s.printf("%s: %s starts `sluice stdio`, and init has not written it: remove it, or write the server's own command.", s.shownPath(f.File.Path), e.Name)
+			}
+		}
+	}
 }

@@ -163,32 +163,33 @@ func keptAndGone(change FileChange, undone *configedit.Undone) Undone {
 	return out
 }
 
-// RemoveCreated removes the files of the mesh that init created, and returns the paths of those that stay because they
-// were changed since.
-func (s *State) RemoveCreated() (changed []string, err error) {
-	// The configuration comes before its policies, and so a later init never finds it without them.
+// RemoveCreated removes the files of the mesh that init created. It returns the paths of those that stay because they
+// were changed since. Files for which keep returns true stay, too.
+func (s *State) RemoveCreated(keep func(path string) bool) (removed, changed []string, err error) {
 	for _, path := range slices.Backward(sortedKeys(s.Created)) {
 		if err := removeTemporary(path); err != nil {
-			return changed, fmt.Errorf("remove what init created: %w", err)
+			return removed, changed, fmt.Errorf("remove what init created: %w", err)
 		}
 		content, err := os.ReadFile(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
-			return changed, fmt.Errorf("remove what init created: %w", err)
+			return removed, changed, fmt.Errorf("remove what init created: %w", err)
+		case keep(path):
 		case !s.wrote(path, content):
 			changed = append(changed, path)
 		default:
 			if err := os.Remove(path); err != nil {
-				return changed, fmt.Errorf("remove what init created: %w", err)
+				return removed, changed, fmt.Errorf("remove what init created: %w", err)
 			}
+			removed = append(removed, path)
 		}
 		delete(s.Created, path)
 		if err := s.Save(); err != nil {
-			return changed, err
+			return removed, changed, err
 		}
 	}
-	return changed, nil
+	return removed, changed, nil
 }
 
 // RemoveSecrets removes the stored secrets with remove, which must accept secrets that don't exist.
