@@ -277,15 +277,31 @@ func TestInit_UndoKeepsTheMeshOfAPersonAndOfAHook(t *testing.T) {
 	h.check(0, []string{"config", "check"})
 }
 
+// Servers that are behind the mesh already are observed, too, also a second time.
 func TestInit_ObserveRefusesNothing(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
-	h.check(0, []string{"init", "--yes", "--observe", "cursor"}, "the mesh refuses nothing", "report` then shows")
+	h.check(0, []string{"init", "--yes", "cursor"})
 	command, args := h.entry(cursorPath, "notes")
+	if text, isError := h.call(h.connect(command, args...), "no_such_tool", nil); !isError || !strings.Contains(text, "Denied by policy") {
+		t.Errorf("an unknown tool returns %s", text)
+	}
+	enforced := h.read(".config/sluice/sluice.yaml")
+	out := h.check(0, []string{"init", "--yes", "--observe", "cursor"}, `+    mode: "observe"`, "the mesh refuses nothing of notes", "report` shows")
+	if config := h.read(".config/sluice/sluice.yaml"); strings.Count(config, "mode:") != 1 || !strings.Contains(out, "Until ") {
+		t.Errorf("the configuration is\n%s", config)
+	}
 	if text, isError := h.call(h.connect(command, args...), "delete_note", map[string]any{"id": "note-1"}); isError {
 		t.Errorf("an observed call returns %s", text)
 	}
 	h.check(0, []string{"report"}, "delete_note")
+	observed := h.read(".config/sluice/sluice.yaml")
+	h.check(0, []string{"init", "--yes", "--observe", "cursor"}, "Nothing to do", "the mesh refuses nothing of notes")
+	if h.read(".config/sluice/sluice.yaml") != observed || observed == enforced {
+		t.Errorf("a second run changes the configuration:\n%s", h.read(".config/sluice/sluice.yaml"))
+	}
+	h.check(0, []string{"init", "--undo", "--yes"}, "Removed: ~/.config/sluice/sluice.yaml")
+	h.check(0, []string{"init", "--yes", "--observe", "claude-code"}, "the mesh refuses nothing of local, my-notes. Then it enforces")
 }
 
 func TestInit_NeedsConsent(t *testing.T) {

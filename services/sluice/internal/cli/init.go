@@ -170,6 +170,8 @@ type setup struct {
 	state   *clientsetup.State
 	changes []clientsetup.Change
 	trials  []trial
+	// observed is what --observe does.
+	observed observation
 	// meshEdit is the change of the mesh's configuration.
 	meshEdit *clientsetup.MeshEdit
 	secrets  *secretstore.Store

@@ -130,9 +130,7 @@ func (s *setup) printChanges(files []meshFile) {
 		}
 	}
 	s.printf("Calls that need approval wait for you. You own these agents, so you approve their calls yourself, and no second person has to agree.")
-	if s.flags.observe {
-		s.printf("Until %s the mesh refuses nothing of these servers. `%s report` then shows what the policies would have refused, asked and limited.", s.meshConfig().Until.Format("2006-01-02 15:04 MST"), s.self)
-	}
+	s.printObserved()
 	if s.mustClose() {
 		s.printf("Close Claude Code and Claude Desktop now: they rewrite their files, and could undo the change.")
 	}

@@ -1,6 +1,7 @@
 package clientsetup
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -26,6 +27,8 @@ type MeshFile struct {
 	References map[SecretKey]string
 	// Until is the end of the observation of these servers. The zero value means that they are not observed.
 	Until time.Time
+	// Observe contains the names of configured servers to observe until then.
+	Observe []string
 }
 
 // A SecretKey identifies a secret of a server.
@@ -50,6 +53,9 @@ type MeshEdit struct {
 	// Created is true if there was no content.
 	Created bool
 
+	// NotObserved maps the servers of Observe that can't be edited to the reasons.
+	NotObserved map[string]string
+
 	changes []*configedit.Change
 }
 
@@ -65,7 +71,7 @@ func (m MeshFile) Edit(old []byte) ([]byte, error) {
 
 // Change is like Edit, and returns what is necessary to take the edit back.
 func (m MeshFile) Change(old []byte) (*MeshEdit, error) {
-	e := &MeshEdit{After: old, Created: len(old) == 0}
+	e := &MeshEdit{After: old, Created: len(old) == 0, NotObserved: make(map[string]string)}
 	if e.Created {
 		data, err := json.Marshal(m.Data)
 		if err != nil {
@@ -83,7 +89,23 @@ func (m MeshFile) Change(old []byte) (*MeshEdit, error) {
 	if err := e.apply(yamlMaps, edits); err != nil {
 		return nil, fmt.Errorf("add servers: %w", err)
 	}
+	for _, name := range m.Observe {
+		change, err := configedit.SetMembers(e.After, []string{"servers", name}, m.observed())
+		if refused, ok := errors.AsType[*configedit.EditError](err); ok {
+			e.NotObserved[name] = refused.Error()
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("observe %s: %w", name, err)
+		}
+		e.After, e.changes = change.After, append(e.changes, change)
+	}
 	return e, nil
+}
+
+// observed returns the members of a server that is only observed.
+func (m MeshFile) observed() configedit.Object {
+	return configedit.Object{{Name: "mode", Value: "observe"}, {Name: "until", Value: m.Until.UTC().Format(time.RFC3339)}}
 }
 
 func (e *MeshEdit) apply(l configedit.Layout, edits []configedit.Edit) error {
@@ -140,7 +162,7 @@ func (m MeshFile) server(s Server) configedit.Object {
 	}
 	var observed configedit.Object
 	if !m.Until.IsZero() {
-		observed = configedit.Object{{Name: "mode", Value: "observe"}, {Name: "until", Value: m.Until.UTC().Format(time.RFC3339)}}
+		observed = m.observed()
 	}
 	if s.URL != "" {
 		out := configedit.Object{{Name: "url", Value: s.URL}}

@@ -115,6 +115,9 @@ func (u *Undone) setMerged(l Layout, doc syntax, entry oldEntry, merged *Node) e
 	if err != nil {
 		return err
 	}
+	if err := u.checkComments(l, splices); err != nil {
+		return err
+	}
 	return u.replace(l, doc, entry.Path, merged, splices)
 }
 

@@ -207,16 +207,30 @@ func (u *Undone) restore(l Layout, doc syntax, entry oldEntry, old *Node) error 
 	if err != nil {
 		return err
 	}
+	added := true
+	if entry.Ours != nil && doc.tree().find(l, entry.Path) != nil {
+		source, err := doc.fragment(entry.Path)
+		added = err != nil || source != *entry.Ours
+	}
+	if !added {
+		return u.replace(l, doc, entry.Path, old, splices) // its comments are those of the change
+	}
+	if err := u.checkComments(l, splices); err != nil {
+		return err
+	}
 	return u.replace(l, doc, entry.Path, old, splices)
+}
+
+// checkComments returns an error if splices remove a comment, unless undo is forced.
+func (u *Undone) checkComments(l Layout, splices []splice) error {
+	if u.options.Force {
+		return nil
+	}
+	return keepComments(l.Format, u.Data, splices)
 }
 
 // replace applies splices that change the entry at path to want.
 func (u *Undone) replace(l Layout, doc syntax, path []string, want *Node, splices []splice) error {
-	if !u.options.Force {
-		if err := keepComments(l.Format, u.Data, splices); err != nil {
-			return err
-		}
-	}
 	after, err := checked(l, doc, u.Data, path, want, splices)
 	if err != nil {
 		return err
@@ -263,6 +277,9 @@ func (u *Undone) removeIfEmpty(l Layout, path []string) bool {
 func (u *Undone) remove(l Layout, doc syntax, path []string) error {
 	splices, err := doc.remove(path)
 	if err != nil {
+		return err
+	}
+	if err := u.checkComments(l, splices); err != nil {
 		return err
 	}
 	return u.replace(l, doc, path, nil, splices)
