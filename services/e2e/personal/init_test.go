@@ -238,15 +238,18 @@ func TestInit_UndoEndsWhenEntriesAreGone(t *testing.T) {
 	h := newClients(t)
 	h.check(0, []string{"init", "--yes"})
 	_, rest, _ := strings.Cut(h.read(claudePath), `"broken"`)
-	h.write(claudePath, strings.Replace(`{"mcpServers": {"broken"`+rest, `"--as", "claude-code"]`, `"--as", "claude-code"], "type": "stdio", "env": {}`, 1))
+	renamed := `"renamed": {"command": "` + h.program + `", "args": ["stdio", "--server", "my-notes", "--as", "claude-code"]}`
+	rest = strings.Replace(rest, `"--as", "claude-code"]`, `"--as", "claude-code"], "type": "stdio", "env": {}`, 1)
+	h.write(claudePath, `{"mcpServers": {`+renamed+`, "broken"`+rest)
 	if err := os.Remove(filepath.Join(h.dir, cursorPath)); err != nil {
 		t.Fatal(err)
 	}
-	out := h.check(0, []string{"init", "--undo", "--yes"}, "~/.claude.json: My Notes was removed since init", "~/.cursor/mcp.json does not exist any more")
-	if strings.Count(out, "~/.claude.json:") != 2 {
+	out := h.check(0, []string{"init", "--undo", "--yes"}, "~/.claude.json: My Notes was removed since init",
+		"~/.cursor/mcp.json does not exist any more", "~/.claude.json: renamed still starts the server my-notes of the mesh")
+	if strings.Count(out, "~/.claude.json:") != 3 {
 		t.Errorf("undo does not print one result for the file:\n%s", out)
 	}
-	if text := h.read(claudePath); strings.Contains(text, "stdio\", \"--server") || strings.Contains(text, `"type"`) {
+	if text := strings.Replace(h.read(claudePath), renamed, "", 1); strings.Contains(text, "stdio\", \"--server") || strings.Contains(text, `"type"`) {
 		t.Errorf("the file is\n%s", text)
 	}
 	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/observe"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
 // An observation is what `init --observe` does with the servers of the clients.
@@ -73,8 +74,8 @@ func (s *setup) serversOfClients() []string {
 	names := make(map[string]bool)
 	for _, f := range s.plan.Files {
 		for _, e := range f.Entries {
-			if at := slices.Index(e.Args, "--server"); e.Wrapped && !e.Disabled && at >= 0 && at+1 < len(e.Args) {
-				names[e.Args[at+1]] = true
+			if server := wrappedServer(e); server != "" && !e.Disabled {
+				names[server] = true
 			}
 		}
 	}
@@ -82,6 +83,15 @@ func (s *setup) serversOfClients() []string {
 		names[w.Server] = true
 	}
 	return slices.Sorted(maps.Keys(names))
+}
+
+// wrappedServer returns the server behind the mesh that an entry starts, or "" if it starts no single one.
+func wrappedServer(e clientconfig.Entry) string {
+	at := slices.Index(e.Args, "--server")
+	if !e.Wrapped || at < 0 || at+1 >= len(e.Args) {
+		return ""
+	}
+	return e.Args[at+1]
 }
 
 // printObserved prints which servers are observed, and until when.

@@ -166,7 +166,7 @@ func (s *setup) removeMesh(ctx context.Context, key []byte) error {
 		return err
 	}
 	s.printMeshUndone(mesh, policies, changed, secrets)
-	s.printStillWrapped()
+	s.printStillWrapped(mesh)
 	if err := s.nameService(); err != nil {
 		return err
 	}
@@ -235,6 +235,9 @@ func (s *setup) printMeshUndone(mesh clientsetup.MeshUndone, policies, changed [
 	default:
 		s.printf("Removed: %s.", removed)
 	}
+	if len(mesh.Restored) > 0 {
+		s.printf("Restored in %s: %s.", config, strings.Join(mesh.Restored, ", "))
+	}
 	for _, kept := range mesh.Kept {
 		s.printf("%s: %s, so it stays.", config, kept)
 	}
@@ -251,13 +254,14 @@ func (s *setup) printMeshUndone(mesh clientsetup.MeshUndone, policies, changed [
 	}
 }
 
-// printStillWrapped prints the entries of clients that start the mesh although undo has not left them, such as entries
-// under another name.
-func (s *setup) printStillWrapped() {
+// printStillWrapped prints the entries of clients that start servers which the mesh no longer has, such as an entry of
+// init under another name.
+func (s *setup) printStillWrapped(mesh clientsetup.MeshUndone) {
 	for _, f := range clientsetup.Scan(s.system, clientconfig.Clients(), s.flags.project) {
 		for _, e := range f.Entries {
-			if e.Wrapped {
-				s.printf("%s: %s starts `sluice stdio`, and init has not written it: remove it, or write the server's own command.", s.shownPath(f.File.Path), e.Name)
+			server := wrappedServer(e)
+			if server != "" && slices.Contains(e.Args, "--as") && !slices.Contains(mesh.Servers, server) {
+				s.printf("%s: %s still starts the server %s of the mesh, which does not exist any more. init did not write this entry: remove it, or write the server's own command.", s.shownPath(f.File.Path), e.Name, server)
 			}
 		}
 	}

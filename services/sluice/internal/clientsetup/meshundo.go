@@ -58,8 +58,8 @@ type MeshUndone struct {
 	Exists bool
 	// Exact is true if it has the very bytes that it had before init.
 	Exact bool
-	// Removed contains the entries that are removed or restored, such as servers.notes.
-	Removed []string
+	// Removed contains the entries that are removed, such as servers.notes, and Restored those that init had changed.
+	Removed, Restored []string
 	// Kept contains the entries that stay because they were changed since.
 	Kept []string
 	// Rest are the strings in the configuration, such as references to secrets, and Servers the names of its servers.
@@ -194,9 +194,12 @@ func (u *MeshUndone) describe(before, after []byte) {
 	for _, at := range [][]string{{"servers"}, {"auth", "tokens"}} {
 		have := now.Entries(yamlLists, at...)
 		for _, e := range old.Entries(yamlLists, at...) {
-			same := func(other configedit.Entry) bool { return other.Name == e.Name && other.Value.Equal(e.Value) }
-			if !slices.ContainsFunc(have, same) {
-				u.Removed = append(u.Removed, strings.Join(at, ".")+"."+e.Name)
+			name := strings.Join(at, ".") + "." + e.Name
+			i := slices.IndexFunc(have, func(other configedit.Entry) bool { return other.Name == e.Name })
+			if i < 0 {
+				u.Removed = append(u.Removed, name)
+			} else if !have[i].Value.Equal(e.Value) {
+				u.Restored = append(u.Restored, name)
 			}
 		}
 	}

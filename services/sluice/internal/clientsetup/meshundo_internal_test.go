@@ -162,6 +162,7 @@ type undoneMesh struct {
 	after       string
 	has, hasNot []string
 	removed     []string
+	restored    []string
 	kept        []string
 	// edited means that a person has edited the configuration after init, so that undo can't be exact.
 	edited bool
@@ -216,7 +217,7 @@ func undoneMeshes() map[string]undoneMesh {
 		},
 		"an observed server of a person": {
 			before: personsMesh, run: func(r *meshRun) { r.init(false, "cursor", "a"); r.observe("a", "own") },
-			after: personsMesh, removed: []string{"servers.own", "servers.a", "auth.tokens.operator", "auth.tokens.cursor"},
+			after: personsMesh, removed: []string{"servers.a", "auth.tokens.operator", "auth.tokens.cursor"}, restored: []string{"servers.own"},
 		},
 		"an observed server, enforced since": {
 			before: personsMesh, run: func(r *meshRun) {
@@ -277,6 +278,9 @@ func (c undoneMesh) check(t *testing.T, r *meshRun, undone MeshUndone) {
 	}
 	if diff := cmp.Diff(c.removed, undone.Removed); diff != "" {
 		t.Errorf("removed (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(c.restored, undone.Restored); diff != "" {
+		t.Errorf("restored (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(c.kept, undone.Kept); diff != "" {
 		t.Errorf("kept (-want +got):\n%s", diff)
