@@ -212,15 +212,22 @@ func (s *setup) removeTokens(mesh clientsetup.MeshUndone) error {
 		}
 		return nil
 	}
-	return filepath.WalkDir(tokens, func(path string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
+	for _, dir := range []string{tokens, filepath.Join(tokens, "agents")} {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the tokens: %w", err)
 		}
-		if err != nil || d.IsDir() || mesh.Refers(path) {
-			return err
+		for _, e := range entries {
+			path := filepath.Join(dir, e.Name())
+			if e.IsDir() || mesh.Refers(path) {
+				continue
+			}
+			if err := os.Remove(path); err != nil {
+				return fmt.Errorf("remove a token: %w", err)
+			}
 		}
-		return os.Remove(path)
-	})
+	}
+	return nil
 }
 
 // printMeshUndone prints what of the mesh is removed, and what stays.

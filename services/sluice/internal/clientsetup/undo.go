@@ -23,7 +23,7 @@ type Undone struct {
 	Missing bool
 	// Kept contains the entries that stay, because they were changed since.
 	Kept []Kept
-	// Gone contains the names of entries that somebody has removed since.
+	// Gone contains the names of entries that were removed since.
 	Gone []string
 	// Err is the reason for which the file could not be restored. Its entries stay.
 	Err error
@@ -86,7 +86,7 @@ type undoRun struct {
 	key   []byte
 	force bool
 	// later contains, by file, the paths of entries in changes that were taken back. An earlier change does not restore
-	// them, because somebody replaced them before the later change.
+	// them, because they were replaced before the later change.
 	later map[string][][]string
 }
 

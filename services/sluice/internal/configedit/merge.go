@@ -107,7 +107,8 @@ func (e oldEntry) ours(l Layout) (*Node, error) {
 
 // setMerged writes an entry in the form of this package. An old value with a comment stays out of the file.
 func (u *Undone) setMerged(l Layout, doc syntax, entry oldEntry, merged *Node) error {
-	if hasComment(l.Format, []byte(*entry.Old)) || checkValue(l.Format, merged) != nil {
+	canWrite := checkValue(l.Format, merged) == nil && !hasComment(l.Format, []byte(*entry.Old))
+	if !canWrite {
 		u.keep(l, entry, "it was changed")
 		return nil
 	}
