@@ -37,7 +37,11 @@ func (s *setup) undo(ctx context.Context) (err error) {
 			ids = append(ids, c.ID)
 		}
 	}
-	if err := s.confirm(ctx, s.flags.yes, fmt.Sprintf("Restore %d change(s) of clients' files?", len(s.state.Files))); err != nil {
+	question := fmt.Sprintf("Restore %d change(s) of clients' files?", len(s.state.Files))
+	if len(s.state.Files) == 0 {
+		question = "Remove what init wrote for the mesh? No client's file has a change of init any more."
+	}
+	if err := s.confirm(ctx, s.flags.yes, question); err != nil {
 		return errors.New("nothing was changed")
 	}
 	key, err := s.oldKey(ctx)
@@ -250,7 +254,11 @@ func (s *setup) printMeshUndone(mesh clientsetup.MeshUndone, policies, changed [
 	}
 	switch {
 	case len(mesh.Hooks) > 0:
-		s.printf("%s stays with its operator, because hooks use the mesh: %s. To remove one, run %s.", config, strings.Join(mesh.Hooks, ", "), s.command("hook remove "+mesh.Hooks[0]))
+		then := ""
+		if mesh.Ours {
+			then = fmt.Sprintf(", and then %s again", s.command("init --undo"))
+		}
+		s.printf("%s stays with its operator, because hooks use the mesh: %s. To remove a hook, run %s%s.", config, strings.Join(mesh.Hooks, ", "), s.command("hook remove "+mesh.Hooks[0]), then)
 	case mesh.Exists && mesh.Exact:
 		s.printf("%s has the content that it had before init, byte for byte.", config)
 	case mesh.Exists:

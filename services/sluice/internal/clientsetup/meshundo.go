@@ -66,6 +66,8 @@ type MeshUndone struct {
 	Rest, Servers []string
 	// Hooks are the clients whose hooks use the mesh.
 	Hooks []string
+	// Ours is true if only Sluice wrote what stays. Its record stays, so that a later undo removes it.
+	Ours bool
 }
 
 // Refers reports whether the configuration that stays contains a string.
@@ -81,7 +83,11 @@ func (s *State) UndoMesh(key []byte, path string) (MeshUndone, error) {
 		return undone, fmt.Errorf("undo the changes of %s: %w", path, err)
 	}
 	s.Mesh = nil
-	delete(s.Created, path)
+	if undone.Ours {
+		s.staying = path
+	} else {
+		delete(s.Created, path)
+	}
 	return undone, s.Save()
 }
 
@@ -114,8 +120,15 @@ func (s *State) undoMesh(key []byte, path string) (out MeshUndone, err error) {
 		}
 	}
 	out.describe(now, data)
+	out.Ours = s.wrote(path, now)
 	if string(data) == string(now) {
 		return out, nil
+	}
+	if out.Ours {
+		s.Created[path] += " " + digest(data)
+		if err := s.Save(); err != nil {
+			return out, err
+		}
 	}
 	return out, pki.WriteFile(path, data, 0o600)
 }

@@ -164,6 +164,8 @@ type undoneMesh struct {
 	removed     []string
 	restored    []string
 	kept        []string
+	// ours means that only Sluice wrote what stays. Undo removes it when the hook is removed.
+	ours bool
 	// edited means that a person has edited the configuration after init, so that undo can't be exact.
 	edited bool
 }
@@ -190,7 +192,7 @@ func undoneMeshes() map[string]undoneMesh {
 			run:     func(r *meshRun) { r.init(false, "codex", "a"); r.init(false, "cursor", "b"); r.hook("codex", true) },
 			has:     []string{`name: "operator"`, `name: "codex"`, `client: "codex"`},
 			hasNot:  []string{"cursor", "command:"},
-			removed: []string{"servers.a", "servers.b", "auth.tokens.cursor"},
+			removed: []string{"servers.a", "servers.b", "auth.tokens.cursor"}, ours: true,
 		},
 		"a person added a server": {
 			run: func(r *meshRun) {
@@ -244,13 +246,23 @@ func TestUndoMesh_RemovesWhatInitWrote(t *testing.T) {
 			c.run(r)
 			s := r.state()
 			undone, err := s.UndoMesh(r.key, r.path)
-			if err != nil || !s.Empty() {
+			if err != nil || s.Empty() == undone.Ours {
 				t.Fatalf("undo returns %+v, %v, and the state is %+v", undone, err, s)
 			}
 			c.check(t, r, undone)
+			if c.ours {
+				removed, _, err := s.RemoveCreated(func(string) bool { return false })
+				if err != nil || len(removed) > 0 {
+					t.Errorf("the files %v are removed, %v", removed, err)
+				}
+				r.hook("codex", false)
+			}
 			second, err := r.state().UndoMesh(r.key, r.path)
 			if err != nil || len(second.Removed) > 0 {
 				t.Errorf("a second undo returns %+v, %v", second, err)
+			}
+			if c.ours && (second.Exists || !r.state().Empty()) {
+				t.Errorf("without the hook, undo returns %+v", second)
 			}
 		})
 	}
@@ -260,7 +272,7 @@ func (c undoneMesh) check(t *testing.T, r *meshRun, undone MeshUndone) {
 	t.Helper()
 	text := r.read()
 	stays := c.after != "" || len(c.has) > 0
-	if undone.Exists != stays || !stays && text != "" || undone.Exact != (c.after == c.before && c.before != "") && !c.edited {
+	if undone.Ours != c.ours || undone.Exists != stays || !stays && text != "" || undone.Exact != (c.after == c.before && c.before != "") && !c.edited {
 		t.Errorf("undo returns %+v, and the configuration is\n%s", undone, text)
 	}
 	if diff := cmp.Diff(c.after, text); c.after != "" && diff != "" {

@@ -47,6 +47,8 @@ type State struct {
 
 	path   string
 	settle time.Duration
+	// staying is the path in Created that RemoveCreated does not remove, or empty.
+	staying string
 }
 
 // A FileChange is one change of a client's file.

@@ -167,6 +167,9 @@ func keptAndGone(change FileChange, undone *configedit.Undone) Undone {
 // were changed since. Files for which keep returns true stay, too.
 func (s *State) RemoveCreated(keep func(path string) bool) (removed, changed []string, err error) {
 	for _, path := range slices.Backward(sortedKeys(s.Created)) {
+		if path == s.staying {
+			continue
+		}
 		if err := removeTemporary(path); err != nil {
 			return removed, changed, fmt.Errorf("remove what init created: %w", err)
 		}
