@@ -29,8 +29,8 @@ func undoneFiles() map[string]undoneFile {
 		"nothing": {change: replaced(), want: Undone{Exact: true}, before: true, ended: true},
 		"an entry is removed": {
 			change: func(now string) string {
-				return now[:strings.Index(now, `,
-    "b"`)] + "}}"
+				before, _, _ := strings.Cut(now, ",\n    \"b\"")
+				return before + "}}"
 			},
 			want: Undone{Gone: []string{"b"}}, stays: []string{`"command": "one"`}, ended: true,
 		},
