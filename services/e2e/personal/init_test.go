@@ -93,7 +93,7 @@ func TestInit_WrapsServersAndUndoRestoresTheBytes(t *testing.T) {
 
 	h.check(0, []string{"init", "--undo", "--yes", "cursor"}, "The mesh stays with ~/.config/sluice/sluice.yaml", "its servers my-notes, local, because these clients still use it: claude-code")
 	h.check(0, []string{"init", "--undo", "--yes"}, "~/.claude.json has the content that it had before init, byte for byte",
-		"Removed: ~/.config/sluice/sluice.yaml, 2 policies of servers, 1 secret(s) and the tokens")
+		"Removed: ~/.config/sluice/sluice.yaml, ~/.config/sluice/policies/my-notes.yaml, ~/.config/sluice/policies/local.yaml, 1 stored secret(s), the tokens")
 	if h.read(claudePath) != claudeFile(h) || h.read(cursorPath) != cursorFile(h) {
 		t.Error("the files don't have their old bytes")
 	}
@@ -265,7 +265,8 @@ func TestInit_UndoKeepsTheMeshOfAPersonAndOfAHook(t *testing.T) {
 	h.write(path, mine)
 	h.write(".config/sluice/policies/mine.yaml", "{version: 1, default: deny}\n")
 	h.check(0, []string{"init", "--yes", "cursor"})
-	h.check(0, []string{"init", "--undo", "--yes"}, "Removed: servers.notes, auth.tokens.operator, auth.tokens.cursor from ~/.config/sluice/sluice.yaml",
+	h.check(0, []string{"init", "--undo", "--yes"}, "Removed: ~/.config/sluice/policies/notes.yaml",
+		"Removed from ~/.config/sluice/sluice.yaml: servers.notes, auth.tokens.operator, auth.tokens.cursor.",
 		"~/.config/sluice/sluice.yaml has the content that it had before init, byte for byte")
 	if h.read(path) != mine {
 		t.Errorf("the configuration is\n%s", h.read(path))

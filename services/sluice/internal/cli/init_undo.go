@@ -128,8 +128,8 @@ func (s *setup) printKept(path string, k clientsetup.Kept) {
 // printMeshStays prints what of the mesh stays for clients that still use it.
 func (s *setup) printMeshStays() {
 	content, _ := os.ReadFile(s.paths.Config) // without it, the list is empty
-	s.printf("The mesh stays with %s, its policies, tokens and secrets, and its servers %s, because these clients still use it: %s. %s removes it.",
-		s.shownPath(s.paths.Config), strings.Join(clientsetup.ServersIn(content), ", "), s.stateClients(), s.command("init --undo"))
+	s.printf("The mesh stays with %s, its policies, tokens and secrets, and its servers %s, because these clients still use it: %s",
+		s.shownPath(s.paths.Config), strings.Join(clientsetup.ServersIn(content), ", "), s.stateClients())
 }
 
 func (s *setup) stateClients() string {
@@ -237,14 +237,19 @@ func (s *setup) removeTokens(mesh clientsetup.MeshUndone) error {
 // printMeshUndone prints what of the mesh is removed, and what stays.
 func (s *setup) printMeshUndone(mesh clientsetup.MeshUndone, policies, changed []string, secrets int) {
 	config := s.shownPath(s.paths.Config)
-	removed := fmt.Sprintf("%d policies of servers, %d secret(s) and the tokens that nothing else uses", len(policies), secrets)
-	switch {
-	case !mesh.Exists:
-		s.printf("Removed: %s, %s.", config, removed)
-	case len(mesh.Removed) > 0:
-		s.printf("Removed: %s from %s; %s.", strings.Join(mesh.Removed, ", "), config, removed)
-	default:
-		s.printf("Removed: %s.", removed)
+	var removed []string
+	if mesh.Deleted {
+		removed = append(removed, config)
+	}
+	for _, path := range policies {
+		removed = append(removed, s.shownPath(path))
+	}
+	if secrets > 0 {
+		removed = append(removed, fmt.Sprintf("%d stored secret(s)", secrets))
+	}
+	s.printf("Removed: %s.", strings.Join(append(removed, "the tokens that nothing else uses"), ", "))
+	if len(mesh.Removed) > 0 {
+		s.printf("Removed from %s: %s.", config, strings.Join(mesh.Removed, ", "))
 	}
 	if len(mesh.Restored) > 0 {
 		s.printf("Restored in %s: %s.", config, strings.Join(mesh.Restored, ", "))

@@ -54,8 +54,8 @@ func RecordRewrite(data, path string, before, after []byte) error {
 
 // MeshUndone describes what UndoMesh did with the configuration of the mesh.
 type MeshUndone struct {
-	// Exists is true if the configuration still exists.
-	Exists bool
+	// Exists is true if the configuration still exists, and Deleted if undo has deleted it.
+	Exists, Deleted bool
 	// Exact is true if it has the very bytes that it had before init.
 	Exact bool
 	// Removed contains the entries that are removed, such as servers.notes, and Restored those that init had changed.
@@ -104,14 +104,14 @@ func (s *State) undoMesh(key []byte, path string) (out MeshUndone, err error) {
 	}
 	out.Hooks = hooksIn(now)
 	if s.wrote(path, now) && len(out.Hooks) == 0 {
-		return out, os.Remove(path)
+		return MeshUndone{Deleted: true}, os.Remove(path)
 	}
 	data, err := s.withoutInit(key, path, now, &out)
 	if err != nil {
 		return out, err
 	}
 	if len(out.Hooks) == 0 && s.onlyHeader(data) {
-		return MeshUndone{}, os.Remove(path)
+		return MeshUndone{Deleted: true}, os.Remove(path)
 	}
 	if s.createdMesh() || len(out.Hooks) > 0 { // a person or a hook still needs the operator
 		out.Kept = nil

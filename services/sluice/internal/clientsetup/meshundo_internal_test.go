@@ -166,6 +166,8 @@ type undoneMesh struct {
 	kept        []string
 	// ours means that only Sluice wrote what stays. Undo removes it when the hook is removed.
 	ours bool
+	// gone means that a person has removed the configuration.
+	gone bool
 	// edited means that a person has edited the configuration after init, so that undo can't be exact.
 	edited bool
 }
@@ -229,7 +231,7 @@ func undoneMeshes() map[string]undoneMesh {
 			},
 			after: personsMesh, removed: []string{"servers.a", "auth.tokens.operator", "auth.tokens.cursor"}, edited: true,
 		},
-		"the configuration was removed": {run: func(r *meshRun) { r.init(false, "cursor", "a"); _ = os.Remove(r.path) }},
+		"the configuration was removed": {run: func(r *meshRun) { r.init(false, "cursor", "a"); _ = os.Remove(r.path) }, gone: true},
 	}
 }
 
@@ -272,7 +274,7 @@ func (c undoneMesh) check(t *testing.T, r *meshRun, undone MeshUndone) {
 	t.Helper()
 	text := r.read()
 	stays := c.after != "" || len(c.has) > 0
-	if undone.Ours != c.ours || undone.Exists != stays || !stays && text != "" || undone.Exact != (c.after == c.before && c.before != "") && !c.edited {
+	if undone.Ours != c.ours || undone.Exists != stays || undone.Deleted == stays && !c.gone || !stays && text != "" || undone.Exact != (c.after == c.before && c.before != "") && !c.edited {
 		t.Errorf("undo returns %+v, and the configuration is\n%s", undone, text)
 	}
 	if diff := cmp.Diff(c.after, text); c.after != "" && diff != "" {
