@@ -225,7 +225,7 @@ func TestInit_UndoKeepsWhatSomebodyChanged(t *testing.T) {
 	if text, isError := h.call(h.connect(command, args...), "list_notes", nil); isError {
 		t.Errorf("the entry that stays does not work: %s", text)
 	}
-	h.check(0, []string{"init", "--undo", "--force", "--yes"}, "~/.claude.json: no entry is behind the mesh of init any more")
+	h.check(0, []string{"init", "--undo", "--force", "--yes"}, "~/.claude.json: nothing of init is left in it")
 	if want := strings.Replace(claudeFile(h), `"numStartups": 3`, `"numStartups": 4`, 1); h.read(claudePath) != want {
 		t.Errorf("after undo with force, the file is\n%s", h.read(claudePath))
 	}

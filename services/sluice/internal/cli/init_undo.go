@@ -101,7 +101,7 @@ func (s *setup) printUndone(done []clientsetup.Undone) (failed bool) {
 		case d.Exact:
 			s.printf("%s has the content that it had before init, byte for byte.", path)
 		default:
-			s.printf("%s: no entry is behind the mesh of init any more. Other changes since init stay.", path)
+			s.printf("%s: nothing of init is left in it. Other changes since init stay.", path)
 		}
 	}
 	if kept {

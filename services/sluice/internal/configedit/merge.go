@@ -105,7 +105,8 @@ func (e oldEntry) ours(l Layout) (*Node, error) {
 	return parseFragment(l, e.Path, *e.Ours)
 }
 
-// setMerged writes an entry in the form of this package. An old value with a comment stays out of the file.
+// setMerged writes an entry in the form of this package. It keeps the entry if the old value has a comment, because this
+// form has none.
 func (u *Undone) setMerged(l Layout, doc syntax, entry oldEntry, merged *Node) error {
 	canWrite := checkValue(l.Format, merged) == nil && !hasComment(l.Format, []byte(*entry.Old))
 	if !canWrite {
