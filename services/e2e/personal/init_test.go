@@ -92,7 +92,9 @@ func TestInit_WrapsServersAndUndoRestoresTheBytes(t *testing.T) {
 		t.Error("a second run changed something")
 	}
 
-	h.check(0, []string{"init", "--undo", "--yes"}, "~/.claude.json has the content that it had before init, byte for byte")
+	h.check(0, []string{"init", "--undo", "--yes", "cursor"}, "The mesh stays with ~/.config/sluice/sluice.yaml", "its servers my-notes, local, because these clients still use it: claude-code")
+	h.check(0, []string{"init", "--undo", "--yes"}, "~/.claude.json has the content that it had before init, byte for byte",
+		"Removed: ~/.config/sluice/sluice.yaml, ~/.config/sluice/policies/my-notes.yaml, ~/.config/sluice/policies/local.yaml, 1 stored secret(s), the tokens")
 	if h.read(claudePath) != claudeFile(h) || h.read(cursorPath) != cursorFile(h) {
 		t.Error("the files don't have their old bytes")
 	}
@@ -200,14 +202,22 @@ func TestInitManaged_PrintsTheFileOfTheAdministrator(t *testing.T) {
 	}
 }
 
+// Undo restores an entry of which only members of the client were changed. An entry with another connection stays until
+// undo is forced.
 func TestInit_UndoKeepsWhatSomebodyChanged(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
 	h.check(0, []string{"init", "--yes"})
-	changed := strings.Replace(h.read(claudePath), `"numStartups": 3`, `"numStartups": 4`, 1)
-	changed = strings.Replace(changed, `"timeout": 9000`, `"timeout": 5000`, 1)
+	h.check(2, []string{"init", "--force"}, "--force belongs to --undo")
+	changed := strings.NewReplacer(`"numStartups": 3`, `"numStartups": 4`, `"timeout": 9000`, `"timeout": 5000`,
+		`"--server", "my-notes", "--as", "claude-code"`, `"--as", "claude-code", "--server", "my-notes"`).Replace(h.read(claudePath))
 	h.write(claudePath, changed)
-	h.check(1, []string{"init", "--undo", "--yes"}, "~/.cursor/mcp.json has the content that it had before init", "My Notes: it was changed", "The mesh stays")
+	out := h.check(1, []string{"init", "--undo", "--yes"}, "~/.cursor/mcp.json has the content that it had before init",
+		"My Notes stays: it was changed. Before init it was:", `"API_KEY": "[hidden]"`, "The value of API_KEY is in ${file:",
+		"init --undo --force", "The mesh stays")
+	if strings.Contains(out, secret) {
+		t.Errorf("the output has the secret:\n%s", out)
+	}
 	text := h.read(claudePath)
 	for _, want := range []string{`"numStartups": 4`, `"timeout": 5000`, `"local": {"command": "` + h.program + `", "args": ["demo-server", "--stdio"]}`} {
 		if !strings.Contains(text, want) {
@@ -218,17 +228,87 @@ func TestInit_UndoKeepsWhatSomebodyChanged(t *testing.T) {
 	if text, isError := h.call(h.connect(command, args...), "list_notes", nil); isError {
 		t.Errorf("the entry that stays does not work: %s", text)
 	}
+	h.check(0, []string{"init", "--undo", "--force", "--yes"}, "~/.claude.json: nothing of init is left in it")
+	if want := strings.Replace(claudeFile(h), `"numStartups": 3`, `"numStartups": 4`, 1); h.read(claudePath) != want {
+		t.Errorf("after undo with force, the file is\n%s", h.read(claudePath))
+	}
+	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
 }
 
+// A person removes an entry of init from one file, and another file. A client saves its file with default members.
+func TestInit_UndoEndsWhenEntriesAreGone(t *testing.T) {
+	t.Parallel()
+	h := newClients(t)
+	h.check(0, []string{"init", "--yes"})
+	_, rest, _ := strings.Cut(h.read(claudePath), `"broken"`)
+	renamed := `"renamed": {"command": "` + h.program + `", "args": ["stdio", "--server", "my-notes", "--as", "claude-code"]}`
+	rest = strings.Replace(rest, `"--as", "claude-code"]`, `"--as", "claude-code"], "type": "stdio", "env": {}`, 1)
+	h.write(claudePath, `{"mcpServers": {`+renamed+`, "broken"`+rest)
+	if err := os.Remove(filepath.Join(h.dir, cursorPath)); err != nil {
+		t.Fatal(err)
+	}
+	out := h.check(0, []string{"init", "--undo", "--yes"}, "~/.claude.json: My Notes was removed since init",
+		"~/.cursor/mcp.json does not exist any more", "~/.claude.json: renamed still starts the server my-notes of the mesh")
+	if strings.Count(out, "~/.claude.json:") != 3 {
+		t.Errorf("undo does not print one result for the file:\n%s", out)
+	}
+	if text := strings.Replace(h.read(claudePath), renamed, "", 1); strings.Contains(text, "stdio\", \"--server") || strings.Contains(text, `"type"`) {
+		t.Errorf("the file is\n%s", text)
+	}
+	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
+}
+
+// A person has a mesh. Init extends it, and a hook uses it. Undo removes what init wrote, and the hook still works. Without
+// the hook, the configuration has its old bytes.
+func TestInit_UndoKeepsTheMeshOfAPersonAndOfAHook(t *testing.T) {
+	t.Parallel()
+	h := newClients(t)
+	const path = ".config/sluice/sluice.yaml"
+	mine := "# mine\nlisten: 127.0.0.1:0\ngrpc: 127.0.0.1:0\ndata: " + h.data() + "\npolicies: [policies]\n"
+	h.write(path, mine)
+	h.write(".config/sluice/policies/mine.yaml", "{version: 1, default: deny}\n")
+	h.check(0, []string{"init", "--yes", "cursor"})
+	h.check(0, []string{"init", "--undo", "--yes"}, "Removed: ~/.config/sluice/policies/notes.yaml",
+		"Removed from ~/.config/sluice/sluice.yaml: servers.notes, auth.tokens.operator, auth.tokens.cursor.",
+		"~/.config/sluice/sluice.yaml has the content that it had before init, byte for byte")
+	if h.read(path) != mine {
+		t.Errorf("the configuration is\n%s", h.read(path))
+	}
+	h.check(0, []string{"init", "--yes", "cursor", "claude-code"})
+	h.check(0, []string{"hook", "install", "claude-code"})
+	h.check(0, []string{"init", "--undo", "--yes"}, "because hooks use the mesh: claude-code")
+	h.check(0, []string{"hook", "status", "claude-code"})
+	if text := h.read(path); strings.Contains(text, "stdio:") || !strings.HasPrefix(text, mine) {
+		t.Errorf("the configuration is\n%s", text)
+	}
+	h.check(0, []string{"config", "check"})
+}
+
+// Servers that are behind the mesh already are observed, too, also a second time.
 func TestInit_ObserveRefusesNothing(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
-	h.check(0, []string{"init", "--yes", "--observe", "cursor"}, "the mesh refuses nothing", "report` then shows")
+	h.check(0, []string{"init", "--yes", "cursor"})
 	command, args := h.entry(cursorPath, "notes")
+	if text, isError := h.call(h.connect(command, args...), "no_such_tool", nil); !isError || !strings.Contains(text, "Denied by policy") {
+		t.Errorf("an unknown tool returns %s", text)
+	}
+	enforced := h.read(".config/sluice/sluice.yaml")
+	out := h.check(0, []string{"init", "--yes", "--observe", "cursor"}, `+    mode: "observe"`, "the mesh refuses nothing of notes", "report` shows")
+	if config := h.read(".config/sluice/sluice.yaml"); strings.Count(config, "mode:") != 1 || !strings.Contains(out, "Until ") {
+		t.Errorf("the configuration is\n%s", config)
+	}
 	if text, isError := h.call(h.connect(command, args...), "delete_note", map[string]any{"id": "note-1"}); isError {
 		t.Errorf("an observed call returns %s", text)
 	}
 	h.check(0, []string{"report"}, "delete_note")
+	observed := h.read(".config/sluice/sluice.yaml")
+	h.check(0, []string{"init", "--yes", "--observe", "cursor"}, "Nothing to do", "the mesh refuses nothing of notes")
+	if h.read(".config/sluice/sluice.yaml") != observed || observed == enforced {
+		t.Errorf("a second run changes the configuration:\n%s", h.read(".config/sluice/sluice.yaml"))
+	}
+	h.check(0, []string{"init", "--undo", "--yes"}, "Removed: ~/.config/sluice/sluice.yaml")
+	h.check(0, []string{"init", "--yes", "--observe", "claude-code"}, "the mesh refuses nothing of local, my-notes. Then it enforces")
 }
 
 func TestInit_NeedsConsent(t *testing.T) {

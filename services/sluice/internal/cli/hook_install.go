@@ -206,6 +206,9 @@ func (h *hookTarget) configure(present bool) (bool, error) {
 	if bytes.Equal(before, after) {
 		return false, nil
 	}
+	if err := clientsetup.RecordRewrite(h.paths.Data, h.paths.Config, before, after); err != nil {
+		return false, err
+	}
 	return true, pki.WriteFile(h.paths.Config, after, 0o600)
 }
 

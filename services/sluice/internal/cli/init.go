@@ -24,7 +24,9 @@ const observeFor = 24 * time.Hour
 
 type initFlags struct {
 	observe, yes, undo, check, managed bool
-	project                            string
+	// force belongs to undo.
+	force   bool
+	project string
 }
 
 func (t *tool) initCommand() *cobra.Command {
@@ -44,8 +46,9 @@ the tools: tools that read are allowed, tools that write or run something are li
 that delete or overwrite something, or move money, ask you. The mesh starts when a client starts
 a server.
 
---undo restores the files of the clients to the byte. An entry that was changed since init wrote
-it stays as it is, and the command names it. --check names servers that clients reach without the mesh, and exits
+--undo restores the files of the clients to the byte. An entry whose connection was changed since
+init wrote it stays as it is, and the command prints what it was before; --undo --force restores
+it over the change. --check names servers that clients reach without the mesh, and exits
 with 1 if there are any, or with 2 if a file can't be read. --managed prints a file for the
 administrator of this machine: with it, a client uses no servers except those behind the mesh,
 whatever is in files that a user or an agent can change.`,
@@ -65,6 +68,7 @@ whatever is in files that a user or an agent can change.`,
 	flags.BoolVar(&f.observe, "observe", false, "refuse nothing for 24 hours, and record what the policies would decide")
 	flags.BoolVar(&f.yes, "yes", false, "start the servers and write the changes without asking")
 	flags.BoolVar(&f.undo, "undo", false, "restore the clients' files, and remove the mesh's configuration")
+	flags.BoolVar(&f.force, "force", false, "with --undo: also restore entries that were changed since")
 	flags.BoolVar(&f.check, "check", false, "name the servers that clients reach without the mesh")
 	flags.BoolVar(&f.managed, "managed", false, "print the file with which an administrator limits one client to servers behind the mesh")
 	flags.StringVar(&f.project, "project", "", "also look at the files of the project in this folder")
@@ -114,6 +118,9 @@ func clientsNamed(ids []string) ([]clientconfig.Client, error) {
 }
 
 func (t *tool) runInit(ctx context.Context, f initFlags, clients []clientconfig.Client) error {
+	if f.force && !f.undo {
+		return usageError{errors.New("--force belongs to --undo")}
+	}
 	paths, err := personal.Find()
 	if err != nil {
 		return err
@@ -169,7 +176,11 @@ type setup struct {
 	state   *clientsetup.State
 	changes []clientsetup.Change
 	trials  []trial
-	secrets *secretstore.Store
+	// observed is what --observe does.
+	observed observation
+	// meshEdit is the change of the mesh's configuration.
+	meshEdit *clientsetup.MeshEdit
+	secrets  *secretstore.Store
 }
 
 // scan reads the clients' files, and those of a project unless project is empty. It decides which entries are behind the

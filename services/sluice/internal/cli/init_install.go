@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/app"
@@ -37,8 +36,12 @@ func (s *setup) install(ctx context.Context) error {
 		return err
 	}
 	s.printPlan()
-	if len(s.plan.Wraps) == 0 {
+	if err := s.planObserve(); err != nil {
+		return err
+	}
+	if len(s.plan.Wraps) == 0 && !s.observesMore() {
 		s.printf("Nothing to do.")
+		s.printObserved()
 		return nil
 	}
 	question := fmt.Sprintf("To compare them, init starts %d server(s) directly and behind a mesh, as the clients start them. Continue?", len(s.plan.New()))
@@ -54,7 +57,7 @@ func (s *setup) install(ctx context.Context) error {
 	printed := len(s.plan.Left)
 	s.changes = s.plan.Changes(s.entryCommand)
 	s.printLeft(s.plan.Left[printed:])
-	if len(s.changes) == 0 {
+	if len(s.changes) == 0 && !s.observesMore() {
 		s.printf("Nothing to do: these servers can't be put behind the mesh, for the reasons above.")
 		if s.plan.Wrapped == 0 {
 			return errSilent
@@ -69,7 +72,11 @@ func (s *setup) install(ctx context.Context) error {
 	if err := s.confirm(ctx, s.flags.yes, "Write these changes?"); err != nil {
 		return errors.New("nothing was changed")
 	}
-	return s.write(ctx, files)
+	if err := s.write(ctx, files); err != nil {
+		return err
+	}
+	s.printObserved()
+	return nil
 }
 
 // checkProgram returns an error if the program is in a directory that is removed later. The clients' entries contain its
@@ -170,11 +177,10 @@ func (s *setup) meshFiles() ([]meshFile, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read your mesh's configuration: %w", err)
 	}
-	after, err := s.meshConfig().Edit(before)
-	if err != nil {
+	if s.meshEdit, err = s.meshConfig().Change(before); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.paths.Config, err)
 	}
-	return append(out, meshFile{s.paths.Config, before, after}), nil
+	return append(out, meshFile{s.paths.Config, before, s.meshEdit.After}), nil
 }
 
 // meshConfig returns what to add to the mesh's configuration.
@@ -191,9 +197,7 @@ func (s *setup) meshConfig() clientsetup.MeshFile {
 			m.References[clientsetup.SecretKey{Server: server.Name, Setting: v.Name}] = s.secrets.Reference(server.Name, v.Name, v.Value)
 		}
 	}
-	if s.flags.observe {
-		m.Until = time.Now().Add(observeFor).Truncate(time.Minute)
-	}
+	m.Until, m.Observe = s.observed.until, s.observed.enforced
 	return m
 }
 
@@ -241,6 +245,9 @@ func (s *setup) write(ctx context.Context, files []meshFile) error {
 			return fmt.Errorf("create a token: %w", err)
 		}
 	}
+	if err := s.state.RecordMesh(key, s.paths.Config, s.meshEdit); err != nil {
+		return err
+	}
 	for _, f := range files {
 		if err := s.state.Create(f.path, f.after); err != nil {
 			return err
@@ -248,6 +255,9 @@ func (s *setup) write(ctx context.Context, files []meshFile) error {
 	}
 	if err := s.restartMesh(ctx); err != nil {
 		return fmt.Errorf("%w\nThe clients' files were not changed. %s removes what was written", err, s.command("init --undo"))
+	}
+	if len(s.changes) == 0 { // only the mesh has changed
+		return nil
 	}
 	var failed []error
 	for _, c := range s.changes {

@@ -10,6 +10,7 @@ import (
 	"github.com/aymanbagabas/go-udiff"
 	"github.com/go-json-experiment/json"
 
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
@@ -130,9 +131,7 @@ func (s *setup) printChanges(files []meshFile) {
 	}
 	s.printNotes()
 	s.printf("Calls that need approval wait for you. You own these agents, so you approve their calls yourself, and no second person has to agree.")
-	if s.flags.observe {
-		s.printf("Until %s the mesh refuses nothing of these servers. `%s report` then shows what the policies would have refused, asked and limited.", s.meshConfig().Until.Format("2006-01-02 15:04 MST"), s.self)
-	}
+	s.printObserved()
 	if s.mustClose() {
 		s.printf("Close Claude Code and Claude Desktop now: they rewrite their files, and could undo the change.")
 	}
@@ -153,6 +152,15 @@ func (s *setup) countSecrets() int {
 
 // hideSecrets returns a replacer for the secrets of all entries, also of those that are not wrapped.
 func (s *setup) hideSecrets() *strings.Replacer {
+	var entries []clientconfig.Entry
+	for _, f := range s.plan.Files {
+		entries = append(entries, f.Entries...)
+	}
+	return hideSecretsOf(entries)
+}
+
+// hideSecretsOf returns a replacer for the secrets of entries.
+func hideSecretsOf(entries []clientconfig.Entry) *strings.Replacer {
 	var pairs []string
 	hide := func(shown string, atLeast int) {
 		if len(shown) >= atLeast {
@@ -170,15 +178,13 @@ func (s *setup) hideSecrets() *strings.Replacer {
 			hide(part, shortestPart)
 		}
 	}
-	for _, f := range s.plan.Files {
-		for _, e := range f.Entries {
-			for _, p := range slices.Concat(e.Env, e.Headers) {
-				if clientsetup.IsSecret(p, slices.Contains(e.Headers, p)) {
-					hideValue(p.Value)
-				}
+	for _, e := range entries {
+		for _, p := range slices.Concat(e.Env, e.Headers) {
+			if clientsetup.IsSecret(p, slices.Contains(e.Headers, p)) {
+				hideValue(p.Value)
 			}
-			hideValue(clientsetup.SecretArgument(e))
 		}
+		hideValue(clientsetup.SecretArgument(e))
 	}
 	return strings.NewReplacer(pairs...)
 }

@@ -7,7 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
@@ -34,7 +37,11 @@ func (s *setup) undo(ctx context.Context) (err error) {
 			ids = append(ids, c.ID)
 		}
 	}
-	if err := s.confirm(ctx, s.flags.yes, fmt.Sprintf("Restore %d change(s) of clients' files?", len(s.state.Files))); err != nil {
+	question := fmt.Sprintf("Restore %d change(s) of clients' files?", len(s.state.Files))
+	if len(s.state.Files) == 0 {
+		question = "Remove what init wrote for the mesh? No client's file has a change of init any more."
+	}
+	if err := s.confirm(ctx, s.flags.yes, question); err != nil {
 		if errors.Is(err, errNoTerminal) {
 			return fmt.Errorf("nothing was changed: %w", errNoTerminal)
 		}
@@ -44,14 +51,14 @@ func (s *setup) undo(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	done, err := s.state.UndoFiles(ctx, key, ids)
+	done, err := s.state.UndoFiles(ctx, key, ids, s.flags.force)
 	failed := s.printUndone(done)
 	if err != nil {
 		return err
 	}
 	if len(s.state.Files) > 0 {
-		s.printf("The mesh stays, because these clients still use it: %s", s.stateClients())
-	} else if err := s.removeMesh(ctx); err != nil {
+		s.printMeshStays()
+	} else if err := s.removeMesh(ctx, key); err != nil {
 		return err
 	}
 	if failed {
@@ -77,24 +84,55 @@ func (s *setup) oldKey(ctx context.Context) (key []byte, err error) {
 
 // printUndone prints what happened to each file, and reports whether something stayed.
 func (s *setup) printUndone(done []clientsetup.Undone) (failed bool) {
+	kept := false
 	for _, d := range done {
 		path := s.shownPath(d.Path)
+		for _, name := range d.Gone {
+			s.printf("%s: %s was removed since init, so there is nothing to restore.", path, name)
+		}
+		for _, k := range d.Kept {
+			s.printKept(path, k)
+		}
+		kept = kept || len(d.Kept) > 0
 		switch {
 		case d.Err != nil:
 			failed = true
 			s.printf("%s was not restored: %v", path, d.Err)
+		case d.Missing:
+			s.printf("%s does not exist any more, so there is nothing to restore.", path)
 		case len(d.Kept) > 0:
-			failed = true
-			for _, kept := range d.Kept {
-				s.printf("%s: %s: the entry stays. Edit it by hand if it starts `sluice stdio`.", path, kept)
-			}
 		case d.Exact:
 			s.printf("%s has the content that it had before init, byte for byte.", path)
 		default:
-			s.printf("%s: the entries that init had changed are restored. Other changes since then stay.", path)
+			s.printf("%s: nothing of init is left in it. Other changes since init stay.", path)
 		}
 	}
-	return failed
+	if kept {
+		s.printf("To restore these entries over the changes, run %s.", s.command("init --undo --force"))
+	}
+	return failed || kept
+}
+
+// printKept prints an entry that stays: what it was before init, and where its secrets are.
+func (s *setup) printKept(path string, k clientsetup.Kept) {
+	s.printf("%s: %s stays: %s. Before init it was:", path, k.Name, k.Reason)
+	source := hideSecretsOf([]clientconfig.Entry{k.Entry}).Replace(strings.TrimSpace(k.Source))
+	for line := range strings.Lines(source) {
+		s.printf("  %s", strings.TrimRight(line, "\r\n"))
+	}
+	for _, reference := range s.state.Secrets {
+		parts := strings.FieldsFunc(strings.TrimSuffix(reference, "}"), func(r rune) bool { return strings.ContainsRune(`:/\`, r) })
+		if n := len(parts); n > 2 && parts[n-2] == k.Server { //nolint:mnd // kind, server and name
+			s.printf("  The value of %s is in %s.", parts[n-1], reference)
+		}
+	}
+}
+
+// printMeshStays prints what of the mesh stays for clients that still use it.
+func (s *setup) printMeshStays() {
+	content, _ := os.ReadFile(s.paths.Config) // without it, the list is empty
+	s.printf("The mesh stays with %s, its policies, tokens and secrets, and its servers %s, because these clients still use it: %s",
+		s.shownPath(s.paths.Config), strings.Join(clientsetup.ServersIn(content), ", "), s.stateClients())
 }
 
 func (s *setup) stateClients() string {
@@ -112,42 +150,142 @@ func (s *setup) stateClients() string {
 	return text
 }
 
-// removeMesh ends the mesh and removes what init has created for it, except for changed files and the records.
-func (s *setup) removeMesh(ctx context.Context) error {
+// removeMesh ends the mesh and removes what init has created for it, except for changed files and the records. What a
+// configuration that stays refers to also stays.
+func (s *setup) removeMesh(ctx context.Context, key []byte) error {
 	if err := s.stopMesh(ctx); err != nil {
 		return err
 	}
-	// The configuration goes first. If this process is killed then, init can create it again.
-	changed, err := s.state.RemoveCreated()
+	// The configuration goes first, so that a later init never finds it without its policies.
+	mesh, err := s.state.UndoMesh(key, s.paths.Config)
 	if err != nil {
 		return err
 	}
-	if err := s.removeSecrets(ctx); err != nil {
+	used := func(policy string) bool {
+		return slices.Contains(mesh.Servers, strings.TrimSuffix(filepath.Base(policy), ".yaml"))
+	}
+	policies, changed, err := s.state.RemoveCreated(used)
+	if err != nil {
 		return err
 	}
-	for _, path := range changed {
-		s.printf("%s stays, because it was changed since init wrote it.", s.shownPath(path))
+	secrets, err := s.removeSecrets(ctx, mesh)
+	if err != nil {
+		return err
 	}
+	s.printMeshUndone(mesh, policies, changed, secrets)
+	s.printStillWrapped(mesh)
 	if err := s.nameService(); err != nil {
 		return err
 	}
-	tokens := filepath.Join(s.paths.Data, "tokens")
-	if err := os.RemoveAll(tokens); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove the tokens: %w", err)
+	if err := s.removeTokens(mesh); err != nil {
+		return err
 	}
 	if err := s.state.End(); err != nil {
 		return err
 	}
-	s.printf("The mesh's configuration, tokens and secrets are removed. Its records and the servers' private folders stay in %s: remove the folder if you don't need them.", s.shownPath(s.paths.Data))
+	if mesh.Exists {
+		s.printf("The mesh's data stays in %s.", s.shownPath(s.paths.Data))
+	} else {
+		s.printf("The mesh's records and the servers' private folders stay in %s: remove the folder if you don't need them.", s.shownPath(s.paths.Data))
+	}
 	return nil
 }
 
-func (s *setup) removeSecrets(ctx context.Context) error {
-	if err := s.state.RemoveSecrets(ctx, s.secrets.Delete); err != nil {
-		return err
+// removeSecrets removes the secrets to which no configuration refers, and returns their number.
+func (s *setup) removeSecrets(ctx context.Context, mesh clientsetup.MeshUndone) (n int, err error) {
+	err = s.state.RemoveSecrets(ctx, func(ctx context.Context, reference string) error {
+		if mesh.Refers(reference) {
+			s.printf("%s stays, because %s refers to it.", reference, s.shownPath(s.paths.Config))
+			return nil
+		}
+		n++
+		return s.secrets.Delete(ctx, reference)
+	})
+	if err != nil {
+		return n, err
 	}
 	if err := s.secrets.DeleteKey(ctx, sealKey); err != nil {
-		return err
+		return n, err
 	}
-	return s.secrets.RemoveLeftovers()
+	return n, s.secrets.RemoveLeftovers()
+}
+
+// removeTokens removes the tokens to which no configuration refers.
+func (s *setup) removeTokens(mesh clientsetup.MeshUndone) error {
+	tokens := filepath.Join(s.paths.Data, "tokens")
+	if !mesh.Exists {
+		if err := os.RemoveAll(tokens); err != nil {
+			return fmt.Errorf("remove the tokens: %w", err)
+		}
+		return nil
+	}
+	for _, dir := range []string{tokens, filepath.Join(tokens, "agents")} {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the tokens: %w", err)
+		}
+		for _, e := range entries {
+			path := filepath.Join(dir, e.Name())
+			if e.IsDir() || mesh.Refers(path) {
+				continue
+			}
+			if err := os.Remove(path); err != nil {
+				return fmt.Errorf("remove a token: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// printMeshUndone prints what of the mesh is removed, and what stays.
+func (s *setup) printMeshUndone(mesh clientsetup.MeshUndone, policies, changed []string, secrets int) {
+	config := s.shownPath(s.paths.Config)
+	var removed []string
+	if mesh.Deleted {
+		removed = append(removed, config)
+	}
+	for _, path := range policies {
+		removed = append(removed, s.shownPath(path))
+	}
+	if secrets > 0 {
+		removed = append(removed, fmt.Sprintf("%d stored secret(s)", secrets))
+	}
+	s.printf("Removed: %s.", strings.Join(append(removed, "the tokens that nothing else uses"), ", "))
+	if len(mesh.Removed) > 0 {
+		s.printf("Removed from %s: %s.", config, strings.Join(mesh.Removed, ", "))
+	}
+	if len(mesh.Restored) > 0 {
+		s.printf("Restored in %s: %s.", config, strings.Join(mesh.Restored, ", "))
+	}
+	for _, kept := range mesh.Kept {
+		s.printf("%s: %s, so it stays.", config, kept)
+	}
+	switch {
+	case len(mesh.Hooks) > 0:
+		then := ""
+		if mesh.Ours {
+			then = fmt.Sprintf(", and then %s again", s.command("init --undo"))
+		}
+		s.printf("%s stays with its operator, because hooks use the mesh: %s. To remove a hook, run %s%s.", config, strings.Join(mesh.Hooks, ", "), s.command("hook remove "+mesh.Hooks[0]), then)
+	case mesh.Exists && mesh.Exact:
+		s.printf("%s has the content that it had before init, byte for byte.", config)
+	case mesh.Exists:
+		s.printf("%s stays, because init did not write all of it.", config)
+	}
+	for _, path := range changed {
+		s.printf("%s stays, because it was changed since init wrote it.", s.shownPath(path))
+	}
+}
+
+// printStillWrapped prints the entries of clients that start servers which the mesh no longer has, such as an entry of
+// init under another name.
+func (s *setup) printStillWrapped(mesh clientsetup.MeshUndone) {
+	for _, f := range clientsetup.Scan(s.system, clientconfig.Clients(), s.flags.project) {
+		for _, e := range f.Entries {
+			server := wrappedServer(e)
+			if server != "" && slices.Contains(e.Args, "--as") && !slices.Contains(mesh.Servers, server) {
+				s.printf("%s: %s still starts the server %s of the mesh, which does not exist any more. init did not write this entry: remove it, or write the server's own command.", s.shownPath(f.File.Path), e.Name, server)
+			}
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package clientsetup
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -26,6 +27,8 @@ type MeshFile struct {
 	References map[SecretKey]string
 	// Until is the end of the observation of these servers. The zero value means that they are not observed.
 	Until time.Time
+	// Observe contains the names of configured servers to observe until then.
+	Observe []string
 }
 
 // A SecretKey identifies a secret of a server.
@@ -43,51 +46,87 @@ approvals:
   owner_may_approve: true
 `
 
+// A MeshEdit is an edit of the mesh's configuration.
+type MeshEdit struct {
+	// After is the new content.
+	After []byte
+	// Created is true if there was no content.
+	Created bool
+
+	// NotObserved maps the servers of Observe that can't be edited to the reasons.
+	NotObserved map[string]string
+
+	changes []*configedit.Change
+}
+
 // Edit returns the new content of the configuration. If old is empty, it creates a configuration. It keeps comments,
 // and what is already configured.
 func (m MeshFile) Edit(old []byte) ([]byte, error) {
-	content := old
-	if len(content) == 0 {
+	e, err := m.Change(old)
+	if err != nil {
+		return nil, err
+	}
+	return e.After, nil
+}
+
+// Change is like Edit, and returns what is necessary to take the edit back.
+func (m MeshFile) Change(old []byte) (*MeshEdit, error) {
+	e := &MeshEdit{After: old, Created: len(old) == 0, NotObserved: make(map[string]string)}
+	if e.Created {
 		data, err := json.Marshal(m.Data)
 		if err != nil {
 			return nil, err
 		}
-		content = fmt.Appendf(nil, header, data)
+		e.After = fmt.Appendf(nil, header, data)
 	}
-	lists := configedit.Layout{Format: configedit.YAML, NameKey: "name"}
-	content, err := apply(lists, content, m.tokens(content))
-	if err != nil {
+	if err := e.apply(yamlLists, m.tokens(e.After)); err != nil {
 		return nil, fmt.Errorf("add tokens: %w", err)
 	}
-	maps := configedit.Layout{Format: configedit.YAML}
 	var edits []configedit.Edit
 	for _, s := range m.Servers {
 		edits = append(edits, configedit.Edit{Path: []string{"servers", s.Name}, Value: m.server(s)})
 	}
-	content, err = apply(maps, content, edits)
-	if err != nil {
+	if err := e.apply(yamlMaps, edits); err != nil {
 		return nil, fmt.Errorf("add servers: %w", err)
 	}
-	return content, nil
+	for _, name := range m.Observe {
+		change, err := configedit.SetMembers(e.After, []string{"servers", name}, m.observed())
+		if refused, ok := errors.AsType[*configedit.EditError](err); ok {
+			e.NotObserved[name] = refused.Error()
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("observe %s: %w", name, err)
+		}
+		e.After, e.changes = change.After, append(e.changes, change)
+	}
+	return e, nil
 }
 
-func apply(l configedit.Layout, content []byte, edits []configedit.Edit) ([]byte, error) {
-	for batch := range slices.Chunk(edits, configedit.MaxEdits) {
-		change, err := configedit.Apply(l, content, batch...)
-		if err != nil {
-			return nil, err
-		}
-		content = change.After
-	}
-	return content, nil
+// observed returns the members of a server that is only observed.
+func (m MeshFile) observed() configedit.Object {
+	return configedit.Object{{Name: "mode", Value: "observe"}, {Name: "until", Value: m.Until.UTC().Format(time.RFC3339)}}
 }
+
+func (e *MeshEdit) apply(l configedit.Layout, edits []configedit.Edit) error {
+	for batch := range slices.Chunk(edits, configedit.MaxEdits) {
+		change, err := configedit.Apply(l, e.After, batch...)
+		if err != nil {
+			return err
+		}
+		e.After, e.changes = change.After, append(e.changes, change)
+	}
+	return nil
+}
+
+// operatorName is the name of the operator's token in the configuration.
+const operatorName = "operator"
 
 // tokens returns the edits that add the tokens that the configuration does not have.
 func (m MeshFile) tokens(content []byte) []configedit.Edit {
-	lists := configedit.Layout{Format: configedit.YAML, NameKey: "name"}
 	has := make(map[string]bool)
-	if root, err := configedit.Parse(lists, content); err == nil { // otherwise the edits fail
-		for _, e := range root.Entries(lists, "auth", "tokens") {
+	if root, err := configedit.Parse(yamlLists, content); err == nil { // otherwise the edits fail
+		for _, e := range root.Entries(yamlLists, "auth", "tokens") {
 			has[e.Name] = true
 		}
 	}
@@ -100,7 +139,7 @@ func (m MeshFile) tokens(content []byte) []configedit.Edit {
 		out = append(out, configedit.Edit{Path: []string{"auth", "tokens", name}, Value: append(token, rest...)})
 	}
 	field := func(name, value string) configedit.Field { return configedit.Field{Name: name, Value: value} }
-	add("operator", m.Operator, field("subject", m.User), field("role", "operator"))
+	add(operatorName, m.Operator, field("subject", m.User), field("role", "operator"))
 	for _, client := range sortedKeys(m.Tokens) {
 		// The subject is not the person: a caller never approves its own calls, but the owner of an agent may.
 		add(client, m.Tokens[client], field("subject", client), field("owner", m.User), field("agent", client), field("role", "agent"))
@@ -123,7 +162,7 @@ func (m MeshFile) server(s Server) configedit.Object {
 	}
 	var observed configedit.Object
 	if !m.Until.IsZero() {
-		observed = configedit.Object{{Name: "mode", Value: "observe"}, {Name: "until", Value: m.Until.UTC().Format(time.RFC3339)}}
+		observed = m.observed()
 	}
 	if s.URL != "" {
 		out := configedit.Object{{Name: "url", Value: s.URL}}

@@ -35,6 +35,8 @@ type State struct {
 	Begun bool `json:"begun,omitempty"`
 	// Files are the changes of clients' files, in their order.
 	Files []FileChange `json:"files,omitempty"`
+	// Mesh are the changes of the mesh's configuration, in their order.
+	Mesh []MeshChange `json:"mesh,omitempty"`
 	// Created maps the paths of created files of the mesh to the SHA-256 digests of the contents that init wrote,
 	// separated by blanks. Other contents are not removed.
 	Created map[string]string `json:"created,omitempty"`
@@ -45,6 +47,8 @@ type State struct {
 
 	path   string
 	settle time.Duration
+	// staying is the path in Created that RemoveCreated does not remove, or empty.
+	staying string
 }
 
 // A FileChange is one change of a client's file.
@@ -82,7 +86,9 @@ func LoadState(data string) (*State, error) {
 }
 
 // Empty reports whether nothing is recorded.
-func (s *State) Empty() bool { return !s.Begun && len(s.Files)+len(s.Created)+len(s.Secrets) == 0 }
+func (s *State) Empty() bool {
+	return !s.Begun && len(s.Files)+len(s.Mesh)+len(s.Created)+len(s.Secrets) == 0
+}
 
 // Save stores the state. If it is empty, Save removes the file.
 func (s *State) Save() error {

@@ -192,8 +192,22 @@ func (c *Change) apply(e Edit) error {
 	if err != nil {
 		return err
 	}
+	if want != nil {
+		if s.entry.Ours, err = sourceOf(c.layout, after, e.Path); err != nil {
+			return err
+		}
+	}
 	c.After, c.steps = after, append(c.steps, s)
 	return nil
+}
+
+// sourceOf returns the source of an entry of a file.
+func sourceOf(l Layout, data []byte, path []string) (*string, error) {
+	doc, err := parse(l, data)
+	if err != nil {
+		return nil, err
+	}
+	return fragmentOf(doc, path)
 }
 
 func fragmentOf(doc syntax, path []string) (*string, error) {

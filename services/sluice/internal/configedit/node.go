@@ -164,6 +164,9 @@ func (n *Node) empty() bool {
 	return n.Kind == Null || (n.Kind == Map || n.Kind == List) && len(n.Members)+len(n.Items) == 0
 }
 
+// Equal reports whether two values are equal. The order of members does not count.
+func (n *Node) Equal(other *Node) bool { return n.equal(other) }
+
 func (n *Node) equal(other *Node) bool { return n.digest() == other.digest() }
 
 // digest returns a hash that does not depend on the order of members.

@@ -39,6 +39,8 @@ type oldEntry struct {
 	Path []string `json:"path"`
 	// Old is the source of the old value, or nil if there was none.
 	Old *string `json:"old,omitempty"`
+	// Ours is the source of the new value, or nil if there is none.
+	Ours *string `json:"ours,omitempty"`
 	// Created is the number of containers that the edit created.
 	Created int `json:"created,omitempty"`
 }
@@ -80,18 +82,42 @@ type Undone struct {
 	Exact bool
 	// Kept lists the entries that were left as they are, because they or their comments were changed after the change.
 	Kept []Kept
+	// Gone contains the paths of the entries that the change wrote and that do not exist any more.
+	Gone [][]string
+
+	options UndoOptions
 }
 
 // Kept is an entry that [Manifest.Undo] left as it is.
 type Kept struct {
 	Path   []string
 	Reason string
+	// Old and Ours are the values of the entry before and after the change, or nil if there was none. OldSource is the
+	// source of Old.
+	Old, Ours *Node
+	OldSource string
+}
+
+// Paths returns the paths of the entries that the change edited.
+func (m *Manifest) Paths() ([][]string, error) {
+	var old oldFile
+	if err := json.Unmarshal(m.Old, &old); err != nil {
+		return nil, errors.New("the manifest is damaged: its old entries can't be read")
+	}
+	var out [][]string
+	for _, e := range old.Entries {
+		out = append(out, e.Path)
+	}
+	return out, nil
 }
 
 // Undo takes a change back. If now is the content that the change wrote, the result is the content before the change,
 // byte by byte. Otherwise each entry that still has the value of the change gets its old value, unless a comment was
 // added to it. Other entries stay.
-func (m *Manifest) Undo(now []byte) (*Undone, error) {
+func (m *Manifest) Undo(now []byte) (*Undone, error) { return m.UndoWith(now, UndoOptions{}) }
+
+// UndoWith is like [Manifest.Undo] with options.
+func (m *Manifest) UndoWith(now []byte, o UndoOptions) (*Undone, error) {
 	var old oldFile
 	if m.Version != manifestVersion {
 		return nil, fmt.Errorf("the manifest has version %d, and this program reads version %d", m.Version, manifestVersion)
@@ -102,21 +128,24 @@ func (m *Manifest) Undo(now []byte) (*Undone, error) {
 	if len(m.Ours) > MaxEdits {
 		return nil, fmt.Errorf("the manifest is damaged: it has %d edits, and a change can have %d", len(m.Ours), MaxEdits)
 	}
-	if digest(now) == m.After {
+	if digest(now) == m.After && !slices.ContainsFunc(old.Entries, o.leave) {
 		data, err := old.restore(now)
 		if err != nil || digest(data) != m.Before {
 			return nil, errors.New("the manifest is damaged: it does not restore the file")
 		}
 		return &Undone{Data: data, Exact: true}, nil
 	}
-	u := &Undone{Data: now}
+	u := &Undone{Data: now, options: o}
 	if _, err := parse(m.Layout, now); err != nil {
 		return nil, err
 	}
 	for i, entry := range slices.Backward(old.Entries) {
+		if o.leave(entry) {
+			continue
+		}
 		err := u.undo(m.Layout, entry, m.Ours[i])
 		if refused, ok := errors.AsType[*EditError](err); ok {
-			u.keep(entry.Path, refused.Error())
+			u.keep(m.Layout, entry, refused.Error())
 		} else if err != nil {
 			return nil, err
 		}
@@ -162,22 +191,47 @@ func (u *Undone) undo(l Layout, entry oldEntry, ours string) error {
 	case have == nil && old == nil, have != nil && old != nil && have.equal(old):
 		return nil
 	case have == nil && ours != "":
-		u.keep(entry.Path, "it was removed")
+		u.Gone = append(u.Gone, entry.Path)
 		return nil
 	case have != nil && have.digest() != ours:
-		u.keep(entry.Path, "it was changed")
-		return nil
+		return u.undoChanged(l, doc, entry, old, have)
 	case old == nil:
 		return u.removeCreated(l, doc, entry)
 	}
+	return u.restore(l, doc, entry, old)
+}
+
+// restore writes the old source of an entry.
+func (u *Undone) restore(l Layout, doc syntax, entry oldEntry, old *Node) error {
 	splices, err := doc.set(entry.Path, content{fragment: *entry.Old})
 	if err != nil {
 		return err
 	}
-	if err := keepComments(l.Format, u.Data, splices); err != nil {
+	added := true
+	if entry.Ours != nil && doc.tree().find(l, entry.Path) != nil {
+		source, err := doc.fragment(entry.Path)
+		added = err != nil || source != *entry.Ours
+	}
+	if !added {
+		return u.replace(l, doc, entry.Path, old, splices) // its comments are those of the change
+	}
+	if err := u.checkComments(l, splices); err != nil {
 		return err
 	}
-	after, err := checked(l, doc, u.Data, entry.Path, old, splices)
+	return u.replace(l, doc, entry.Path, old, splices)
+}
+
+// checkComments returns an error if splices remove a comment, unless undo is forced.
+func (u *Undone) checkComments(l Layout, splices []splice) error {
+	if u.options.Force {
+		return nil
+	}
+	return keepComments(l.Format, u.Data, splices)
+}
+
+// replace applies splices that change the entry at path to want.
+func (u *Undone) replace(l Layout, doc syntax, path []string, want *Node, splices []splice) error {
+	after, err := checked(l, doc, u.Data, path, want, splices)
 	if err != nil {
 		return err
 	}
@@ -185,8 +239,14 @@ func (u *Undone) undo(l Layout, entry oldEntry, ours string) error {
 	return nil
 }
 
-func (u *Undone) keep(path []string, reason string) {
-	u.Kept = append(u.Kept, Kept{path, reason})
+func (u *Undone) keep(l Layout, entry oldEntry, reason string) {
+	k := Kept{Path: entry.Path, Reason: reason}
+	if entry.Old != nil {
+		k.OldSource = *entry.Old
+		k.Old, _ = parseFragment(l, entry.Path, *entry.Old) // Undo has parsed it
+	}
+	k.Ours, _ = entry.ours(l)
+	u.Kept = append(u.Kept, k)
 }
 
 // removeCreated removes an entry, and then the containers that the change created, if they are empty.
@@ -219,15 +279,10 @@ func (u *Undone) remove(l Layout, doc syntax, path []string) error {
 	if err != nil {
 		return err
 	}
-	if err := keepComments(l.Format, u.Data, splices); err != nil {
+	if err := u.checkComments(l, splices); err != nil {
 		return err
 	}
-	after, err := checked(l, doc, u.Data, path, nil, splices)
-	if err != nil {
-		return err
-	}
-	u.Data = after
-	return nil
+	return u.replace(l, doc, path, nil, splices)
 }
 
 // parseFragment parses the source of an entry without the rest of its file.

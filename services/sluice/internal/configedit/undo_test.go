@@ -20,24 +20,25 @@ type laterChange struct {
 	// after is the content after undo, or empty if it is not compared.
 	after string
 	kept  []string
+	gone  []string
 }
 
 func laterChanges() []laterChange {
 	const j, o, y = "{\n  \"m\": {\n    \"a\": {\n      \"x\": 1\n    }\n  }\n}\n", "[m.a] # c\nx = 1\n[m.a.y]\nz = 2\n", "m:\n  a:\n    x: |\n      text\n"
 	const l = "m:\n- name: a\n  x: 1\n"
 	return []laterChange{
-		{"JSON, elsewhere", jsonLayout, j, "{\n  \"m\"", "{\n  \"n\": 1,\n  \"m\"", strings.Replace(j, "{\n", "{\n  \"n\": 1,\n", 1), nil},
+		{"JSON, elsewhere", jsonLayout, j, "{\n  \"m\"", "{\n  \"n\": 1,\n  \"m\"", strings.Replace(j, "{\n", "{\n  \"n\": 1,\n", 1), nil, nil},
 		{"JSON, our entry", jsonLayout, j, `"/bin/sluice",
       "args": ["stdio", "--server", "a"],
       "env": {
         "X_1": "é\"\\\n"
       }
-    },`, `1},`, "{\n  \"m\": {\n    \"a\": {\n      \"command\": 1}\n  }\n}\n", []string{"m.a: it was changed"}},
-		{"TOML, elsewhere", tomlLayout, o, "[m.new]", "[n]\n[m.new]", o + "\n[n]\n", nil},
-		{"TOML, our entry", tomlLayout, o, "[m.a]", "[m.b]", "[m.b] # c\n" + tomlValue + "\n", []string{"m.a: it was removed"}},
-		{"YAML, elsewhere", yamlLayout, y, "m:\n", "n: 1\nm:\n", "n: 1\n" + y, nil},
-		{"YAML, our entry", yamlLayout, y, "/bin/sluice", "x", "", []string{"m.a: it was changed"}},
-		{"list, elsewhere", listLayout, l, "m:\n", "n: 1\nm:\n", "n: 1\n" + l, nil},
+    },`, `1},`, "{\n  \"m\": {\n    \"a\": {\n      \"command\": 1}\n  }\n}\n", []string{"m.a: it was changed"}, nil},
+		{"TOML, elsewhere", tomlLayout, o, "[m.new]", "[n]\n[m.new]", o + "\n[n]\n", nil, nil},
+		{"TOML, our entry", tomlLayout, o, "[m.a]", "[m.b]", "[m.b] # c\n" + tomlValue + "\n", nil, []string{"m.a"}},
+		{"YAML, elsewhere", yamlLayout, y, "m:\n", "n: 1\nm:\n", "n: 1\n" + y, nil, nil},
+		{"YAML, our entry", yamlLayout, y, "/bin/sluice", "x", "", []string{"m.a: it was changed"}, nil},
+		{"list, elsewhere", listLayout, l, "m:\n", "n: 1\nm:\n", "n: 1\n" + l, nil, nil},
 	}
 }
 
@@ -69,6 +70,13 @@ func TestUndo_KeepsWhatOthersChanged(t *testing.T) {
 			}
 			if diff := cmp.Diff(c.kept, kept); diff != "" {
 				t.Errorf("kept (-want +got):\n%s", diff)
+			}
+			var gone []string
+			for _, path := range undone.Gone {
+				gone = append(gone, strings.Join(path, "."))
+			}
+			if diff := cmp.Diff(c.gone, gone); diff != "" {
+				t.Errorf("gone (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(c.after, string(undone.Data)); c.after != "" && diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)

@@ -1,0 +1,133 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/observe"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
+)
+
+// An observation is what `init --observe` does with the servers of the clients.
+type observation struct {
+	// until is the end for servers that are not observed yet.
+	until time.Time
+	// enforced are the configured servers that are not observed yet, sorted.
+	enforced []string
+	// ends maps the servers that are observed already to their ends.
+	ends map[string]time.Time
+}
+
+// planObserve sets what to observe: the servers of entries that are already wrapped, or that the mesh has for another
+// client. New servers are observed anyway.
+func (s *setup) planObserve() error {
+	s.observed = observation{ends: make(map[string]time.Time)}
+	if !s.flags.observe {
+		return nil
+	}
+	now := time.Now()
+	s.observed.until = now.Add(observeFor).Truncate(time.Minute)
+	if _, err := os.Stat(s.paths.Config); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	f, err := config.Load(s.paths.Config, app.Env)
+	if err != nil {
+		return fmt.Errorf("your mesh's configuration does not load: %w", err)
+	}
+	mesh := observationEnd(f.Mode, f.Until, now)
+	for _, name := range s.serversOfClients() {
+		server, exists := f.Servers[name]
+		if !exists {
+			continue
+		}
+		end := observationEnd(server.Mode, server.Until, now)
+		if mesh.After(end) {
+			end = mesh
+		}
+		if end.IsZero() {
+			s.observed.enforced = append(s.observed.enforced, name)
+		} else {
+			s.observed.ends[name] = end
+		}
+	}
+	return nil
+}
+
+// observationEnd returns the end of an observation, or the zero time if there is none at the time now.
+func observationEnd(mode string, until observe.Until, now time.Time) time.Time {
+	if end := until.Time(); mode == observe.Observe && end.After(now) {
+		return end
+	}
+	return time.Time{}
+}
+
+// serversOfClients returns the servers behind the clients' entries, sorted.
+func (s *setup) serversOfClients() []string {
+	names := make(map[string]bool)
+	for _, f := range s.plan.Files {
+		for _, e := range f.Entries {
+			if server := wrappedServer(e); server != "" && !e.Disabled {
+				names[server] = true
+			}
+		}
+	}
+	for _, w := range s.plan.Wraps {
+		names[w.Server] = true
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// wrappedServer returns the server behind the mesh that an entry starts, or "" if it starts no single one.
+func wrappedServer(e clientconfig.Entry) string {
+	at := slices.Index(e.Args, "--server")
+	if !e.Wrapped || at < 0 || at+1 >= len(e.Args) {
+		return ""
+	}
+	return e.Args[at+1]
+}
+
+// printObserved prints which servers are observed, and until when.
+func (s *setup) printObserved() {
+	if !s.flags.observe {
+		return
+	}
+	byEnd := make(map[time.Time][]string)
+	for name, end := range s.observed.ends {
+		byEnd[end.Local()] = append(byEnd[end.Local()], name)
+	}
+	for _, name := range s.observed.enforced {
+		if s.meshEdit != nil && s.meshEdit.NotObserved[name] == "" {
+			byEnd[s.observed.until] = append(byEnd[s.observed.until], name)
+		}
+	}
+	for _, server := range s.plan.New() {
+		byEnd[s.observed.until] = append(byEnd[s.observed.until], server.Name)
+	}
+	for _, end := range slices.SortedFunc(maps.Keys(byEnd), time.Time.Compare) {
+		slices.Sort(byEnd[end])
+		s.printf("Until %s the mesh refuses nothing of %s. Then it enforces the policies. `%s report` shows what they would have refused, asked and limited.",
+			end.Format("2006-01-02 15:04 MST"), strings.Join(byEnd[end], ", "), s.self)
+	}
+	s.printNotObserved()
+}
+
+// printNotObserved prints the servers whose configuration init can't edit.
+func (s *setup) printNotObserved() {
+	if s.meshEdit == nil {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.meshEdit.NotObserved)) {
+		s.printf("%s is not observed, because %s can't be edited: %s. Write `mode: observe` and `until` there.", name, s.shownPath(s.paths.Config), s.meshEdit.NotObserved[name])
+	}
+}
+
+// observesMore reports whether there is something to observe that the mesh enforces.
+func (s *setup) observesMore() bool { return len(s.observed.enforced) > 0 }

@@ -1,0 +1,36 @@
+package clientconfig
+
+import (
+	"slices"
+
+	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
+)
+
+// IsConnection reports whether a member of an entry describes the connection to the server, such as its command. The
+// other members belong to the client.
+func (c Client) IsConnection(member string) bool {
+	return member != "" && slices.Contains(c.dialect.transportKeys(), member)
+}
+
+// IsDefault reports whether a member of an entry for a program has the value that clients use if the member does not
+// exist. Clients write such members when they save their files.
+func (c Client) IsDefault(member string, n *configedit.Node) bool {
+	d := c.dialect
+	switch {
+	case n.Kind == configedit.Null:
+		return true
+	case member == d.disabled:
+		return n.Kind == configedit.Bool && n.Text == "false"
+	case member == d.enabled:
+		return n.Kind == configedit.Bool && n.Text == "true"
+	case member == d.typeKey || member == d.otherType:
+		return n.Kind == configedit.String && slices.Contains([]string{"stdio", "local", d.stdioType}, n.Text)
+	default:
+		return c.IsConnection(member) && n.Kind != configedit.Bool && n.Kind != configedit.Number && len(n.Text)+len(n.Items)+len(n.Members) == 0
+	}
+}
+
+// ReadEntry reads the value of an entry with this name. The entry has no path.
+func (c Client) ReadEntry(name string, n *configedit.Node) Entry {
+	return readEntry(c.dialect, n, Entry{Name: name})
+}

@@ -1,0 +1,243 @@
+package clientsetup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
+)
+
+// A MeshChange is a change of the mesh's configuration by init.
+type MeshChange struct {
+	Path string `json:"path"`
+	// Created is true if there was no configuration. The first manifest then begins with the header that init wrote.
+	Created bool `json:"created,omitempty"`
+	// Manifests describe the changes, in their order. The Old of each is sealed.
+	Manifests []*configedit.Manifest `json:"manifests"`
+}
+
+// RecordMesh records an edit of the mesh's configuration. key encrypts the old entries. The state is not stored yet.
+func (s *State) RecordMesh(key []byte, path string, e *MeshEdit) error {
+	change := MeshChange{Path: path, Created: e.Created}
+	for _, c := range e.changes {
+		m, err := c.Manifest()
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if m.Old, err = secretstore.Seal(key, m.Old, path); err != nil {
+			return fmt.Errorf("%s: encrypt the old entries: %w", path, err)
+		}
+		change.Manifests = append(change.Manifests, m)
+	}
+	if len(change.Manifests) > 0 {
+		s.Mesh = append(s.Mesh, change)
+	}
+	return nil
+}
+
+// RecordRewrite records that Sluice is about to replace the content of a file of the mesh, if it wrote the old content.
+// So the new content does not count as that of a person.
+func RecordRewrite(data, path string, before, after []byte) error {
+	s, err := LoadState(data)
+	if err != nil || !s.wrote(path, before) || s.wrote(path, after) {
+		return err
+	}
+	s.Created[path] += " " + digest(after)
+	return s.Save()
+}
+
+// MeshUndone describes what UndoMesh did with the configuration of the mesh.
+type MeshUndone struct {
+	// Exists is true if the configuration still exists, and Deleted if undo has deleted it.
+	Exists, Deleted bool
+	// Exact is true if it has the very bytes that it had before init.
+	Exact bool
+	// Removed contains the entries that are removed, such as servers.notes, and Restored those that init had changed.
+	Removed, Restored []string
+	// Kept contains the entries that stay because they were changed since.
+	Kept []string
+	// Rest are the strings in the configuration, such as references to secrets, and Servers the names of its servers.
+	Rest, Servers []string
+	// Hooks are the clients whose hooks use the mesh.
+	Hooks []string
+	// Ours is true if only Sluice wrote what stays. Its record stays, so that a later undo removes it.
+	Ours bool
+}
+
+// Refers reports whether the configuration that stays contains a string.
+func (u MeshUndone) Refers(to string) bool {
+	return slices.ContainsFunc(u.Rest, func(text string) bool { return strings.Contains(text, to) })
+}
+
+// UndoMesh takes back the changes of the mesh's configuration, and removes it if nothing of a person or of a hook is in
+// it. Entries that hooks need stay.
+func (s *State) UndoMesh(key []byte, path string) (MeshUndone, error) {
+	undone, err := s.undoMesh(key, path)
+	if err != nil {
+		return undone, fmt.Errorf("undo the changes of %s: %w", path, err)
+	}
+	s.Mesh = nil
+	if undone.Ours {
+		s.staying = path
+	} else {
+		delete(s.Created, path)
+	}
+	return undone, s.Save()
+}
+
+func (s *State) undoMesh(key []byte, path string) (out MeshUndone, err error) {
+	if err := removeTemporary(path); err != nil {
+		return out, err
+	}
+	now, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return out, nil
+	}
+	if err != nil {
+		return out, err
+	}
+	out.Hooks = hooksIn(now)
+	if s.wrote(path, now) && len(out.Hooks) == 0 {
+		return MeshUndone{Deleted: true}, os.Remove(path)
+	}
+	data, err := s.withoutInit(key, path, now, &out)
+	if err != nil {
+		return out, err
+	}
+	if len(out.Hooks) == 0 && s.onlyHeader(data) {
+		return MeshUndone{Deleted: true}, os.Remove(path)
+	}
+	if s.createdMesh() || len(out.Hooks) > 0 { // a person or a hook still needs the operator
+		out.Kept = nil
+		if data, err = s.withoutInit(key, path, now, &out, operatorName); err != nil {
+			return out, err
+		}
+	}
+	out.describe(now, data)
+	out.Ours = s.wrote(path, now)
+	if string(data) == string(now) {
+		return out, nil
+	}
+	if out.Ours {
+		s.Created[path] += " " + digest(data)
+		if err := s.Save(); err != nil {
+			return out, err
+		}
+	}
+	return out, pki.WriteFile(path, data, 0o600)
+}
+
+func (s *State) createdMesh() bool {
+	return slices.ContainsFunc(s.Mesh, func(c MeshChange) bool { return c.Created })
+}
+
+// onlyHeader reports whether a configuration contains only what init writes before all entries.
+func (s *State) onlyHeader(data []byte) bool {
+	return slices.ContainsFunc(s.Mesh, func(c MeshChange) bool { return c.Created && c.Manifests[0].Before == digest(data) })
+}
+
+// withoutInit returns the configuration without the changes of init. The tokens of clients with hooks stay, and the other
+// tokens in keep. It sets Exact and Kept of out.
+func (s *State) withoutInit(key []byte, path string, data []byte, out *MeshUndone, keep ...string) ([]byte, error) {
+	keep = append(keep, out.Hooks...)
+	options := configedit.UndoOptions{Leave: func(p []string) bool {
+		return len(p) == 3 && p[0] == "auth" && p[1] == "tokens" && slices.Contains(keep, p[2])
+	}}
+	for _, change := range slices.Backward(s.Mesh) {
+		for _, m := range slices.Backward(change.Manifests) {
+			manifest := *m
+			var err error
+			if manifest.Old, err = secretstore.OpenSealed(key, manifest.Old, path); err != nil {
+				return nil, fmt.Errorf("decrypt the old entries: %w", err)
+			}
+			undone, err := manifest.UndoWith(data, options)
+			if err != nil {
+				return nil, err
+			}
+			data, out.Exact = undone.Data, undone.Exact
+			for _, k := range undone.Kept {
+				out.Kept = append(out.Kept, strings.Join(k.Path, ".")+": "+k.Reason)
+			}
+		}
+	}
+	return data, nil
+}
+
+var (
+	yamlMaps  = configedit.Layout{Format: configedit.YAML}
+	yamlLists = configedit.Layout{Format: configedit.YAML, NameKey: "name"}
+	yamlHooks = configedit.Layout{Format: configedit.YAML, NameKey: "client"}
+)
+
+// hooksIn returns the clients under hooks. It returns nil if the configuration can't be parsed.
+func hooksIn(data []byte) []string {
+	root, err := configedit.Parse(yamlHooks, data)
+	if err != nil {
+		return nil
+	}
+	return entryNames(root.Entries(yamlHooks, "hooks"))
+}
+
+func entryNames(entries []configedit.Entry) []string {
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name)
+	}
+	return out
+}
+
+// describe sets what is in the configuration after undo, and what undo has removed from it.
+func (u *MeshUndone) describe(before, after []byte) {
+	u.Exists = true
+	old, err := configedit.Parse(yamlLists, before)
+	if err != nil { // UndoMesh has parsed it if it had changes
+		old = &configedit.Node{}
+	}
+	now, err := configedit.Parse(yamlLists, after)
+	if err != nil {
+		now = &configedit.Node{}
+	}
+	u.Rest, u.Servers = stringsIn(now), entryNames(now.Entries(yamlMaps, "servers"))
+	for _, at := range [][]string{{"servers"}, {"auth", "tokens"}} {
+		have := now.Entries(yamlLists, at...)
+		for _, e := range old.Entries(yamlLists, at...) {
+			name := strings.Join(at, ".") + "." + e.Name
+			i := slices.IndexFunc(have, func(other configedit.Entry) bool { return other.Name == e.Name })
+			if i < 0 {
+				u.Removed = append(u.Removed, name)
+			} else if !have[i].Value.Equal(e.Value) {
+				u.Restored = append(u.Restored, name)
+			}
+		}
+	}
+}
+
+// ServersIn returns the names of the servers in a configuration of the mesh. It returns nil if it can't be parsed.
+func ServersIn(data []byte) []string {
+	root, err := configedit.Parse(yamlMaps, data)
+	if err != nil {
+		return nil
+	}
+	return entryNames(root.Entries(yamlMaps, "servers"))
+}
+
+// stringsIn returns the strings in a tree.
+func stringsIn(n *configedit.Node) []string {
+	var out []string
+	if n.Kind == configedit.String {
+		out = append(out, n.Text)
+	}
+	for _, item := range n.Items {
+		out = append(out, stringsIn(item)...)
+	}
+	for _, m := range n.Members {
+		out = append(out, stringsIn(m.Value)...)
+	}
+	return out
+}
