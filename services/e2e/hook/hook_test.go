@@ -136,6 +136,12 @@ func TestHooks_LeaveServersBehindTheMeshToTheMesh(t *testing.T) {
 	h.silent("wrapped", h.run(event("mcp__my_notes__list"), "hook", "claude-code"))
 	h.denies("direct", h.run(event("mcp__direct__list"), "hook", "claude-code"), "sluice init claude-code")
 	h.denies("wrapped for the person, direct in the project", h.run(event("mcp__both__list"), "hook", "claude-code"), "without the mesh")
+	read := func(server string) string {
+		return strings.Replace(event("ReadMcpResourceTool"), `"tool_input":{}`, `"tool_input":{"server":"`+server+`","uri":"n://1"}`, 1)
+	}
+	h.silent("a resource of a wrapped server", h.run(read("my notes"), "hook", "claude-code"))
+	h.denies("a resource of a direct server", h.run(read("direct"), "hook", "claude-code"), "sluice init claude-code")
+	h.denies("a resource of a plugin", h.run(read("plugin:x:y"), "hook", "claude-code"), "not in the files")
 	h.denies("a plugin", h.run(event("mcp__plugin_x_y__list"), "hook", "claude-code"), "not in the files")
 	gemini := func(command string) string {
 		return `{"hook_event_name":"BeforeTool","tool_name":"mcp_n_list","tool_input":{},"mcp_context":{"server_name":"n","tool_name":"list","command":"` + command + `","args":["stdio"]}}`

@@ -50,6 +50,16 @@ func Knows(client, tool string) bool {
 	return tool != Other && known()[client][tool]
 }
 
+// ReadsServers reports whether a tool lists or reads the resources of MCP servers. Such a tool can reach servers that are
+// not behind the mesh.
+func ReadsServers(tool string) bool { return slices.Contains(resourceTools, tool) }
+
+// resourceTools are the names of all clients' tools for resources of MCP servers.
+var resourceTools = []string{
+	"ListMcpResourcesTool", "ReadMcpResourceTool",
+	"list_mcp_resources", "list_mcp_resource_templates", "read_mcp_resource",
+}
+
 // known returns the names of the tools of each client.
 var known = sync.OnceValue(func() map[string]map[string]bool {
 	out := make(map[string]map[string]bool)

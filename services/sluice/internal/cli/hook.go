@@ -108,7 +108,7 @@ func (t *tool) answerHook(ctx context.Context, client string, hold time.Duration
 // answerMCP returns the output for a call to a tool of an MCP server. The mesh decides about such calls itself if the
 // server is behind it.
 func (t *tool) answerMCP(e hookevent.Event) hookevent.Output {
-	wrapped, known := clientconfig.StartsSluice(e.MCP.Command, e.MCP.Args), e.MCP.Name != ""
+	wrapped, known := clientconfig.StartsSluice(e.MCP.Command, e.MCP.Args), e.MCP.Name != "" && !e.MCP.Resource
 	if !known {
 		var err error
 		if wrapped, known, err = wrappedEntry(e); err != nil {

@@ -72,6 +72,8 @@ func entryOf(tool hosttools.Tool, guarded []string) (string, error) {
 	switch a := d.Annotations; {
 	case tool.Name == hosttools.Other: // first, because it has the annotations of a shell
 		return " {action: require_approval, reason: this version of Sluice does not know the tool}", nil
+	case hosttools.ReadsServers(tool.Name):
+		return " {action: require_approval, reason: the tool can reach MCP servers that are not behind the mesh}", nil
 	case a.ReadOnly:
 		return " {action: allow}", nil
 	case a.OpenWorld && d.Schema.Properties["command"] != nil:
