@@ -35,6 +35,13 @@ func TestClaudeCode_CallsFollowThePolicy(t *testing.T) {
 	for _, guarded := range []string{".claude/settings.json", ".config/sluice/policies/host-claude-code.yaml", ".config/x/../sluice/sluice.yaml", ".local/share/sluice/tokens/operator"} {
 		h.denies(guarded, hook(h.event("Edit", `{"file_path":"`+h.path(guarded)+`","old_string":"a","new_string":"b"}`)), "belongs to Sluice")
 	}
+	h.write("app/.claude/x", "")
+	if err := os.Symlink(".claude", h.path("app/link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, project := range []string{"app/.claude/settings.local.json", "app/link/settings.json", h.path("other/.mcp.json"), ".claude/../.CODEX/config.toml"} {
+		h.denies(project, hook(h.event("Write", `{"file_path":"`+project+`","content":"{}"}`)), "belongs to Sluice")
+	}
 	records := h.must("decisions", "tail", "-o", "json")
 	if !strings.Contains(records, "host_executed") && !strings.Contains(records, "HOST_EXECUTED") {
 		t.Errorf("no record says that the client executes a call:\n%s", records)

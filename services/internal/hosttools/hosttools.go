@@ -60,6 +60,16 @@ var resourceTools = []string{
 	"list_mcp_resources", "list_mcp_resource_templates", "read_mcp_resource",
 }
 
+// ProtectedFile is the argument that the hook adds to a call that would change a protected file: its path. The file
+// configures Sluice, the hook or a client.
+const ProtectedFile = "protected_file"
+
+// WritesFiles reports whether a tool changes files that its arguments name. It has the argument [ProtectedFile].
+func WritesFiles(tool string) bool { return slices.Contains(fileTools, tool) }
+
+// fileTools are the names of all clients' tools that change files.
+var fileTools = []string{"Write", "Edit", "MultiEdit", "NotebookEdit", "apply_patch", "write_file", "replace"}
+
 // known returns the names of the tools of each client.
 var known = sync.OnceValue(func() map[string]map[string]bool {
 	out := make(map[string]map[string]bool)

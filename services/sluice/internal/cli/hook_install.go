@@ -161,8 +161,7 @@ func (h *hookTarget) policyPath() string {
 
 // shippedPolicy returns the policy that Install writes.
 func (h *hookTarget) shippedPolicy() ([]byte, error) {
-	guarded := []string{filepath.Dir(h.paths.Config), h.paths.Data, h.Path}
-	return hooksetup.Policy(h.client.ID, guarded)
+	return hooksetup.Policy(h.client.ID)
 }
 
 // writePolicy writes the policy if there is none, and reports whether it did.

@@ -18,7 +18,7 @@ func TestPolicy_CommandsThatNameSluiceNeedApproval(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		raw, err := hooksetup.Policy(client, nil)
+		raw, err := hooksetup.Policy(client)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +51,7 @@ func TestPolicy_ToolsForResourcesNeedApproval(t *testing.T) {
 		hosttools.Codex: {"list_mcp_resources", "list_mcp_resource_templates", "read_mcp_resource"},
 		"gemini":        {"list_mcp_resources", "read_mcp_resource"},
 	} {
-		raw, err := hooksetup.Policy(client, nil)
+		raw, err := hooksetup.Policy(client)
 		if err != nil {
 			t.Fatal(err)
 		}
