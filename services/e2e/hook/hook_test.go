@@ -94,6 +94,11 @@ func TestCodex_LimitsAndPermissionRequests(t *testing.T) {
 		t.Errorf("after the approval: %+v", out)
 	}
 	h.silent("an approval counts once", h.run(permission, "hook", "codex"))
+	h.end(h.mesh(), syscall.SIGTERM)
+	h.chooseOtherMesh()
+	h.denies("in an environment that names another mesh", h.run(h.event("apply_patch", `{"command":"x"}`), h.registered(".codex/hooks.json")...), "no rule allows this call")
+	h.env = h.env[:len(h.env)-4]
+
 	h.must("hook", "remove", "codex")
 	if _, err := os.Stat(h.path(".codex/hooks.json")); err == nil {
 		t.Error("hooks.json stays")

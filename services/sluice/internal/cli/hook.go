@@ -208,7 +208,7 @@ type meshVerdict struct {
 
 // askMesh sends an event to the person's own mesh, which it starts if it does not run.
 func (t *tool) askMesh(ctx context.Context, e hookevent.Event, hold time.Duration) (verdict meshVerdict, err error) {
-	own, err := t.ownMesh()
+	own, err := t.hookMesh()
 	if err != nil {
 		return verdict, err
 	}

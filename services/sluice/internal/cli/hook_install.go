@@ -105,6 +105,7 @@ func (t *tool) hookTarget(id, project string) (*hookTarget, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
+	target.Config = paths.Config
 	return &hookTarget{setup: s, Target: target, client: client}, nil
 }
 
@@ -305,8 +306,8 @@ func (h *hookTarget) faults(commands []string) []string {
 	if slices.Contains(commands, "") {
 		return []string{fmt.Sprintf("the hook is not registered in %s: run %s", h.shownPath(h.Path), h.command("hook install "+h.client.ID))}
 	}
-	if !strings.Contains(commands[0], h.programPath()) {
-		out = append(out, fmt.Sprintf("the hook starts another program: %s", commands[0]))
+	if want := h.Command(h.paths.Data, h.programPath()); slices.ContainsFunc(commands, func(c string) bool { return c != want }) {
+		out = append(out, fmt.Sprintf("the hook starts another command (%s): run %s", commands[0], h.command("hook install "+h.client.ID)))
 	}
 	f, err := config.Load(h.paths.Config, app.Env)
 	switch {

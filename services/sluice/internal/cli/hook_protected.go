@@ -30,3 +30,12 @@ func (m *ownMesh) markProtected(e hookevent.Event) (jsontext.Value, error) {
 	}
 	return arguments, nil
 }
+
+// hookMesh returns the mesh that the command line of the hook names, or the person's own mesh if it names none. The
+// environment does not count, because a project's settings can change it.
+func (t *tool) hookMesh() (*ownMesh, error) {
+	if t.data == "" { // a hook that an earlier version has registered
+		return t.ownMesh()
+	}
+	return t.namedMesh(t.config, t.data)
+}

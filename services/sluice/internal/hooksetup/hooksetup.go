@@ -38,6 +38,9 @@ type Target struct {
 	Path   string
 	// Project is the directory of the project, or empty for the settings of the user.
 	Project string
+	// Config is the absolute path of the configuration of the person's mesh. The hook uses only this mesh, whatever the
+	// environment of the client says.
+	Config string
 }
 
 // TargetOf returns the settings file of a client. If project is not empty, it is the file for this project that belongs
@@ -81,9 +84,9 @@ func (t Target) Events() []string {
 }
 
 // item returns the entry of the hook in the list of an event. Clients run the command in a shell.
-func (t Target) item(program string) configedit.Object {
+func (t Target) item(command string) configedit.Object {
 	seconds := int(Timeout / time.Second)
-	hook := configedit.Object{{Name: "type", Value: "command"}, {Name: "command", Value: quoted(program) + " hook " + t.Client}}
+	hook := configedit.Object{{Name: "type", Value: "command"}, {Name: "command", Value: command}}
 	switch t.Client {
 	case "gemini":
 		hook = append(configedit.Object{{Name: "name", Value: "sluice"}}, append(hook, configedit.Field{Name: "timeout", Value: seconds * 1000})...)
@@ -94,6 +97,11 @@ func (t Target) item(program string) configedit.Object {
 	}
 	list := &configedit.Node{Kind: configedit.List, Items: []*configedit.Node{nodeOf(hook)}}
 	return configedit.Object{{Name: "hooks", Value: list}}
+}
+
+// Command returns the command of the hook.
+func (t Target) Command(data, program string) string {
+	return quoted(program) + " hook " + t.Client + " --config " + quoted(t.Config) + " --data " + quoted(data)
 }
 
 // nodeOf converts an object of strings and integers.
@@ -139,7 +147,8 @@ func (t Target) isOurs(n *configedit.Node) bool {
 
 // IsHook reports whether a command starts the hook of Sluice for a client.
 func IsHook(command, client string) bool {
-	program, ok := strings.CutSuffix(strings.TrimSpace(command), " hook "+client)
+	program, flags, ok := strings.Cut(strings.TrimSpace(command), " hook "+client)
+	ok = ok && (flags == "" || strings.HasPrefix(flags, " --config "))
 	program = strings.Trim(program, `"'`)
 	program = program[strings.LastIndexAny(program, `/\`)+1:]
 	return ok && strings.HasPrefix(strings.ToLower(program), "sluice")
@@ -227,7 +236,7 @@ func (t Target) Install(ctx context.Context, data, program string) (changed bool
 		return false, err
 	}
 	record := Record{Client: t.Client, Path: t.Path, Project: t.Project, Missing: missing || old.Missing}
-	after, err := t.add(before, program, &record)
+	after, err := t.add(before, t.Command(data, program), &record)
 	if err != nil || len(record.Steps) == 0 {
 		return false, err
 	}
@@ -260,9 +269,9 @@ func (t Target) Install(ctx context.Context, data, program string) (changed bool
 	return true, nil
 }
 
-// add returns the settings with the hook. An item with another program is replaced.
-func (t Target) add(before []byte, program string, record *Record) ([]byte, error) {
-	want := t.item(program)
+// add returns the settings with the hook. An item with another command is replaced.
+func (t Target) add(before []byte, command string, record *Record) ([]byte, error) {
+	want := t.item(command)
 	data := before
 	for _, event := range t.Events() {
 		l := configedit.Layout{Format: configedit.JSON}
