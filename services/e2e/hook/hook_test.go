@@ -23,6 +23,17 @@ func TestClaudeCode_CallsFollowThePolicy(t *testing.T) {
 		t.Errorf("a second install: %s", again)
 	}
 	h.must("hook", "status", "claude-code")
+	h.write("p/.claude/settings.local.json", `{"disableAllHooks": true}`)
+	if out := h.run("", "hook", "status", "claude-code", "--project", h.path("p")); out.code != 1 {
+		t.Errorf("the hook is not registered in the project: %+v", out)
+	}
+	h.write(".claude/settings.local.json", `{"disableAllHooks": true}`)
+	if out := h.run("", "hook", "status", "claude-code"); out.code != 1 || !strings.Contains(out.stdout, "~/.claude/settings.local.json: calls pass without the mesh, because disableAllHooks is true") {
+		t.Errorf("a project's settings switch off the hooks: %+v", out)
+	}
+	if err := os.Remove(h.path(".claude/settings.local.json")); err != nil {
+		t.Fatal(err)
+	}
 	hook := func(event string, flags ...string) output {
 		t.Helper()
 		return h.run(event, append([]string{"hook", "claude-code"}, flags...)...)

@@ -2,7 +2,10 @@ package hook_test
 
 import (
 	"encoding/json"
+	"os"
 	"strings"
+	"syscall"
+	"testing"
 
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
@@ -37,4 +40,50 @@ func (h *home) chooseOtherMesh() {
 	h.write("evil/data/sluice/tokens/operator", stack.ReadFile(h.t, h.path(".local/share/sluice/tokens/operator")))
 	h.env = append(h.env, "XDG_CONFIG_HOME="+h.path("evil"), "XDG_DATA_HOME="+h.path("evil/data"),
 		"SLUICE_CONFIG="+h.path("evil/sluice/sluice.yaml"), "SLUICE_DATA="+h.path("evil/data/sluice"))
+}
+
+// hook status names what keeps a hook from working. init --undo also removes hooks, so that none stays that denies all
+// calls.
+func TestGemini_StatusAndUndo(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	const before = "{\n  \"ui\": {\"theme\": \"dark\"}\n}\n"
+	h.write(".gemini/settings.json", before)
+	status := func(code int, fragment string, args ...string) {
+		t.Helper()
+		if out := h.run("", append([]string{"hook", "status"}, args...)...); out.code != code || !strings.Contains(out.stdout, fragment) {
+			t.Errorf("hook status %v: %+v, want exit code %d and %q", args, out, code, fragment)
+		}
+	}
+	status(1, "Gemini CLI: the hook is not registered")
+	h.must("hook", "install", "gemini")
+	status(0, "Gemini CLI: the hook is registered")
+	status(0, "Codex: the hook is not registered")
+	h.end(h.mesh(), syscall.SIGTERM)
+	status(0, "the hook is registered", "gemini")
+
+	h.write(".gemini/settings.json", strings.Replace(stack.ReadFile(t, h.path(".gemini/settings.json")), "{", `{"hooksConfig": {"disabled": ["sluice"]},`, 1))
+	status(1, "~/.gemini/settings.json: calls pass without the mesh, because hooksConfig.disabled contains sluice", "gemini")
+	token := h.path(".local/share/sluice/tokens/agents/gemini")
+	content := stack.ReadFile(t, token)
+	if err := os.Remove(token); err != nil {
+		t.Fatal(err)
+	}
+	status(1, "all calls are denied: the client has no token", "gemini")
+	stack.WriteFile(t, token, content)
+	config := stack.ReadFile(t, h.path(".config/sluice/sluice.yaml"))
+	h.end(h.mesh(), syscall.SIGTERM)
+	h.write(".config/sluice/policies/host-gemini.yaml", "nonsense: 1\n")
+	status(1, "all calls are denied: ", "gemini")
+	h.write(".config/sluice/sluice.yaml", config)
+
+	if out := h.must("init", "--undo", "--yes"); !strings.Contains(out, "Gemini CLI has the hook of Sluice in ~/.gemini/settings.json") {
+		t.Errorf("undo: %s", out)
+	}
+	if got, want := stack.ReadFile(t, h.path(".gemini/settings.json")), strings.Replace(before, "{", `{"hooksConfig": {"disabled": ["sluice"]},`, 1); strings.Join(strings.Fields(got), "") != strings.Join(strings.Fields(want), "") {
+		t.Errorf("the settings after undo: %s, want %s", got, want)
+	}
+	if out := h.must("init", "--undo", "--yes"); !strings.Contains(out, "Nothing to undo") {
+		t.Errorf("a second undo: %s", out)
+	}
 }

@@ -56,7 +56,7 @@ func ReadsServers(tool string) bool { return slices.Contains(resourceTools, tool
 
 // resourceTools are the names of all clients' tools for resources of MCP servers.
 var resourceTools = []string{
-	"ListMcpResourcesTool", "ReadMcpResourceTool",
+	"ListMcpResourcesTool", "ReadMcpResourceTool", "ReadMcpResourceDirTool",
 	"list_mcp_resources", "list_mcp_resource_templates", "read_mcp_resource",
 }
 

@@ -54,10 +54,26 @@ configuration of your mesh; the policy stays if you have changed it.`,
 }
 
 func (t *tool) hookStatus() *cobra.Command {
-	return t.hookCommand("status", "Show whether the hook of a client is registered and can work",
-		`Show whether the hook of a client is registered, and what keeps the client from running it.
-The command exits with 1 if the client's calls pass without the mesh.`,
+	c := t.hookCommand("status", "Show whether the hook of a client is registered and can work",
+		`Show whether the hook of a client is registered, what keeps the client from running it, and
+whether your mesh answers it. The command starts your mesh if it does not run. It looks at the
+settings of the person and the administrator, and of projects in this folder and above.
+
+It exits with 1 if calls of the client pass without the mesh, or are all denied. Without CLIENT,
+it shows the hooks of all clients.`,
 		(*hookTarget).status)
+	one := c.RunE
+	c.Use, c.Args = "status [CLIENT]", args(cobra.MaximumNArgs(1))
+	c.RunE = func(c *cobra.Command, given []string) error {
+		switch {
+		case len(given) == 1:
+			return one(c, given)
+		case c.Flags().Changed("project"):
+			return usageError{errors.New("--project needs a CLIENT")}
+		}
+		return t.allHookStatus(c.Context())
+	}
+	return c
 }
 
 func (t *tool) hookCommand(name, short, long string, run func(*hookTarget, context.Context) error) *cobra.Command {
@@ -283,12 +299,12 @@ func (h *hookTarget) removeFromMesh(ctx context.Context) error {
 }
 
 // status prints the state of the hook. It returns errSilent if the client's calls pass without the mesh.
-func (h *hookTarget) status(context.Context) error {
+func (h *hookTarget) status(ctx context.Context) error {
 	commands, err := h.Registered()
 	if err != nil {
 		return err
 	}
-	faults := h.faults(commands)
+	faults := h.faults(ctx, commands)
 	for _, fault := range faults {
 		h.printf("%s: %s", h.client.Name, fault)
 	}
@@ -301,7 +317,7 @@ func (h *hookTarget) status(context.Context) error {
 }
 
 // faults returns the reasons for which the hook does not work.
-func (h *hookTarget) faults(commands []string) []string {
+func (h *hookTarget) faults(ctx context.Context, commands []string) []string {
 	var out []string
 	if slices.Contains(commands, "") {
 		return []string{fmt.Sprintf("the hook is not registered in %s: run %s", h.shownPath(h.Path), h.command("hook install "+h.client.ID))}
@@ -316,27 +332,8 @@ func (h *hookTarget) faults(commands []string) []string {
 	case !f.HasHook(h.client.ID):
 		out = append(out, fmt.Sprintf("all calls are denied, because your mesh does not know the client's tools: run %s", h.command("hook install "+h.client.ID)))
 	}
-	if raw, err := os.ReadFile(h.Path); err == nil {
-		out = append(out, h.disabled(raw)...)
+	if len(out) == 0 {
+		out = h.meshFaults(ctx)
 	}
-	return out
-}
-
-// disabled returns the settings that keep the client from running hooks.
-func (h *hookTarget) disabled(raw []byte) []string {
-	root, err := configedit.Parse(configedit.Layout{Format: configedit.JSON}, raw)
-	if err != nil {
-		return []string{err.Error()}
-	}
-	isSet := func(value string, path ...string) bool {
-		n := root.Get(path...)
-		return n != nil && n.Kind == configedit.Bool && n.Text == value
-	}
-	switch {
-	case h.client.ID == "claude-code" && isSet("true", "disableAllHooks"):
-		return []string{"calls pass without the mesh, because disableAllHooks is true"}
-	case h.client.ID == "gemini" && isSet("false", "hooksConfig", "enabled"):
-		return []string{"calls pass without the mesh, because hooksConfig.enabled is false"}
-	}
-	return nil
+	return append(out, h.settingsFaults()...)
 }

@@ -22,6 +22,9 @@ func (s *setup) undo(ctx context.Context) (err error) {
 		if err := s.state.End(); err != nil { // a killed init may have left a temporary file
 			return err
 		}
+		if found, err := s.undoHooks(ctx); found || err != nil {
+			return err
+		}
 		s.printf("Nothing to undo: init has not changed anything, or it was undone.")
 		return nil
 	}
@@ -39,6 +42,9 @@ func (s *setup) undo(ctx context.Context) (err error) {
 			return fmt.Errorf("nothing was changed: %w", errNoTerminal)
 		}
 		return errors.New("nothing was changed")
+	}
+	if _, err := s.undoHooks(ctx); err != nil {
+		return err
 	}
 	key, err := s.oldKey(ctx)
 	if err != nil {

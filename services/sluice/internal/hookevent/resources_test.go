@@ -12,6 +12,7 @@ func TestParse_ResourceToolsBelongToTheServerThatTheyName(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ client, tool, input, server string }{
 		{"claude-code", "ReadMcpResourceTool", `{"server":"my notes","uri":"n://1"}`, "my notes"},
+		{"claude-code", "ReadMcpResourceDirTool", `{"server":"notes","uri":"n://1"}`, "notes"},
 		{"claude-code", "ListMcpResourcesTool", `{"server":"notes"}`, "notes"},
 		{"claude-code", "ListMcpResourcesTool", `{}`, ""},
 		{"claude-code", "ListMcpResourcesTool", `{"server":""}`, ""},

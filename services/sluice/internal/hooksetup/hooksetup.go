@@ -28,9 +28,10 @@ const (
 	Timeout = 300 * time.Second
 	// Hold is the time for which a call waits for people.
 	Hold = 240 * time.Second
-	// settle is the time after which a changed file is read again, because clients rewrite their files.
-	settle = 2 * time.Second
 )
+
+// settle is the time after which a changed file is read again, because clients rewrite their files.
+var settle = 2 * time.Second
 
 // A Target is the settings file of a client in which the hook is registered.
 type Target struct {
@@ -154,7 +155,10 @@ func IsHook(command, client string) bool {
 	return ok && strings.HasPrefix(strings.ToLower(program), "sluice")
 }
 
-func path(event string) []string { return []string{"hooks", event} }
+// hooksKey is the name of the object that contains the lists of all events.
+const hooksKey = "hooks"
+
+func path(event string) []string { return []string{hooksKey, event} }
 
 // Registered returns the commands of the hook in a settings file, one for each event, or "" for an event without it.
 func (t Target) Registered() ([]string, error) {
@@ -199,6 +203,8 @@ type Record struct {
 type Step struct {
 	Event   string               `json:"event"`
 	Created *configedit.Manifest `json:"created,omitzero"`
+	// Parent is true if the object of all hooks did not exist.
+	Parent bool `json:"parent,omitzero"`
 }
 
 // recordPath returns the path of the record of a target.
@@ -213,6 +219,25 @@ func (t Target) recordPath(data string) string {
 // Records returns the paths of all records in a data directory.
 func Records(data string) ([]string, error) {
 	return filepath.Glob(filepath.Join(data, "hooks", "*.json"))
+}
+
+// ReadRecords returns all records in a data directory.
+func ReadRecords(data string) ([]Record, error) {
+	paths, err := Records(data)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Record, len(paths))
+	for i, name := range paths {
+		raw, err := os.ReadFile(name)
+		if err == nil {
+			err = json.Unmarshal(raw, &out[i])
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read what hook install has changed: %w", err)
+		}
+	}
+	return out, nil
 }
 
 func digest(content []byte) string {
@@ -243,8 +268,11 @@ func (t Target) Install(ctx context.Context, data, program string) (changed bool
 	for _, step := range old.Steps { // of an earlier path of the program
 		if i := slices.IndexFunc(record.Steps, func(s Step) bool { return s.Event == step.Event }); i < 0 {
 			record.Steps = append(record.Steps, step)
-		} else if record.Steps[i].Created == nil {
-			record.Steps[i].Created = step.Created
+		} else {
+			if record.Steps[i].Created == nil {
+				record.Steps[i].Created = step.Created
+			}
+			record.Steps[i].Parent = record.Steps[i].Parent || step.Parent
 		}
 	}
 	record.After = digest(after)
@@ -291,7 +319,7 @@ func (t Target) add(before []byte, command string, record *Record) ([]byte, erro
 			return nil, fmt.Errorf("%s: %w", t.Path, err)
 		}
 		data = after
-		record.Steps = append(record.Steps, Step{event, created})
+		record.Steps = append(record.Steps, Step{Event: event, Created: created, Parent: root.Get(hooksKey) == nil})
 	}
 	return data, nil
 }
@@ -375,25 +403,41 @@ func (t Target) without(now []byte, record Record) ([]byte, error) {
 	return t.pruned(data, record)
 }
 
-// pruned removes the lists that Install has created, if they are empty.
-func (t Target) pruned(data []byte, record Record) ([]byte, error) {
-	l := configedit.Layout{Format: configedit.JSON}
+// pruned removes the lists that Install has created, and the object that contains them, if they are empty.
+func (t Target) pruned(data []byte, record Record) (_ []byte, err error) {
+	parent := false
 	for _, step := range record.Steps {
-		root, err := configedit.Parse(l, data)
-		if err != nil {
-			return nil, err
-		}
-		list := root.Get(path(step.Event)...)
-		if step.Created == nil || list == nil || len(list.Items) > 0 {
+		parent = parent || step.Parent
+		if step.Created == nil {
 			continue
 		}
-		change, err := configedit.Apply(l, data, configedit.Edit{Path: path(step.Event)})
-		if err != nil {
+		isEmpty := func(list *configedit.Node) bool { return len(list.Items) == 0 }
+		if data, err = withoutEmpty(data, isEmpty, path(step.Event)...); err != nil {
 			return nil, err
 		}
-		data = change.After
 	}
-	return data, nil
+	if !parent {
+		return data, nil
+	}
+	return withoutEmpty(data, func(hooks *configedit.Node) bool { return hooks.Kind == configedit.Map && len(hooks.Members) == 0 }, hooksKey)
+}
+
+// withoutEmpty returns the settings without the value at path if isEmpty returns true for it.
+func withoutEmpty(data []byte, isEmpty func(*configedit.Node) bool, path ...string) ([]byte, error) {
+	l := configedit.Layout{Format: configedit.JSON}
+	root, err := configedit.Parse(l, data)
+	if err != nil {
+		return nil, err
+	}
+	value := root.Get(path...)
+	if value == nil || !isEmpty(value) {
+		return data, nil
+	}
+	change, err := configedit.Apply(l, data, configedit.Edit{Path: path})
+	if err != nil {
+		return nil, err
+	}
+	return change.After, nil
 }
 
 // record reads the record of a target. It is empty if there is none.

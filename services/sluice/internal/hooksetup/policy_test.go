@@ -47,7 +47,7 @@ func TestPolicy_CommandsThatNameSluiceNeedApproval(t *testing.T) {
 func TestPolicy_ToolsForResourcesNeedApproval(t *testing.T) {
 	t.Parallel()
 	for client, want := range map[string][]string{
-		"claude-code":   {"ListMcpResourcesTool", "ReadMcpResourceTool"},
+		"claude-code":   {"ListMcpResourcesTool", "ReadMcpResourceTool", "ReadMcpResourceDirTool"},
 		hosttools.Codex: {"list_mcp_resources", "list_mcp_resource_templates", "read_mcp_resource"},
 		"gemini":        {"list_mcp_resources", "read_mcp_resource"},
 	} {
