@@ -18,8 +18,12 @@ func TestClaudeCode_CallsFollowThePolicy(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.write(".claude/settings.json", settings)
-	h.must("hook", "install", "claude-code")
-	if again := h.must("hook", "install", "claude-code"); !strings.Contains(again, "had the hook already") {
+	if out := h.run("", "hook", "install", "claude-code"); out.code != 1 || !strings.Contains(out.stderr, "add --yes") ||
+		!strings.Contains(out.stdout, `"timeout": 300`) || stack.ReadFile(t, h.path(".claude/settings.json")) != settings {
+		t.Errorf("install without a terminal and without --yes: %+v", out)
+	}
+	h.must("hook", "install", "claude-code", "--yes")
+	if again := h.must("hook", "install", "claude-code", "--yes"); !strings.Contains(again, "had the hook already") {
 		t.Errorf("a second install: %s", again)
 	}
 	h.must("hook", "status", "claude-code")
@@ -85,7 +89,7 @@ func TestCodex_LimitsAndPermissionRequests(t *testing.T) {
 	h := newHome(t)
 	h.write(".config/sluice/policies/host-codex.yaml", "version: 1\nserver: host-codex\ndefault: deny\ntools:\n"+
 		"  view_image: {action: allow, rate_limit: {max: 2, window: 600}}\n  Bash: {action: require_approval}\n")
-	h.must("hook", "install", "codex")
+	h.must("hook", "install", "codex", "--yes")
 	if raw := stack.ReadFile(t, h.path(".codex/hooks.json")); strings.Count(raw, "hook codex") != 2 {
 		t.Errorf("hooks.json is\n%s", raw)
 	}
@@ -121,7 +125,7 @@ func TestHooks_DenyWhenSomethingFails(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.blocks("no mesh at all", h.run(h.event("Bash", `{"command":"ls"}`), "hook", "claude-code"), "you have no mesh")
-	h.must("hook", "install", "claude-code")
+	h.must("hook", "install", "claude-code", "--yes")
 	for _, text := range []string{"", "{", "null", `{"hook_event_name":"PreToolUse","tool_name":"Bash"}`} {
 		h.blocks("the input "+text, h.run(text, "hook", "claude-code"), "standard input")
 		if out := h.run(text, "hook", "gemini"); !strings.HasPrefix(out.stdout, `{"decision":"deny","reason":`) {

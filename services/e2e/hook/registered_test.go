@@ -56,7 +56,7 @@ func TestGemini_StatusAndUndo(t *testing.T) {
 		}
 	}
 	status(1, "Gemini CLI: the hook is not registered")
-	h.must("hook", "install", "gemini")
+	h.must("hook", "install", "gemini", "--yes")
 	status(0, "Gemini CLI: the hook is registered")
 	status(0, "Codex: the hook is not registered")
 	h.end(h.mesh(), syscall.SIGTERM)
@@ -73,10 +73,21 @@ func TestGemini_StatusAndUndo(t *testing.T) {
 	stack.WriteFile(t, token, content)
 	config := stack.ReadFile(t, h.path(".config/sluice/sluice.yaml"))
 	h.end(h.mesh(), syscall.SIGTERM)
-	h.write(".config/sluice/policies/host-gemini.yaml", "nonsense: 1\n")
-	status(1, "all calls are denied: ", "gemini")
+	h.write(".config/sluice/sluice.yaml", config+"nonsense: 1\n")
+	status(1, "all calls are denied", "gemini")
 	h.write(".config/sluice/sluice.yaml", config)
 
+	for _, step := range []string{"", "after hook remove"} {
+		if step != "" {
+			h.must("hook", "remove", "codex")
+			h.silent("the mesh starts again", h.run(`{"hook_event_name":"PreToolUse","tool_name":"list_directory","tool_input":{}}`, "hook", "gemini"))
+		} else {
+			h.must("hook", "install", "codex", "--yes")
+		}
+		if out := h.must("doctor"); strings.Contains(out, "warning  server host-") || strings.Contains(out, "warning  tools of host-") {
+			t.Errorf("doctor %s: %s", step, out)
+		}
+	}
 	if out := h.must("init", "--undo", "--yes"); !strings.Contains(out, "Gemini CLI has the hook of Sluice in ~/.gemini/settings.json") {
 		t.Errorf("undo: %s", out)
 	}

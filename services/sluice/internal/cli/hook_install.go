@@ -38,7 +38,11 @@ func (t *tool) hookInstall() *cobra.Command {
 		`Register the hook of Sluice in the settings of a client, with a time-out of 300 s. Other hooks
 and all other bytes of the file stay. The command also adds the client's tools to the
 configuration of your mesh as the server host-CLIENT, and writes a first policy for it if there is
-none. It creates your mesh if you have none.
+none. It creates your mesh if you have none. It shows every change and asks before it writes. A
+mesh that runs starts again.
+
+The hook names your mesh by its paths, and clients start the mesh with the PATH and the variables
+for proxies and certificates of this command. Run it again to change them.
 
 With --project, the hook is only registered for one project, in a file that belongs to you alone.
 Claude Code has such a file (.claude/settings.local.json).`,
@@ -78,6 +82,7 @@ it shows the hooks of all clients.`,
 
 func (t *tool) hookCommand(name, short, long string, run func(*hookTarget, context.Context) error) *cobra.Command {
 	var project string
+	var yes bool
 	c := &cobra.Command{
 		Use: name + " CLIENT", Short: short, Long: long + "\n\nCLIENT is " + strings.Join(hosttools.Clients(), ", ") + ".",
 		Args:      args(cobra.ExactArgs(1)),
@@ -87,8 +92,12 @@ func (t *tool) hookCommand(name, short, long string, run func(*hookTarget, conte
 			if err != nil {
 				return err
 			}
+			target.flags.yes = yes
 			return run(target, c.Context())
 		},
+	}
+	if name == "install" {
+		c.Flags().BoolVar(&yes, "yes", false, "write the changes without asking")
 	}
 	c.Flags().StringVar(&project, "project", "", "only for the project in this folder (Claude Code)")
 	_ = c.MarkFlagDirname("project")
@@ -130,6 +139,9 @@ func (h *hookTarget) install(ctx context.Context) error {
 	if err := h.checkMesh(); err != nil {
 		return err
 	}
+	if err := h.agree(ctx); err != nil {
+		return err
+	}
 	for _, path := range []string{h.paths.OperatorToken(), h.paths.Token(h.client.ID)} {
 		if _, err := ensureToken(path); err != nil {
 			return fmt.Errorf("create a token: %w", err)
@@ -147,6 +159,8 @@ func (h *hookTarget) install(ctx context.Context) error {
 		if err := h.restartMesh(ctx); err != nil {
 			return fmt.Errorf("%w\nThe settings of %s were not changed", err, h.client.Name)
 		}
+	} else if err := h.refreshEnvironment(); err != nil {
+		return err
 	}
 	changed, err := h.Install(ctx, h.paths.Data, h.programPath())
 	if err != nil {
@@ -199,30 +213,36 @@ func (h *hookTarget) writePolicy() (bool, error) {
 // configure adds the client to the configuration of the mesh or removes it, and adds the tokens that are missing. It
 // reports whether the configuration has changed.
 func (h *hookTarget) configure(present bool) (bool, error) {
-	before, err := os.ReadFile(h.paths.Config)
+	before, after, err := h.configuration(present)
+	if err != nil || bytes.Equal(before, after) {
+		return false, err
+	}
+	return true, pki.WriteFile(h.paths.Config, after, 0o600)
+}
+
+// configuration returns the configuration of the mesh before and after [hookTarget.configure].
+func (h *hookTarget) configuration(present bool) (before, after []byte, err error) {
+	before, err = os.ReadFile(h.paths.Config)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("read your mesh's configuration: %w", err)
+		return nil, nil, fmt.Errorf("read your mesh's configuration: %w", err)
 	}
 	have := false
 	if len(before) > 0 {
 		f, err := config.Load(h.paths.Config, app.Env)
 		if err != nil {
-			return false, fmt.Errorf("your mesh's configuration does not load: %w", err)
+			return nil, nil, fmt.Errorf("your mesh's configuration does not load: %w", err)
 		}
 		have = f.HasHook(h.client.ID)
 	}
 	m := clientsetup.MeshFile{Data: h.paths.Data, User: userName(), Operator: h.paths.OperatorToken(), Tokens: map[string]string{h.client.ID: h.paths.Token(h.client.ID)}}
-	after, err := m.Edit(before)
+	after, err = m.Edit(before)
 	if err == nil && have != present {
 		after, err = withHook(after, h.client.ID, present)
 	}
 	if err != nil {
-		return false, fmt.Errorf("%s: %w", h.paths.Config, err)
+		return nil, nil, fmt.Errorf("%s: %w", h.paths.Config, err)
 	}
-	if bytes.Equal(before, after) {
-		return false, nil
-	}
-	return true, pki.WriteFile(h.paths.Config, after, 0o600)
+	return before, after, nil
 }
 
 // withHook adds a client to the list of hooks in a configuration, or removes it.

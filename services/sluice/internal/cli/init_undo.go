@@ -23,6 +23,7 @@ func (s *setup) undo(ctx context.Context) (err error) {
 			return err
 		}
 		if found, err := s.undoHooks(ctx); found || err != nil {
+			s.printf("init has not changed anything else. Your mesh's configuration stays: %s.", s.shownPath(s.paths.Config))
 			return err
 		}
 		s.printf("Nothing to undo: init has not changed anything, or it was undone.")
@@ -140,6 +141,9 @@ func (s *setup) removeMesh(ctx context.Context) error {
 	tokens := filepath.Join(s.paths.Data, "tokens")
 	if err := os.RemoveAll(tokens); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the tokens: %w", err)
+	}
+	if err := removeMeshEnvironment(s.paths.Data); err != nil {
+		return err
 	}
 	if err := s.state.End(); err != nil {
 		return err

@@ -64,6 +64,13 @@ func storeMeshEnvironment(data string) error {
 	return nil
 }
 
+func removeMeshEnvironment(data string) error {
+	if err := os.Remove(environmentPath(data)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the environment of the mesh: %w", err)
+	}
+	return nil
+}
+
 // meshEnvironment returns the environment for a mesh: the stored variables, and those of the session from environ. If
 // none are stored, all are from environ.
 func meshEnvironment(data string, environ []string) ([]string, error) {

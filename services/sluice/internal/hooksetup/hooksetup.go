@@ -249,6 +249,16 @@ func (t Target) writer(data string) *atomicfile.Writer {
 	return &atomicfile.Writer{Lock: filepath.Join(data, "hooks", "lock"), Settle: settle, Within: t.Project}
 }
 
+// Preview returns the content of the settings file before and after Install, which are equal if the hook is registered.
+func (t Target) Preview(data, program string) (before, after []byte, err error) {
+	before, err = os.ReadFile(t.Path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("read the settings of the client: %w", err)
+	}
+	after, err = t.add(before, t.Command(data, program), &Record{})
+	return before, after, err
+}
+
 // Install registers the hook. changed is false if it is registered already. Hooks of others stay.
 func (t Target) Install(ctx context.Context, data, program string) (changed bool, err error) {
 	before, err := os.ReadFile(t.Path)
