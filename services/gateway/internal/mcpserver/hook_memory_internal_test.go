@@ -1,7 +1,6 @@
 package mcpserver
 
 import (
-	"context"
 	"strconv"
 	"testing"
 
@@ -18,14 +17,14 @@ func TestHookMemories_CallersHaveTheirOwn(t *testing.T) {
 	judged := 0
 	judge := func() hookVerdict { judged++; return hookVerdict{Verdict: verdictPass} }
 	m.of(ana).putApproved(approvedKey(ana, "codex", event))
-	m.of(ana).once(context.Background(), ana, "codex", event, judge)
+	m.of(ana).once(t.Context(), ana, "codex", event, judge)
 	for i := range 2 * maxHookCalls {
 		other := event
 		other.ID, other.Turn = "u"+strconv.Itoa(i), strconv.Itoa(i)
 		m.of(bob).putApproved(approvedKey(bob, "codex", other))
-		m.of(bob).once(context.Background(), bob, "codex", other, func() hookVerdict { return hookVerdict{Verdict: verdictPass} })
+		m.of(bob).once(t.Context(), bob, "codex", other, func() hookVerdict { return hookVerdict{Verdict: verdictPass} })
 	}
-	if m.of(ana).once(context.Background(), ana, "codex", event, judge); judged != 1 {
+	if m.of(ana).once(t.Context(), ana, "codex", event, judge); judged != 1 {
 		t.Errorf("the call of ana was evaluated %d times", judged)
 	}
 	if !m.of(ana).takeApproved(approvedKey(ana, "codex", event)) {
