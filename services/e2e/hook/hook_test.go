@@ -20,11 +20,26 @@ func TestClaudeCode_CallsFollowThePolicy(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.write(".claude/settings.json", settings)
-	h.must("hook", "install", "claude-code")
-	if again := h.must("hook", "install", "claude-code"); !strings.Contains(again, "had the hook already") {
+	if out := h.run("", "hook", "install", "claude-code"); out.code != 1 || !strings.Contains(out.stderr, "add --yes") ||
+		!strings.Contains(out.stdout, `"timeout": 300`) || stack.ReadFile(t, h.path(".claude/settings.json")) != settings {
+		t.Errorf("install without a terminal and without --yes: %+v", out)
+	}
+	h.must("hook", "install", "claude-code", "--yes")
+	if again := h.must("hook", "install", "claude-code", "--yes"); !strings.Contains(again, "had the hook already") {
 		t.Errorf("a second install: %s", again)
 	}
 	h.must("hook", "status", "claude-code")
+	h.write("p/.claude/settings.local.json", `{"disableAllHooks": true}`)
+	if out := h.run("", "hook", "status", "claude-code", "--project", h.path("p")); out.code != 1 {
+		t.Errorf("the hook is not registered in the project: %+v", out)
+	}
+	h.write(".claude/settings.local.json", `{"disableAllHooks": true}`)
+	if out := h.run("", "hook", "status", "claude-code"); out.code != 1 || !strings.Contains(out.stdout, "~/.claude/settings.local.json: calls pass without the mesh, because disableAllHooks is true") {
+		t.Errorf("a project's settings switch off the hooks: %+v", out)
+	}
+	if err := os.Remove(h.path(".claude/settings.local.json")); err != nil {
+		t.Fatal(err)
+	}
 	hook := func(event string, flags ...string) output {
 		t.Helper()
 		return h.run(event, append([]string{"hook", "claude-code"}, flags...)...)
@@ -36,6 +51,13 @@ func TestClaudeCode_CallsFollowThePolicy(t *testing.T) {
 	h.silent("a file of the person", hook(h.event("Write", `{"file_path":"`+h.path("a.txt")+`","content":"a"}`)))
 	for _, guarded := range []string{".claude/settings.json", ".config/sluice/policies/host-claude-code.yaml", ".config/x/../sluice/sluice.yaml", ".local/share/sluice/tokens/operator"} {
 		h.denies(guarded, hook(h.event("Edit", `{"file_path":"`+h.path(guarded)+`","old_string":"a","new_string":"b"}`)), "belongs to Sluice")
+	}
+	h.write("app/.claude/x", "")
+	if err := os.Symlink(".claude", h.path("app/link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, project := range []string{"app/.claude/settings.local.json", "app/link/settings.json", h.path("other/.mcp.json"), ".claude/../.CODEX/config.toml"} {
+		h.denies(project, hook(h.event("Write", `{"file_path":"`+project+`","content":"{}"}`)), "belongs to Sluice")
 	}
 	records := h.must("decisions", "tail", "-o", "json")
 	if !strings.Contains(records, "host_executed") && !strings.Contains(records, "HOST_EXECUTED") {
@@ -69,7 +91,7 @@ func TestCodex_LimitsAndPermissionRequests(t *testing.T) {
 	h := newHome(t)
 	h.write(".config/sluice/policies/host-codex.yaml", "version: 1\nserver: host-codex\ndefault: deny\ntools:\n"+
 		"  view_image: {action: allow, rate_limit: {max: 2, window: 600}}\n  Bash: {action: require_approval}\n")
-	h.must("hook", "install", "codex")
+	h.must("hook", "install", "codex", "--yes")
 	if raw := stack.ReadFile(t, h.path(".codex/hooks.json")); strings.Count(raw, "hook codex") != 2 {
 		t.Errorf("hooks.json is\n%s", raw)
 	}
@@ -89,6 +111,11 @@ func TestCodex_LimitsAndPermissionRequests(t *testing.T) {
 		t.Errorf("after the approval: %+v", out)
 	}
 	h.silent("an approval counts once", h.run(permission, "hook", "codex"))
+	h.end(h.mesh(), syscall.SIGTERM)
+	h.chooseOtherMesh()
+	h.denies("in an environment that names another mesh", h.run(h.event("apply_patch", `{"command":"x"}`), h.registered(".codex/hooks.json")...), "no rule allows this call")
+	h.env = h.env[:len(h.env)-4]
+
 	h.must("hook", "remove", "codex")
 	if _, err := os.Stat(h.path(".codex/hooks.json")); err == nil {
 		t.Error("hooks.json stays")
@@ -100,7 +127,7 @@ func TestHooks_DenyWhenSomethingFails(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.blocks("no mesh at all", h.run(h.event("Bash", `{"command":"ls"}`), "hook", "claude-code"), "you have no mesh")
-	h.must("hook", "install", "claude-code")
+	h.must("hook", "install", "claude-code", "--yes")
 	for _, text := range []string{"", "{", "null", `{"hook_event_name":"PreToolUse","tool_name":"Bash"}`} {
 		h.blocks("the input "+text, h.run(text, "hook", "claude-code"), "standard input")
 		if out := h.run(text, "hook", "gemini"); !strings.HasPrefix(out.stdout, `{"decision":"deny","reason":`) {
@@ -151,6 +178,13 @@ func TestHooks_LeaveServersBehindTheMeshToTheMesh(t *testing.T) {
 	} {
 		h.denies(tool, h.run(event("mcp__"+tool+"__list"), "hook", "claude-code"), reason)
 	}
+	read := func(server string) string {
+		return strings.Replace(event("ReadMcpResourceTool"), `"tool_input":{}`, `"tool_input":{"server":"`+server+`","uri":"n://1"}`, 1)
+	}
+	h.silent("a resource of a wrapped server", h.run(read("my notes"), "hook", "claude-code"))
+	for server, reason := range map[string]string{"direct": "sluice init claude-code", "plugin:x:y": "plugin", "evil": "and not this program"} {
+		h.denies("a resource of "+server, h.run(read(server), "hook", "claude-code"), reason)
+	}
 	h.env[0] = "PATH=" + filepath.Dir(h.program) + ":" + os.Getenv("PATH")
 	h.silent("shared, with the program in PATH", h.run(event("mcp__shared__list"), "hook", "claude-code"))
 	if h.mesh() != 0 {
@@ -162,7 +196,7 @@ func TestHooks_LeaveServersBehindTheMeshToTheMesh(t *testing.T) {
 func TestHooks_CompareTheCommandOfGeminiWithTheEntry(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
-	h.must("hook", "install", "gemini")
+	h.must("hook", "install", "gemini", "--yes")
 	h.write(".config/sluice/sluice.yaml", stack.ReadFile(t, h.path(".config/sluice/sluice.yaml"))+`servers: {notes: {stdio: {command: ["`+h.program+`", demo-server, --stdio]}}}`+"\n")
 	h.write(".gemini/settings.json", `{"mcpServers": {"n": {"command": "`+h.program+`", "args": ["stdio", "--server", "notes", "--as", "gemini"]}}}`)
 	event := func(name, command, args string) string {

@@ -77,7 +77,7 @@ func TestRealClients_ClaudeCodeObeysTheHook(t *testing.T) {
 	h := newHome(t)
 	h.write(".config/sluice/policies/host-claude-code.yaml", claudePolicy)
 	h.write("project/README", "")
-	h.must("hook", "install", "claude-code")
+	h.must("hook", "install", "claude-code", "--yes")
 
 	wait := h.claude([]string{"Bash(touch passes)", "Bash(touch denied)", "Bash(touch killed)"},
 		command("touch passes"), command("touch denied"), command("touch unasked"), command("touch waits"), command("touch killed"))

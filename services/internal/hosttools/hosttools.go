@@ -50,6 +50,26 @@ func Knows(client, tool string) bool {
 	return tool != Other && known()[client][tool]
 }
 
+// ReadsServers reports whether a tool lists or reads the resources of MCP servers. Such a tool can reach servers that are
+// not behind the mesh.
+func ReadsServers(tool string) bool { return slices.Contains(resourceTools, tool) }
+
+// resourceTools are the names of all clients' tools for resources of MCP servers.
+var resourceTools = []string{
+	"ListMcpResourcesTool", "ReadMcpResourceTool", "ReadMcpResourceDirTool",
+	"list_mcp_resources", "list_mcp_resource_templates", "read_mcp_resource",
+}
+
+// ProtectedFile is the argument that the hook adds to a call that would change a protected file: its path. The file
+// configures Sluice, the hook or a client.
+const ProtectedFile = "protected_file"
+
+// WritesFiles reports whether a tool changes files that its arguments name. It has the argument [ProtectedFile].
+func WritesFiles(tool string) bool { return slices.Contains(fileTools, tool) }
+
+// fileTools are the names of all clients' tools that change files.
+var fileTools = []string{"Write", "Edit", "MultiEdit", "NotebookEdit", "apply_patch", "write_file", "replace"}
+
 // known returns the names of the tools of each client.
 var known = sync.OnceValue(func() map[string]map[string]bool {
 	out := make(map[string]map[string]bool)

@@ -31,6 +31,13 @@ func TestTools_EachClientHasDefinitions(t *testing.T) {
 				t.Errorf("%s: the definition of %q is incomplete or repeated: %s", client, tool.Name, tool.Definition)
 			}
 			seen[tool.Name] = true
+			properties, _ := definition.InputSchema["properties"].(map[string]any)
+			if _, has := properties[hosttools.ProtectedFile]; has != hosttools.WritesFiles(tool.Name) {
+				t.Errorf("%s: %s has the argument %s: %v", client, tool.Name, hosttools.ProtectedFile, has)
+			}
+			if definition.InputSchema["additionalProperties"] != true {
+				t.Errorf("%s: %s denies arguments of other versions of the client", client, tool.Name)
+			}
 		}
 		if !slices.ContainsFunc(tools, func(tool hosttools.Tool) bool { return tool.Name == hosttools.Other }) {
 			t.Errorf("%s has no tool for unknown tools", client)

@@ -87,11 +87,11 @@ func (s *Server) hook(w http.ResponseWriter, r *http.Request, c httpserver.Calle
 		verdict = hookVerdict{Verdict: verdictDeny, Reason: "Not executed: this mesh does not know the tools of the client. Run `sluice hook install " + clientOr(client) + "`."}
 	case event.Event == "permission":
 		verdict.Verdict = verdictPass
-		if s.hooks.takeApproved(approvedKey(c, client, event)) {
+		if s.hooks.of(c).takeApproved(approvedKey(c, client, event)) {
 			verdict.Verdict = verdictAllow
 		}
 	default:
-		verdict = s.hooks.once(r.Context(), c, client, event, func() hookVerdict { return s.judgeHook(r.Context(), c, client, event) })
+		verdict = s.hooks.of(c).once(r.Context(), c, client, event, func() hookVerdict { return s.judgeHook(r.Context(), c, client, event) })
 	}
 	body, err := json.Marshal(verdict)
 	if err != nil {
@@ -152,7 +152,7 @@ func (s *Server) judgeHook(ctx context.Context, c httpserver.Caller, client stri
 		return hookVerdict{Verdict: verdictPass, Decision: done.ID}
 	}
 	if client == hosttools.Codex { // which asks again before it would ask the person
-		s.hooks.putApproved(approvedKey(c, client, event))
+		s.hooks.of(c).putApproved(approvedKey(c, client, event))
 	}
 	return hookVerdict{Verdict: verdictAllow, Decision: done.ID}
 }

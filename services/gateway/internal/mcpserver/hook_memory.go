@@ -14,8 +14,10 @@ import (
 )
 
 const (
-	// maxHookCalls is the maximum number of calls that are remembered.
-	maxHookCalls = 10_000
+	// maxHookCalls is the maximum number of calls of one caller that are remembered, and maxHookCallers the maximum number
+	// of callers.
+	maxHookCalls   = 1000
+	maxHookCallers = 100
 	// repeatWindow is the time after a verdict in which an event with the same id gets this verdict. All hooks of a client
 	// send their events at the same time. It is short, so that an approval can't be used again.
 	repeatWindow = 30 * time.Second
@@ -23,7 +25,31 @@ const (
 	permissionWindow = 10 * time.Minute
 )
 
-// hookMemory remembers the calls of hooks. It is safe for concurrent use.
+// hookMemories has a memory for each caller, so that no caller can displace the calls of another. It is safe for
+// concurrent use.
+type hookMemories struct {
+	mu      sync.Mutex
+	callers *lru.Cache[[sha256.Size]byte, *hookMemory]
+}
+
+func newHookMemories() *hookMemories {
+	return &hookMemories{callers: lru.New[[sha256.Size]byte](maxHookCallers, maxHookCallers, func(*hookMemory) int { return 1 })}
+}
+
+// of returns the memory of a caller.
+func (m *hookMemories) of(c httpserver.Caller) *hookMemory {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	key := digest(callerOf(c)...)
+	memory, ok := m.callers.Get(key)
+	if !ok {
+		memory = newHookMemory()
+		m.callers.Put(key, memory)
+	}
+	return memory
+}
+
+// hookMemory remembers the calls of the hooks of one caller. It is safe for concurrent use.
 type hookMemory struct {
 	mu sync.Mutex
 	// calls contains the last calls that have an id.

@@ -83,7 +83,7 @@ type Server struct {
 	servers map[string]*servers.Server
 	// sessionIDs caches the ids of the sessions in which services of the mesh call on behalf of principals.
 	sessionIDs *lru.Cache[session.Key, string]
-	hooks      *hookMemory
+	hooks      *hookMemories
 }
 
 // New returns a server, or an error if a dependency is missing.
@@ -141,7 +141,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Server{Router: f, deps: deps, servers: configured, sessionIDs: newSessionIDs(), hooks: newHookMemory()}
+	e := &Server{Router: f, deps: deps, servers: configured, sessionIDs: newSessionIDs(), hooks: newHookMemories()}
 	e.http, err = httpserver.New(cfg.HTTP, httpserver.Deps{
 		Tokens: deps.Tokens, Admission: deps.Admission, Panicked: f.LogPanic, Meters: deps.Meters, Log: deps.Log,
 	})

@@ -26,6 +26,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
@@ -100,7 +101,8 @@ func (t *tool) checkAll(ctx context.Context, f *config.File) []checkResult {
 	if h.gatewayErr == nil {
 		out = append(out, t.checkServers(ctx, f, h.gateway.GetServers())...)
 		for _, name := range slices.Sorted(maps.Keys(h.pending)) {
-			if n := h.pending[name]; n > 0 {
+			// The definitions of clients' tools are not pinned. They stay in the catalog after the hook is removed.
+			if n := h.pending[name]; n > 0 && !strings.HasPrefix(name, hosttools.Prefix) {
 				out = append(out, checkResult{stateWarning, "tools of " + name, pendingText(n), t.command("catalog diff "+name) + " shows what has changed, and the command that accepts it"})
 			}
 		}
@@ -287,6 +289,9 @@ func agentSecret(f *config.File) string {
 // of tools that the agent gets.
 func (t *tool) checkServer(ctx context.Context, f *config.File, s *gatewayv1.ServerStatus, secret string) checkResult {
 	of := "server " + s.GetName()
+	if client, isHost := strings.CutPrefix(s.GetName(), hosttools.Prefix); isHost { // agents neither list nor call its tools
+		return checkResult{State: stateOK, Subject: of, Result: "the hook of " + hosttools.Name(client) + " asks about its tools; " + t.command("hook status "+client) + " checks the hook"}
+	}
 	if until := s.GetRestsUntil(); until != nil {
 		return checkResult{stateProblem, of, "it could not be reached several times in a row: " + s.GetLastError(), "check that the server is up and that its address is right; the gateway tries again by itself"}
 	}

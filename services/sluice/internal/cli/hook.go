@@ -133,13 +133,16 @@ type meshVerdict struct {
 
 // askMesh sends an event to the person's own mesh, which it starts if it does not run.
 func (t *tool) askMesh(ctx context.Context, e hookevent.Event, hold time.Duration) (verdict meshVerdict, err error) {
-	own, err := t.ownMesh()
+	own, err := t.hookMesh()
 	if err != nil {
 		return verdict, err
 	}
 	token, err := os.ReadFile(own.paths.Token(e.Client))
 	if err != nil {
 		return verdict, fmt.Errorf("%s has no token for your mesh: run %s (%w)", e.Client, t.command("hook install "+e.Client), err)
+	}
+	if e.Input, err = own.markProtected(e); err != nil {
+		return verdict, err
 	}
 	body, err := hookBody(e, hold)
 	if err != nil {

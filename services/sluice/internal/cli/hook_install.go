@@ -38,7 +38,11 @@ func (t *tool) hookInstall() *cobra.Command {
 		`Register the hook of Sluice in the settings of a client, with a time-out of 300 s. Other hooks
 and all other bytes of the file stay. The command also adds the client's tools to the
 configuration of your mesh as the server host-CLIENT, and writes a first policy for it if there is
-none. It creates your mesh if you have none.
+none. It creates your mesh if you have none. It shows every change and asks before it writes. A
+mesh that runs starts again.
+
+The hook names your mesh by its paths, and clients start the mesh with the PATH and the variables
+for proxies and certificates of this command. Run it again to change them.
 
 With --project, the hook is only registered for one project, in a file that belongs to you alone.
 Claude Code has such a file (.claude/settings.local.json).`,
@@ -54,14 +58,31 @@ configuration of your mesh; the policy stays if you have changed it.`,
 }
 
 func (t *tool) hookStatus() *cobra.Command {
-	return t.hookCommand("status", "Show whether the hook of a client is registered and can work",
-		`Show whether the hook of a client is registered, and what keeps the client from running it.
-The command exits with 1 if the client's calls pass without the mesh.`,
+	c := t.hookCommand("status", "Show whether the hook of a client is registered and can work",
+		`Show whether the hook of a client is registered, what keeps the client from running it, and
+whether your mesh answers it. The command starts your mesh if it does not run. It looks at the
+settings of the person and the administrator, and of projects in this folder and above.
+
+It exits with 1 if calls of the client pass without the mesh, or are all denied. Without CLIENT,
+it shows the hooks of all clients.`,
 		(*hookTarget).status)
+	one := c.RunE
+	c.Use, c.Args = "status [CLIENT]", args(cobra.MaximumNArgs(1))
+	c.RunE = func(c *cobra.Command, given []string) error {
+		switch {
+		case len(given) == 1:
+			return one(c, given)
+		case c.Flags().Changed("project"):
+			return usageError{errors.New("--project needs a CLIENT")}
+		}
+		return t.allHookStatus(c.Context())
+	}
+	return c
 }
 
 func (t *tool) hookCommand(name, short, long string, run func(*hookTarget, context.Context) error) *cobra.Command {
 	var project string
+	var yes bool
 	c := &cobra.Command{
 		Use: name + " CLIENT", Short: short, Long: long + "\n\nCLIENT is " + strings.Join(hosttools.Clients(), ", ") + ".",
 		Args:      args(cobra.ExactArgs(1)),
@@ -71,8 +92,12 @@ func (t *tool) hookCommand(name, short, long string, run func(*hookTarget, conte
 			if err != nil {
 				return err
 			}
+			target.flags.yes = yes
 			return run(target, c.Context())
 		},
+	}
+	if name == "install" {
+		c.Flags().BoolVar(&yes, "yes", false, "write the changes without asking")
 	}
 	c.Flags().StringVar(&project, "project", "", "only for the project in this folder (Claude Code)")
 	_ = c.MarkFlagDirname("project")
@@ -105,12 +130,16 @@ func (t *tool) hookTarget(id, project string) (*hookTarget, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
+	target.Config = paths.Config
 	return &hookTarget{setup: s, Target: target, client: client}, nil
 }
 
 // install changes the mesh first, so that the client never has a hook that the mesh does not know.
 func (h *hookTarget) install(ctx context.Context) error {
 	if err := h.checkMesh(); err != nil {
+		return err
+	}
+	if err := h.agree(ctx); err != nil {
 		return err
 	}
 	for _, path := range []string{h.paths.OperatorToken(), h.paths.Token(h.client.ID)} {
@@ -130,6 +159,8 @@ func (h *hookTarget) install(ctx context.Context) error {
 		if err := h.restartMesh(ctx); err != nil {
 			return fmt.Errorf("%w\nThe settings of %s were not changed", err, h.client.Name)
 		}
+	} else if err := h.refreshEnvironment(); err != nil {
+		return err
 	}
 	changed, err := h.Install(ctx, h.paths.Data, h.programPath())
 	if err != nil {
@@ -161,8 +192,7 @@ func (h *hookTarget) policyPath() string {
 
 // shippedPolicy returns the policy that Install writes.
 func (h *hookTarget) shippedPolicy() ([]byte, error) {
-	guarded := []string{filepath.Dir(h.paths.Config), h.paths.Data, h.Path}
-	return hooksetup.Policy(h.client.ID, guarded)
+	return hooksetup.Policy(h.client.ID)
 }
 
 // writePolicy writes the policy if there is none, and reports whether it did.
@@ -183,33 +213,39 @@ func (h *hookTarget) writePolicy() (bool, error) {
 // configure adds the client to the configuration of the mesh or removes it, and adds the tokens that are missing. It
 // reports whether the configuration has changed.
 func (h *hookTarget) configure(present bool) (bool, error) {
-	before, err := os.ReadFile(h.paths.Config)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("read your mesh's configuration: %w", err)
-	}
-	have := false
-	if len(before) > 0 {
-		f, err := config.Load(h.paths.Config, app.Env)
-		if err != nil {
-			return false, fmt.Errorf("your mesh's configuration does not load: %w", err)
-		}
-		have = f.HasHook(h.client.ID)
-	}
-	m := clientsetup.MeshFile{Data: h.paths.Data, User: userName(), Operator: h.paths.OperatorToken(), Tokens: map[string]string{h.client.ID: h.paths.Token(h.client.ID)}}
-	after, err := m.Edit(before)
-	if err == nil && have != present {
-		after, err = withHook(after, h.client.ID, present)
-	}
-	if err != nil {
-		return false, fmt.Errorf("%s: %w", h.paths.Config, err)
-	}
-	if bytes.Equal(before, after) {
-		return false, nil
+	before, after, err := h.configuration(present)
+	if err != nil || bytes.Equal(before, after) {
+		return false, err
 	}
 	if err := clientsetup.RecordRewrite(h.paths.Data, h.paths.Config, before, after); err != nil {
 		return false, err
 	}
 	return true, pki.WriteFile(h.paths.Config, after, 0o600)
+}
+
+// configuration returns the configuration of the mesh before and after [hookTarget.configure].
+func (h *hookTarget) configuration(present bool) (before, after []byte, err error) {
+	before, err = os.ReadFile(h.paths.Config)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("read your mesh's configuration: %w", err)
+	}
+	have := false
+	if len(before) > 0 {
+		f, err := config.Load(h.paths.Config, app.Env)
+		if err != nil {
+			return nil, nil, fmt.Errorf("your mesh's configuration does not load: %w", err)
+		}
+		have = f.HasHook(h.client.ID)
+	}
+	m := clientsetup.MeshFile{Data: h.paths.Data, User: userName(), Operator: h.paths.OperatorToken(), Tokens: map[string]string{h.client.ID: h.paths.Token(h.client.ID)}}
+	after, err = m.Edit(before)
+	if err == nil && have != present {
+		after, err = withHook(after, h.client.ID, present)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", h.paths.Config, err)
+	}
+	return before, after, nil
 }
 
 // withHook adds a client to the list of hooks in a configuration, or removes it.
@@ -286,12 +322,12 @@ func (h *hookTarget) removeFromMesh(ctx context.Context) error {
 }
 
 // status prints the state of the hook. It returns errSilent if the client's calls pass without the mesh.
-func (h *hookTarget) status(context.Context) error {
+func (h *hookTarget) status(ctx context.Context) error {
 	commands, err := h.Registered()
 	if err != nil {
 		return err
 	}
-	faults := h.faults(commands)
+	faults := h.faults(ctx, commands)
 	for _, fault := range faults {
 		h.printf("%s: %s", h.client.Name, fault)
 	}
@@ -304,13 +340,13 @@ func (h *hookTarget) status(context.Context) error {
 }
 
 // faults returns the reasons for which the hook does not work.
-func (h *hookTarget) faults(commands []string) []string {
+func (h *hookTarget) faults(ctx context.Context, commands []string) []string {
 	var out []string
 	if slices.Contains(commands, "") {
 		return []string{fmt.Sprintf("the hook is not registered in %s: run %s", h.shownPath(h.Path), h.command("hook install "+h.client.ID))}
 	}
-	if !strings.Contains(commands[0], h.programPath()) {
-		out = append(out, fmt.Sprintf("the hook starts another program: %s", commands[0]))
+	if want := h.Command(h.paths.Data, h.programPath()); slices.ContainsFunc(commands, func(c string) bool { return c != want }) {
+		out = append(out, fmt.Sprintf("the hook starts another command (%s): run %s", commands[0], h.command("hook install "+h.client.ID)))
 	}
 	f, err := config.Load(h.paths.Config, app.Env)
 	switch {
@@ -319,27 +355,8 @@ func (h *hookTarget) faults(commands []string) []string {
 	case !f.HasHook(h.client.ID):
 		out = append(out, fmt.Sprintf("all calls are denied, because your mesh does not know the client's tools: run %s", h.command("hook install "+h.client.ID)))
 	}
-	if raw, err := os.ReadFile(h.Path); err == nil {
-		out = append(out, h.disabled(raw)...)
+	if len(out) == 0 {
+		out = h.meshFaults(ctx)
 	}
-	return out
-}
-
-// disabled returns the settings that keep the client from running hooks.
-func (h *hookTarget) disabled(raw []byte) []string {
-	root, err := configedit.Parse(configedit.Layout{Format: configedit.JSON}, raw)
-	if err != nil {
-		return []string{err.Error()}
-	}
-	isSet := func(value string, path ...string) bool {
-		n := root.Get(path...)
-		return n != nil && n.Kind == configedit.Bool && n.Text == value
-	}
-	switch {
-	case h.client.ID == "claude-code" && isSet("true", "disableAllHooks"):
-		return []string{"calls pass without the mesh, because disableAllHooks is true"}
-	case h.client.ID == "gemini" && isSet("false", "hooksConfig", "enabled"):
-		return []string{"calls pass without the mesh, because hooksConfig.enabled is false"}
-	}
-	return nil
+	return append(out, h.settingsFaults()...)
 }

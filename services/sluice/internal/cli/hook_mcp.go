@@ -54,7 +54,7 @@ func (t *tool) entriesOf(e hookevent.Event) ([]clientconfig.Entry, error) {
 	if err != nil || !ok {
 		return nil, fmt.Errorf("find the files of the client: %w", err)
 	}
-	sys, behind := clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: getenv}, t.behind()
+	sys, behind := clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: getenv}, t.behindHook()
 	dirs := parents(e.Dir)
 	if project := getenv("CLAUDE_PROJECT_DIR"); filepath.IsAbs(project) {
 		dirs = append(dirs, parents(project)...)
@@ -83,10 +83,10 @@ func (t *tool) entriesOf(e hookevent.Event) ([]clientconfig.Entry, error) {
 	return out, nil
 }
 
-// startsOne reports whether the client starts one of the entries. Only events of Gemini CLI contain the name and the
-// command of the server.
+// startsOne reports whether the client starts one of the entries. Only events of Gemini CLI contain the command of the
+// server.
 func startsOne(e hookevent.Event, entries []clientconfig.Entry) bool {
-	return e.MCP.Name == "" || slices.ContainsFunc(entries, func(entry clientconfig.Entry) bool {
+	return e.MCP.Name == "" || e.MCP.Resource || slices.ContainsFunc(entries, func(entry clientconfig.Entry) bool {
 		return entry.Command == e.MCP.Command && slices.Equal(entry.Args, e.MCP.Args)
 	})
 }

@@ -138,7 +138,7 @@ func (t *tool) runInit(ctx context.Context, f initFlags, clients []clientconfig.
 		}
 	}
 	s := &setup{
-		tool: t, flags: f, paths: paths, clients: clients, known: t.behind(),
+		tool: t, flags: f, paths: paths, clients: clients, known: t.behindOwn(),
 		system: clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: getenv},
 	}
 	switch {

@@ -42,7 +42,7 @@ func (s *setup) install(ctx context.Context) error {
 	if len(s.plan.Wraps) == 0 && !s.observesMore() {
 		s.printf("Nothing to do.")
 		s.printObserved()
-		return nil
+		return s.refreshEnvironment()
 	}
 	question := fmt.Sprintf("To compare them, init starts %d server(s) directly and behind a mesh, as the clients start them. Continue?", len(s.plan.New()))
 	if err := s.confirm(ctx, s.flags.yes || len(s.plan.New()) == 0, question); err != nil {

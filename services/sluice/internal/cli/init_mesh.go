@@ -35,6 +35,9 @@ func (s *setup) restartMesh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := storeMeshEnvironment(own.data); err != nil {
+		return err
+	}
 	_, err = own.find(ctx, true)
 	return err
 }

@@ -25,6 +25,10 @@ func (s *setup) undo(ctx context.Context) (err error) {
 		if err := s.state.End(); err != nil { // a killed init may have left a temporary file
 			return err
 		}
+		if found, err := s.undoHooks(ctx); found || err != nil {
+			s.printf("init has not changed anything else. Your mesh's configuration stays: %s.", s.shownPath(s.paths.Config))
+			return err
+		}
 		s.printf("Nothing to undo: init has not changed anything, or it was undone.")
 		return nil
 	}
@@ -46,6 +50,9 @@ func (s *setup) undo(ctx context.Context) (err error) {
 			return fmt.Errorf("nothing was changed: %w", errNoTerminal)
 		}
 		return errors.New("nothing was changed")
+	}
+	if _, err := s.undoHooks(ctx); err != nil {
+		return err
 	}
 	key, err := s.oldKey(ctx)
 	if err != nil {
@@ -179,6 +186,11 @@ func (s *setup) removeMesh(ctx context.Context, key []byte) error {
 	}
 	if err := s.removeTokens(mesh); err != nil {
 		return err
+	}
+	if !mesh.Exists {
+		if err := removeMeshEnvironment(s.paths.Data); err != nil {
+			return err
+		}
 	}
 	if err := s.state.End(); err != nil {
 		return err

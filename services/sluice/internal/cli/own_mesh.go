@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -81,8 +80,6 @@ type ownMesh struct {
 	paths   personal.Paths
 	// config is the path of the configuration, and data the data directory that it names.
 	config, data string
-	// file is the configuration.
-	file *config.File
 }
 
 func (t *tool) ownMesh() (*ownMesh, error) {
@@ -98,9 +95,20 @@ func (t *tool) ownMesh() (*ownMesh, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.file, m.data = f, f.Path(f.Data)
+	m.data = f.Path(f.Data)
 	m.paths.Data = m.data
 	return m, nil
+}
+
+// namedMesh returns the person's own mesh with this configuration and data directory, whatever the environment says.
+func (t *tool) namedMesh(config, data string) (*ownMesh, error) {
+	if !filepath.IsAbs(config) || !filepath.IsAbs(data) {
+		return nil, usageError{fmt.Errorf("--config and --data must both be absolute paths here, are %q and %q", config, data)}
+	}
+	if _, err := os.Stat(config); err != nil {
+		return nil, fmt.Errorf("you have no mesh of your own at %s: run %s (%w)", config, t.command("init"), err)
+	}
+	return &ownMesh{program: t.programPath(), paths: personal.Paths{Config: config, Data: data}, config: config, data: data}, nil
 }
 
 // find returns the mesh that runs. If start is true and no mesh runs, find starts one.
@@ -137,9 +145,13 @@ func (m *ownMesh) start(ctx context.Context) (running.Mesh, error) {
 	if err != nil {
 		return running.Mesh{}, fmt.Errorf("start your mesh: %w", err)
 	}
-	defer log.Close()                                                                                //nolint:errcheck // the mesh has its own descriptor
-	cmd := exec.Command(m.program, "up", "--on-demand", "--config", m.config, "--log-level", "warn") //nolint:gosec,noctx // this program; the mesh outlives ctx
-	cmd.Stdout, cmd.Stderr, cmd.Dir, cmd.Env = log, log, m.data, meshEnv(app.Environ())
+	defer log.Close()                                                                                                  //nolint:errcheck // the mesh has its own descriptor
+	cmd := exec.Command(m.program, "up", "--on-demand", "--config", m.config, "--data", m.data, "--log-level", "warn") //nolint:gosec,noctx // this program; the mesh outlives ctx
+	env, err := meshEnvironment(m.data, app.Environ())
+	if err != nil {
+		return running.Mesh{}, fmt.Errorf("start your mesh: %w", err)
+	}
+	cmd.Stdout, cmd.Stderr, cmd.Dir, cmd.Env = log, log, m.data, env
 	detach(cmd)
 	if err := cmd.Start(); err != nil {
 		return running.Mesh{}, fmt.Errorf("start your mesh: %w", err)
@@ -202,25 +214,4 @@ func (m *ownMesh) logEnd(begin int64) string {
 		return err.Error()
 	}
 	return strings.TrimSpace(string(tail.buf))
-}
-
-// meshVariables are the environment variables that a mesh on demand inherits from the client that starts it. Others
-// could contain secrets of the client, and would depend on which client comes first.
-var meshVariables = []string{
-	"PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ", "LANG", "LANGUAGE", "DBUS_SESSION_BUS_ADDRESS",
-	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
-	"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
-	"SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "USERPROFILE", "USERNAME", "APPDATA", "LOCALAPPDATA", "PROGRAMDATA", "PROGRAMFILES",
-	"TEMP", "TMP", "PATHEXT", "COMSPEC",
-}
-
-func meshEnv(environ []string) []string {
-	var out []string
-	for _, pair := range environ {
-		name, _, _ := strings.Cut(pair, "=")
-		if slices.Contains(meshVariables, name) || strings.HasPrefix(name, "XDG_") || strings.HasPrefix(name, "LC_") {
-			out = append(out, pair)
-		}
-	}
-	return out
 }

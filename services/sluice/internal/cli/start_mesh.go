@@ -24,7 +24,7 @@ func (t *tool) startMesh() *cobra.Command {
 		Hidden: true,
 		Args:   args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
-			own, err := t.ownMesh()
+			own, err := t.namedMesh(t.config, t.data)
 			if err != nil {
 				return err
 			}
@@ -39,7 +39,7 @@ func (t *tool) startMesh() *cobra.Command {
 // startOutside starts the mesh by another process, which ends when the mesh is ready. Then the mesh is not a descendant
 // of this process. Some clients end all descendants of a server when they end, and the mesh has other clients.
 func (m *ownMesh) startOutside(ctx context.Context) (mesh running.Mesh, err error) {
-	cmd := exec.CommandContext(ctx, m.program, startMeshName) //nolint:gosec // this program
+	cmd := exec.CommandContext(ctx, m.program, startMeshName, "--config", m.config, "--data", m.data) //nolint:gosec // this program
 	cmd.Dir, cmd.Env = m.data, app.Environ()
 	var reason bytes.Buffer
 	cmd.Stderr = &reason

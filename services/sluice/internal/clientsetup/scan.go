@@ -5,8 +5,6 @@ package clientsetup
 
 import (
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/regularfile"
 )
 
 // A Found is an existing configuration file of a client.
@@ -76,25 +75,7 @@ func read(f clientconfig.File) (_ Found, exists bool) {
 }
 
 // ReadFile reads a regular file of at most [configedit.MaxBytes].
-func ReadFile(path string) ([]byte, error) {
-	info, err := os.Stat(path) // before opening, because opening a pipe waits for a writer
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, errors.New("it is not a regular file")
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close() //nolint:errcheck // only read
-	data, err := io.ReadAll(io.LimitReader(file, configedit.MaxBytes+1))
-	if err == nil && len(data) > configedit.MaxBytes {
-		return nil, fmt.Errorf("it is larger than %d bytes", configedit.MaxBytes)
-	}
-	return data, err
-}
+func ReadFile(path string) ([]byte, error) { return regularfile.Read(path, configedit.MaxBytes) }
 
 // Projects returns the directories of projects that the files name, sorted. Claude Code stores in the user's file which
 // projects it was used in.

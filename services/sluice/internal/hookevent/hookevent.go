@@ -10,6 +10,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 )
 
 // A Kind is the kind of an event.
@@ -54,6 +56,9 @@ type Server struct {
 	// Command and Args start the server. They are empty if the event does not contain them.
 	Command string
 	Args    []string
+	// Resource is true if the tool is the client's own and reads resources of the server. Then the event contains nothing
+	// but the name of the server.
+	Resource bool
 }
 
 // input is the form of the events of all clients.
@@ -103,8 +108,22 @@ func Parse(client string, data []byte) (Event, error) {
 		e.MCP = &Server{Name: in.MCP.Name, Command: in.MCP.Command, Args: in.MCP.Args}
 	case strings.HasPrefix(e.Tool, toolPrefix):
 		e.MCP = &Server{}
+	case client != "gemini" && hosttools.ReadsServers(e.Tool): // Gemini CLI finds the server by the URI
+		e.MCP = resourceServer(e.Input)
 	}
 	return e, nil
+}
+
+// resourceServer returns the server that a tool for resources names in its arguments. It returns nil if they name none,
+// because then the tool may reach all servers of the client.
+func resourceServer(arguments jsontext.Value) *Server {
+	var named struct {
+		Server string `json:"server"`
+	}
+	if err := json.Unmarshal(arguments, &named); err != nil || named.Server == "" {
+		return nil
+	}
+	return &Server{Name: named.Server, Resource: true}
 }
 
 // toolPrefix is the prefix of the names of MCP servers' tools in Claude Code and Codex: mcp__SERVER__TOOL.

@@ -29,9 +29,10 @@ const (
 	Timeout = 300 * time.Second
 	// Hold is the time for which a call waits for people.
 	Hold = 240 * time.Second
-	// settle is the time after which a changed file is read again, because clients rewrite their files.
-	settle = 2 * time.Second
 )
+
+// settle is the time after which a changed file is read again, because clients rewrite their files.
+var settle = 2 * time.Second
 
 // A Target is the settings file of a client in which the hook is registered.
 type Target struct {
@@ -39,6 +40,9 @@ type Target struct {
 	Path   string
 	// Project is the directory of the project, or empty for the settings of the user.
 	Project string
+	// Config is the absolute path of the configuration of the person's mesh. The hook uses only this mesh, whatever the
+	// environment of the client says.
+	Config string
 }
 
 // TargetOf returns the settings file of a client. If project is not empty, it is the file for this project that belongs
@@ -82,9 +86,9 @@ func (t Target) Events() []string {
 }
 
 // item returns the entry of the hook in the list of an event. Clients run the command in a shell.
-func (t Target) item(program string) configedit.Object {
+func (t Target) item(command string) configedit.Object {
 	seconds := int(Timeout / time.Second)
-	hook := configedit.Object{{Name: "type", Value: "command"}, {Name: "command", Value: quoted(program) + " hook " + t.Client}}
+	hook := configedit.Object{{Name: "type", Value: "command"}, {Name: "command", Value: command}}
 	switch t.Client {
 	case "gemini":
 		hook = append(configedit.Object{{Name: "name", Value: "sluice"}}, append(hook, configedit.Field{Name: "timeout", Value: seconds * 1000})...)
@@ -95,6 +99,11 @@ func (t Target) item(program string) configedit.Object {
 	}
 	list := &configedit.Node{Kind: configedit.List, Items: []*configedit.Node{nodeOf(hook)}}
 	return configedit.Object{{Name: "hooks", Value: list}}
+}
+
+// Command returns the command of the hook.
+func (t Target) Command(data, program string) string {
+	return quoted(program) + " hook " + t.Client + " --config " + quoted(t.Config) + " --data " + quoted(data)
 }
 
 // nodeOf converts an object of strings and integers.
@@ -140,13 +149,17 @@ func (t Target) isOurs(n *configedit.Node) bool {
 
 // IsHook reports whether a command starts the hook of Sluice for a client.
 func IsHook(command, client string) bool {
-	program, ok := strings.CutSuffix(strings.TrimSpace(command), " hook "+client)
+	program, flags, ok := strings.Cut(strings.TrimSpace(command), " hook "+client)
+	ok = ok && (flags == "" || strings.HasPrefix(flags, " --config "))
 	program = strings.Trim(program, `"'`)
 	program = program[strings.LastIndexAny(program, `/\`)+1:]
 	return ok && strings.HasPrefix(strings.ToLower(program), "sluice")
 }
 
-func path(event string) []string { return []string{"hooks", event} }
+// hooksKey is the name of the object that contains the lists of all events.
+const hooksKey = "hooks"
+
+func path(event string) []string { return []string{hooksKey, event} }
 
 // Registered returns the commands of the hook in a settings file, one for each event, or "" for an event without it.
 func (t Target) Registered() ([]string, error) {
@@ -191,6 +204,8 @@ type Record struct {
 type Step struct {
 	Event   string               `json:"event"`
 	Created *configedit.Manifest `json:"created,omitzero"`
+	// Parent is true if the object of all hooks did not exist.
+	Parent bool `json:"parent,omitzero"`
 }
 
 // recordPath returns the path of the record of a target.
@@ -207,6 +222,25 @@ func Records(data string) ([]string, error) {
 	return filepath.Glob(filepath.Join(data, "hooks", "*.json"))
 }
 
+// ReadRecords returns all records in a data directory.
+func ReadRecords(data string) ([]Record, error) {
+	paths, err := Records(data)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Record, len(paths))
+	for i, name := range paths {
+		raw, err := os.ReadFile(name)
+		if err == nil {
+			err = json.Unmarshal(raw, &out[i])
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read what hook install has changed: %w", err)
+		}
+	}
+	return out, nil
+}
+
 func digest(content []byte) string {
 	sum := sha256.Sum256(content)
 	return hex.EncodeToString(sum[:])
@@ -214,6 +248,16 @@ func digest(content []byte) string {
 
 func (t Target) writer(data string) *atomicfile.Writer {
 	return &atomicfile.Writer{Lock: filepath.Join(data, "hooks", "lock"), Settle: settle, Within: t.Project}
+}
+
+// Preview returns the content of the settings file before and after Install, which are equal if the hook is registered.
+func (t Target) Preview(data, program string) (before, after []byte, err error) {
+	before, err = regularfile.Read(t.Path, configedit.MaxBytes)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("read the settings of the client: %w", err)
+	}
+	after, err = t.add(before, t.Command(data, program), &Record{})
+	return before, after, err
 }
 
 // Install registers the hook. changed is false if it is registered already. Hooks of others stay.
@@ -228,15 +272,18 @@ func (t Target) Install(ctx context.Context, data, program string) (changed bool
 		return false, err
 	}
 	record := Record{Client: t.Client, Path: t.Path, Project: t.Project, Missing: missing || old.Missing}
-	after, err := t.add(before, program, &record)
+	after, err := t.add(before, t.Command(data, program), &record)
 	if err != nil || len(record.Steps) == 0 {
 		return false, err
 	}
 	for _, step := range old.Steps { // of an earlier path of the program
 		if i := slices.IndexFunc(record.Steps, func(s Step) bool { return s.Event == step.Event }); i < 0 {
 			record.Steps = append(record.Steps, step)
-		} else if record.Steps[i].Created == nil {
-			record.Steps[i].Created = step.Created
+		} else {
+			if record.Steps[i].Created == nil {
+				record.Steps[i].Created = step.Created
+			}
+			record.Steps[i].Parent = record.Steps[i].Parent || step.Parent
 		}
 	}
 	record.After = digest(after)
@@ -261,9 +308,9 @@ func (t Target) Install(ctx context.Context, data, program string) (changed bool
 	return true, nil
 }
 
-// add returns the settings with the hook. An item with another program is replaced.
-func (t Target) add(before []byte, program string, record *Record) ([]byte, error) {
-	want := t.item(program)
+// add returns the settings with the hook. An item with another command is replaced.
+func (t Target) add(before []byte, command string, record *Record) ([]byte, error) {
+	want := t.item(command)
 	data := before
 	for _, event := range t.Events() {
 		l := configedit.Layout{Format: configedit.JSON}
@@ -283,7 +330,7 @@ func (t Target) add(before []byte, program string, record *Record) ([]byte, erro
 			return nil, fmt.Errorf("%s: %w", t.Path, err)
 		}
 		data = after
-		record.Steps = append(record.Steps, Step{event, created})
+		record.Steps = append(record.Steps, Step{Event: event, Created: created, Parent: root.Get(hooksKey) == nil})
 	}
 	return data, nil
 }
@@ -367,25 +414,41 @@ func (t Target) without(now []byte, record Record) ([]byte, error) {
 	return t.pruned(data, record)
 }
 
-// pruned removes the lists that Install has created, if they are empty.
-func (t Target) pruned(data []byte, record Record) ([]byte, error) {
-	l := configedit.Layout{Format: configedit.JSON}
+// pruned removes the lists that Install has created, and the object that contains them, if they are empty.
+func (t Target) pruned(data []byte, record Record) (_ []byte, err error) {
+	parent := false
 	for _, step := range record.Steps {
-		root, err := configedit.Parse(l, data)
-		if err != nil {
-			return nil, err
-		}
-		list := root.Get(path(step.Event)...)
-		if step.Created == nil || list == nil || len(list.Items) > 0 {
+		parent = parent || step.Parent
+		if step.Created == nil {
 			continue
 		}
-		change, err := configedit.Apply(l, data, configedit.Edit{Path: path(step.Event)})
-		if err != nil {
+		isEmpty := func(list *configedit.Node) bool { return len(list.Items) == 0 }
+		if data, err = withoutEmpty(data, isEmpty, path(step.Event)...); err != nil {
 			return nil, err
 		}
-		data = change.After
 	}
-	return data, nil
+	if !parent {
+		return data, nil
+	}
+	return withoutEmpty(data, func(hooks *configedit.Node) bool { return hooks.Kind == configedit.Map && len(hooks.Members) == 0 }, hooksKey)
+}
+
+// withoutEmpty returns the settings without the value at path if isEmpty returns true for it.
+func withoutEmpty(data []byte, isEmpty func(*configedit.Node) bool, path ...string) ([]byte, error) {
+	l := configedit.Layout{Format: configedit.JSON}
+	root, err := configedit.Parse(l, data)
+	if err != nil {
+		return nil, err
+	}
+	value := root.Get(path...)
+	if value == nil || !isEmpty(value) {
+		return data, nil
+	}
+	change, err := configedit.Apply(l, data, configedit.Edit{Path: path})
+	if err != nil {
+		return nil, err
+	}
+	return change.After, nil
 }
 
 // record reads the record of a target. It is empty if there is none.

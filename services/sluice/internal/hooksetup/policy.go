@@ -3,8 +3,6 @@ package hooksetup
 import (
 	"bytes"
 	"fmt"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -18,22 +16,19 @@ const (
 	changeRate = 120
 )
 
-// guardReason is the reason for which a change of a guarded file is denied.
-const guardReason = "this file belongs to Sluice, or has its hook: ask the person to change it"
+// guardReason is the reason for which a change of a protected file is denied.
+const guardReason = "this file belongs to Sluice, or has the hooks or MCP servers of a client: ask the person to change it"
 
 // shellReason is the reason for which a person approves a command that contains the name of Sluice. Such a command can
 // approve the agent's own calls, or end the mesh. The condition finds only commands that spell the name.
 const shellReason = "the command names sluice, which can approve calls and remove the hook"
 
-// Policy returns the policy document for the tools of a client. It denies changes of the guarded files, which are
-// absolute paths of files and directories. It has no such rule on Windows, where conditions refuse paths with a
-// backslash.
-func Policy(client string, guarded []string) ([]byte, error) {
+// Policy returns the policy document for the tools of a client. It denies changes of the files that [Protected] marks.
+func Policy(client string) ([]byte, error) {
 	tools, err := hosttools.Tools(client)
 	if err != nil {
 		return nil, err
 	}
-	guarded = slices.DeleteFunc(slices.Clone(guarded), func(p string) bool { return !strings.HasPrefix(p, "/") })
 	server := hosttools.ServerName(client)
 	var out bytes.Buffer
 	fmt.Fprintf(&out, `# The tools that %s has itself. sluice hook install wrote this file; you can edit it. What is allowed here still
@@ -45,7 +40,7 @@ default: deny
 tools:
 `, hosttools.Name(client), server, server)
 	for _, tool := range tools {
-		entry, err := entryOf(tool, guarded)
+		entry, err := entryOf(tool)
 		if err != nil {
 			return nil, err
 		}
@@ -55,7 +50,7 @@ tools:
 }
 
 // entryOf returns the entry of a tool.
-func entryOf(tool hosttools.Tool, guarded []string) (string, error) {
+func entryOf(tool hosttools.Tool) (string, error) {
 	var d struct {
 		Schema struct {
 			Properties map[string]any `json:"properties"`
@@ -72,18 +67,18 @@ func entryOf(tool hosttools.Tool, guarded []string) (string, error) {
 	switch a := d.Annotations; {
 	case tool.Name == hosttools.Other: // first, because it has the annotations of a shell
 		return " {action: require_approval, reason: this version of Sluice does not know the tool}", nil
+	case hosttools.ReadsServers(tool.Name):
+		return " {action: require_approval, reason: the tool can reach MCP servers that are not behind the mesh}", nil
 	case a.ReadOnly:
 		return " {action: allow}", nil
 	case a.OpenWorld && d.Schema.Properties["command"] != nil:
 		return conditional(`!args.command.contains("sluice")`, shellRate, "require_approval", shellReason), nil
 	case a.OpenWorld:
 		return limited(shellRate), nil
+	case hosttools.WritesFiles(tool.Name):
+		return conditional("!has(args."+hosttools.ProtectedFile+")", changeRate, "deny", guardReason), nil
 	}
-	condition := guard(d.Schema.Properties, guarded)
-	if !d.Annotations.Destructive || condition == "" {
-		return limited(changeRate), nil
-	}
-	return conditional(condition, changeRate, "deny", guardReason), nil
+	return limited(changeRate), nil
 }
 
 // conditional returns an entry that allows calls for which condition is true, and applies action to other calls.
@@ -94,26 +89,4 @@ func conditional(condition string, rate int, action, reason string) string {
 
 func limited(rate int) string {
 	return fmt.Sprintf(" {action: allow, rate_limit: {max: %d, window: 60}}", rate)
-}
-
-// guard returns the condition that a call changes no guarded file, or "" if the arguments of the tool name no file. A
-// patch of Codex contains the names, so the condition only finds the usual ways to write them.
-func guard(properties map[string]any, guarded []string) string {
-	var parts []string
-	for _, name := range []string{"file_path", "notebook_path"} {
-		if _, ok := properties[name]; !ok {
-			continue
-		}
-		for _, p := range guarded {
-			parts = append(parts, fmt.Sprintf("!path.within(args.%s, %s)", name, strconv.Quote(p)))
-		}
-	}
-	if _, ok := properties["command"]; ok && len(guarded) > 0 {
-		for _, p := range guarded {
-			elements := strings.Split(strings.Trim(p, "/"), "/")
-			end := strings.Join(elements[max(0, len(elements)-2):], "/")
-			parts = append(parts, fmt.Sprintf("!args.command.contains(%s)", strconv.Quote(end)))
-		}
-	}
-	return strings.Join(parts, " && ")
 }

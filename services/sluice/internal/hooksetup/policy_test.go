@@ -18,7 +18,7 @@ func TestPolicy_CommandsThatNameSluiceNeedApproval(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		raw, err := hooksetup.Policy(client, nil)
+		raw, err := hooksetup.Policy(client)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,6 +38,27 @@ func TestPolicy_CommandsThatNameSluiceNeedApproval(t *testing.T) {
 		}
 		if shells == 0 {
 			t.Errorf("%s has no tool that executes a command", client)
+		}
+	}
+}
+
+// A client's own tools for resources of MCP servers reach servers that are not behind the mesh. The hook lets a call pass
+// if it names a server behind the mesh, so policy only evaluates the others.
+func TestPolicy_ToolsForResourcesNeedApproval(t *testing.T) {
+	t.Parallel()
+	for client, want := range map[string][]string{
+		"claude-code":   {"ListMcpResourcesTool", "ReadMcpResourceTool", "ReadMcpResourceDirTool"},
+		hosttools.Codex: {"list_mcp_resources", "list_mcp_resource_templates", "read_mcp_resource"},
+		"gemini":        {"list_mcp_resources", "read_mcp_resource"},
+	} {
+		raw, err := hooksetup.Policy(client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tool := range want {
+			if !bytes.Contains(raw, []byte("\n  "+tool+": {action: require_approval,")) {
+				t.Errorf("%s %s does not need approval:\n%s", client, tool, raw)
+			}
 		}
 	}
 }

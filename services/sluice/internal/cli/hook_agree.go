@@ -1,0 +1,54 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/aymanbagabas/go-udiff"
+
+	"github.com/sluice-mesh/sluice/services/sluice/internal/running"
+)
+
+// agree shows what hook install changes, and asks whether to change it. It asks nothing if nothing changes.
+func (h *hookTarget) agree(ctx context.Context) error {
+	settings, newSettings, err := h.Preview(h.paths.Data, h.programPath())
+	if err != nil {
+		return err
+	}
+	config, newConfig, err := h.configuration(true)
+	if err != nil {
+		return err
+	}
+	_, err = os.Stat(h.policyPath())
+	hasPolicy := err == nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read the policy: %w", err)
+	}
+	restarts := !hasPolicy || !bytes.Equal(config, newConfig)
+	if !restarts && bytes.Equal(settings, newSettings) {
+		return nil
+	}
+	h.printDiff(h.Path, settings, newSettings)
+	h.printDiff(h.paths.Config, config, newConfig)
+	if !hasPolicy {
+		h.printf("New file: %s, the policy for the tools of %s", h.shownPath(h.policyPath()), h.client.Name)
+	}
+	if _, found, err := running.Find(h.paths.Data); err == nil && found && restarts {
+		h.printf("Your mesh starts again. Calls that run now may fail.")
+	}
+	if err := h.confirm(ctx, h.flags.yes, "Write these changes?"); err != nil {
+		return errors.New("nothing was changed: agree at a terminal, or add --yes to agree in advance")
+	}
+	return nil
+}
+
+func (h *hookTarget) printDiff(path string, before, after []byte) {
+	if shown := h.shownPath(path); !bytes.Equal(before, after) {
+		_, _ = io.WriteString(h.out, udiff.Unified(shown, shown+" (new)", string(before), string(after)))
+	}
+}

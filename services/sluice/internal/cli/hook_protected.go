@@ -1,0 +1,41 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/hookevent"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/hooksetup"
+)
+
+// markProtected returns the arguments of a call. They say if the call would change a file of Sluice, or a file with the
+// hooks or MCP servers of a client. Policies can't find that out, because they see neither links nor the directory.
+func (m *ownMesh) markProtected(e hookevent.Event) (jsontext.Value, error) {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return nil, fmt.Errorf("find the files of clients: %w", err)
+	}
+	p := hooksetup.Protected{
+		System: clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: getenv},
+		Own:    []string{filepath.Dir(m.config), m.data, m.program},
+	}
+	arguments, err := p.Mark(e.Dir, e.Tool, e.Input)
+	if err != nil {
+		return nil, fmt.Errorf("find the files that the call changes: %w", err)
+	}
+	return arguments, nil
+}
+
+// hookMesh returns the mesh that the command line of the hook names, or the person's own mesh if it names none. The
+// environment does not count, because a project's settings can change it.
+func (t *tool) hookMesh() (*ownMesh, error) {
+	if t.data == "" { // a hook that an earlier version has registered
+		return t.ownMesh()
+	}
+	return t.namedMesh(t.config, t.data)
+}

@@ -1,0 +1,103 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/pki"
+)
+
+// meshVariables are the environment variables of a mesh on demand. Others could contain secrets of the client that starts
+// the mesh.
+var meshVariables = []string{
+	"PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ", "LANG", "LANGUAGE", "DBUS_SESSION_BUS_ADDRESS",
+	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
+	"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
+	"SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "USERPROFILE", "USERNAME", "APPDATA", "LOCALAPPDATA", "PROGRAMDATA", "PROGRAMFILES",
+	"TEMP", "TMP", "PATHEXT", "COMSPEC",
+}
+
+// sessionVariables are those of meshVariables that differ between sessions of the person. The mesh always inherits them
+// from the client that starts it.
+var sessionVariables = []string{"DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR", "TMPDIR", "TEMP", "TMP", "TZ", "LANG", "LANGUAGE"}
+
+func isOfSession(name string) bool {
+	return slices.Contains(sessionVariables, name) || strings.HasPrefix(name, "LC_")
+}
+
+func meshEnv(environ []string) []string {
+	var out []string
+	for _, pair := range environ {
+		name, _, _ := strings.Cut(pair, "=")
+		if slices.Contains(meshVariables, name) || strings.HasPrefix(name, "XDG_") || strings.HasPrefix(name, "LC_") {
+			out = append(out, pair)
+		}
+	}
+	return out
+}
+
+func environmentPath(data string) string { return filepath.Join(data, "environment.json") }
+
+// storeMeshEnvironment stores the variables with which clients will start the mesh. Without them, the first client could
+// choose the programs, proxies and certificates for the servers of all clients.
+func storeMeshEnvironment(data string) error {
+	env := slices.DeleteFunc(meshEnv(app.Environ()), func(pair string) bool {
+		name, _, _ := strings.Cut(pair, "=")
+		return isOfSession(name)
+	})
+	slices.Sort(env)
+	raw, err := json.Marshal(env)
+	if err != nil {
+		return err
+	}
+	if err := pki.WriteFile(environmentPath(data), raw, 0o600); err != nil { // a proxy may have a password
+		return fmt.Errorf("store the environment of your mesh: %w", err)
+	}
+	return nil
+}
+
+func removeMeshEnvironment(data string) error {
+	if err := os.Remove(environmentPath(data)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the environment of the mesh: %w", err)
+	}
+	return nil
+}
+
+// meshEnvironment returns the environment for a mesh: the stored variables, and those of the session from environ. If
+// none are stored, all are from environ.
+func meshEnvironment(data string, environ []string) ([]string, error) {
+	env := meshEnv(environ)
+	raw, err := os.ReadFile(environmentPath(data))
+	if errors.Is(err, fs.ErrNotExist) {
+		return env, nil
+	}
+	var stored []string
+	if err == nil {
+		err = json.Unmarshal(raw, &stored)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the environment of your mesh: %w", err)
+	}
+	env = slices.DeleteFunc(env, func(pair string) bool {
+		name, _, _ := strings.Cut(pair, "=")
+		return !isOfSession(name)
+	})
+	return append(stored, env...), nil
+}
+
+// refreshEnvironment stores the environment of this process for the next start of the mesh, if the person has one.
+func (s *setup) refreshEnvironment() error {
+	own, err := s.ownMesh()
+	if err != nil {
+		return nil //nolint:nilerr // there is no mesh yet
+	}
+	return storeMeshEnvironment(own.data)
+}

@@ -1,0 +1,250 @@
+package hooksetup
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/internal/hosttools"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
+)
+
+// Protected finds calls that would change files of Sluice, or files with which a client finds its hooks and MCP servers.
+type Protected struct {
+	System clientconfig.System
+	// Own are the files and directories of Sluice.
+	Own []string
+}
+
+// settingsPatterns are files of clients in any directory, besides those that [clientconfig] knows.
+var settingsPatterns = []string{
+	".claude.json", ".claude/settings*.json", ".gemini/settings.json", ".gemini/trustedfolders.json", ".gemini/.env",
+	".codex/*",
+}
+
+// maxLinks is the maximum number of symbolic links in a path.
+const maxLinks = 255
+
+var errLinks = errors.New("the path has too many symbolic links")
+
+// Mark returns the arguments of a call. It adds [hosttools.ProtectedFile] if the call would change a protected file, or
+// if the arguments do not name a file. dir is the working directory of the client.
+func (p Protected) Mark(dir, tool string, arguments jsontext.Value) (jsontext.Value, error) {
+	if !hosttools.WritesFiles(tool) {
+		return arguments, nil
+	}
+	targets := targetsOf(tool, arguments)
+	found := "unknown, because the arguments do not name the file"
+	if len(targets) > 0 {
+		found = p.find(dir, targets)
+	}
+	if found == "" {
+		return arguments, nil
+	}
+	all := make(map[string]jsontext.Value)
+	if err := json.Unmarshal(arguments, &all); err != nil {
+		return nil, err
+	}
+	quoted, err := jsontext.AppendQuote(nil, strings.ToValidUTF8(found, "?"))
+	if err != nil {
+		return nil, err
+	}
+	all[hosttools.ProtectedFile] = quoted
+	return json.Marshal(all, json.Deterministic(true))
+}
+
+// targetsOf returns the paths of the files that a call changes, as the arguments contain them.
+func targetsOf(tool string, arguments jsontext.Value) (out []string) {
+	var a struct {
+		File     string `json:"file_path"`
+		Notebook string `json:"notebook_path"`
+		Command  string `json:"command"`
+		Input    string `json:"input"`
+	}
+	if err := json.Unmarshal(arguments, &a); err != nil {
+		return nil
+	}
+	if tool != "apply_patch" {
+		return slices.DeleteFunc([]string{a.File, a.Notebook}, func(s string) bool { return s == "" })
+	}
+	for line := range strings.Lines(a.Command + "\n" + a.Input) {
+		for _, header := range []string{"*** Add File:", "*** Update File:", "*** Delete File:", "*** Move to:"} {
+			if name, ok := strings.CutPrefix(strings.TrimSpace(line), header); ok {
+				out = append(out, strings.TrimSpace(name))
+			}
+		}
+	}
+	return out
+}
+
+// find returns the first target that is protected, with its symbolic links resolved, or "".
+func (p Protected) find(dir string, targets []string) string {
+	if !filepath.IsAbs(dir) {
+		dir, _ = os.Getwd() // without it, relative paths are taken as those below the root
+	}
+	protected := p.paths(dir)
+	for _, target := range targets {
+		for _, form := range p.forms(dir, target) {
+			if isWithin(form, protected) || matchesSettings(form) {
+				return form
+			}
+		}
+	}
+	return ""
+}
+
+// forms returns the absolute paths that a client may mean by a path. Clients remove `..` before or after they follow
+// symbolic links, and some replace `~`.
+func (p Protected) forms(dir, target string) (out []string) {
+	starts := []string{target, strings.TrimSpace(target)}
+	if rest, ok := strings.CutPrefix(strings.TrimSpace(target), "~"); ok {
+		starts = append(starts, p.System.Home+string(filepath.Separator)+rest)
+	}
+	for _, start := range starts {
+		if !filepath.IsAbs(start) {
+			start = dir + string(filepath.Separator) + start
+		}
+		clean := filepath.Clean(start)
+		out = append(out, clean, physical(clean), physical(start))
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// paths returns the protected paths, also with symbolic links resolved: those of Sluice, the files of clients, and the
+// files of clients in the working directory and above.
+func (p Protected) paths(dir string) []string {
+	out := slices.Clone(p.Own)
+	for _, c := range clientconfig.Clients() {
+		for _, f := range c.Files(p.System, "") {
+			out = append(out, f.Path)
+		}
+		if t, err := TargetOf(c, p.System, ""); err == nil {
+			out = append(out, t.Path)
+		}
+	}
+	project := []string{".claude/settings.json", ".claude/settings.local.json", ".mcp.json", ".gemini/settings.json", ".codex"}
+	for dir = filepath.Clean(dir); ; dir = filepath.Dir(dir) {
+		for _, name := range project {
+			out = append(out, filepath.Join(dir, filepath.FromSlash(name)))
+		}
+		if filepath.Dir(dir) == dir {
+			break
+		}
+	}
+	for _, name := range slices.Clone(out) {
+		if real := physical(name); real != name {
+			out = append(out, real)
+		}
+	}
+	return out
+}
+
+// physical returns an absolute path with all symbolic links resolved. Elements that do not exist stay. It returns the
+// path itself if the links are a loop, because then no program can open the file.
+func physical(name string) string {
+	if real, err := resolve(name); err == nil {
+		return real
+	}
+	return filepath.Clean(name)
+}
+
+func resolve(name string) (string, error) {
+	root := filepath.VolumeName(name) + string(filepath.Separator)
+	rest := strings.Split(filepath.ToSlash(name[len(filepath.VolumeName(name)):]), "/")
+	at, links := root, 0
+	for len(rest) > 0 {
+		element := rest[0]
+		rest = rest[1:]
+		switch element {
+		case "", ".":
+			continue
+		case "..":
+			at = filepath.Dir(at)
+			continue
+		}
+		next := filepath.Join(at, element)
+		to, err := os.Readlink(next)
+		if err != nil { // not a link, or it does not exist
+			at = next
+			continue
+		}
+		if links++; links > maxLinks {
+			return "", errLinks
+		}
+		if filepath.IsAbs(to) {
+			at = filepath.VolumeName(to) + string(filepath.Separator)
+			to = to[len(filepath.VolumeName(to)):]
+		}
+		rest = append(strings.Split(filepath.ToSlash(to), "/"), rest...)
+	}
+	if runtime.GOOS == "windows" { // which has short forms of names
+		if long, err := filepath.EvalSymlinks(at); err == nil {
+			at = long
+		}
+	}
+	return at, nil
+}
+
+// folded returns a path in the form in which file systems compare it that ignore case and invisible characters. It has
+// no dots and spaces at the end of a name, and no name of a stream, because Windows ignores them.
+func folded(name string) string {
+	name = strings.Map(func(r rune) rune {
+		if unicode.Is(unicode.Cf, r) {
+			return -1
+		}
+		return unicode.ToLower(r)
+	}, strings.ToValidUTF8(filepath.ToSlash(name), ""))
+	elements := strings.Split(name, "/")
+	for i, e := range elements {
+		if i > 0 { // the first one can be a drive
+			e, _, _ = strings.Cut(e, ":")
+		}
+		if e != "." && e != ".." {
+			elements[i] = strings.TrimRight(e, ". ")
+		}
+	}
+	return strings.Join(elements, "/")
+}
+
+// isWithin reports whether a path is one of those in paths, or below it.
+func isWithin(name string, paths []string) bool {
+	name = folded(name)
+	return slices.ContainsFunc(paths, func(p string) bool {
+		p = folded(p)
+		return name == p || strings.HasPrefix(name, strings.TrimSuffix(p, "/")+"/")
+	})
+}
+
+// matchesSettings reports whether a path is a file of a client in any directory.
+func matchesSettings(name string) bool {
+	elements := strings.Split(folded(name), "/")
+	return slices.ContainsFunc(allPatterns(), func(pattern string) bool {
+		n := strings.Count(pattern, "/") + 1
+		if len(elements) < n {
+			return false
+		}
+		matched, err := filepath.Match(pattern, strings.Join(elements[len(elements)-n:], "/"))
+		return matched || err != nil
+	})
+}
+
+// allPatterns returns [settingsPatterns] and the patterns of the files that clients read in projects.
+func allPatterns() []string {
+	out := slices.Clone(settingsPatterns)
+	for _, c := range clientconfig.Clients() {
+		for _, f := range c.Files(clientconfig.System{OS: "linux", Home: "/", Getenv: func(string) string { return "" }}, "/p") {
+			if f.Scope == clientconfig.Project {
+				out = append(out, folded(strings.TrimPrefix(f.Path, "/p/")))
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,124 @@
+package hooksetup_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/internal/hosttools"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/hooksetup"
+)
+
+// newProtected returns a home directory with a project and links, and the files that are protected there.
+func newProtected(t *testing.T) (p hooksetup.Protected, home string) {
+	t.Helper()
+	home, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"app/.claude", "app/src", "app/conf", "mesh/config", "mesh/data", "dots/codex"} {
+		if err := os.MkdirAll(filepath.Join(home, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, to := range map[string]string{
+		"app/link": ".claude", "app/src/file": "../.claude/settings.local.json", "mesh/cfg": "config", ".codex": "dots/codex",
+		"app/deep": "src/../../mesh", "app/loop": "loop", ".gemini": "app/conf",
+	} {
+		if err := os.Symlink(to, filepath.Join(home, name)); err != nil {
+			t.Skip("this system has no symbolic links")
+		}
+	}
+	getenv := func(string) string { return "" }
+	return hooksetup.Protected{
+		System: clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: getenv},
+		Own:    []string{filepath.Join(home, "mesh", "cfg"), filepath.Join(home, "mesh", "data")},
+	}, home
+}
+
+// marked returns the path with which a call is marked, or "".
+func marked(t *testing.T, p hooksetup.Protected, dir, tool string, arguments map[string]any) string {
+	t.Helper()
+	raw, err := json.Marshal(arguments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := p.Mark(dir, tool, raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]any
+	if err := json.Unmarshal(out, &got); err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range arguments {
+		if _, isText := value.(string); isText && got[name] != value {
+			t.Errorf("%s: %s has become %v", raw, name, got[name])
+		}
+	}
+	path, _ := got[hosttools.ProtectedFile].(string)
+	return path
+}
+
+func TestProtected_MarksChangesOfSettings(t *testing.T) {
+	t.Parallel()
+	p, home := newProtected(t)
+	app := filepath.Join(home, "app")
+	for _, name := range []string{
+		home + "/.claude/settings.json", home + "/.claude.json", home + "/.config/zed/settings.json", home + "/.cursor/mcp.json",
+		app + "/.claude/settings.local.json", ".claude/settings.local.json", "src/../.claude/settings.json", "./.mcp.json",
+		"../../elsewhere/.mcp.json", "/other/project/.gemini/settings.json", "/other/.codex/hooks.json", ".CLAUDE/Settings.Local.JSON",
+		".Mcp.json", " .mcp.json ", "~/.claude/settings.json", ".claude/settings.json.", ".claude/settings.json::$DATA",
+		".clau\u200bde/settings.json", ".cursor/mcp.json", ".continue/mcpServers/x.yaml", ".codex/config.toml", ".vscode/mcp.json",
+		"link/settings.json", "link/settings.local.json", "src/file", "deep/data/tokens/operator", "deep/cfg/sluice.yaml",
+		home + "/mesh/config/policies/host-codex.yaml", home + "/mesh/cfg/sluice.yaml", home + "/mesh/data", home + "/dots/codex/hooks.json",
+		"conf/settings.json", home + "/.gemini/settings.json",
+	} {
+		for tool, argument := range map[string]string{"Write": "file_path", "NotebookEdit": "notebook_path", "replace": "file_path"} {
+			if got := marked(t, p, app, tool, map[string]any{argument: name}); got == "" {
+				t.Errorf("%s of %q is not marked", tool, name)
+			}
+		}
+		patch := "*** Begin Patch\n*** Update File: a.txt\n@@\n-a\n+b\n  *** Update File: " + name + "\n*** End Patch\n"
+		for _, argument := range []string{"command", "input"} {
+			if got := marked(t, p, app, "apply_patch", map[string]any{argument: patch}); got == "" {
+				t.Errorf("a patch of %q in %s is not marked", name, argument)
+			}
+		}
+		moved := strings.ReplaceAll(patch, "  *** Update File", "*** Move to")
+		if got := marked(t, p, app, "apply_patch", map[string]any{"command": moved}); got == "" {
+			t.Errorf("a patch that moves a file to %q is not marked", name)
+		}
+	}
+}
+
+func TestProtected_LeavesOtherCalls(t *testing.T) {
+	t.Parallel()
+	p, home := newProtected(t)
+	app := filepath.Join(home, "app")
+	for _, name := range []string{"a.txt", "src/settings.json", ".claude/CLAUDE.md", "mcp.json", "loop/x", home + "/mesh/other", "x.claude.json", "link/notes.md"} {
+		if got := marked(t, p, app, "Write", map[string]any{"file_path": name}); got != "" {
+			t.Errorf("%q is marked with %s", name, got)
+		}
+	}
+	if got := marked(t, p, app, "Read", map[string]any{"file_path": ".mcp.json"}); got != "" {
+		t.Errorf("a tool that reads is marked with %s", got)
+	}
+}
+
+// A call that does not name its file in the known way could change any file.
+func TestProtected_MarksCallsWithoutAFile(t *testing.T) {
+	t.Parallel()
+	p, home := newProtected(t)
+	for tool, arguments := range map[string]map[string]any{
+		"Write": {"file_path": []string{".mcp.json"}}, "Edit": {}, "MultiEdit": {"path": "a.txt"}, "apply_patch": {"command": "x"},
+	} {
+		if got := marked(t, p, home, tool, arguments); !strings.HasPrefix(got, "unknown") {
+			t.Errorf("%s with %v is marked with %q", tool, arguments, got)
+		}
+	}
+}
