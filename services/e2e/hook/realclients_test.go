@@ -1,62 +1,30 @@
 package hook_test
 
 import (
-	"context"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// claudePolicy allows three commands, and holds two others for a person.
-const claudePolicy = `version: 1
-server: host-claude-code
+// commandPolicy allows some commands of a client, and holds two others for a person.
+func commandPolicy(c client) string {
+	return `version: 1
+server: host-` + c.id + `
 default: deny
 rules:
   - name: passes
-    match: {tool: Bash}
-    when: 'args.command in ["touch passes", "touch unasked", "touch closed"]'
+    match: {tool: ` + c.host + `}
+    when: 'args.command in ["touch passes", "touch unasked", "touch closed", "touch error"]'
     action: allow
   - name: waits
-    match: {tool: Bash}
+    match: {tool: ` + c.host + `}
     when: 'args.command in ["touch waits", "touch killed"]'
     action: require_approval
 `
-
-// claude runs Claude Code with a model that asks for these calls. Its own rules allow the commands in rules. It returns
-// the results of the calls.
-func (h *home) claude(rules []string, calls ...toolCall) func() []string {
-	h.t.Helper()
-	modules := os.Getenv("SLUICE_TEST_CLIENTS")
-	ctx, cancel := context.WithTimeout(h.t.Context(), 2*time.Minute)
-	m := &model{t: h.t, calls: calls}
-	args := append([]string{"-p", "go", "--allowedTools"}, rules...)
-	cmd := exec.CommandContext(ctx, filepath.Join(modules, "@anthropic-ai/claude-code-linux-x64/claude"), args...)
-	cmd.Dir, cmd.WaitDelay = h.path("project"), 5*time.Second
-	cmd.Env = append(slices.Clone(h.env), "ANTHROPIC_BASE_URL="+m.serve(), "ANTHROPIC_API_KEY=none", "DISABLE_AUTOUPDATER=1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1")
-	var printed strings.Builder
-	cmd.Stdout, cmd.Stderr = &printed, &printed
-	if err := cmd.Start(); err != nil {
-		h.t.Fatal(err)
-	}
-	return func() []string {
-		h.t.Helper()
-		defer cancel()
-		err := cmd.Wait()
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if err != nil || len(m.results) != len(calls) {
-			h.t.Fatalf("Claude Code made %d of %d calls: %v: %s", len(m.results), len(calls), err, printed.String())
-		}
-		return m.results
-	}
 }
 
 // ran checks whether the command `touch NAME` has run.
@@ -71,16 +39,13 @@ func (h *home) ran(name string, want bool) {
 // or can't answer.
 func TestRealClients_ClaudeCodeObeysTheHook(t *testing.T) {
 	t.Parallel()
-	if os.Getenv("SLUICE_TEST_CLIENTS") == "" {
-		t.Skip("run make test-clients, which sets SLUICE_TEST_CLIENTS")
-	}
+	needsClients(t)
 	h := newHome(t)
-	h.write(".config/sluice/policies/host-claude-code.yaml", claudePolicy)
+	h.write(".config/sluice/policies/host-claude-code.yaml", commandPolicy(claudeCode()))
 	h.write("project/README", "")
 	h.must("hook", "install", "claude-code")
 
-	wait := h.claude([]string{"Bash(touch passes)", "Bash(touch denied)", "Bash(touch killed)"},
-		command("touch passes"), command("touch denied"), command("touch unasked"), command("touch waits"), command("touch killed"))
+	wait := h.begin(claudeCode("Bash(touch passes)", "Bash(touch denied)", "Bash(touch killed)"), "passes", "denied", "unasked", "waits", "killed")
 	h.approveOne()
 	eventually.Holds(t, "the last call waits for a person", func() bool {
 		return strings.Contains(h.run("", "approvals", "list", "-o", "json").stdout, "pending")
@@ -98,7 +63,7 @@ func TestRealClients_ClaudeCodeObeysTheHook(t *testing.T) {
 
 	closed := func(fragment string) {
 		t.Helper()
-		results := h.claude([]string{"Bash(touch closed)"}, command("touch closed"))()
+		results := h.begin(claudeCode("Bash(touch closed)"), "closed")()
 		h.ran("closed", false)
 		if !strings.Contains(results[0], fragment) {
 			t.Errorf("the model reads %s, want %q", results[0], fragment)

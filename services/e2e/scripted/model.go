@@ -1,6 +1,9 @@
-package realclients_test
+// Package scripted is a provider of models for tests with real MCP clients. A model makes the tool calls of its script,
+// one after the other. It supports the APIs of Anthropic, OpenAI (Responses and Chat Completions) and Gemini.
+package scripted
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,21 +15,40 @@ import (
 	"testing"
 )
 
-// A model is a provider of models on loopback for one run of a client. It calls one tool, and then answers with the
-// tool's result. It supports the APIs of Anthropic, OpenAI (Responses and Chat Completions) and Gemini.
+// A Call is a tool call of a script.
+type Call struct {
+	// Tool is the end of the tool's name. Clients add prefixes to the names of tools of MCP servers.
+	Tool string
+	// Args contains the arguments as a JSON object.
+	Args string
+}
+
+// A Model is a provider of models on loopback for one run of a client. After its calls it answers with their results.
 //
 // The model is also the client's HTTP proxy. As a proxy it refuses all requests.
-type model struct {
-	t    *testing.T
-	url  string
-	tool string // the name in the MCP server; the client's name for the tool ends with it
-	args string // JSON
+type Model struct {
+	// URL is the address of the provider.
+	URL string
 
-	mu       sync.Mutex
-	declared []string // the tools in the last request that declares tools
-	results  []string // the different tool results in requests
-	refused  []string // the hosts to which the client tried to connect
-	log      strings.Builder
+	t     *testing.T
+	calls []Call
+
+	mu   sync.Mutex
+	seen Seen
+	log  strings.Builder
+	ids  string // the prefix of the ids of calls
+}
+
+// Seen is what a client has sent to a model.
+type Seen struct {
+	// Declared contains the tools in the last request that declares tools.
+	Declared []string
+	// Results contains the results of the calls.
+	Results []string
+	// Refused contains the hosts to which the client tried to connect.
+	Refused []string
+	// Log describes the requests.
+	Log string
 }
 
 // A request is what the model needs of a request in any API.
@@ -42,6 +64,7 @@ type declaration struct{ namespace, name string }
 // A reply is a tool call if the name of the tool is not empty, otherwise it is text.
 type reply struct {
 	tool declaration
+	id   string
 	args string
 	text string
 }
@@ -60,16 +83,26 @@ type event struct {
 	data any
 }
 
-func newModel(t *testing.T, tool, args string) *model {
+// New starts a model that makes calls.
+func New(t *testing.T, calls ...Call) *Model {
 	t.Helper()
-	m := &model{t: t, tool: tool, args: args}
+	m := &Model{t: t, calls: calls, ids: "call_" + rand.Text()[:8]}
 	server := httptest.NewServer(m)
 	t.Cleanup(server.Close)
-	m.url = server.URL
+	m.URL = server.URL
 	return m
 }
 
-func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// Env returns the variables that make the model the proxy of a client.
+func (m *Model) Env() []string {
+	return []string{
+		"HTTP_PROXY=" + m.URL, "HTTPS_PROXY=" + m.URL, "http_proxy=" + m.URL, "https_proxy=" + m.URL,
+		"NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1",
+	}
+}
+
+// ServeHTTP answers a request of a client.
+func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodConnect || r.URL.IsAbs() {
 		m.refuse(w, r)
 		return
@@ -103,16 +136,16 @@ func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // refuse answers a request to another host.
-func (m *model) refuse(w http.ResponseWriter, r *http.Request) {
+func (m *Model) refuse(w http.ResponseWriter, r *http.Request) {
 	m.mu.Lock()
-	if !slices.Contains(m.refused, r.Host) {
-		m.refused = append(m.refused, r.Host)
+	if !slices.Contains(m.seen.Refused, r.Host) {
+		m.seen.Refused = append(m.seen.Refused, r.Host)
 	}
 	m.mu.Unlock()
 	http.Error(w, "this test has no network", http.StatusBadGateway)
 }
 
-func (m *model) answer(w http.ResponseWriter, r *http.Request, body []byte, a api) {
+func (m *Model) answer(w http.ResponseWriter, r *http.Request, body []byte, a api) {
 	req, err := a.read(body)
 	if err != nil {
 		m.t.Errorf("%s: %v: %.500s", r.URL.Path, err, body)
@@ -143,44 +176,54 @@ func (m *model) answer(w http.ResponseWriter, r *http.Request, body []byte, a ap
 	}
 }
 
-// reply calls the tool if the request declares it and has no result yet. Clients also send requests without tools, such
-// as for the title of a conversation.
-func (m *model) reply(req request) reply {
+// reply makes the first call that has no result yet, if the request declares its tool. Clients also send requests
+// without tools, such as for the title of a conversation.
+func (m *Model) reply(req request) reply {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, result := range req.results {
-		if !slices.Contains(m.results, result) {
-			m.results = append(m.results, result)
-		}
-	}
-	if len(req.results) > 0 {
+	m.keep(req.results)
+	done := len(req.results)
+	if done >= len(m.calls) {
 		return reply{text: "The tool returned: " + strings.Join(req.results, "\n")}
 	}
 	if len(req.tools) == 0 {
 		return reply{text: "A conversation"}
 	}
-	m.declared = nil
+	m.seen.Declared = nil
 	for _, tool := range req.tools {
-		m.declared = append(m.declared, tool.namespace+tool.name)
+		m.seen.Declared = append(m.seen.Declared, tool.namespace+tool.name)
 	}
+	call := m.calls[done]
 	for _, tool := range req.tools {
-		if strings.HasSuffix(tool.name, m.tool) {
-			return reply{tool: tool, args: m.args}
+		if strings.HasSuffix(tool.name, call.Tool) {
+			return reply{tool: tool, id: fmt.Sprintf("%s_%d", m.ids, done+1), args: call.Args}
 		}
 	}
-	return reply{text: "There is no tool " + m.tool}
+	return reply{text: "There is no tool " + call.Tool}
+}
+
+// keep keeps the results in a request. A client must not change a result that it has sent.
+func (m *Model) keep(results []string) {
+	for i, result := range results {
+		switch {
+		case i == len(m.seen.Results):
+			m.seen.Results = append(m.seen.Results, result)
+		case result != m.seen.Results[i]:
+			m.t.Errorf("the result of call %d was %s, and is now %s", i+1, m.seen.Results[i], result)
+		}
+	}
 }
 
 // note adds a line to the log of the model.
-func (m *model) note(format string, args ...any) {
+func (m *Model) note(format string, args ...any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	_, _ = fmt.Fprintf(&m.log, format+"\n", args...)
 }
 
-// seen returns what the client sent: the declared tools, the tool results, and the refused hosts.
-func (m *model) seen() (declared, results, refused []string, log string) {
+// Seen returns what the client has sent so far.
+func (m *Model) Seen() Seen {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Clone(m.declared), slices.Clone(m.results), slices.Clone(m.refused), m.log.String()
+	return Seen{slices.Clone(m.seen.Declared), slices.Clone(m.seen.Results), slices.Clone(m.seen.Refused), m.log.String()}
 }

@@ -1,4 +1,4 @@
-package realclients_test
+package scripted
 
 import "encoding/json"
 
@@ -39,7 +39,7 @@ func anthropic() api {
 		write: func(r reply) []event {
 			start, delta := object{"type": "text", "text": ""}, object{"type": "text_delta", "text": r.text}
 			if r.tool.name != "" {
-				start = object{"type": "tool_use", "id": "toolu_1", "name": r.tool.name, "input": object{}}
+				start = object{"type": "tool_use", "id": r.id, "name": r.tool.name, "input": object{}}
 				delta = object{"type": "input_json_delta", "partial_json": r.args}
 			}
 			message := anthropicMessage(r, []any{})
@@ -56,7 +56,7 @@ func anthropic() api {
 		},
 		whole: func(r reply) any {
 			if r.tool.name != "" {
-				return anthropicMessage(r, []any{object{"type": "tool_use", "id": "toolu_1", "name": r.tool.name, "input": json.RawMessage(r.args)}})
+				return anthropicMessage(r, []any{object{"type": "tool_use", "id": r.id, "name": r.tool.name, "input": json.RawMessage(r.args)}})
 			}
 			return anthropicMessage(r, []any{object{"type": "text", "text": r.text}})
 		},
@@ -78,7 +78,7 @@ func anthropicMessage(r reply, content []any) object {
 func responses() api {
 	item := func(r reply) object {
 		if r.tool.name != "" {
-			call := object{"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": r.tool.name, "arguments": r.args, "status": "completed"}
+			call := object{"type": "function_call", "id": "fc_" + r.id, "call_id": r.id, "name": r.tool.name, "arguments": r.args, "status": "completed"}
 			if r.tool.namespace != "" {
 				call["namespace"] = r.tool.namespace
 			}
@@ -144,7 +144,7 @@ func readResponses(body []byte) (req request, err error) {
 func completions() api {
 	message := func(r reply) object {
 		if r.tool.name != "" {
-			call := object{"index": 0, "id": "call_1", "type": "function", "function": object{"name": r.tool.name, "arguments": r.args}}
+			call := object{"index": 0, "id": r.id, "type": "function", "function": object{"name": r.tool.name, "arguments": r.args}}
 			return object{"role": "assistant", "content": nil, "tool_calls": []any{call}}
 		}
 		return object{"role": "assistant", "content": r.text}
