@@ -97,6 +97,12 @@ func (h *home) begin(c client, names ...string) func() []string {
 	for _, name := range names {
 		calls = append(calls, c.touch(name))
 	}
+	return h.beginCalls(c, calls...)
+}
+
+// beginCalls starts a client with a model that makes calls, like begin.
+func (h *home) beginCalls(c client, calls ...scripted.Call) func() []string {
+	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), 2*time.Minute)
 	m := scripted.New(h.t, calls...)
 	cmd := h.command(ctx, c, m, c.args(m.URL))

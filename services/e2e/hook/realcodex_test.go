@@ -2,6 +2,7 @@ package hook_test
 
 import (
 	"os"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -113,4 +114,46 @@ func TestRealClients_CodexAsksOnceAboutACall(t *testing.T) {
 	if len(s.asked) != 1 || !strings.Contains(s.asked[0], "touch passes") {
 		t.Errorf("Codex asks %q, want one question about `touch passes`", s.asked)
 	}
+}
+
+// codeMode is a model of Codex that calls tools from JavaScript.
+var codeMode = []string{"-c", `model="gpt-6.2-sol"`}
+
+// The hook also decides about the calls that a model of Codex makes from JavaScript, and about those of a patch.
+func TestRealClients_CodexAsksTheHookInCodeMode(t *testing.T) {
+	t.Parallel()
+	c := codex(codeMode...)
+	h := behindHook(t, c, "")
+	h.trustHooks()
+	script := func(name string) scripted.Call {
+		return scripted.Call{Tool: "exec", Args: "try { text(await tools.exec_command({cmd: 'touch " + name + "'})) } catch (e) { text(String(e)) }"}
+	}
+	patch := scripted.Call{Tool: "exec", Args: "try { text(await tools.apply_patch('*** Begin Patch\\n*** Add File: patched\\n+a\\n*** End Patch\\n')) } catch (e) { text(String(e)) }"}
+	results := h.beginCalls(c, script("passes"), script("denied"), patch)()
+	h.ran("passes", true)
+	h.ran("denied", false)
+	h.ran("patched", false)
+	for _, result := range results[1:] {
+		if !strings.Contains(result, "Denied by policy") {
+			t.Errorf("the model reads %s", result)
+		}
+	}
+}
+
+// Codex fires no hook if the model writes to the standard input of a command that runs.
+func TestRealClients_CodexFiresNoHookForInputOfACommand(t *testing.T) {
+	t.Parallel()
+	h := behindHook(t, codex(), "")
+	h.trustHooks()
+	session := regexp.MustCompile(`session ID (\d+)`)
+	h.beginCalls(codex(), scripted.Call{Tool: "exec_command", Args: `{"cmd": "sh", "tty": true, "yield_time_ms": 250}`},
+		scripted.Call{Tool: "write_stdin", ArgsFrom: func(result string) string {
+			id := session.FindStringSubmatch(result)
+			if id == nil {
+				t.Errorf("the command does not run: %s", result)
+				return "{}"
+			}
+			return `{"session_id": ` + id[1] + `, "chars": "touch denied; exit\n", "yield_time_ms": 10000}`
+		}})()
+	h.ran("denied", true)
 }

@@ -2,8 +2,10 @@ package hook_test
 
 import (
 	"os"
+	"strings"
 	"testing"
 
+	"github.com/sluice-mesh/sluice/services/e2e/scripted"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
@@ -16,8 +18,8 @@ func TestRealClients_GeminiObeysTheHook(t *testing.T) {
 	h.obeys(c)
 }
 
-// Gemini CLI runs all calls if the hook is late, missing or off.
-func TestRealClients_GeminiRunsAllCallsWithoutAnAnswer(t *testing.T) {
+// Gemini CLI runs all calls if the hook is killed, late or off. It runs none if the program is missing.
+func TestRealClients_GeminiRunsCallsWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	c := gemini("--yolo", "--skip-trust")
 	h := behindHook(t, c, geminiSettings)
@@ -27,7 +29,8 @@ func TestRealClients_GeminiRunsAllCallsWithoutAnAnswer(t *testing.T) {
 	if err := os.Remove(h.path("bin/sluice")); err != nil {
 		t.Fatal(err)
 	}
-	h.runs(c, "missing")
+	h.begin(c, "missing")()
+	h.ran("missing", false) // the shell prints an error and exits with 127
 	stack.ReplaceInFile(t, h.settings(c), h.path("bin/sluice")+" hook gemini", "kill -KILL $$")
 	h.runs(c, "crashed")
 	stack.ReplaceInFile(t, h.settings(c), "kill -KILL $$", "sleep 60")
@@ -38,15 +41,36 @@ func TestRealClients_GeminiRunsAllCallsWithoutAnAnswer(t *testing.T) {
 	h.runs(c, "off")
 }
 
-// trying
-func TestRealClients_GeminiTrust(t *testing.T) {
-	c := gemini("--yolo", "--skip-trust")
+// The mesh decides first. A call that it allows or that a person approves then needs the consent of Gemini CLI.
+func TestRealClients_GeminiAppliesItsRulesAfterTheHook(t *testing.T) {
+	t.Parallel()
+	c := gemini("--skip-trust", "--allowed-tools", "run_shell_command(touch passes)")
 	h := behindHook(t, c, geminiSettings)
-	for _, v := range []string{`"security": {"folderTrust": {"enabled": true}, `, `"security": {"folderTrust": {"enabled": false}, `} {
-		h.write(".gemini/settings.json", stack.ReadFile(t, h.settings(c)))
-		stack.ReplaceInFile(t, h.settings(c), `"security": {`, v)
-		t.Log(h.begin(gemini(), "unasked")())
-		t.Log(h.begin(gemini("--skip-trust"), "unasked")())
-		t.Log(h.begin(gemini("--yolo"), "denied")())
+	wait := h.begin(c, "passes", "unasked", "waits")
+	h.approveOne()
+	results := wait()
+	h.ran("passes", true)
+	h.ran("unasked", false)
+	h.ran("waits", false)
+	for _, result := range results[1:] {
+		if !strings.Contains(result, "denied by policy") || strings.Contains(result, "blocked") {
+			t.Errorf("the model reads %s, want the refusal of Gemini CLI", result)
+		}
+	}
+}
+
+// If a program such as an editor drives Gemini CLI (ACP), it fires no hook, and asks only the program's user.
+func TestRealClients_GeminiFiresNoHookInEditors(t *testing.T) {
+	t.Parallel()
+	h := behindHook(t, gemini(), geminiSettings)
+	m := scripted.New(t, gemini().touch("denied"))
+	s := h.serve(gemini(), m, `{"outcome":{"outcome":"selected","optionId":"proceed_once"}}`, "--acp", "--skip-trust", "-m", "gemini-2.5-flash")
+	s.call("initialize", object{"protocolVersion": 1, "clientCapabilities": object{}}, nil)
+	var session struct{ SessionID string }
+	s.call("session/new", object{"cwd": h.path("project"), "mcpServers": []string{}}, &session)
+	s.call("session/prompt", object{"sessionId": session.SessionID, "prompt": []any{object{"type": "text", "text": prompt}}}, nil)
+	h.ran("denied", true)
+	if len(s.asked) != 1 {
+		t.Errorf("Gemini CLI asks %q", s.asked)
 	}
 }

@@ -19,8 +19,10 @@ import (
 type Call struct {
 	// Tool is the end of the tool's name. Clients add prefixes to the names of tools of MCP servers.
 	Tool string
-	// Args contains the arguments as a JSON object.
+	// Args contains the arguments as a JSON object. For a custom tool of the Responses API it is the tool's input.
 	Args string
+	// ArgsFrom returns Args if it is not nil. It gets the result of the call before.
+	ArgsFrom func(result string) string
 }
 
 // A Model is a provider of models on loopback for one run of a client. After its calls it answers with their results.
@@ -58,8 +60,11 @@ type request struct {
 	stream  bool
 }
 
-// A declaration is a tool as the client declares it. Namespace is empty except in the Responses API.
-type declaration struct{ namespace, name string }
+// A declaration is a tool as the client declares it. Only the Responses API has namespaces and custom tools.
+type declaration struct {
+	namespace, name string
+	custom          bool
+}
 
 // A reply is a tool call if the name of the tool is not empty, otherwise it is text.
 type reply struct {
@@ -194,6 +199,9 @@ func (m *Model) reply(req request) reply {
 		m.seen.Declared = append(m.seen.Declared, tool.namespace+tool.name)
 	}
 	call := m.calls[done]
+	if call.ArgsFrom != nil {
+		call.Args = call.ArgsFrom(req.results[done-1])
+	}
 	for _, tool := range req.tools {
 		if strings.HasSuffix(tool.name, call.Tool) {
 			return reply{tool: tool, id: fmt.Sprintf("%s_%d", m.ids, done+1), args: call.Args}

@@ -14,41 +14,49 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/scripted"
 )
 
-// A codexServer is `codex app-server`, which programs such as editors use instead of the terminal.
-type codexServer struct {
+// A server is a client that another program, such as an editor, drives with JSON-RPC over stdio.
+type server struct {
 	t     *testing.T
 	to    io.WriteCloser
 	from  *bufio.Scanner
 	calls int
-	// asked contains the questions of Codex about calls. Each is answered with no.
-	asked []string
+	// asked contains the questions of the client about calls. Each is answered with answer.
+	asked  []string
+	answer string
 }
 
-// message is a message of JSON-RPC, as Codex writes it.
+// message is a message of JSON-RPC. Codex writes no version, and ignores it.
 type message struct {
-	ID     json.RawMessage `json:"id,omitempty"`
-	Method string          `json:"method,omitempty"`
-	Params any             `json:"params,omitempty"`
-	Result json.RawMessage `json:"result,omitempty"`
-	Error  json.RawMessage `json:"error,omitempty"`
+	Version string          `json:"jsonrpc,omitempty"`
+	ID      json.RawMessage `json:"id,omitempty"`
+	Method  string          `json:"method,omitempty"`
+	Params  any             `json:"params,omitempty"`
+	Result  json.RawMessage `json:"result,omitempty"`
+	Error   json.RawMessage `json:"error,omitempty"`
 }
 
-// codexServer starts the server. It ends when the test ends.
-func (h *home) codexServer(m *scripted.Model) *codexServer {
+// serve starts a client as a server. It ends when the test ends.
+func (h *home) serve(c client, m *scripted.Model, answer string, args ...string) *server {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), 2*time.Minute)
-	cmd := h.command(ctx, codex(), m, append([]string{"app-server"}, codexSettings(m.URL)...))
+	cmd := h.command(ctx, c, m, args)
 	to, from := h.pipes(cmd)
-	s := &codexServer{t: h.t, to: to, from: bufio.NewScanner(from)}
+	s := &server{t: h.t, to: to, from: bufio.NewScanner(from), answer: answer}
 	s.from.Buffer(nil, 8<<20)
 	if err := cmd.Start(); err != nil {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(func() {
-		_ = to.Close()
-		_ = cmd.Wait() // its exit code does not matter
 		cancel()
+		_ = cmd.Wait() // its exit code does not matter
 	})
+	return s
+}
+
+// codexServer starts `codex app-server`, which answers no to each question about a call.
+func (h *home) codexServer(m *scripted.Model) *server {
+	h.t.Helper()
+	s := h.serve(codex(), m, `{"decision":"decline"}`, append([]string{"app-server"}, codexSettings(m.URL)...)...)
 	s.call("initialize", object{"clientInfo": object{"name": "test", "version": "1"}}, nil)
 	s.send(message{Method: "initialized"})
 	return s
@@ -69,8 +77,9 @@ func (h *home) pipes(cmd *exec.Cmd) (io.WriteCloser, io.Reader) {
 	return to, from
 }
 
-func (s *codexServer) send(m message) {
+func (s *server) send(m message) {
 	s.t.Helper()
+	m.Version = "2.0"
 	raw, err := json.Marshal(m)
 	if err == nil {
 		_, err = s.to.Write(append(raw, '\n'))
@@ -80,28 +89,28 @@ func (s *codexServer) send(m message) {
 	}
 }
 
-// until reads messages until one matches. It answers the questions of Codex with no.
-func (s *codexServer) until(what string, match func(message) bool) message {
+// until reads messages until one matches, and answers the client's questions about calls.
+func (s *server) until(what string, match func(message) bool) message {
 	s.t.Helper()
 	for s.from.Scan() {
 		var m message
 		if err := json.Unmarshal(s.from.Bytes(), &m); err != nil {
 			s.t.Fatalf("%v: %s", err, s.from.Bytes())
 		}
-		if strings.HasSuffix(m.Method, "/requestApproval") {
+		if strings.HasSuffix(m.Method, "/requestApproval") || m.Method == "session/request_permission" {
 			s.asked = append(s.asked, s.from.Text())
-			s.send(message{ID: m.ID, Result: json.RawMessage(`{"decision":"decline"}`)})
+			s.send(message{ID: m.ID, Result: json.RawMessage(s.answer)})
 		}
 		if match(m) {
 			return m
 		}
 	}
-	s.t.Fatalf("Codex ended before %s: %v", what, s.from.Err())
+	s.t.Fatalf("the client ended before %s: %v", what, s.from.Err())
 	return message{}
 }
 
 // call calls a method, and reads its result into result unless it is nil.
-func (s *codexServer) call(method string, params, result any) {
+func (s *server) call(method string, params, result any) {
 	s.t.Helper()
 	s.calls++
 	id, err := json.Marshal(s.calls)
@@ -120,9 +129,9 @@ func (s *codexServer) call(method string, params, result any) {
 	}
 }
 
-// begin sends a prompt in a new conversation, in which Codex asks about each call. The function that it returns waits
-// until the turn is over.
-func (s *codexServer) begin(dir string) func() {
+// begin sends a prompt in a new conversation of Codex, in which it asks about each call. The function that it returns
+// waits until the turn is over.
+func (s *server) begin(dir string) func() {
 	s.t.Helper()
 	var started struct{ Thread struct{ ID string } }
 	s.call("thread/start", object{"cwd": dir, "approvalPolicy": "untrusted", "sandbox": "danger-full-access"}, &started)
