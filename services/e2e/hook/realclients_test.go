@@ -60,21 +60,40 @@ func TestRealClients_ClaudeCodeObeysTheHook(t *testing.T) {
 			t.Errorf("the model reads %s, want %q", results[i], fragment)
 		}
 	}
+}
 
-	closed := func(fragment string) {
-		t.Helper()
-		results := h.begin(claudeCode("Bash(touch closed)"), "closed")()
-		h.ran("closed", false)
-		if !strings.Contains(results[0], fragment) {
-			t.Errorf("the model reads %s, want %q", results[0], fragment)
-		}
-	}
+// Claude Code from npm runs nothing if the hook is missing, late, killed or can't reach a mesh. It runs all calls if
+// hooks are off.
+func TestRealClients_ClaudeCodeRunsNothingWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	needsClients(t)
+	h := newHome(t)
+	h.write(".config/sluice/policies/host-claude-code.yaml", commandPolicy(claudeCode()))
+	h.write("project/README", "")
+	h.must("hook", "install", "claude-code")
 	settings := stack.ReadFile(t, h.path(".claude/settings.json"))
-	h.write(".claude/settings.json", strings.Replace(settings, h.program, h.program+"-that-is-missing", 1))
-	closed(`blocking because onFailure is \"block\"`)
-	h.write(".claude/settings.json", strings.NewReplacer(h.program+" hook claude-code", "sleep 60", "300", "1").Replace(settings))
-	closed("timed out; blocking")
+	command, c := h.program+" hook claude-code", claudeCode("Bash(touch closed)", "Bash(touch off)")
+	for _, tt := range []struct{ old, new, timeout, fragment string }{
+		{h.program, h.program + "-that-is-missing", "300", `blocking because onFailure is \"block\"`},
+		{command, "sleep 60", "1", "timed out; blocking"},
+		{command, "kill -KILL $$", "300", "blocking because onFailure"},
+	} {
+		h.write(".claude/settings.json", strings.NewReplacer(tt.old, tt.new, "300", tt.timeout).Replace(settings))
+		h.refuses(c, "closed", tt.fragment)
+	}
+	h.write(".claude/settings.json", strings.Replace(settings, "{", `{"disableAllHooks": true, `, 1))
+	h.runs(c, "off")
 	h.write(".claude/settings.json", settings)
 	h.write(".config/sluice/sluice.yaml", stack.ReadFile(t, h.path(".config/sluice/sluice.yaml"))+"nonsense: 1\n")
-	closed("unknown key")
+	h.refuses(c, "closed", "unknown key")
+}
+
+// refuses checks that a client does not run a call, and that its model reads a fragment.
+func (h *home) refuses(c client, name, fragment string) {
+	h.t.Helper()
+	results := h.begin(c, name)()
+	h.ran(name, false)
+	if !strings.Contains(results[0], fragment) {
+		h.t.Errorf("the model reads %s, want %q", results[0], fragment)
+	}
 }

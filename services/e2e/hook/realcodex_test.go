@@ -54,11 +54,7 @@ func (h *home) obeys(c client) {
 		}
 	}
 	h.write(".config/sluice/sluice.yaml", stack.ReadFile(h.t, h.path(".config/sluice/sluice.yaml"))+"nonsense: 1\n")
-	results = h.begin(c, "error")()
-	h.ran("error", false)
-	if !strings.Contains(results[0], "unknown key") {
-		h.t.Errorf("the mesh can't start, and the model reads %s", results[0])
-	}
+	h.refuses(c, "error", "unknown key")
 }
 
 // runs checks that a client runs a call that policy denies.

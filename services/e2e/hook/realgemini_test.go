@@ -1,12 +1,18 @@
 package hook_test
 
 import (
+	"context"
+	"io"
 	"os"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/creack/pty"
 
 	"github.com/sluice-mesh/sluice/services/e2e/scripted"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // Gemini CLI from npm runs what policy allows, and what a person approves, if its own rules allow the call. It runs
@@ -23,14 +29,12 @@ func TestRealClients_GeminiRunsCallsWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	c := gemini("--yolo", "--skip-trust")
 	h := behindHook(t, c, geminiSettings)
-	h.begin(c, "denied")()
-	h.ran("denied", false)
+	h.refuses(c, "denied", "Denied by policy")
 	settings := stack.ReadFile(t, h.settings(c))
 	if err := os.Remove(h.path("bin/sluice")); err != nil {
 		t.Fatal(err)
 	}
-	h.begin(c, "missing")()
-	h.ran("missing", false) // the shell prints an error and exits with 127
+	h.refuses(c, "missing", "No such file") // the error of the shell, whose exit code is 127
 	stack.ReplaceInFile(t, h.settings(c), h.path("bin/sluice")+" hook gemini", "kill -KILL $$")
 	h.runs(c, "crashed")
 	stack.ReplaceInFile(t, h.settings(c), "kill -KILL $$", "sleep 60")
@@ -73,4 +77,35 @@ func TestRealClients_GeminiFiresNoHookInEditors(t *testing.T) {
 	if len(s.asked) != 1 {
 		t.Errorf("Gemini CLI asks %q", s.asked)
 	}
+}
+
+// In a folder that is not trusted, Gemini CLI fires no hook of the settings. It asks the person about the call, and does
+// not start without a terminal.
+func TestRealClients_GeminiFiresNoHookWithoutTrust(t *testing.T) {
+	t.Parallel()
+	c := gemini()
+	h := behindHook(t, c, geminiSettings)
+	h.write(".gemini/trustedFolders.json", `{"`+h.path("project")+`": "DO_NOT_TRUST"}`)
+	m := scripted.New(t, c.touch("denied"))
+	if out, err := h.command(t.Context(), c, m, c.args(m.URL)).CombinedOutput(); err == nil || !strings.Contains(string(out), "not running in a trusted directory") {
+		t.Errorf("without a terminal: %v: %s", err, out)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cmd := h.command(ctx, c, m, []string{"-m", "gemini-2.5-flash", "-i", prompt})
+	cmd.Env = append(cmd.Env, "TERM=xterm-256color")
+	screen, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 40, Cols: 120})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		cancel()
+		_ = cmd.Wait() // it is killed
+		_ = screen.Close()
+	}()
+	go func() { _, _ = io.Copy(io.Discard, screen) }()
+	eventually.Within(t, time.Minute, "the command runs", func() bool {
+		_, _ = screen.WriteString("\r") // which allows the call once
+		_, err := os.Stat(h.path("project/denied"))
+		return err == nil
+	})
 }
