@@ -99,7 +99,9 @@ func TestGemini_ApprovedCallsAreLeftToTheClient(t *testing.T) {
 	h := newHome(t)
 	h.write(".config/sluice/policies/host-gemini.yaml", "version: 1\nserver: host-gemini\ndefault: deny\ntools:\n"+
 		"  run_shell_command: {action: require_approval}\n  read_file: {action: allow}\n")
-	h.must("hook", "install", "gemini")
+	if out := h.must("hook", "install", "gemini"); !strings.Contains(out, "folders that are not trusted") {
+		t.Errorf("install does not print where Gemini CLI fires no hook: %s", out)
+	}
 	event := func(tool, input string) string {
 		return `{"session_id":"s1","cwd":"` + h.dir + `","hook_event_name":"BeforeTool","tool_name":"` + tool + `","tool_input":` + input + `}`
 	}
