@@ -73,26 +73,29 @@ func TestRealClients_CodexObeysTheHook(t *testing.T) {
 	h.obeys(codex())
 }
 
-// Codex runs all calls if the hook is not trusted, changed, late, missing or off.
+// Codex runs all calls if the hook is not trusted, changed, late, killed, missing or off.
 func TestRealClients_CodexRunsAllCallsWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	h := behindHook(t, codex(), "")
 	h.runs(codex(), "untrusted")
 	h.trustHooks()
-	h.begin(codex(), "denied")()
-	h.ran("denied", false)
+	h.refuses(codex(), "denied", "Denied by policy")
 	h.runs(codex("--disable", "hooks"), "off")
 	if err := os.Remove(h.path("bin/sluice")); err != nil {
 		t.Fatal(err)
 	}
 	h.runs(codex(), "missing")
-	h.write(".codex/hooks.json", `{"hooks": {"PreToolUse": [{"hooks": [{"type": "command", "command": "sleep 60", "timeout": 1}]}]}}`)
+	h.write(".codex/hooks.json", `{"hooks": {"PreToolUse": [{"hooks": [{"type": "command", "command": "echo not today >&2; exit 2", "timeout": 300}]}]}}`)
 	h.runs(codex(), "changed")
 	h.trustHooks()
-	h.runs(codex(), "late")
-	stack.ReplaceInFile(t, h.settings(codex()), "sleep 60", "kill -KILL $$")
+	h.refuses(codex(), "trusted", "not today")
+	stack.ReplaceInFile(t, h.settings(codex()), "echo not today >&2; exit 2", "kill -KILL $$")
 	h.trustHooks()
 	h.runs(codex(), "crashed")
+	stack.ReplaceInFile(t, h.settings(codex()), "kill -KILL $$", "sleep 60")
+	stack.ReplaceInFile(t, h.settings(codex()), "300", "1")
+	h.trustHooks()
+	h.runs(codex(), "late")
 }
 
 // If Codex would ask the person about a call, the approval in the mesh answers. Policy that allows a call does not.
