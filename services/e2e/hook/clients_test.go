@@ -27,6 +27,9 @@ type client struct {
 
 const prompt = "Make the calls."
 
+// clientLimit is the maximum duration of one run of a client.
+const clientLimit = 5 * time.Minute
+
 func claudeCode(rules ...string) client {
 	return client{
 		id: "claude-code", program: "@anthropic-ai/claude-code-linux-x64/claude", tool: "Bash", arg: "command", host: "Bash",
@@ -103,7 +106,7 @@ func (h *home) begin(c client, names ...string) func() []string {
 // beginCalls starts a client with a model that makes calls, like begin.
 func (h *home) beginCalls(c client, calls ...scripted.Call) func() []string {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(h.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(h.t.Context(), clientLimit)
 	m := scripted.New(h.t, calls...)
 	cmd := h.command(ctx, c, m, c.args(m.URL))
 	var printed strings.Builder

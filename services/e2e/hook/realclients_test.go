@@ -47,7 +47,7 @@ func TestRealClients_ClaudeCodeObeysTheHook(t *testing.T) {
 
 	wait := h.begin(claudeCode("Bash(touch passes)", "Bash(touch denied)", "Bash(touch killed)"), "passes", "denied", "unasked", "waits", "killed")
 	h.approveOne()
-	eventually.Holds(t, "the last call waits for a person", func() bool {
+	eventually.Within(t, clientLimit, "the last call waits for a person", func() bool {
 		return strings.Contains(h.run("", "approvals", "list", "-o", "json").stdout, "pending")
 	})
 	h.end(h.mesh(), syscall.SIGKILL)

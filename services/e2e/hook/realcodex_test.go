@@ -40,7 +40,7 @@ func (h *home) obeys(c client) {
 	h.t.Helper()
 	wait := h.begin(c, "passes", "denied", "waits", "killed")
 	h.approveOne()
-	eventually.Holds(h.t, "the last call waits for a person", func() bool {
+	eventually.Within(h.t, clientLimit, "the last call waits for a person", func() bool {
 		return strings.Contains(h.run("", "approvals", "list", "-o", "json").stdout, "pending")
 	})
 	h.end(h.mesh(), syscall.SIGKILL)

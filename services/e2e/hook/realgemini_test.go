@@ -6,7 +6,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/creack/pty"
 
@@ -103,7 +102,7 @@ func TestRealClients_GeminiFiresNoHookWithoutTrust(t *testing.T) {
 		_ = screen.Close()
 	}()
 	go func() { _, _ = io.Copy(io.Discard, screen) }()
-	eventually.Within(t, time.Minute, "the command runs", func() bool {
+	eventually.Within(t, clientLimit, "the command runs", func() bool {
 		_, _ = screen.WriteString("\r") // which allows the call once
 		_, err := os.Stat(h.path("project/denied"))
 		return err == nil

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluice-mesh/sluice/services/e2e/scripted"
 )
@@ -38,7 +37,7 @@ type message struct {
 // serve starts a client as a server. It ends when the test ends.
 func (h *home) serve(c client, m *scripted.Model, answer string, args ...string) *server {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(h.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(h.t.Context(), clientLimit)
 	cmd := h.command(ctx, c, m, args)
 	to, from := h.pipes(cmd)
 	s := &server{t: h.t, to: to, from: bufio.NewScanner(from), answer: answer}
