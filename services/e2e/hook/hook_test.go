@@ -122,6 +122,36 @@ func TestCodex_LimitsAndPermissionRequests(t *testing.T) {
 	}
 }
 
+// Gemini CLI has no output for an approved call: its own rules apply to it. A call without an approval is denied in JSON.
+func TestGemini_ApprovedCallsAreLeftToTheClient(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	h.write(".config/sluice/policies/host-gemini.yaml", "version: 1\nserver: host-gemini\ndefault: deny\ntools:\n"+
+		"  run_shell_command: {action: require_approval}\n  read_file: {action: allow}\n")
+	if out := h.must("hook", "install", "gemini"); !strings.Contains(out, "folders that are not trusted") {
+		t.Errorf("install does not print where Gemini CLI fires no hook: %s", out)
+	}
+	event := func(tool, input string) string {
+		return `{"session_id":"s1","cwd":"` + h.dir + `","hook_event_name":"BeforeTool","tool_name":"` + tool + `","tool_input":` + input + `}`
+	}
+	denied := func(what string, o output, fragment string) {
+		t.Helper()
+		if o.code != 0 || o.stderr != "" || !strings.HasPrefix(o.stdout, `{"decision":"deny","reason":"`) || !strings.Contains(o.stdout, fragment) {
+			t.Errorf("%s: %+v, want a denial with %q", what, o, fragment)
+		}
+	}
+	h.silent("allowed", h.run(event("read_file", `{"file_path":"a"}`), "hook", "gemini"))
+	denied("no rule", h.run(event("write_file", `{"file_path":"a","content":"b"}`), "hook", "gemini"), "no rule allows this call")
+	_, wait := h.start(event("run_shell_command", `{"command":"make"}`), "hook", "gemini")
+	h.approveOne()
+	h.silent("approved while it waits", wait())
+	test := event("run_shell_command", `{"command":"make test"}`)
+	denied("no person decides", h.run(test, "hook", "gemini", "--hold", "1ms"), "The approval's id is ")
+	h.approveOne()
+	h.silent("repeated after the approval", h.run(test, "hook", "gemini", "--hold", "1ms"))
+	denied("repeated twice", h.run(test, "hook", "gemini", "--hold", "1ms"), "a person must approve this call")
+}
+
 // Whatever goes wrong, the call is denied in the way that the client understands.
 func TestHooks_DenyWhenSomethingFails(t *testing.T) {
 	t.Parallel()

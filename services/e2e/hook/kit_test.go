@@ -135,7 +135,7 @@ func (o output) denial() string {
 	return ""
 }
 
-// approveOne waits for an approval and gives it.
+// approveOne waits for an approval and gives it. A real client needs time until it makes the call.
 func (h *home) approveOne() {
 	h.t.Helper()
 	h.must("approvals", "approve", h.onlyApproval(), "--yes")
@@ -147,7 +147,7 @@ func (h *home) onlyApproval() string {
 	var open []struct {
 		ID string `json:"id"`
 	}
-	eventually.Holds(h.t, "an approval is open", func() bool {
+	eventually.Within(h.t, clientLimit, "an approval is open", func() bool {
 		out := h.run("", "approvals", "list", "-o", "json")
 		return out.code == 0 && json.Unmarshal([]byte(out.stdout), &open) == nil && len(open) == 1
 	})

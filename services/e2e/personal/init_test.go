@@ -274,14 +274,16 @@ func TestInit_UndoKeepsTheMeshOfAPersonAndOfAHook(t *testing.T) {
 	if h.read(path) != mine {
 		t.Errorf("the configuration is\n%s", h.read(path))
 	}
-	h.check(0, []string{"init", "--yes", "cursor", "claude-code"})
-	h.check(0, []string{"hook", "install", "claude-code"})
-	h.check(0, []string{"init", "--undo", "--yes"}, "because hooks use the mesh: claude-code")
+	h.check(0, []string{"init", "--yes", "cursor"})
+	h.check(0, []string{"hook", "install", "claude-code", "--yes"})
+	h.check(0, []string{"init", "--undo", "--yes", "cursor"}, "because hooks use the mesh: claude-code")
 	h.check(0, []string{"hook", "status", "claude-code"})
 	if text := h.read(path); strings.Contains(text, "stdio:") || !strings.HasPrefix(text, mine) {
 		t.Errorf("the configuration is\n%s", text)
 	}
 	h.check(0, []string{"config", "check"})
+	h.check(0, []string{"init", "--undo", "--yes"}, "Claude Code has the hook of Sluice", "byte for byte")
+	h.check(1, []string{"hook", "status", "claude-code"}, "not registered")
 }
 
 // Servers that are behind the mesh already are observed, too, also a second time.

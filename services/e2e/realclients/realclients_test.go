@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-mesh/sluice/services/e2e/scripted"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
@@ -80,35 +81,35 @@ func TestRealClients_CallsRunAreRefusedAndWait(t *testing.T) {
 // check runs the client with a model that makes the call of the scenario.
 func (c client) check(t *testing.T, h *home, program string, s scenario) {
 	t.Helper()
-	m := newModel(t, s.tool, s.args)
+	m := scripted.New(t, scripted.Call{Tool: s.tool, Args: s.args})
 	out := c.runWith(t, h, m, program, s.asks)
-	declared, results, refused, log := m.seen()
-	if len(results) != 1 || !strings.Contains(results[0], s.want) {
-		t.Errorf("the model got the results %q, want one with %q", results, s.want)
+	seen := m.Seen()
+	if len(seen.Results) != 1 || !strings.Contains(seen.Results[0], s.want) {
+		t.Errorf("the model got the results %q, want one with %q", seen.Results, s.want)
 	}
 	if !strings.Contains(out, s.want) {
 		t.Errorf("the client does not print the model's answer, which contains %q", s.want)
 	}
-	for _, host := range refused {
+	for _, host := range seen.Refused {
 		if !slices.Contains(c.hosts, host) {
 			t.Errorf("the client tried to connect to %s", host)
 		}
 	}
-	t.Logf("the model got %s", results)
+	t.Logf("the model got %s", seen.Results)
 	if t.Failed() {
-		t.Logf("tools: %q\nrequests to the model:\n%s\noutput:\n%s", declared, log, out)
+		t.Logf("tools: %q\nrequests to the model:\n%s\noutput:\n%s", seen.Declared, seen.Log, out)
 	}
 }
 
 // runWith runs the client with a model, and returns its output. If asks is true, it approves the call.
-func (c client) runWith(t *testing.T, h *home, m *model, program string, asks bool) (out string) {
+func (c client) runWith(t *testing.T, h *home, m *scripted.Model, program string, asks bool) (out string) {
 	t.Helper()
-	env := []string{"HTTP_PROXY=" + m.url, "HTTPS_PROXY=" + m.url, "http_proxy=" + m.url, "https_proxy=" + m.url, "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1"}
+	env := m.Env()
 	if c.env != nil {
-		env = append(env, c.env(m.url)...)
+		env = append(env, c.env(m.URL)...)
 	}
 	if c.before != nil {
-		if out, err := h.client(t.Context(), env, append([]string{program}, c.before(m.url)...)); err != nil {
+		if out, err := h.client(t.Context(), env, append([]string{program}, c.before(m.URL)...)); err != nil {
 			t.Fatalf("%s: %v\n%s", c.id, err, out)
 		}
 	}
@@ -117,7 +118,7 @@ func (c client) runWith(t *testing.T, h *home, m *model, program string, asks bo
 	t.Cleanup(func() { <-done })
 	go func() {
 		defer close(done)
-		out, err = h.client(t.Context(), env, append([]string{program}, c.args(m.url)...))
+		out, err = h.client(t.Context(), env, append([]string{program}, c.args(m.URL)...))
 	}()
 	if asks && !h.approve(t, done) {
 		t.Error("the call did not wait for a person")

@@ -182,7 +182,7 @@ func (h *hookTarget) printNotes() {
 	case hosttools.Codex:
 		h.printf("Codex runs the hook only after you have trusted it: type /hooks in Codex. Until then, and again after each change of the hook, all calls pass.")
 	case "gemini":
-		h.printf("Gemini CLI runs a call if the hook takes longer than 300 s or can't be started.")
+		h.printf("Gemini CLI runs calls without the hook in folders that are not trusted, in editors (gemini --acp), and if the hook takes longer than 300 s.")
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/internal/hosttools"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 

@@ -208,7 +208,8 @@ func (e Event) Denied(reason string) Output {
 }
 
 // Failed returns the output that refuses a call although the event may not be understood. Exit code 2 with a reason on
-// standard error blocks in Claude Code and Codex. Gemini CLI needs JSON.
+// standard error blocks in Claude Code and Codex. Gemini CLI gets JSON, because it takes other output for consent if the
+// exit code is 0 or 1.
 func (e Event) Failed(reason string) Output {
 	reason = "Sluice denies this call, because it can't be evaluated: " + strings.TrimSpace(reason)
 	if e.Client == "gemini" {

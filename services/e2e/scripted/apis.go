@@ -1,4 +1,4 @@
-package realclients_test
+package scripted
 
 import "encoding/json"
 
@@ -39,7 +39,7 @@ func anthropic() api {
 		write: func(r reply) []event {
 			start, delta := object{"type": "text", "text": ""}, object{"type": "text_delta", "text": r.text}
 			if r.tool.name != "" {
-				start = object{"type": "tool_use", "id": "toolu_1", "name": r.tool.name, "input": object{}}
+				start = object{"type": "tool_use", "id": r.id, "name": r.tool.name, "input": object{}}
 				delta = object{"type": "input_json_delta", "partial_json": r.args}
 			}
 			message := anthropicMessage(r, []any{})
@@ -56,7 +56,7 @@ func anthropic() api {
 		},
 		whole: func(r reply) any {
 			if r.tool.name != "" {
-				return anthropicMessage(r, []any{object{"type": "tool_use", "id": "toolu_1", "name": r.tool.name, "input": json.RawMessage(r.args)}})
+				return anthropicMessage(r, []any{object{"type": "tool_use", "id": r.id, "name": r.tool.name, "input": json.RawMessage(r.args)}})
 			}
 			return anthropicMessage(r, []any{object{"type": "text", "text": r.text}})
 		},
@@ -77,8 +77,11 @@ func anthropicMessage(r reply, content []any) object {
 // responses is the Responses API of OpenAI.
 func responses() api {
 	item := func(r reply) object {
+		if r.tool.custom {
+			return object{"type": "custom_tool_call", "id": "ctc_" + r.id, "call_id": r.id, "name": r.tool.name, "input": r.args, "status": "completed"}
+		}
 		if r.tool.name != "" {
-			call := object{"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": r.tool.name, "arguments": r.args, "status": "completed"}
+			call := object{"type": "function_call", "id": "fc_" + r.id, "call_id": r.id, "name": r.tool.name, "arguments": r.args, "status": "completed"}
 			if r.tool.namespace != "" {
 				call["namespace"] = r.tool.namespace
 			}
@@ -108,34 +111,47 @@ func responses() api {
 	}
 }
 
+// responsesTool is a tool or a namespace of tools.
+type responsesTool struct {
+	Type, Name string
+	Tools      []struct{ Type, Name string }
+}
+
+func (t responsesTool) declarations() (all []declaration) {
+	if t.Type != "namespace" {
+		all = append(all, declaration{name: t.Name, custom: t.Type == "custom"})
+	}
+	for _, inner := range t.Tools {
+		all = append(all, declaration{namespace: t.Name, name: inner.Name, custom: inner.Type == "custom"})
+	}
+	return all
+}
+
 func readResponses(body []byte) (req request, err error) {
 	var in struct {
 		Stream bool
-		Tools  []struct {
-			Type, Name string
-			Tools      []struct{ Name string }
-		}
-		Input []struct {
+		Tools  []responsesTool
+		Input  []struct {
 			Type   string
 			Output json.RawMessage
+			Tools  []responsesTool
 		}
 	}
 	if err := json.Unmarshal(body, &in); err != nil {
 		return req, err
 	}
 	req.stream = in.Stream
-	for _, tool := range in.Tools {
-		if tool.Type != "namespace" {
-			req.tools = append(req.tools, declaration{name: tool.Name})
-		}
-		for _, inner := range tool.Tools {
-			req.tools = append(req.tools, declaration{namespace: tool.Name, name: inner.Name})
+	tools := in.Tools
+	for _, item := range in.Input {
+		switch item.Type {
+		case "function_call_output", "custom_tool_call_output":
+			req.results = append(req.results, string(item.Output))
+		case "additional_tools":
+			tools = append(tools, item.Tools...)
 		}
 	}
-	for _, item := range in.Input {
-		if item.Type == "function_call_output" {
-			req.results = append(req.results, string(item.Output))
-		}
+	for _, tool := range tools {
+		req.tools = append(req.tools, tool.declarations()...)
 	}
 	return req, nil
 }
@@ -144,7 +160,7 @@ func readResponses(body []byte) (req request, err error) {
 func completions() api {
 	message := func(r reply) object {
 		if r.tool.name != "" {
-			call := object{"index": 0, "id": "call_1", "type": "function", "function": object{"name": r.tool.name, "arguments": r.args}}
+			call := object{"index": 0, "id": r.id, "type": "function", "function": object{"name": r.tool.name, "arguments": r.args}}
 			return object{"role": "assistant", "content": nil, "tool_calls": []any{call}}
 		}
 		return object{"role": "assistant", "content": r.text}

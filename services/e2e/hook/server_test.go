@@ -1,0 +1,171 @@
+package hook_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/e2e/scripted"
+)
+
+// A server is a client that another program, such as an editor, drives with JSON-RPC over stdio.
+type server struct {
+	t     *testing.T
+	to    io.WriteCloser
+	from  *bufio.Scanner
+	calls int
+	// asked contains the questions of the client about calls. Each is answered with answer.
+	asked  []string
+	answer string
+}
+
+// message is a message of JSON-RPC. Codex writes no version, and ignores it.
+type message struct {
+	Version string          `json:"jsonrpc,omitempty"`
+	ID      json.RawMessage `json:"id,omitempty"`
+	Method  string          `json:"method,omitempty"`
+	Params  any             `json:"params,omitempty"`
+	Result  json.RawMessage `json:"result,omitempty"`
+	Error   json.RawMessage `json:"error,omitempty"`
+}
+
+// serve starts a client as a server. It ends when the test ends.
+func (h *home) serve(c client, m *scripted.Model, answer string, args ...string) *server {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), clientLimit)
+	cmd := h.command(ctx, c, m, args)
+	to, from := h.pipes(cmd)
+	s := &server{t: h.t, to: to, from: bufio.NewScanner(from), answer: answer}
+	s.from.Buffer(nil, 8<<20)
+	if err := cmd.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() {
+		cancel()
+		_ = cmd.Wait() // its exit code does not matter
+	})
+	return s
+}
+
+// codexServer starts `codex app-server`, which answers no to each question about a call.
+func (h *home) codexServer(m *scripted.Model) *server {
+	h.t.Helper()
+	s := h.serve(codex(), m, `{"decision":"decline"}`, append([]string{"app-server"}, codexSettings(m.URL)...)...)
+	s.call("initialize", object{"clientInfo": object{"name": "test", "version": "1"}}, nil)
+	s.send(message{Method: "initialized"})
+	return s
+}
+
+type object = map[string]any
+
+func (h *home) pipes(cmd *exec.Cmd) (io.WriteCloser, io.Reader) {
+	h.t.Helper()
+	to, err := cmd.StdinPipe()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	from, err := cmd.StdoutPipe()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return to, from
+}
+
+func (s *server) send(m message) {
+	s.t.Helper()
+	m.Version = "2.0"
+	raw, err := json.Marshal(m)
+	if err == nil {
+		_, err = s.to.Write(append(raw, '\n'))
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// until reads messages until one matches, and answers the client's questions about calls.
+func (s *server) until(what string, match func(message) bool) message {
+	s.t.Helper()
+	for s.from.Scan() {
+		var m message
+		if err := json.Unmarshal(s.from.Bytes(), &m); err != nil {
+			s.t.Fatalf("%v: %s", err, s.from.Bytes())
+		}
+		if strings.HasSuffix(m.Method, "/requestApproval") || m.Method == "session/request_permission" {
+			s.asked = append(s.asked, s.from.Text())
+			s.send(message{ID: m.ID, Result: json.RawMessage(s.answer)})
+		}
+		if match(m) {
+			return m
+		}
+	}
+	s.t.Fatalf("the client ended before %s: %v", what, s.from.Err())
+	return message{}
+}
+
+// call calls a method, and reads its result into result unless it is nil.
+func (s *server) call(method string, params, result any) {
+	s.t.Helper()
+	s.calls++
+	id, err := json.Marshal(s.calls)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.send(message{ID: id, Method: method, Params: params})
+	m := s.until(method, func(m message) bool { return m.Method == "" && slices.Equal(m.ID, id) })
+	if m.Error != nil {
+		s.t.Fatalf("%s: %s", method, m.Error)
+	}
+	if result != nil {
+		if err := json.Unmarshal(m.Result, result); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// begin sends a prompt in a new conversation of Codex, in which it asks about each call. The function that it returns
+// waits until the turn is over.
+func (s *server) begin(dir string) func() {
+	s.t.Helper()
+	var started struct{ Thread struct{ ID string } }
+	s.call("thread/start", object{"cwd": dir, "approvalPolicy": "untrusted", "sandbox": "danger-full-access"}, &started)
+	s.call("turn/start", object{"threadId": started.Thread.ID, "input": []any{object{"type": "text", "text": prompt}}}, nil)
+	return func() {
+		s.t.Helper()
+		s.until("the end of the turn", func(m message) bool { return m.Method == "turn/completed" })
+	}
+}
+
+// trustHooks trusts all hooks, as a person does with /hooks.
+func (h *home) trustHooks() {
+	h.t.Helper()
+	s := h.codexServer(scripted.New(h.t))
+	type listed struct {
+		Data []struct {
+			Hooks []struct{ Key, CurrentHash, TrustStatus string }
+		}
+	}
+	list := func() (all listed) {
+		s.call("hooks/list", object{"cwds": []string{h.path("project")}}, &all)
+		return all
+	}
+	state := object{}
+	for _, hook := range list().Data[0].Hooks {
+		state[hook.Key] = object{"trusted_hash": hook.CurrentHash}
+	}
+	s.call("config/batchWrite", object{"edits": []any{object{"keyPath": "hooks.state", "value": state, "mergeStrategy": "upsert"}}}, nil)
+	hooks := list().Data[0].Hooks
+	for _, hook := range hooks {
+		if hook.TrustStatus != "trusted" {
+			h.t.Errorf("the hook %s is %s", hook.Key, hook.TrustStatus)
+		}
+	}
+	if len(hooks) == 0 {
+		h.t.Error("Codex has no hooks")
+	}
+}
