@@ -41,8 +41,13 @@ func (s *setup) install(ctx context.Context) error {
 		s.printf("Nothing to do.")
 		return nil
 	}
-	question := fmt.Sprintf("To compare them, init starts %d server(s) directly and behind a mesh, as the clients start them. Continue?", len(s.plan.New()))
-	if err := s.confirm(ctx, s.flags.yes || len(s.plan.New()) == 0, question); err != nil {
+	left := len(s.plan.Left)
+	s.askForVariables(ctx)
+	s.printLeft(s.plan.Left[left:])
+	if len(s.plan.Wraps) == 0 {
+		return errors.New("nothing was started or changed")
+	}
+	if err := s.confirm(ctx, s.flags.yes || len(s.plan.New()) == 0, startQuestion(s.plan.New())); err != nil {
 		return errors.New("nothing was started or changed")
 	}
 	if err := s.tryNew(ctx); err != nil {
@@ -113,6 +118,10 @@ func (s *setup) tryNew(ctx context.Context) error {
 	s.printf("Trying %d server(s). The first start of a server may install its package.", len(servers))
 	var err error
 	s.trials, err = s.tryServers(ctx, servers, s.printTrial)
+	if ctx.Err() != nil {
+		s.printf("Stopped: nothing was changed.")
+		return errSilent
+	}
 	if err != nil {
 		return err
 	}

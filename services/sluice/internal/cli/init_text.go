@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/aymanbagabas/go-udiff"
-	"github.com/go-json-experiment/json"
 
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
@@ -62,6 +61,9 @@ func (s *setup) rowsOf(file int) []string {
 				text += " (in " + s.shownPath(w.Entry.Project) + ")"
 			}
 			out = append(out, text)
+			for _, detail := range definitionDetails(server.Definition, w.Entry.Variables) {
+				out = append(out, "  "+detail)
+			}
 		}
 	}
 	for _, l := range s.plan.Left {
@@ -105,7 +107,7 @@ func (s *setup) printChanges(files []meshFile) {
 	hide := s.hideSecrets()
 	for _, c := range s.changes {
 		path := s.shownPath(c.File.Path)
-		_, _ = io.WriteString(s.out, hide.Replace(udiff.Unified(path, path+" (behind the mesh)", string(c.Before), string(c.After))))
+		_, _ = io.WriteString(s.out, udiff.Unified(path, path+" (behind the mesh)", hide.in(string(c.Before)), hide.in(string(c.After))))
 	}
 	for _, f := range files {
 		path := s.shownPath(f.path)
@@ -113,7 +115,7 @@ func (s *setup) printChanges(files []meshFile) {
 			s.printf("New file: %s", path)
 		}
 		if f.path == s.paths.Config {
-			_, _ = io.WriteString(s.out, hide.Replace(udiff.Unified(path, path+" (new)", string(f.before), string(f.after))))
+			_, _ = io.WriteString(s.out, udiff.Unified(path, path+" (with these servers)", hide.in(string(f.before)), hide.in(string(f.after))))
 		} else {
 			s.printf("  %s", policySummary(string(f.after)))
 		}
@@ -150,41 +152,6 @@ func (s *setup) countSecrets() int {
 	}
 	return n
 }
-
-// hideSecrets returns a replacer for the secrets of all entries, also of those that are not wrapped.
-func (s *setup) hideSecrets() *strings.Replacer {
-	var pairs []string
-	hide := func(shown string, atLeast int) {
-		if len(shown) >= atLeast {
-			pairs = append(pairs, shown, "[hidden]")
-		}
-	}
-	hideValue := func(value string) {
-		const shortest, shortestPart = 4, 8 // replacing shorter strings would destroy the rest
-		hide(value, shortest)
-		// A file may contain some characters as escapes, so that it does not contain the value.
-		if quoted, err := json.Marshal(value); err == nil {
-			hide(string(quoted[1:len(quoted)-1]), shortest)
-		}
-		for _, part := range strings.FieldsFunc(value, isEscaped) {
-			hide(part, shortestPart)
-		}
-	}
-	for _, f := range s.plan.Files {
-		for _, e := range f.Entries {
-			for _, p := range slices.Concat(e.Env, e.Headers) {
-				if clientsetup.IsSecret(p, slices.Contains(e.Headers, p)) {
-					hideValue(p.Value)
-				}
-			}
-			hideValue(clientsetup.SecretArgument(e))
-		}
-	}
-	return strings.NewReplacer(pairs...)
-}
-
-// isEscaped reports whether a file of a client may contain an escape for a character in a string.
-func isEscaped(r rune) bool { return r < ' ' || r > '~' || strings.ContainsRune(`"'\/<>&`, r) }
 
 // policySummary says in one line what a suggested policy does.
 func policySummary(text string) string {
