@@ -170,7 +170,9 @@ func (t *tool) confirm(ctx context.Context, assumeYes bool, question string) err
 }
 
 // isYes reports whether an answer to a question is yes.
-func isYes(answer string) bool { return strings.EqualFold(answer, "yes") || strings.EqualFold(answer, "y") }
+func isYes(answer string) bool {
+	return strings.EqualFold(answer, "yes") || strings.EqualFold(answer, "y")
+}
 
 // prompt prints a question and reads a line. If ctx ends first, prompt returns the error of ctx.
 func (t *tool) prompt(ctx context.Context, text string) (string, error) {

@@ -64,7 +64,7 @@ func (s *setup) askForVariables(ctx context.Context) {
 			to = withoutQuery(server.URL)
 		}
 		question := fmt.Sprintf("%s, from a file of the project, gives %s the values of these variables of your environment: %s. Allow it?", entry.Name, to, strings.Join(variables, ", "))
-		if s.confirm(ctx, false, question) != nil {
+		if !isInteractive(false) || s.confirm(ctx, false, question) != nil {
 			s.plan.Leave(server.Name, "would get "+strings.Join(variables, ", ")+" of your environment, which you did not allow")
 		}
 	}

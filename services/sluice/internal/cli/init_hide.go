@@ -7,6 +7,7 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 )
 
@@ -27,16 +28,23 @@ type hider struct {
 
 // hideSecrets returns a hider of the secrets of all entries, also of those that are not wrapped.
 func (s *setup) hideSecrets() hider {
-	var values []string
+	var entries []clientconfig.Entry
 	for _, f := range s.plan.Files {
-		for _, e := range f.Entries {
-			for _, p := range slices.Concat(e.Env, e.Headers) {
-				if clientsetup.IsSecret(p, slices.Contains(e.Headers, p)) {
-					values = append(values, p.Value)
-				}
+		entries = append(entries, f.Entries...)
+	}
+	return hideSecretsOf(entries)
+}
+
+// hideSecretsOf returns a hider of the secrets of entries.
+func hideSecretsOf(entries []clientconfig.Entry) hider {
+	var values []string
+	for _, e := range entries {
+		for _, p := range slices.Concat(e.Env, e.Headers) {
+			if clientsetup.IsSecret(p, slices.Contains(e.Headers, p)) {
+				values = append(values, p.Value)
 			}
-			values = append(values, clientsetup.SecretArgument(e))
 		}
+		values = append(values, clientsetup.SecretArgument(e))
 	}
 	return newHider(values)
 }
@@ -59,8 +67,8 @@ func newHider(values []string) hider {
 	return h
 }
 
-// in returns a text without the secrets, also if it contains some of their characters as escapes such as \u0061.
-func (h hider) in(text string) string {
+// Replace returns a text without the secrets, also if it contains some of their characters as escapes such as \u0061.
+func (h hider) Replace(text string) string {
 	for _, value := range h.values {
 		text = replaceDecoded(text, value)
 	}

@@ -36,12 +36,12 @@ func TestHider_HidesEscapedSecrets(t *testing.T) {
 					text.WriteRune(r)
 				}
 			}
-			if got := h.in(`{"k": "` + text.String() + `", "n": "x\ny"}`); got != `{"k": "[hidden]", "n": "x\ny"}` {
+			if got := h.Replace(`{"k": "` + text.String() + `", "n": "x\ny"}`); got != `{"k": "[hidden]", "n": "x\ny"}` {
 				t.Errorf("%s, character %d: %s becomes %s", name, only, &text, got)
 			}
 		}
 	}
-	if got := h.in(value + "abc"); got != "[hidden]abc" {
+	if got := h.Replace(value + "abc"); got != "[hidden]abc" {
 		t.Errorf("the text becomes %s", got)
 	}
 }

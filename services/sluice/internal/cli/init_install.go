@@ -115,7 +115,7 @@ func (s *setup) tryNew(ctx context.Context) error {
 	if len(servers) == 0 {
 		return nil
 	}
-	s.printf("Trying %d server(s). The first start of a server may install its package.", len(servers))
+	s.printf("Trying %d server(s). The first start of a server may install its package, once as the client does and once behind the mesh.", len(servers))
 	var err error
 	s.trials, err = s.tryServers(ctx, servers, s.printTrial)
 	if ctx.Err() != nil {

@@ -46,6 +46,7 @@ func (s *setup) prove(ctx context.Context) error {
 			failed = append(failed, err.Error())
 		}
 	}
+	s.printCopies()
 	s.printNext()
 	if len(failed) > 0 {
 		return fmt.Errorf("these entries do not work yet. %s restores everything.\n%s", s.command("init --undo"), strings.Join(failed, "\n"))

@@ -107,7 +107,7 @@ func (s *setup) printChanges(files []meshFile) {
 	hide := s.hideSecrets()
 	for _, c := range s.changes {
 		path := s.shownPath(c.File.Path)
-		_, _ = io.WriteString(s.out, udiff.Unified(path, path+" (behind the mesh)", hide.in(string(c.Before)), hide.in(string(c.After))))
+		_, _ = io.WriteString(s.out, udiff.Unified(path, path+" (behind the mesh)", hide.Replace(string(c.Before)), hide.Replace(string(c.After))))
 	}
 	for _, f := range files {
 		path := s.shownPath(f.path)
@@ -115,7 +115,7 @@ func (s *setup) printChanges(files []meshFile) {
 			s.printf("New file: %s", path)
 		}
 		if f.path == s.paths.Config {
-			_, _ = io.WriteString(s.out, udiff.Unified(path, path+" (with these servers)", hide.in(string(f.before)), hide.in(string(f.after))))
+			_, _ = io.WriteString(s.out, udiff.Unified(path, path+" (with these servers)", hide.Replace(string(f.before)), hide.Replace(string(f.after))))
 		} else {
 			s.printf("  %s", policySummary(string(f.after)))
 		}
