@@ -140,8 +140,9 @@ func hexEscape(text string, digits int) (r rune, length int) {
 	}
 	r = rune(code)
 	if utf16.IsSurrogate(r) && strings.HasPrefix(text[length:], `\u`) {
-		if low, n := hexEscape(text[length:], digits); n > 0 {
-			return utf16.DecodeRune(r, low), length + n
+		low, n := hexEscape(text[length:min(len(text), 2*length)], digits)
+		if pair := utf16.DecodeRune(r, low); n > 0 && pair != utf8.RuneError {
+			return pair, length + n
 		}
 	}
 	return r, length
