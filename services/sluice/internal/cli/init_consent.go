@@ -52,7 +52,7 @@ func definitionDetails(d clientsetup.Definition, variables []string) []string {
 }
 
 // askForVariables asks for each new server of a project's file whether it may get values of the person's environment,
-// because the file may come from somebody else. A server that may not get them leaves the plan.
+// because the file may come from another person. A server that may not get them leaves the plan.
 func (s *setup) askForVariables(ctx context.Context) {
 	for _, server := range s.plan.New() {
 		entry, variables := s.projectVariables(server.Name)
