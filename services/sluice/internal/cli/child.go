@@ -84,10 +84,10 @@ func (c *child) Close() error {
 	if c.started.Load() {
 		grace = terminateTimeout
 	}
-	if c.ends(grace, now) {
+	if c.ends(now, grace) {
 		return c.err
 	}
-	if now.Err() == nil && signalGroup(c.cmd.Process, syscall.SIGTERM) == nil && c.ends(terminateTimeout, now) {
+	if now.Err() == nil && signalGroup(c.cmd.Process, syscall.SIGTERM) == nil && c.ends(now, terminateTimeout) {
 		return c.err
 	}
 	if err := signalGroup(c.cmd.Process, syscall.SIGKILL); err != nil {
@@ -98,7 +98,7 @@ func (c *child) Close() error {
 }
 
 // ends reports whether the program ends within a time and before now ends.
-func (c *child) ends(within time.Duration, now context.Context) bool {
+func (c *child) ends(now context.Context, within time.Duration) bool {
 	select {
 	case <-c.exited:
 		return true

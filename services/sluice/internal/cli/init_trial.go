@@ -63,7 +63,7 @@ func (t *tool) tryServers(ctx context.Context, servers []clientsetup.Server, don
 	for i, s := range servers {
 		group.Go(func() error {
 			if ctx.Err() != nil {
-				return nil
+				return ctx.Err()
 			}
 			out[i] = mesh.try(ctx, s, steps)
 			if ctx.Err() == nil {
