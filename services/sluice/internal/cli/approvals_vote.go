@@ -163,10 +163,15 @@ func (t *tool) confirm(ctx context.Context, assumeYes bool, question string) err
 		fmt.Fprintln(t.errOut) // end the line of the question
 		return errNotConfirmed
 	}
-	if answer != "yes" {
+	if !isYes(answer) {
 		return errNotConfirmed
 	}
 	return nil
+}
+
+// isYes reports whether an answer to a question is yes.
+func isYes(answer string) bool {
+	return strings.EqualFold(answer, "yes") || strings.EqualFold(answer, "y")
 }
 
 // prompt prints a question and reads a line. If ctx ends first, prompt returns the error of ctx.

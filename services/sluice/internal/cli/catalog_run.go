@@ -22,7 +22,6 @@ const (
 	// startAndListTimeout is the timeout for starting a server and requesting the list of its tools. The start may
 	// download a package.
 	startAndListTimeout = 2 * time.Minute
-	terminateTimeout    = 2 * time.Second
 	// maxStderr is the maximum number of bytes of the server's standard error that are stored for an error.
 	maxStderr = 4 << 10
 )
@@ -48,7 +47,7 @@ func listServerOfCommand(ctx context.Context, cmd *exec.Cmd) (listed listedServe
 	}
 	stderr := &tailBuffer{}
 	cmd.Stderr = stderr
-	listed, err = listServer(ctx, &mcp.CommandTransport{Command: cmd, TerminateDuration: terminateTimeout})
+	listed, err = listServer(ctx, &childTransport{cmd: cmd, stopped: ctx.Done()})
 	if err != nil {
 		err = fmt.Errorf("%s: %w%s", strings.Join(cmd.Args, " "), err, stderr.errorSuffix())
 	}
@@ -191,10 +190,13 @@ func (t *tailBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// stderrBegins precedes the output of a server in an error.
+const stderrBegins = "; the server's standard error ends with:\n"
+
 // errorSuffix returns the stored output as a suffix for an error.
 func (t *tailBuffer) errorSuffix() string {
 	if stderr := bytes.TrimSpace(t.buf); len(stderr) > 0 {
-		return "; the server's standard error ends with:\n" + string(stderr)
+		return stderrBegins + string(stderr)
 	}
 	return ""
 }

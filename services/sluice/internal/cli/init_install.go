@@ -44,8 +44,13 @@ func (s *setup) install(ctx context.Context) error {
 		s.printObserved()
 		return s.refreshEnvironment()
 	}
-	question := fmt.Sprintf("To compare them, init starts %d server(s) directly and behind a mesh, as the clients start them. Continue?", len(s.plan.New()))
-	if err := s.confirm(ctx, s.flags.yes || len(s.plan.New()) == 0, question); err != nil {
+	left := len(s.plan.Left)
+	s.askForVariables(ctx)
+	s.printLeft(s.plan.Left[left:])
+	if len(s.plan.Wraps) == 0 {
+		return errors.New("nothing was started or changed")
+	}
+	if err := s.confirm(ctx, s.flags.yes || len(s.plan.New()) == 0, startQuestion(s.plan.New())); err != nil {
 		return errors.New("nothing was started or changed")
 	}
 	if err := s.tryNew(ctx); err != nil {
@@ -117,9 +122,13 @@ func (s *setup) tryNew(ctx context.Context) error {
 	if len(servers) == 0 {
 		return nil
 	}
-	s.printf("Trying %d server(s). The first start of a server may install its package.", len(servers))
+	s.printf("Trying %d server(s). The first start of a server may install its package, once as the client does and once behind the mesh.", len(servers))
 	var err error
 	s.trials, err = s.tryServers(ctx, servers, s.printTrial)
+	if ctx.Err() != nil {
+		s.printf("Stopped: nothing was changed.")
+		return errSilent
+	}
 	if err != nil {
 		return err
 	}

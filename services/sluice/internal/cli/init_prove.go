@@ -15,6 +15,7 @@ import (
 // prove starts each wrapped entry as its client would, lists its tools, and makes one call that is refused.
 func (s *setup) prove(ctx context.Context) error {
 	var failed []string
+	steps := &progress{print: s.printf}
 	proved := make(map[string]bool)
 	for _, w := range s.plan.Wraps {
 		file := s.plan.Files[w.File].File
@@ -25,12 +26,17 @@ func (s *setup) prove(ctx context.Context) error {
 		proved[key] = true
 		command, args := s.entryCommand(file, w.Server)
 		cmd := exec.Command(command, args...) //nolint:gosec,noctx // this program, or sluice in PATH; its connection ends it
+		ended := steps.during("%s: starting %s behind the mesh, which may install its package …", file.Client.Name, w.Entry.Name)
 		listed, err := listServerOfCommand(ctx, cmd)
+		ended()
+		if ctx.Err() != nil {
+			return fmt.Errorf("stopped before each entry was started. The changes are written; %s restores everything", s.command("init --undo"))
+		}
 		if err == nil {
 			err = compareVisible(listed, s.trialOf(w.Server))
 		}
 		if err != nil {
-			failed = append(failed, fmt.Sprintf("%s of %s: %v", w.Entry.Name, file.Client.Name, err))
+			failed = append(failed, fmt.Sprintf("%s of %s: %s", w.Entry.Name, file.Client.Name, trialFault(err)))
 			continue
 		}
 		s.printf("%s starts %s behind the mesh.", file.Client.Name, w.Entry.Name)
@@ -40,6 +46,7 @@ func (s *setup) prove(ctx context.Context) error {
 			failed = append(failed, err.Error())
 		}
 	}
+	s.printCopies()
 	s.printNext()
 	if len(failed) > 0 {
 		return fmt.Errorf("these entries do not work yet. %s restores everything.\n%s", s.command("init --undo"), strings.Join(failed, "\n"))
@@ -118,7 +125,9 @@ func (s *setup) printNext() {
 			clients = append(clients, c.File.Client.Name)
 		}
 	}
-	s.printLeft(s.plan.Left)
+	if n := len(s.plan.Left); n > 0 {
+		s.printf("%d entries stay as they are, for the reasons above.", n)
+	}
 	s.printf("Start %s again. Then:", enumerated(clients))
 	var hints [][2]string
 	for _, c := range s.changes {

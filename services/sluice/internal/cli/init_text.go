@@ -8,9 +8,7 @@ import (
 	"strings"
 
 	"github.com/aymanbagabas/go-udiff"
-	"github.com/go-json-experiment/json"
 
-	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
@@ -63,6 +61,9 @@ func (s *setup) rowsOf(file int) []string {
 				text += " (in " + s.shownPath(w.Entry.Project) + ")"
 			}
 			out = append(out, text)
+			for _, detail := range definitionDetails(server.Definition, w.Entry.Variables) {
+				out = append(out, "  "+detail)
+			}
 		}
 	}
 	for _, l := range s.plan.Left {
@@ -106,7 +107,7 @@ func (s *setup) printChanges(files []meshFile) {
 	hide := s.hideSecrets()
 	for _, c := range s.changes {
 		path := s.shownPath(c.File.Path)
-		_, _ = io.WriteString(s.out, hide.Replace(udiff.Unified(path, path+" (behind the mesh)", string(c.Before), string(c.After))))
+		_, _ = io.WriteString(s.out, udiff.Unified(path, path+" (behind the mesh)", hide.Replace(string(c.Before)), hide.Replace(string(c.After))))
 	}
 	for _, f := range files {
 		path := s.shownPath(f.path)
@@ -114,7 +115,7 @@ func (s *setup) printChanges(files []meshFile) {
 			s.printf("New file: %s", path)
 		}
 		if f.path == s.paths.Config {
-			_, _ = io.WriteString(s.out, hide.Replace(udiff.Unified(path, path+" (new)", string(f.before), string(f.after))))
+			_, _ = io.WriteString(s.out, udiff.Unified(path, path+" (with these servers)", hide.Replace(string(f.before)), hide.Replace(string(f.after))))
 		} else {
 			s.printf("  %s", policySummary(string(f.after)))
 		}
@@ -149,48 +150,6 @@ func (s *setup) countSecrets() int {
 	}
 	return n
 }
-
-// hideSecrets returns a replacer for the secrets of all entries, also of those that are not wrapped.
-func (s *setup) hideSecrets() *strings.Replacer {
-	var entries []clientconfig.Entry
-	for _, f := range s.plan.Files {
-		entries = append(entries, f.Entries...)
-	}
-	return hideSecretsOf(entries)
-}
-
-// hideSecretsOf returns a replacer for the secrets of entries.
-func hideSecretsOf(entries []clientconfig.Entry) *strings.Replacer {
-	var pairs []string
-	hide := func(shown string, atLeast int) {
-		if len(shown) >= atLeast {
-			pairs = append(pairs, shown, "[hidden]")
-		}
-	}
-	hideValue := func(value string) {
-		const shortest, shortestPart = 4, 8 // replacing shorter strings would destroy the rest
-		hide(value, shortest)
-		// A file may contain some characters as escapes, so that it does not contain the value.
-		if quoted, err := json.Marshal(value); err == nil {
-			hide(string(quoted[1:len(quoted)-1]), shortest)
-		}
-		for _, part := range strings.FieldsFunc(value, isEscaped) {
-			hide(part, shortestPart)
-		}
-	}
-	for _, e := range entries {
-		for _, p := range slices.Concat(e.Env, e.Headers) {
-			if clientsetup.IsSecret(p, slices.Contains(e.Headers, p)) {
-				hideValue(p.Value)
-			}
-		}
-		hideValue(clientsetup.SecretArgument(e))
-	}
-	return strings.NewReplacer(pairs...)
-}
-
-// isEscaped reports whether a file of a client may contain an escape for a character in a string.
-func isEscaped(r rune) bool { return r < ' ' || r > '~' || strings.ContainsRune(`"'\/<>&`, r) }
 
 // policySummary says in one line what a suggested policy does.
 func policySummary(text string) string {

@@ -44,7 +44,7 @@ type trial struct {
 }
 
 // tryServers lists each server directly and behind a mesh of this process, which ends afterwards. done is called after
-// each server.
+// each server, unless ctx has ended.
 func (t *tool) tryServers(ctx context.Context, servers []clientsetup.Server, done func(trial)) ([]trial, error) {
 	mesh, err := t.startTrialMesh(ctx, servers)
 	if err != nil {
@@ -52,15 +52,23 @@ func (t *tool) tryServers(ctx context.Context, servers []clientsetup.Server, don
 	}
 	defer mesh.close()
 	out := make([]trial, len(servers))
-	var mu sync.Mutex // guards calls of done
+	steps := &progress{print: t.printf}
+	defer context.AfterFunc(ctx, func() {
+		steps.do(func() {
+			t.printf("Stopping the servers. One that is still installing its package gets %v to finish. Press Ctrl-C again to stop at once.", installTimeout)
+		})
+	})()
 	var group errgroup.Group
 	group.SetLimit(maxConcurrentTrials)
 	for i, s := range servers {
 		group.Go(func() error {
-			out[i] = mesh.try(ctx, s)
-			mu.Lock()
-			defer mu.Unlock()
-			done(out[i])
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			out[i] = mesh.try(ctx, s, steps)
+			if ctx.Err() == nil {
+				steps.do(func() { done(out[i]) })
+			}
 			return nil
 		})
 	}
@@ -68,11 +76,13 @@ func (t *tool) tryServers(ctx context.Context, servers []clientsetup.Server, don
 	return out, ctx.Err()
 }
 
-func (m *trialMesh) try(ctx context.Context, s clientsetup.Server) trial {
+func (m *trialMesh) try(ctx context.Context, s clientsetup.Server, steps *progress) trial {
 	out := trial{server: s.Name}
+	ended := steps.during("  %s: starting without the mesh …", s.Name)
 	direct, err := listDirectly(ctx, s.Definition)
+	ended()
 	if err != nil {
-		out.reason = "does not work without the mesh either: " + err.Error()
+		out.reason = "does not work without the mesh either: " + trialFault(err)
 		return out
 	}
 	if out.tools, err = policy.ClassifyList(direct.tools, false); err != nil {
@@ -80,9 +90,11 @@ func (m *trialMesh) try(ctx context.Context, s clientsetup.Server) trial {
 		return out
 	}
 	out.direct = direct
+	ended = steps.during("  %s: starting behind the mesh, where it has a HOME of its own and may install its package again …", s.Name)
 	behind, err := m.list(ctx, s.Name)
+	ended()
 	if err != nil {
-		out.reason = "works, but not behind the mesh: " + err.Error()
+		out.reason = "works, but not behind the mesh: " + trialFault(err)
 		return out
 	}
 	if difference := compareTools(direct.tools, behind.tools); difference != "" {
@@ -119,7 +131,8 @@ func listURL(ctx context.Context, url string, headers http.Header) (listedServer
 	return listed, err
 }
 
-// headerTransport adds headers to requests. It remembers whether the server has answered with 401.
+// headerTransport adds headers to requests, and refuses redirects, because it would send the headers to another server.
+// It remembers whether the server has answered with 401.
 type headerTransport struct {
 	headers http.Header
 
@@ -136,7 +149,19 @@ func (h *headerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		h.unauthorized = true
 		h.mu.Unlock()
 	}
+	if err == nil && resp.StatusCode >= 300 && resp.StatusCode < 400 {
+		_ = resp.Body.Close() // the response is not used
+		return nil, redirectError(resp)
+	}
 	return resp, err
+}
+
+func redirectError(resp *http.Response) error {
+	to, err := resp.Location()
+	if err != nil {
+		return fmt.Errorf("it answers with %s", resp.Status)
+	}
+	return fmt.Errorf("it redirects to %s, where init does not send the headers of the entry: write the new address into the entry", withoutQuery(to.String()))
 }
 
 func (h *headerTransport) refused() bool {

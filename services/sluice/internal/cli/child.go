@@ -1,0 +1,150 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+const (
+	// terminateTimeout is the time between closing a program's standard input and SIGTERM, and between SIGTERM and SIGKILL.
+	terminateTimeout = 2 * time.Second
+	// installTimeout replaces the first terminateTimeout for a program that has not written to its standard output yet. Such
+	// a program may be installing a package. If it were killed, the cache of npx would keep a part of the package.
+	installTimeout = 30 * time.Second
+	// outputTimeout is the maximum time to wait for the rest of the output of a program that has ended.
+	outputTimeout = time.Second
+	// repeatedSignal is the time in which a second signal counts as a repetition of the first, as in package app.
+	repeatedSignal = time.Second
+)
+
+// A childTransport connects to a program that it starts. Unlike [mcp.CommandTransport], it starts the program in a
+// process group of its own, so that Ctrl-C does not end the program in the middle of an installation.
+type childTransport struct {
+	cmd *exec.Cmd
+	// stopped is closed when the person stops the command.
+	stopped <-chan struct{}
+}
+
+// Connect starts the program.
+func (t *childTransport) Connect(ctx context.Context) (mcp.Connection, error) {
+	stdout, err := t.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	stdin, err := t.cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	ownGroup(t.cmd)
+	t.cmd.WaitDelay = outputTimeout
+	if err := t.cmd.Start(); err != nil {
+		return nil, err
+	}
+	c := &child{cmd: t.cmd, stopped: t.stopped, stdin: stdin, stdout: stdout, exited: make(chan struct{})}
+	return (&mcp.IOTransport{Reader: childOutput{c}, Writer: c}).Connect(ctx)
+}
+
+// child is a program that runs, and the writer of its standard input.
+type child struct {
+	cmd     *exec.Cmd
+	stopped <-chan struct{}
+
+	stdin  io.WriteCloser
+	stdout io.Reader
+	// started is true if the program has written to its standard output.
+	started atomic.Bool
+	exited  chan struct{}
+	err     error // the result of Wait, valid when exited is closed
+}
+
+func (c *child) Write(p []byte) (int, error) { return c.stdin.Write(p) }
+
+// Close closes the standard input of the program and waits until the program has ended. It ends a program that does not
+// end by itself, immediately if the person stops the command a second time.
+func (c *child) Close() error {
+	if err := c.stdin.Close(); err != nil {
+		return fmt.Errorf("close the standard input: %w", err)
+	}
+	go func() {
+		c.err = c.cmd.Wait()
+		close(c.exited)
+	}()
+	now, stop := secondSignal(c.stopped)
+	defer stop()
+	grace := installTimeout
+	if c.started.Load() {
+		grace = terminateTimeout
+	}
+	if c.ends(now, grace) {
+		return c.err
+	}
+	if now.Err() == nil && signalGroup(c.cmd.Process, syscall.SIGTERM) == nil && c.ends(now, terminateTimeout) {
+		return c.err
+	}
+	if err := signalGroup(c.cmd.Process, syscall.SIGKILL); err != nil {
+		return err
+	}
+	<-c.exited
+	return c.err
+}
+
+// ends reports whether the program ends within a time and before now ends.
+func (c *child) ends(now context.Context, within time.Duration) bool {
+	select {
+	case <-c.exited:
+		return true
+	case <-time.After(within):
+	case <-now.Done():
+	}
+	return false
+}
+
+// secondSignal returns a context that ends when the process receives SIGINT or SIGTERM after stopped was closed, except for
+// a repetition of the signal that stopped the command.
+func secondSignal(stopped <-chan struct{}) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		defer signal.Stop(signals)
+		select {
+		case <-stopped:
+		case <-ctx.Done():
+			return
+		}
+		for begin := time.Now(); ; {
+			select {
+			case <-signals:
+				if time.Since(begin) >= repeatedSignal {
+					cancel()
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, cancel
+}
+
+// childOutput is the standard output of a program. Wait closes it.
+type childOutput struct{ *child }
+
+func (c childOutput) Read(p []byte) (int, error) {
+	n, err := c.stdout.Read(p)
+	if n > 0 {
+		c.started.Store(true)
+	}
+	return n, err
+}
+
+func (childOutput) Close() error { return nil }

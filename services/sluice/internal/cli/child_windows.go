@@ -1,0 +1,15 @@
+package cli
+
+import (
+	"os"
+	"os/exec"
+	"syscall"
+)
+
+// ownGroup makes a command start in a process group of its own, so that Ctrl-C in the console does not reach it.
+func ownGroup(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: syscall.CREATE_NEW_PROCESS_GROUP}
+}
+
+// signalGroup ends a process: Windows has no signals.
+func signalGroup(p *os.Process, _ syscall.Signal) error { return p.Kill() }

@@ -1,0 +1,152 @@
+package cli
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
+)
+
+const (
+	hidden = "[hidden]"
+	// shortestHidden is the length of the shortest secret that is hidden. Replacing shorter strings would destroy the rest.
+	shortestHidden = 4
+	// shortestPart is the length of the shortest part of a secret that is hidden by itself.
+	shortestPart = 8
+)
+
+// A hider hides secrets in the content of files.
+type hider struct {
+	values []string // longest first
+	// parts replaces parts of secrets between characters that a file may contain as escapes of an unknown form.
+	parts *strings.Replacer
+}
+
+// hideSecrets returns a hider of the secrets of all entries, also of those that are not wrapped.
+func (s *setup) hideSecrets() hider {
+	var entries []clientconfig.Entry
+	for _, f := range s.plan.Files {
+		entries = append(entries, f.Entries...)
+	}
+	return hideSecretsOf(entries)
+}
+
+// hideSecretsOf returns a hider of the secrets of entries.
+func hideSecretsOf(entries []clientconfig.Entry) hider {
+	var values []string
+	for _, e := range entries {
+		for _, p := range slices.Concat(e.Env, e.Headers) {
+			if clientsetup.IsSecret(p, slices.Contains(e.Headers, p)) {
+				values = append(values, p.Value)
+			}
+		}
+		values = append(values, clientsetup.SecretArgument(e))
+	}
+	return newHider(values)
+}
+
+func newHider(values []string) hider {
+	var h hider
+	var parts []string
+	for _, value := range values {
+		if len(value) >= shortestHidden {
+			h.values = append(h.values, value)
+		}
+		for _, part := range strings.FieldsFunc(value, isEscaped) {
+			if len(part) >= shortestPart {
+				parts = append(parts, part, hidden)
+			}
+		}
+	}
+	slices.SortFunc(h.values, func(a, b string) int { return len(b) - len(a) })
+	h.parts = strings.NewReplacer(parts...)
+	return h
+}
+
+// Replace returns a text without the secrets, also if it contains some of their characters as escapes such as \u0061.
+func (h hider) Replace(text string) string {
+	for _, value := range h.values {
+		text = replaceDecoded(text, value)
+	}
+	return h.parts.Replace(text)
+}
+
+// replaceDecoded replaces value in a text, in which each character of value may be an escape.
+func replaceDecoded(text, value string) string {
+	text = strings.ReplaceAll(text, value, hidden)
+	decoded, at := decodeEscapes(text)
+	var out strings.Builder
+	rest := 0 // the offset in text up to which out is complete
+	for from := 0; ; {
+		i := strings.Index(decoded[from:], value)
+		if i < 0 {
+			out.WriteString(text[rest:])
+			return out.String()
+		}
+		i += from
+		from = i + len(value)
+		out.WriteString(text[rest:at[i]] + hidden)
+		rest = at[from]
+	}
+}
+
+// decodeEscapes replaces the escapes of strings in JSON, TOML and YAML. at contains the offset in text of each byte of the
+// result and of its end.
+func decodeEscapes(text string) (decoded string, at []int) {
+	var out []byte
+	for i := 0; i < len(text); {
+		r, n := escapeAt(text[i:])
+		if n == 0 {
+			out, at = append(out, text[i]), append(at, i)
+			i++
+			continue
+		}
+		for _, b := range utf8.AppendRune(nil, r) {
+			out, at = append(out, b), append(at, i)
+		}
+		i += n
+	}
+	return string(out), append(at, len(text))
+}
+
+// escapeAt returns the character of the escape with which text begins and the length of the escape, or 0 if text does not
+// begin with one.
+func escapeAt(text string) (r rune, length int) {
+	const shortEscape = 2
+	if len(text) < shortEscape || text[0] != '\\' {
+		return 0, 0
+	}
+	if digits := map[byte]int{'x': 2, 'u': 4, 'U': 8}[text[1]]; digits > 0 {
+		return hexEscape(text, digits)
+	}
+	if i := strings.IndexByte(`"\/'bfnrt`, text[1]); i >= 0 {
+		return rune("\"\\/'\b\f\n\r\t"[i]), shortEscape
+	}
+	return 0, 0
+}
+
+func hexEscape(text string, digits int) (r rune, length int) {
+	length = len(`\u`) + digits
+	if len(text) < length {
+		return 0, 0
+	}
+	code, err := strconv.ParseUint(text[len(`\u`):length], 16, 31)
+	if err != nil {
+		return 0, 0
+	}
+	r = rune(code)
+	if utf16.IsSurrogate(r) && strings.HasPrefix(text[length:], `\u`) {
+		low, n := hexEscape(text[length:min(len(text), 2*length)], digits)
+		if pair := utf16.DecodeRune(r, low); n > 0 && pair != utf8.RuneError {
+			return pair, length + n
+		}
+	}
+	return r, length
+}
+
+// isEscaped reports whether a file of a client may contain an escape for a character in a string.
+func isEscaped(r rune) bool { return r < ' ' || r > '~' || strings.ContainsRune(`"'\/<>&`, r) }

@@ -1,0 +1,40 @@
+package cli
+
+import (
+	"sync"
+	"time"
+)
+
+// quietFor is the time after which a step that still runs is printed.
+const quietFor = time.Second
+
+// progress prints the steps of several goroutines, each in whole lines.
+type progress struct {
+	mu    sync.Mutex
+	print func(format string, args ...any)
+}
+
+// during prints a line if the step lasts longer than quietFor. The caller calls ended when the step has ended.
+func (p *progress) during(format string, args ...any) (ended func()) {
+	over := false
+	timer := time.AfterFunc(quietFor, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if !over {
+			p.print(format, args...)
+		}
+	})
+	return func() {
+		timer.Stop()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		over = true
+	}
+}
+
+// do calls print while no other line is printed.
+func (p *progress) do(print func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	print()
+}
