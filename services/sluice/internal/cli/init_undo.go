@@ -25,7 +25,7 @@ func (s *setup) undo(ctx context.Context) (err error) {
 		s.printf("Nothing to undo: init has not changed anything, or it was undone.")
 		return nil
 	}
-	if err := s.checkMesh(); err != nil {
+	if err := s.checkMesh(); err != nil && !s.state.Elsewhere {
 		return err
 	}
 	var ids []string
@@ -114,6 +114,9 @@ func (s *setup) stateClients() string {
 
 // removeMesh ends the mesh and removes what init has created for it, except for changed files and the records.
 func (s *setup) removeMesh(ctx context.Context) error {
+	if s.state.Elsewhere {
+		return s.removeElsewhere(ctx)
+	}
 	if err := s.stopMesh(ctx); err != nil {
 		return err
 	}
