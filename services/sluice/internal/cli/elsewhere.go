@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -128,6 +129,9 @@ func (m *meshElsewhere) servers(ctx context.Context, candidates []string) ([]str
 	return names, ctx.Err()
 }
 
+// serverNames matches the names of servers. Other names could be options in the command of an entry.
+var serverNames = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
+
 // listedServers returns the names of the servers with visible tools, sorted. It returns an error if no mesh answers, or
 // if it does not accept the token.
 func (m *meshElsewhere) listedServers(ctx context.Context) ([]string, error) {
@@ -152,7 +156,7 @@ func (m *meshElsewhere) listedServers(ctx context.Context) ([]string, error) {
 	}
 	var names []string
 	for _, tool := range list.Tools {
-		if server, _, ok := strings.Cut(tool.Name, "__"); ok {
+		if server, _, ok := strings.Cut(tool.Name, "__"); ok && serverNames.MatchString(server) {
 			names = append(names, server)
 		}
 	}
@@ -194,7 +198,7 @@ func (m *meshElsewhere) notReached(err error) error {
 		return errors.New(strings.Replace(refused.Error(), "set SLUICE_URL to it", "write it after --http", 1))
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return fmt.Errorf("the certificate of %s can't be verified: if the mesh has a certificate authority of its own, get its certificate from whoever runs the mesh, and name the file with --ca-file (%w)", m.url, cause(err))
+		return fmt.Errorf("the certificate of %s can't be verified: if the mesh has a certificate authority of its own, get its certificate from the operator of the mesh, and name the file with --ca-file (%w)", m.url, cause(err))
 	}
 	if strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") || strings.Contains(err.Error(), "first record does not look like a TLS handshake") {
 		return fmt.Errorf("the server at %s does not speak TLS: check the port of the URL", m.url)
@@ -219,11 +223,11 @@ func (m *meshElsewhere) refused(resp *http.Response, answer message) error {
 	ofMesh := strings.Contains(resp.Header.Get("WWW-Authenticate"), `realm="sluice"`)
 	switch {
 	case resp.StatusCode == http.StatusUnauthorized && ofMesh, resp.StatusCode == http.StatusForbidden && answer.Error != nil:
-		return fmt.Errorf("the mesh at %s refused the token%s\nWhoever runs the mesh creates a token for a client with `sluice token create CLIENT`. Name its file with --token-file", m.url, said)
+		return fmt.Errorf("the mesh at %s refused the token%s\nThe operator of the mesh creates a token for a client with `sluice token create CLIENT`. Name its file with --token-file", m.url, said)
 	case resp.StatusCode == http.StatusBadRequest && resp.Request.URL.Scheme == "http" && answer.Error == nil:
 		return fmt.Errorf("the server at %s answered %s: if the mesh has TLS, the URL begins with https://", m.url, resp.Status)
 	default:
-		return fmt.Errorf("the server at %s is not a Sluice gateway: it answered %s%s. Ask whoever runs the mesh for its URL, which is the part before /mcp", m.url, resp.Status, said)
+		return fmt.Errorf("the server at %s is not a Sluice gateway: it answered %s%s. Ask the operator of the mesh for its URL, which is the part before /mcp", m.url, resp.Status, said)
 	}
 }
 

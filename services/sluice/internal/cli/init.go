@@ -48,7 +48,7 @@ the tools: tools that read are allowed, tools that write or run something are li
 that delete or overwrite something, or move money, ask you. The mesh starts when a client starts
 a server.
 
-With --http, the servers go behind a mesh that somebody else runs, for example your team. The
+With --http, the servers go behind a mesh that another operator runs, such as your team. The
 command asks this mesh which servers the token may use, and compares each with the entry of the
 same name. The mesh works with its own files and accounts, so entries with a path of this
 machine stay as they are. The token is stored in a file that only you can read, and not in the
@@ -78,7 +78,7 @@ whatever is in files that a user or an agent can change.`,
 	flags.BoolVar(&f.check, "check", false, "name the servers that clients reach without the mesh")
 	flags.BoolVar(&f.managed, "managed", false, "print the file with which an administrator limits one client to servers behind the mesh")
 	flags.StringVar(&f.project, "project", "", "also look at the files of the project in this folder")
-	flags.StringVar(&f.http, "http", "", "put the servers behind the mesh at this `URL`, which somebody else runs")
+	flags.StringVar(&f.http, "http", "", "put the servers behind the mesh of your team at this `URL`")
 	flags.StringVar(&f.tokenFile, "token-file", "", "with --http: the `FILE` with the token (default SLUICE_TOKEN, or the stored token, or you are asked for it)")
 	flags.StringVar(&f.caFile, "ca-file", "", "with --http: the `FILE` with the certificate authority of the mesh, if it has its own")
 	flags.BoolVar(&f.add, "add", false, "with --http: also add entries for the servers of the mesh that a client does not have")
@@ -151,7 +151,7 @@ func (t *tool) runInit(ctx context.Context, f initFlags, clients []clientconfig.
 	case f.http != "" && (f.check || f.undo || f.managed):
 		return usageError{errors.New("--check, --undo and --managed include the entries for all meshes: leave out --http")}
 	case f.http != "" && f.observe:
-		return usageError{errors.New("--observe is for your own mesh: whoever runs the mesh at the URL decides what its policies refuse")}
+		return usageError{errors.New("--observe is for your own mesh: the operator of the mesh at the URL decides what its policies refuse")}
 	case f.check:
 		return s.check()
 	case f.managed:

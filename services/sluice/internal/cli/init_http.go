@@ -49,7 +49,7 @@ type comparison struct {
 	reason string
 }
 
-// installElsewhere puts the servers of clients behind a mesh that somebody else runs. It asks before it starts servers,
+// installElsewhere puts the servers of clients behind a mesh that another operator runs. It asks before it starts servers,
 // and before it writes.
 func (s *setup) installElsewhere(ctx context.Context) (err error) {
 	e := &elsewhereSetup{setup: s, compared: make(map[string]*comparison)}
@@ -329,7 +329,7 @@ func (c *comparison) difference(direct listedServer) {
 			return
 		}
 	}
-	if c.same == 0 {
+	if c.same == 0 && c.all > 0 {
 		c.reason = "has no tool that the mesh has and this token may see"
 	}
 }
@@ -489,6 +489,6 @@ func (s *setup) removeElsewhere(ctx context.Context) error {
 	if err := s.state.End(); err != nil {
 		return err
 	}
-	s.printf("The tokens for the mesh are removed from this machine. They stay valid until whoever runs the mesh revokes them.")
+	s.printf("The tokens for the mesh are removed from this machine. They stay valid until the operator of the mesh revokes them.")
 	return nil
 }

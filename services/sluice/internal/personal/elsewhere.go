@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/loopback"
 )
 
-// An Elsewhere is a mesh that somebody else runs, on another machine or for several people.
+// An Elsewhere is a mesh of another operator, such as a team.
 type Elsewhere struct {
 	// URL is the base URL: without /mcp and without a slash at the end.
 	URL string
