@@ -70,7 +70,7 @@ func (t *tool) elsewhereRelay(base, server, as string) (cfg relay.Config, err er
 	if err != nil {
 		return t.brokenRelay(err), nil
 	}
-	cfg.Token = token
+	cfg.Token, cfg.NewToken = token, t.command("init --http "+at.URL+" "+as+" --token-file FILE")
 	if cfg.Client, err = elsewhereClient(authority); err != nil {
 		return t.brokenRelay(fmt.Errorf("%s: %w", at.Authority(), err)), nil
 	}
