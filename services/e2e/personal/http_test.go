@@ -84,7 +84,7 @@ func TestInitHTTP_EntriesUseAMeshElsewhereAndUndoRestoresTheBytes(t *testing.T) 
 	if strings.Contains(claude+cursor, secret) || strings.Contains(claude+cursor, stack.AgentToken) {
 		t.Error("a file of a client contains a secret")
 	}
-	for _, want := range []string{`"timeout": 9000`, `"args": ["stdio", "--url", "` + e.url + `", "--server", "my-notes", "--as", "claude-code"]`} {
+	for _, want := range []string{`"timeout": 9000`, `"args": ["stdio", "--server", "my-notes", "--as", "claude-code", "--url", "` + e.url + `"]`} {
 		if !strings.Contains(claude, want) {
 			t.Errorf("the file of Claude Code has no %s:\n%s", want, claude)
 		}

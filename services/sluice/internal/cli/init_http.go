@@ -270,8 +270,8 @@ func (e *elsewhereSetup) compare(ctx context.Context) error {
 		})
 	}
 	_ = group.Wait() // the reasons are in compared
-	if err := ctx.Err(); err != nil {
-		return err
+	if ctx.Err() != nil {
+		return errors.New("stopped: nothing was changed")
 	}
 	for _, s := range servers {
 		if c := e.compared[s.Name]; c.reason != "" {
@@ -357,9 +357,9 @@ func (e *elsewhereSetup) printComparison(s clientsetup.Server, c *comparison) {
 
 // entryCommand returns the command of an entry for a server of the mesh.
 func (e *elsewhereSetup) entryCommand(f clientconfig.File, server string) (command string, args []string) {
-	command, _ = e.setup.entryCommand(f, server)
 	s, _ := e.plan.Server(server)
-	return command, []string{"stdio", "--url", e.at.URL, "--server", s.Elsewhere, "--as", f.Client.ID}
+	command, args = e.setup.entryCommand(f, s.Elsewhere)
+	return command, append(args, "--url", e.at.URL)
 }
 
 func (e *elsewhereSetup) printChanges() {

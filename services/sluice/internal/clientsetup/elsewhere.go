@@ -115,14 +115,28 @@ func (d Definition) needsThisMachine() string {
 		if _, value, ok := strings.Cut(word, "="); ok && strings.HasPrefix(word, "-") {
 			word = value
 		}
-		if i == 0 || !filepath.IsAbs(word) {
-			continue
-		}
-		if _, err := os.Stat(word); err == nil {
+		if i > 0 && isHere(word) {
 			return fmt.Sprintf("uses %s on this machine: %s", word, wayOut)
 		}
 	}
+	for _, v := range d.Env {
+		if isHere(v.Value) && !slices.Contains(otherPaths, v.Name) {
+			return fmt.Sprintf("uses %s on this machine (%s): %s", v.Value, v.Name, wayOut)
+		}
+	}
 	return ""
+}
+
+// otherPaths are environment variables that contain paths on every machine, but not what a server works with.
+var otherPaths = []string{"HOME", "USERPROFILE", "TMPDIR", "TMP", "TEMP", "PATH", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR"}
+
+// isHere reports whether a word is an absolute path that exists.
+func isHere(word string) bool {
+	if !filepath.IsAbs(word) {
+		return false
+	}
+	_, err := os.Stat(word)
+	return err == nil
 }
 
 // WrappedNames returns the names that [EntryNames] leaves out because their entries are wrapped.

@@ -28,7 +28,7 @@ func writeBelow(t *testing.T, path, content string) {
 func meshURL(server string) string { return "https://mesh.example.com/mcp/" + server }
 
 func relayArgs(f clientconfig.File, server string) []string {
-	return []string{"stdio", "--url", "https://mesh.example.com", "--server", server, "--as", f.Client.ID}
+	return []string{"stdio", "--server", server, "--as", f.Client.ID, "--url", "https://mesh.example.com"}
 }
 
 // Each client has an entry with a URL and a token if it supports them, and otherwise one with a command. The test
@@ -86,6 +86,8 @@ func TestPlanElsewhere_ReplacesWhatTheMeshHas(t *testing.T) {
 		"other": {"command": "npx", "args": ["other"]},
 		"files": {"command": "npx", "args": ["files", "`+here+`"]},
 		"flag": {"command": "npx", "args": ["flag", "--root=`+here+`"]},
+		"env": {"command": "npx", "args": ["env"], "env": {"DB_PATH": "`+here+`", "HOME": "`+sys.Home+`"}},
+		"home": {"command": "npx", "args": ["home"], "env": {"HOME": "`+sys.Home+`", "GONE": "`+here+`/none"}},
 		"dir": {"command": "npx", "args": ["dir"], "cwd": "`+here+`"},
 		"keyed": {"command": "npx", "args": ["keyed", "--api-key", "sk-123456"]},
 		"off": {"command": "npx", "args": ["off"], "disabled": true},
@@ -96,18 +98,18 @@ func TestPlanElsewhere_ReplacesWhatTheMeshHas(t *testing.T) {
 	cursor, _ := clientconfig.Find("cursor")
 	gemini, _ := clientconfig.Find("gemini")
 	found := clientsetup.Scan(sys, []clientconfig.Client{cursor, gemini}, "")
-	names := []string{"dir", "done", "extra", "files", "flag", "keyed", "notes", "off", "wiki"}
+	names := []string{"dir", "done", "env", "extra", "files", "flag", "home", "keyed", "notes", "off", "wiki"}
 	plan := clientsetup.NewPlanElsewhere(clientsetup.Environment{Home: sys.Home, Getenv: sys.Getenv}, found, names)
 	var wraps []string
 	for _, w := range plan.Wraps {
 		s, _ := plan.Server(w.Server)
 		wraps = append(wraps, w.Entry.Name+" is "+s.Elsewhere+" compared as "+s.Name)
 	}
-	want := []string{"Notes is notes compared as notes", "wiki is wiki compared as wiki", "notes is notes compared as notes", "wiki is wiki compared as wiki-gemini"}
+	want := []string{"Notes is notes compared as notes", "wiki is wiki compared as wiki", "home is home compared as home", "notes is notes compared as notes", "wiki is wiki compared as wiki-gemini"}
 	if !slices.Equal(wraps, want) {
 		t.Errorf("%q, want %q", wraps, want)
 	}
-	reasons := map[string]string{"other": "is not at the mesh", "files": "uses " + here, "flag": "uses " + here, "dir": "works in " + here, "keyed": "credential"}
+	reasons := map[string]string{"other": "is not at the mesh", "files": "uses " + here, "flag": "uses " + here, "env": "uses " + here, "dir": "works in " + here, "keyed": "credential"}
 	for _, l := range plan.Left {
 		if part, ok := reasons[l.Entry.Name]; !ok || !strings.Contains(l.Reason, part) {
 			t.Errorf("%s stays, because it %s", l.Entry.Name, l.Reason)
@@ -127,7 +129,7 @@ func TestPlanElsewhere_ReplacesWhatTheMeshHas(t *testing.T) {
 			added = append(added, plan.Files[w.File].File.Client.ID+" "+w.Entry.Name)
 		}
 	}
-	if want := []string{"cursor extra", "gemini dir", "gemini done", "gemini extra", "gemini files", "gemini flag", "gemini keyed", "gemini off"}; !slices.Equal(added, want) {
+	if want := []string{"cursor extra", "gemini dir", "gemini done", "gemini env", "gemini extra", "gemini files", "gemini flag", "gemini home", "gemini keyed", "gemini off"}; !slices.Equal(added, want) {
 		t.Errorf("added %q, want %q", added, want)
 	}
 }
