@@ -84,7 +84,7 @@ func (s *setup) installElsewhere(ctx context.Context) (err error) {
 	s.changes = s.plan.Changes(e.entryCommand)
 	s.printLeft(s.plan.Left[printed:])
 	if len(s.changes) == 0 {
-		return errors.New("nothing was changed: these servers can't be replaced by those of the mesh, for the reasons above")
+		return e.storeToken(ctx)
 	}
 	e.printChanges()
 	if err := s.confirm(ctx, s.flags.yes, "Write these changes?"); err != nil {

@@ -34,7 +34,7 @@ type State struct {
 	// Begun is true from before init writes its first file until undo has removed the last one.
 	Begun bool `json:"begun,omitempty"`
 	// Elsewhere is true if all changes are for meshes elsewhere, so that undo leaves the person's own mesh alone.
-	Elsewhere bool `json:"elsewhere,omitempty"`
+	Elsewhere bool `json:"elsewhere,omitzero"`
 	// Files are the changes of clients' files, in their order.
 	Files []FileChange `json:"files,omitempty"`
 	// Created maps the paths of created files of the mesh to the SHA-256 digests of the contents that init wrote,
