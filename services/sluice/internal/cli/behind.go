@@ -1,19 +1,31 @@
 package cli
 
 import (
+	"os"
+
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
 )
 
-// behind returns what decides which entries of clients are behind the mesh in the configuration file at path. If err is
-// not nil, it is the reason for which the person has no mesh.
-func (t *tool) behind(path string, err error) clientsetup.Behind {
+// behindOwn returns what decides which entries of clients are behind the person's own mesh, and behindHook the same for
+// the mesh that a hook asks.
+func (t *tool) behindOwn() clientsetup.Behind  { return t.behind(t.ownMesh()) }
+func (t *tool) behindHook() clientsetup.Behind { return t.behind(t.hookMesh()) }
+
+// behind decides with the configuration of a mesh. If err is not nil, it is the reason for which the person has no mesh.
+func (t *tool) behind(own *ownMesh, err error) clientsetup.Behind {
 	b := clientsetup.Behind{Program: t.programPath(), Undo: func(client string) string { return t.command("init --undo " + client) }}
 	var f *config.File
+	var paths personal.Paths
 	if err == nil {
-		f, err = config.Load(path, app.Env)
+		paths = own.paths
+		f, err = config.Load(own.config, app.Env)
+	} else if found, noPaths := personal.Find(); noPaths == nil {
+		paths = found
 	}
+	b.Elsewhere = func(url, client string) bool { return hasElsewhereToken(paths, url, client) }
 	if err != nil {
 		b.NoMesh = err.Error()
 		return b
@@ -22,13 +34,12 @@ func (t *tool) behind(path string, err error) clientsetup.Behind {
 	return b
 }
 
-// behindOwn is behind for the person's own mesh, and behindHook for the mesh that a hook asks.
-func (t *tool) behindOwn() clientsetup.Behind  { return t.behindMesh(t.ownMesh()) }
-func (t *tool) behindHook() clientsetup.Behind { return t.behindMesh(t.hookMesh()) }
-
-func (t *tool) behindMesh(own *ownMesh, err error) clientsetup.Behind {
-	if err != nil {
-		return t.behind("", err)
+// hasElsewhereToken reports whether `init --http` has stored a token of a client for the mesh at a URL.
+func hasElsewhereToken(paths personal.Paths, url, client string) bool {
+	at, err := paths.Elsewhere(url)
+	if err != nil || paths.Data == "" || personal.CheckClient(client) != nil {
+		return false
 	}
-	return t.behind(own.config, nil)
+	info, err := os.Stat(at.Token(client))
+	return err == nil && info.Mode().IsRegular()
 }

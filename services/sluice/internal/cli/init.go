@@ -24,9 +24,13 @@ const observeFor = 24 * time.Hour
 
 type initFlags struct {
 	observe, yes, undo, check, managed bool
+	project                            string
 	// force belongs to undo.
-	force   bool
-	project string
+	force bool
+	// http is the URL of a mesh elsewhere. The files are those with its token and its certificate authority.
+	http, tokenFile, caFile string
+	// add is true if clients get entries for the servers of the mesh elsewhere that they don't have.
+	add bool
 }
 
 func (t *tool) initCommand() *cobra.Command {
@@ -46,13 +50,19 @@ the tools: tools that read are allowed, tools that write or run something are li
 that delete or overwrite something, or move money, ask you. The mesh starts when a client starts
 a server.
 
+With --http, the servers go behind a mesh that another operator runs, such as your team. The
+command asks this mesh which servers the token may use, and compares each with the entry of the
+same name. The mesh works with its own files and accounts, so entries with a path of this
+machine stay as they are. The token is stored in a file that only you can read, and not in the
+files of the clients.
+
 --undo restores the files of the clients to the byte. An entry whose connection was changed since
 init wrote it stays as it is, and the command prints what it was before; --undo --force restores
 it over the change. --check names servers that clients reach without the mesh, and exits
 with 1 if there are any, or with 2 if a file can't be read. --managed prints a file for the
 administrator of this machine: with it, a client uses no servers except those behind the mesh,
 whatever is in files that a user or an agent can change.`,
-		Example: "  " + t.self + " init\n  " + t.self + " init claude-code --observe\n  " + t.self + " init --check\n  " + t.self + " init --undo",
+		Example: "  " + t.self + " init\n  " + t.self + " init claude-code --observe\n  " + t.self + " init --check\n  " + t.self + " init --undo\n  " + t.self + " init cursor --http https://mesh.example.com --token-file cursor.token",
 		RunE: func(c *cobra.Command, given []string) error {
 			clients, err := clientsNamed(given)
 			if err != nil {
@@ -72,6 +82,10 @@ whatever is in files that a user or an agent can change.`,
 	flags.BoolVar(&f.check, "check", false, "name the servers that clients reach without the mesh")
 	flags.BoolVar(&f.managed, "managed", false, "print the file with which an administrator limits one client to servers behind the mesh")
 	flags.StringVar(&f.project, "project", "", "also look at the files of the project in this folder")
+	flags.StringVar(&f.http, "http", "", "put the servers behind the mesh of your team at this `URL`")
+	flags.StringVar(&f.tokenFile, "token-file", "", "with --http: the `FILE` with the token (default SLUICE_TOKEN, or the stored token, or you are asked for it)")
+	flags.StringVar(&f.caFile, "ca-file", "", "with --http: the `FILE` with the certificate authority of the mesh, if it has its own")
+	flags.BoolVar(&f.add, "add", false, "with --http: also add entries for the servers of the mesh that a client does not have")
 	c.MarkFlagsMutuallyExclusive("undo", "check", "observe", "managed")
 	c.MarkFlagsMutuallyExclusive("project", "yes")
 	_ = c.MarkFlagDirname("project")
@@ -142,6 +156,12 @@ func (t *tool) runInit(ctx context.Context, f initFlags, clients []clientconfig.
 		system: clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: getenv},
 	}
 	switch {
+	case f.http == "" && (f.tokenFile != "" || f.caFile != "" || f.add):
+		return usageError{errors.New("--token-file, --ca-file and --add need --http")}
+	case f.http != "" && (f.check || f.undo || f.managed):
+		return usageError{errors.New("--check, --undo and --managed include the entries for all meshes: leave out --http")}
+	case f.http != "" && f.observe:
+		return usageError{errors.New("--observe is for your own mesh: the operator of the mesh at the URL decides what its policies refuse")}
 	case f.check:
 		return s.check()
 	case f.managed:
@@ -150,6 +170,8 @@ func (t *tool) runInit(ctx context.Context, f initFlags, clients []clientconfig.
 		return s.undo(ctx)
 	case !f.yes && !isInteractive(false):
 		return errors.New("init asks before it starts servers and before it changes files, and there is no terminal to ask you at: add --yes to agree in advance")
+	case f.http != "":
+		return s.installElsewhere(ctx)
 	default:
 		return s.install(ctx)
 	}

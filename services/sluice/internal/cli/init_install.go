@@ -238,7 +238,7 @@ const sealKey = "init"
 
 // write writes everything, the clients' files last, and then starts each entry.
 func (s *setup) write(ctx context.Context, files []meshFile) error {
-	s.state.Store = s.secrets.Kind()
+	s.state.Store, s.state.Elsewhere = s.secrets.Kind(), false
 	if err := s.state.Begin(); err != nil {
 		return err
 	}

@@ -85,13 +85,13 @@ func (s *setup) serversOfClients() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// wrappedServer returns the server behind the mesh that an entry starts, or "" if it starts no single one.
+// wrappedServer returns the server of the person's own mesh that an entry starts, or "" if it starts no single one. The
+// mesh may not exist any more.
 func wrappedServer(e clientconfig.Entry) string {
-	at := slices.Index(e.Args, "--server")
-	if !e.Wrapped || at < 0 || at+1 >= len(e.Args) {
+	if e.Relay == nil || e.Relay.URL != "" {
 		return ""
 	}
-	return e.Args[at+1]
+	return e.Relay.Server
 }
 
 // printObserved prints which servers are observed, and until when.

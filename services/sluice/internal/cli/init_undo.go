@@ -32,7 +32,7 @@ func (s *setup) undo(ctx context.Context) (err error) {
 		s.printf("Nothing to undo: init has not changed anything, or it was undone.")
 		return nil
 	}
-	if err := s.checkMesh(); err != nil {
+	if err := s.checkMesh(); err != nil && !s.state.Elsewhere {
 		return err
 	}
 	var ids []string
@@ -137,6 +137,10 @@ func (s *setup) printKept(path string, k clientsetup.Kept) {
 
 // printMeshStays prints what of the mesh stays for clients that still use it.
 func (s *setup) printMeshStays() {
+	if s.state.Elsewhere {
+		s.printf("The tokens stay, because these clients still use a mesh of your team: %s", s.stateClients())
+		return
+	}
 	content, _ := os.ReadFile(s.paths.Config) // without it, the list is empty
 	s.printf("The mesh stays with %s, its policies, tokens and secrets, and its servers %s, because these clients still use it: %s",
 		s.shownPath(s.paths.Config), strings.Join(clientsetup.ServersIn(content), ", "), s.stateClients())
@@ -160,6 +164,9 @@ func (s *setup) stateClients() string {
 // removeMesh ends the mesh and removes what init has created for it, except for changed files and the records. What a
 // configuration that stays refers to also stays.
 func (s *setup) removeMesh(ctx context.Context, key []byte) error {
+	if s.state.Elsewhere {
+		return s.removeElsewhere(ctx)
+	}
 	if err := s.stopMesh(ctx); err != nil {
 		return err
 	}

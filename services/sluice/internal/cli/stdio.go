@@ -26,15 +26,16 @@ import (
 )
 
 func (t *tool) stdio() *cobra.Command {
-	var server, as string
+	var server, as, url string
 	c := &cobra.Command{
 		Use:   "stdio",
 		Short: "Connect a client that supports only the stdio transport to the mesh",
 		Args:  args(cobra.NoArgs),
-		RunE:  func(c *cobra.Command, _ []string) error { return t.runStdio(c.Context(), server, as) },
+		RunE:  func(c *cobra.Command, _ []string) error { return t.runStdio(c.Context(), server, as, url) },
 	}
 	c.Flags().StringVar(&server, "server", "", "the server behind the mesh (default all servers)")
 	c.Flags().StringVar(&as, "as", "", "use your own mesh as this client, such as claude-code, and start the mesh if it does not run")
+	c.Flags().StringVar(&url, "url", "", "with --as: use the mesh at this `URL`, for which `init --http` has stored a token")
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
 	c.SetHelpFunc(func(c *cobra.Command, given []string) {
 		_ = t.checkFlags(c, nil) // help is printed whether or not the flags are valid
@@ -147,8 +148,8 @@ func absolutePath(path string) string {
 	return path
 }
 
-func (t *tool) runStdio(ctx context.Context, server, as string) error {
-	cfg, err := t.relayConfig(server, as)
+func (t *tool) runStdio(ctx context.Context, server, as, url string) error {
+	cfg, err := t.relayConfig(server, as, url)
 	if err != nil {
 		return err
 	}
@@ -165,9 +166,14 @@ func (t *tool) runStdio(ctx context.Context, server, as string) error {
 }
 
 // relayConfig returns the endpoint and the token for a client. If as is not empty, the endpoint belongs to the person's
-// own mesh.
-func (t *tool) relayConfig(server, as string) (cfg relay.Config, err error) {
-	if as != "" {
+// own mesh, or to the mesh at url if that is not empty.
+func (t *tool) relayConfig(server, as, url string) (cfg relay.Config, err error) {
+	switch {
+	case url != "" && as == "":
+		return cfg, usageError{errors.New("--url needs --as: without --as, set SLUICE_URL and SLUICE_TOKEN")}
+	case url != "":
+		return t.elsewhereRelay(url, server, as)
+	case as != "":
 		return t.clientRelay(server, as)
 	}
 	f, err := t.load()
@@ -180,8 +186,8 @@ func (t *tool) relayConfig(server, as string) (cfg relay.Config, err error) {
 	if cfg.Client, err = t.mcpClient(f); err != nil {
 		return cfg, err
 	}
-	url := t.endpointURL(f, server)
-	cfg.Endpoint = func(context.Context, bool) (string, error) { return url, nil }
+	endpoint := t.endpointURL(f, server)
+	cfg.Endpoint = func(context.Context, bool) (string, error) { return endpoint, nil }
 	return cfg, nil
 }
 
@@ -198,11 +204,7 @@ func (t *tool) clientRelay(server, as string) (cfg relay.Config, err error) {
 		cfg.Token, err = t.clientToken(own, as)
 	}
 	if err != nil {
-		reason := err // the return statement sets err
-		fmt.Fprintf(t.errOut, "sluice: %v\n", reason)
-		cfg.Token = "none"
-		cfg.Endpoint = func(context.Context, bool) (string, error) { return "", reason }
-		return cfg, nil //nolint:nilerr // the client gets the reason
+		return t.brokenRelay(err), nil
 	}
 	cfg.Endpoint = func(ctx context.Context, start bool) (string, error) {
 		mesh, err := own.find(ctx, start)
@@ -212,6 +214,15 @@ func (t *tool) clientRelay(server, as string) (cfg relay.Config, err error) {
 		return "http://" + mesh.MCP + mcpPath(server), nil
 	}
 	return cfg, nil
+}
+
+// brokenRelay returns the configuration of a relay that answers each message with the reason why it can't be delivered.
+func (t *tool) brokenRelay(reason error) relay.Config {
+	fmt.Fprintf(t.errOut, "sluice: %v\n", reason)
+	return relay.Config{
+		Token: "none", Client: tokenhttp.New(nil, ""),
+		Endpoint: func(context.Context, bool) (string, error) { return "", reason },
+	}
 }
 
 // clientToken reads the token of a client for the person's own mesh.

@@ -41,7 +41,11 @@ func (p *Plan) Changes(to Rewrite) []Change {
 				continue
 			}
 			command, args := to(found.File, w.Server)
-			edits = append(edits, found.File.StdioEdit(w.Entry.Name, &w.Entry, command, args))
+			old := &w.Entry
+			if w.Added {
+				old = nil
+			}
+			edits = append(edits, found.File.StdioEdit(w.Entry.Name, old, command, args))
 			of, change.Entries = append(of, w), append(change.Entries, w.Entry.Name)
 		}
 		if len(edits) == 0 {

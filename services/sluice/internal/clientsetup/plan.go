@@ -7,6 +7,8 @@ import (
 // A Server is a server behind the mesh.
 type Server struct {
 	Name string
+	// Elsewhere is the name of the server at a mesh elsewhere, or empty for a server of the person's own mesh.
+	Elsewhere string
 	Definition
 	// Existing is true if the mesh's configuration already has the server.
 	Existing bool
@@ -19,6 +21,8 @@ type Wrap struct {
 	Entry clientconfig.Entry
 	// Server is the name of the server behind the mesh.
 	Server string
+	// Added is true if the file has no such entry yet. Entry then has only a name.
+	Added bool
 }
 
 // A Left is an entry that stays as it is.
@@ -71,7 +75,7 @@ func (p *Plan) add(v Environment, file int, e clientconfig.Entry) {
 		p.Left = append(p.Left, Left{file, e, reason})
 		return
 	}
-	p.Wraps = append(p.Wraps, Wrap{file, e, p.server(d, e.Name, p.Files[file].File.Client.ID)})
+	p.Wraps = append(p.Wraps, Wrap{File: file, Entry: e, Server: p.server(d, e.Name, p.Files[file].File.Client.ID)})
 }
 
 // server returns the name of the server with a definition. If there is none, it adds one.

@@ -33,6 +33,8 @@ type State struct {
 	Version int `json:"version"`
 	// Begun is true from before init writes its first file until undo has removed the last one.
 	Begun bool `json:"begun,omitempty"`
+	// Elsewhere is true if all changes are for meshes elsewhere, so that undo leaves the person's own mesh alone.
+	Elsewhere bool `json:"elsewhere,omitzero"`
 	// Files are the changes of clients' files, in their order.
 	Files []FileChange `json:"files,omitempty"`
 	// Mesh are the changes of the mesh's configuration, in their order.

@@ -38,13 +38,13 @@ func undoneFiles() map[string]undoneFile {
 		"the file is removed":     {change: func(string) string { return "" }, want: Undone{Missing: true}, ended: true},
 		"the client has saved the file": {
 			change: func(string) string {
-				return `{"mcpServers": {"b": {"args": ["stdio", "--server", "b"], "command": "/opt/sluice", "type": "stdio", "env": {}},
-				"a": {"type": "stdio", "timeout": 7, "command": "/opt/sluice", "args": ["stdio", "--server", "a"], "disabled": true}}}`
+				return `{"mcpServers": {"b": {"args": ["stdio", "--server", "b", "--as", "claude-code"], "command": "/opt/sluice", "type": "stdio", "env": {}},
+				"a": {"type": "stdio", "timeout": 7, "command": "/opt/sluice", "args": ["stdio", "--server", "a", "--as", "claude-code"], "disabled": true}}}`
 			},
 			stays: []string{`"timeout": 7`, `"disabled": true`, `"command": "one", "args": ["x", "y"]`, `"b": {"command": "two"}`}, ended: true,
 		},
 		"an entry is changed": {
-			change: replaced(`["stdio", "--server", "b"]`, `["stdio", "--server", "b", "--verbose"]`),
+			change: replaced(`"b", "--as", "claude-code"]`, `"b", "--as", "claude-code", "--verbose"]`),
 			want:   Undone{Kept: []Kept{{Name: "b", Reason: "it was changed", Server: "b", Source: `{"command": "two"}`}}},
 			stays:  []string{ours, `"command": "one"`},
 		},

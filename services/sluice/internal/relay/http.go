@@ -131,9 +131,21 @@ func (r *Relay) readMessages(resp *http.Response, take func([]byte)) error {
 	}
 	var m message
 	if json.Unmarshal(body, &m) == nil && m.Error.Kind() == '{' {
+		if resp.StatusCode == http.StatusUnauthorized && r.cfg.NewToken != "" {
+			return fmt.Errorf("the mesh refused the token: %s To store another token: %s", reasonOf(m.Error), r.cfg.NewToken)
+		}
 		return &rpcError{m.Error}
 	}
 	return fmt.Errorf("the server at this URL is not a mesh: it answered %s with the content type %q; check SLUICE_URL", resp.Status, kind)
+}
+
+// reasonOf returns the message of a JSON-RPC error.
+func reasonOf(rpcErr jsontext.Value) string {
+	var e struct {
+		Message string `json:"message"`
+	}
+	_ = json.Unmarshal(rpcErr, &e) // without a message, the status is the reason
+	return e.Message
 }
 
 // readEvents reads an event stream (HTML Standard, section 9.2) to its end.

@@ -25,13 +25,16 @@ const (
 	closeTimeout = 2 * time.Second
 )
 
-// Config configures a Relay. All fields are required.
+// Config configures a Relay. All fields except for NewToken are required.
 type Config struct {
 	// Endpoint returns the URL of a server behind the mesh. If start is true and the mesh does not run, Endpoint may start
 	// it. Endpoint is called before each request, because a mesh that was started again may have another address.
 	Endpoint func(ctx context.Context, start bool) (string, error)
 	// Token is the agent's token.
 	Token string
+	// NewToken is the command that stores another token. If it is not empty, the client gets it when the mesh refuses the
+	// token.
+	NewToken string
 	// Client sends the requests. Use [tokenhttp.New], which protects the token. The client must have no timeout,
 	// because calls may take long.
 	Client *http.Client
@@ -82,7 +85,7 @@ func (m *message) isResponseTo(other *message) bool {
 // the client no longer reads, or if a line is too long. At the end, Run ends the session.
 func Run(ctx context.Context, cfg Config, from io.Reader, to io.Writer) error {
 	if cfg.Endpoint == nil || cfg.Token == "" || cfg.Client == nil || cfg.Log == nil {
-		return errors.New("relay: every field of Config is required")
+		return errors.New("relay: every field of Config except for NewToken is required")
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	r := &Relay{cfg: cfg, output: to, cancel: cancel}

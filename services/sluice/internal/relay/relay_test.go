@@ -287,6 +287,22 @@ func TestRun_AnswersUndeliverableRequestsWithErrors(t *testing.T) {
 	}
 }
 
+// The gateway knows only that the token is not valid. The person also needs to know where the token is stored.
+func TestRun_NamesTheCommandThatReplacesARefusedToken(t *testing.T) {
+	t.Parallel()
+	m := newFakeMesh(t)
+	read, out := io.Pipe()
+	t.Cleanup(func() { _ = read.Close() })
+	cfg := relay.Config{
+		Endpoint: at(m.URL), Token: "another", NewToken: "`sluice init --http URL`", Client: tokenhttp.New(nil, ""), Log: slog.New(slog.DiscardHandler),
+	}
+	go func() { _ = relay.Run(t.Context(), cfg, strings.NewReader(hello+"\n"), out) }()
+	got, err := bufio.NewReader(read).ReadString('\n')
+	if err != nil || !strings.Contains(got, `"id":0,"error"`) || !strings.Contains(got, "who are you") || !strings.Contains(got, "`sluice init --http URL`") {
+		t.Errorf("the client got %s, %v", got, err)
+	}
+}
+
 // Run returns an error when it is cancelled, when the client no longer reads, and when the client writes a line that is
 // too long.
 func TestRun_ReturnsAnErrorWhenItCannotContinue(t *testing.T) {

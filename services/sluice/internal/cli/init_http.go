@@ -1,0 +1,496 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"unicode"
+
+	"github.com/aymanbagabas/go-udiff"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/term"
+
+	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
+)
+
+// elsewhereSetup is one run of `init --http`.
+type elsewhereSetup struct {
+	*setup
+
+	at   personal.Elsewhere
+	mesh *meshElsewhere
+	// given is true if the token is new, and authority is the new certificate authority, or nil.
+	given     bool
+	authority []byte
+	// compared contains the comparisons, by the names of servers in the plan.
+	compared map[string]*comparison
+}
+
+// A comparison is the comparison of a server of an entry with the server of the mesh.
+type comparison struct {
+	behind listedServer
+	// same is the number of tools that both have, and all the number of tools of the entry's server. missing and more are
+	// the names of the tools that only the entry's server has, and only the mesh.
+	same, all     int
+	missing, more []string
+	// reason is not empty if the entry stays.
+	reason string
+}
+
+// installElsewhere puts the servers of clients behind a mesh that another operator runs. It asks before it starts servers,
+// and before it writes.
+func (s *setup) installElsewhere(ctx context.Context) (err error) {
+	e := &elsewhereSetup{setup: s, compared: make(map[string]*comparison)}
+	if e.at, err = s.paths.Elsewhere(s.flags.http); err != nil {
+		return usageError{fmt.Errorf("--http: %w", err)}
+	}
+	if err := checkProgram(s.programPath()); err != nil {
+		return err
+	}
+	if s.state, err = clientsetup.LoadState(s.paths.Data); err != nil {
+		return err
+	}
+	if err := e.connect(ctx); err != nil {
+		return err
+	}
+	if err := s.state.RemoveLeftovers(ctx); err != nil {
+		return err
+	}
+	if err := e.makePlan(ctx); err != nil {
+		return err
+	}
+	if len(s.plan.Wraps) == 0 {
+		return e.storeToken(ctx)
+	}
+	if err := e.compare(ctx); err != nil {
+		return err
+	}
+	if err := s.openSecrets(ctx); err != nil {
+		return err
+	}
+	printed := len(s.plan.Left)
+	s.changes = s.plan.Changes(e.entryCommand)
+	s.printLeft(s.plan.Left[printed:])
+	if len(s.changes) == 0 {
+		return e.storeToken(ctx)
+	}
+	e.printChanges()
+	if err := s.confirm(ctx, s.flags.yes, "Write these changes?"); err != nil {
+		return errors.New("nothing was changed")
+	}
+	return e.write(ctx)
+}
+
+// connect reads the token and the certificate authority.
+func (e *elsewhereSetup) connect(ctx context.Context) error {
+	token, err := e.readToken(ctx)
+	if err != nil {
+		return err
+	}
+	path, authority := e.flags.caFile, []byte(nil)
+	if path != "" {
+		if authority, err = readSmallFile(path); err != nil {
+			return fmt.Errorf("read the certificate authority: %w", err)
+		}
+		e.authority = authority
+	} else {
+		path = e.at.Authority()
+		if authority, err = os.ReadFile(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("read the certificate authority of the mesh: %w", err)
+		}
+	}
+	client, err := elsewhereClient(authority)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	e.mesh = &meshElsewhere{url: e.at.URL, token: token, client: client}
+	return nil
+}
+
+// readToken returns the token in a file or in SLUICE_TOKEN, or otherwise the stored token of a client. If there is none,
+// it asks for a token.
+func (e *elsewhereSetup) readToken(ctx context.Context) (token string, err error) {
+	e.given = true
+	if path := e.flags.tokenFile; path != "" {
+		raw, err := readSmallFile(path)
+		if err != nil {
+			return "", fmt.Errorf("read the token: %w", err)
+		}
+		return checkToken(string(raw))
+	}
+	if text, ok := app.Env("SLUICE_TOKEN"); ok && text != "" {
+		return checkToken(text)
+	}
+	for _, c := range e.clients {
+		raw, err := os.ReadFile(e.at.Token(c.ID))
+		if err == nil {
+			e.given = false
+			return checkToken(string(raw))
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("read the stored token: %w", err)
+		}
+	}
+	if !isInteractive(false) {
+		return "", errors.New("init needs the token of a client for this mesh, and there is no terminal to ask you at: name its file with --token-file, or set SLUICE_TOKEN")
+	}
+	if token, err = e.promptHidden(ctx, "The token for "+e.at.URL+": "); err != nil {
+		return "", errors.New("nothing was changed: no token was given")
+	}
+	return checkToken(token)
+}
+
+// checkToken returns a token without the space around it.
+func checkToken(text string) (string, error) {
+	token := strings.TrimSpace(text)
+	if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r > unicode.MaxASCII || !unicode.IsGraphic(r) || r == ' ' }) {
+		return "", errors.New("read the token: it is empty, or it contains spaces or other characters that no token has")
+	}
+	return token, nil
+}
+
+// promptHidden prints a question, and reads a line that the terminal does not show.
+func (t *tool) promptHidden(ctx context.Context, text string) (string, error) {
+	fd := int(os.Stdin.Fd())
+	before, err := term.GetState(fd)
+	if err != nil {
+		return "", err
+	}
+	fmt.Fprint(t.errOut, text)
+	defer fmt.Fprintln(t.errOut)
+	type read struct {
+		line []byte
+		err  error
+	}
+	answer := make(chan read, 1)
+	go func() { // a read can't be interrupted, so the goroutine stays if there is no answer
+		line, err := term.ReadPassword(fd)
+		answer <- read{line, err}
+	}()
+	select {
+	case a := <-answer:
+		return string(a.line), a.err
+	case <-ctx.Done():
+		return "", errors.Join(ctx.Err(), term.Restore(fd, before))
+	}
+}
+
+// makePlan finds the entries of clients that a server of the mesh can replace, and prints them.
+func (e *elsewhereSetup) makePlan(ctx context.Context) error {
+	found := e.scan(e.flags.project)
+	names, err := e.mesh.servers(ctx, clientsetup.EntryNames(found))
+	if err != nil {
+		return err
+	}
+	e.plan = clientsetup.NewPlanElsewhere(clientsetup.Environment{Home: e.system.Home, Getenv: e.system.Getenv}, found, names)
+	if e.flags.add {
+		e.plan.AddElsewhere(names, func(server string) string { return e.at.URL + mcpPath(server) })
+	}
+	e.printPlan()
+	used := slices.Concat(clientsetup.EntryNames(found), clientsetup.WrappedNames(found))
+	unused := slices.DeleteFunc(names, func(name string) bool { return slices.Contains(used, name) })
+	if len(unused) > 0 && !e.flags.add {
+		e.printf("The mesh also has %s, which no client uses: %s adds entries for all servers that a client does not have.", strings.Join(unused, ", "), e.command("init CLIENT --http "+e.at.URL+" --add"))
+	}
+	return nil
+}
+
+// storeToken replaces the stored tokens if a new one was given. No entry changes.
+func (e *elsewhereSetup) storeToken(ctx context.Context) error {
+	clients := e.storedClients()
+	switch {
+	case e.given && len(clients) > 0:
+		if err := e.openSecrets(ctx); err != nil {
+			return err
+		}
+		if err := e.writeTokens(clients); err != nil {
+			return err
+		}
+		e.printf("The token of %s is replaced. No entry changes.", strings.Join(clients, ", "))
+		return nil
+	case e.plan.Wrapped > 0:
+		e.printf("Nothing to do.")
+		return nil
+	case e.flags.add:
+		return fmt.Errorf("nothing was changed: no configuration file was found that can get entries. Start the client once, so that it writes its file, and run the command again: %s", strings.Join(e.clientNames(), ", "))
+	default:
+		return fmt.Errorf("nothing was changed: no client has an entry that a server of the mesh can replace. To add entries: %s", e.command("init CLIENT --http "+e.at.URL+" --add"))
+	}
+}
+
+// storedClients returns the IDs of the clients that have a token for the mesh.
+func (e *elsewhereSetup) storedClients() []string {
+	var out []string
+	for _, c := range e.clients {
+		if _, err := os.Stat(e.at.Token(c.ID)); err == nil {
+			out = append(out, c.ID)
+		}
+	}
+	return out
+}
+
+// compare compares the servers of entries with those of the mesh. Entries of servers that differ leave the plan.
+func (e *elsewhereSetup) compare(ctx context.Context) error {
+	left := len(e.plan.Left)
+	e.askForVariables(ctx)
+	e.printLeft(e.plan.Left[left:])
+	servers := e.plan.New()
+	if len(servers) == 0 {
+		return nil
+	}
+	started := slices.DeleteFunc(slices.Clone(servers), func(s clientsetup.Server) bool { return e.isAdded(s.Name) })
+	if err := e.confirm(ctx, e.flags.yes || len(started) == 0, startQuestion(started)); err != nil {
+		return errors.New("nothing was started or changed")
+	}
+	e.printf("Comparing %d server(s). The first start of a server may install its package.", len(servers))
+	var mu sync.Mutex // guards compared and the output
+	var group errgroup.Group
+	group.SetLimit(maxConcurrentTrials)
+	for _, s := range servers {
+		group.Go(func() error {
+			c := e.compareServer(ctx, s)
+			mu.Lock()
+			defer mu.Unlock()
+			e.compared[s.Name] = c
+			if ctx.Err() == nil {
+				e.printComparison(s, c)
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // the reasons are in compared
+	if ctx.Err() != nil {
+		e.printf("Stopped: nothing was changed.")
+		return errSilent
+	}
+	for _, s := range servers {
+		if c := e.compared[s.Name]; c.reason != "" {
+			e.plan.Leave(s.Name, c.reason)
+		}
+	}
+	return nil
+}
+
+// isAdded reports whether the plan has a server only for entries that it adds.
+func (e *elsewhereSetup) isAdded(server string) bool {
+	return !slices.ContainsFunc(e.plan.Wraps, func(w clientsetup.Wrap) bool { return w.Server == server && !w.Added })
+}
+
+func (e *elsewhereSetup) compareServer(ctx context.Context, s clientsetup.Server) *comparison {
+	c := new(comparison)
+	var err error
+	if c.behind, err = e.mesh.list(ctx, s.Elsewhere); err != nil {
+		c.reason = "does not work at the mesh: " + err.Error()
+		return c
+	}
+	if e.isAdded(s.Name) {
+		return c
+	}
+	direct, err := listDirectly(ctx, s.Definition)
+	if err != nil {
+		c.reason = "can't be compared, because it does not work on this machine: " + err.Error()
+		return c
+	}
+	c.difference(direct)
+	return c
+}
+
+// difference compares the tools of an entry's server with those of the mesh. Policy of the mesh may hide tools, but a
+// tool that both have must have the same definition.
+func (c *comparison) difference(direct listedServer) {
+	want, err := definitionsByName(direct.tools)
+	got, err2 := definitionsByName(c.behind.tools)
+	if err := errors.Join(err, err2); err != nil {
+		c.reason = "can't be compared: " + err.Error()
+		return
+	}
+	delete(got, approvalTool)
+	c.all = len(want)
+	for _, name := range sortedNames(want, got) {
+		switch {
+		case got[name] == nil:
+			c.missing = append(c.missing, name)
+		case want[name] == nil:
+			c.more = append(c.more, name)
+		case bytes.Equal(want[name], got[name]):
+			c.same++
+		default:
+			c.reason = fmt.Sprintf("is another server or another version at the mesh: the tool %q has another definition", name)
+			return
+		}
+	}
+	if c.same == 0 && c.all > 0 {
+		c.reason = "has no tool that the mesh has and this token may see"
+	}
+}
+
+// approvalTool is the tool that the mesh adds to lists, for calls that wait.
+const approvalTool = "sluice_approval_wait"
+
+func (e *elsewhereSetup) printComparison(s clientsetup.Server, c *comparison) {
+	switch {
+	case c.reason != "":
+		e.printf("  %s: stays as it is, because it %s", s.Name, c.reason)
+	case c.all == 0:
+		e.printf("  %s: works at the mesh", s.Name)
+	default:
+		text := fmt.Sprintf("  %s: %d of %d tools", s.Name, c.same, c.all)
+		if len(c.missing) > 0 {
+			text += "; not at the mesh: " + strings.Join(c.missing, ", ")
+		}
+		if len(c.more) > 0 {
+			text += "; only at the mesh: " + strings.Join(c.more, ", ")
+		}
+		e.printf("%s", text)
+	}
+}
+
+// entryCommand returns the command of an entry for a server of the mesh.
+func (e *elsewhereSetup) entryCommand(f clientconfig.File, server string) (command string, args []string) {
+	s, _ := e.plan.Server(server)
+	command, args = e.setup.entryCommand(f, s.Elsewhere)
+	return command, append(args, "--url", e.at.URL)
+}
+
+func (e *elsewhereSetup) printChanges() {
+	fmt.Fprintln(e.out)
+	hide := e.hideSecrets()
+	for _, c := range e.changes {
+		path := e.shownPath(c.File.Path)
+		_, _ = io.WriteString(e.out, hide.Replace(udiff.Unified(path, path+" (behind the mesh)", string(c.Before), string(c.After))))
+	}
+	e.printf("The servers then run at %s, with the files and accounts of that machine, and its policies decide on the calls.", e.at.URL)
+	e.printf("The token goes to %s, which only you can read.", e.shownPath(filepath.Dir(e.at.Token(e.changes[0].File.Client.ID))))
+	if e.mustClose() {
+		e.printf("Close Claude Code and Claude Desktop now: they rewrite their files, and could undo the change.")
+	}
+}
+
+// write writes the token and then the clients' files, and starts each entry.
+func (e *elsewhereSetup) write(ctx context.Context) error {
+	clients := e.storedClients()
+	if !e.given {
+		clients = nil
+	}
+	for _, c := range e.plan.Clients() {
+		if _, err := os.Stat(e.at.Token(c.ID)); err != nil {
+			clients = append(clients, c.ID)
+		}
+	}
+	if err := e.writeTokens(clients); err != nil {
+		return err
+	}
+	key, err := e.secrets.Key(ctx, sealKey)
+	if err != nil {
+		return fmt.Errorf("create the key for the old entries: %w", err)
+	}
+	failed := 0
+	for _, c := range e.changes {
+		if err := c.Write(ctx, e.state, key); err != nil {
+			failed++
+			e.printf("%s was not changed: %v", e.shownPath(c.File.Path), err)
+			continue
+		}
+		e.printf("Wrote %s.", e.shownPath(c.File.Path))
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d files of clients were not changed: close the clients and run the command again", failed, len(e.changes))
+	}
+	return e.prove(ctx)
+}
+
+// writeTokens stores the token for clients, and the certificate authority, after it has recorded their files.
+func (e *elsewhereSetup) writeTokens(clients []string) error {
+	if e.state.Empty() {
+		e.state.Elsewhere = true
+	}
+	e.state.Store = e.secrets.Kind()
+	if err := e.state.Begin(); err != nil {
+		return err
+	}
+	for _, id := range clients {
+		if err := e.state.Create(e.at.Token(id), []byte(e.mesh.token)); err != nil {
+			return fmt.Errorf("store the token: %w", err)
+		}
+	}
+	if e.authority == nil {
+		return nil
+	}
+	if err := e.state.Create(e.at.Authority(), e.authority); err != nil {
+		return fmt.Errorf("store the certificate authority: %w", err)
+	}
+	return nil
+}
+
+// prove starts each entry as its client would, and lists its tools.
+func (e *elsewhereSetup) prove(ctx context.Context) error {
+	var failed []string
+	for _, w := range e.plan.Wraps {
+		file := e.plan.Files[w.File].File
+		_, args := e.entryCommand(file, w.Server)
+		listed, err := listServerOfCommand(ctx, exec.Command(e.programPath(), args...)) //nolint:gosec,noctx // this program; its connection ends it
+		if err == nil {
+			if difference := compareTools(e.compared[w.Server].behind.tools, listed.tools); difference != "" {
+				err = errors.New(difference)
+			}
+		}
+		if err != nil {
+			failed = append(failed, fmt.Sprintf("%s of %s: %v", w.Entry.Name, file.Client.Name, err))
+			continue
+		}
+		e.printf("%s starts %s at the mesh.", file.Client.Name, w.Entry.Name)
+	}
+	e.printLeft(e.plan.Left)
+	if len(failed) > 0 {
+		return fmt.Errorf("these entries do not work yet. %s restores everything.\n%s", e.command("init --undo"), strings.Join(failed, "\n"))
+	}
+	var clients []string
+	for _, c := range e.plan.Clients() {
+		clients = append(clients, c.Name)
+	}
+	e.printf("Start %s again. %s gives the files back.", strings.Join(clients, " and "), e.command("init --undo"))
+	return nil
+}
+
+// removeElsewhere removes what `init --http` has created, except for changed files.
+func (s *setup) removeElsewhere(ctx context.Context) error {
+	dirs := make(map[string]bool)
+	for path := range s.state.Created {
+		dirs[filepath.Dir(path)] = true
+	}
+	_, changed, err := s.state.RemoveCreated(func(string) bool { return false })
+	if err != nil {
+		return err
+	}
+	if _, err := s.removeSecrets(ctx, clientsetup.MeshUndone{}); err != nil {
+		return err
+	}
+	for _, path := range changed {
+		s.printf("%s stays, because it was changed since init wrote it.", s.shownPath(path))
+	}
+	for dir := range dirs { // which is below the directories elsewhere and tokens
+		for range 3 {
+			if os.Remove(dir) != nil { // it has other files
+				break
+			}
+			dir = filepath.Dir(dir)
+		}
+	}
+	if err := s.state.End(); err != nil {
+		return err
+	}
+	s.printf("The tokens for the mesh are removed from this machine. They stay valid until the operator of the mesh revokes them.")
+	return nil
+}

@@ -1,0 +1,60 @@
+package personal
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/sluice-mesh/sluice/services/internal/loopback"
+)
+
+// An Elsewhere is a mesh of another operator, such as a team.
+type Elsewhere struct {
+	// URL is the base URL: without /mcp and without a slash at the end.
+	URL string
+
+	dir string
+}
+
+// Elsewhere returns the mesh at a URL, which may end with /mcp. The URL must begin with https, unless its host is this
+// machine.
+func (p Paths) Elsewhere(text string) (Elsewhere, error) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return Elsewhere{}, errors.New("it is not a URL: write a URL such as https://mesh.example.com") // the error of url.Parse may contain a secret
+	}
+	switch {
+	case u.User != nil:
+		return Elsewhere{}, errors.New("the URL contains a user name or a password: remove them, because the mesh uses only the token")
+	case u.Scheme == "http" && !loopback.Host(u.Hostname()):
+		return Elsewhere{}, fmt.Errorf("http://%s would show the token to everyone on the network: use https, or http with a loopback address at the end of a tunnel", u.Host)
+	case u.Scheme != "https" && u.Scheme != "http", u.Hostname() == "":
+		return Elsewhere{}, fmt.Errorf("%q is not a URL that begins with https://", text)
+	case u.RawQuery != "" || u.Fragment != "":
+		return Elsewhere{}, errors.New("the URL has a query or a fragment: remove it")
+	}
+	u.Host = strings.ToLower(u.Host)
+	u.Path = strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/mcp")
+	u.RawPath = ""
+	e := Elsewhere{URL: strings.TrimRight(u.String(), "/")}
+	// The host makes the name readable, and the digest makes it unique.
+	sum := sha256.Sum256([]byte(e.URL))
+	name := unsafeInName.ReplaceAllString(u.Hostname(), "-")
+	const longest, digits = 64, 4
+	e.dir = filepath.Join(p.Data, "tokens", "elsewhere", name[:min(len(name), longest)]+"-"+hex.EncodeToString(sum[:digits]))
+	return e, nil
+}
+
+var unsafeInName = regexp.MustCompile(`[^A-Za-z0-9.-]`)
+
+// Token returns the path of the file with the token of a client for this mesh.
+func (e Elsewhere) Token(client string) string { return filepath.Join(e.dir, client) }
+
+// Authority returns the path of the file with the certificate authority of this mesh, which exists only if the mesh has
+// its own. No client has the name of the file.
+func (e Elsewhere) Authority() string { return filepath.Join(e.dir, "ca.pem") }
