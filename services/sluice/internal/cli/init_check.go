@@ -45,7 +45,6 @@ func (s *setup) check() error {
 			}
 		}
 	}
-	s.warnShared(found)
 	report := checkReport{Bypasses: []bypass{}, Unreadable: []unreadable{}}
 	for _, f := range found {
 		client, path := f.File.Client.ID, s.shownPath(f.File.Path)

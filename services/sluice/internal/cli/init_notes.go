@@ -43,19 +43,6 @@ func (s *setup) sharedNotes() []string {
 	return out
 }
 
-// warnShared warns on standard error if entries start `sluice` by its name and the client would not find this program.
-func (s *setup) warnShared(found []clientsetup.Found) {
-	for _, f := range found {
-		byName := func(e clientconfig.Entry) bool { return e.Wrapped && e.Command == sharedName }
-		if !slices.ContainsFunc(f.Entries, byName) {
-			continue
-		}
-		if problem := sharedProblem(exec.LookPath, s.programPath()); problem != "" {
-			_ = oneLine(s.errOut, "sluice: %s: %s", s.shownPath(f.File.Path), problem)
-		}
-	}
-}
-
 // sharedProblem describes why the command in shared files does not start the program at path, or returns "" if it does.
 func sharedProblem(look func(string) (string, error), path string) string {
 	found, err := look(sharedName)

@@ -25,11 +25,10 @@ func usersOfServers(files []clientsetup.Found) map[string][]string {
 	out := make(map[string][]string)
 	for _, f := range files {
 		for _, e := range f.Entries {
-			at := slices.Index(e.Args, "--server")
-			if !e.Wrapped || e.Disabled || at < 0 || at+1 == len(e.Args) {
+			server, client := wrappedServer(e), f.File.Client.Name
+			if server == "" || e.Disabled {
 				continue
 			}
-			server, client := e.Args[at+1], f.File.Client.Name
 			if !slices.Contains(out[server], client) {
 				out[server] = append(out[server], client)
 			}
