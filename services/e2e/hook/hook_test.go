@@ -128,7 +128,7 @@ func TestGemini_ApprovedCallsAreLeftToTheClient(t *testing.T) {
 	h := newHome(t)
 	h.write(".config/sluice/policies/host-gemini.yaml", "version: 1\nserver: host-gemini\ndefault: deny\ntools:\n"+
 		"  run_shell_command: {action: require_approval}\n  read_file: {action: allow}\n")
-	if out := h.must("hook", "install", "gemini"); !strings.Contains(out, "folders that are not trusted") {
+	if out := h.must("hook", "install", "gemini", "--yes"); !strings.Contains(out, "folders that are not trusted") {
 		t.Errorf("install does not print where Gemini CLI fires no hook: %s", out)
 	}
 	event := func(tool, input string) string {
@@ -201,6 +201,8 @@ func TestHooks_LeaveServersBehindTheMeshToTheMesh(t *testing.T) {
 	event := func(tool string) string {
 		return strings.Replace(h.event(tool, `{}`), `"cwd":"`+h.dir, `"cwd":"`+h.path("app/src"), 1)
 	}
+	path := os.Getenv("PATH") // which contains the program
+	h.env[0] = "PATH=/usr/bin:/bin"
 	h.silent("wrapped", h.run(event("mcp__my_notes__list"), "hook", "claude-code"))
 	for tool, reason := range map[string]string{
 		"direct": "sluice init claude-code", "both": "without the mesh", "evil": "and not this program", "other_mesh": "XDG_CONFIG_HOME", "other_arguments": "--config",
@@ -215,7 +217,7 @@ func TestHooks_LeaveServersBehindTheMeshToTheMesh(t *testing.T) {
 	for server, reason := range map[string]string{"direct": "sluice init claude-code", "plugin:x:y": "plugin", "evil": "and not this program"} {
 		h.denies("a resource of "+server, h.run(read(server), "hook", "claude-code"), reason)
 	}
-	h.env[0] = "PATH=" + filepath.Dir(h.program) + ":" + os.Getenv("PATH")
+	h.env[0] = "PATH=" + filepath.Dir(h.program) + ":" + path
 	h.silent("shared, with the program in PATH", h.run(event("mcp__shared__list"), "hook", "claude-code"))
 	if h.mesh() != 0 {
 		t.Error("calls of MCP servers start the mesh")

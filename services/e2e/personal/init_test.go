@@ -282,7 +282,7 @@ func TestInit_UndoKeepsTheMeshOfAPersonAndOfAHook(t *testing.T) {
 		t.Errorf("the configuration is\n%s", text)
 	}
 	h.check(0, []string{"config", "check"})
-	h.check(0, []string{"init", "--undo", "--yes"}, "Claude Code has the hook of Sluice", "byte for byte")
+	h.check(0, []string{"init", "--undo", "--yes"}, "Claude Code has the hook of Sluice", "is removed")
 	h.check(1, []string{"hook", "status", "claude-code"}, "not registered")
 }
 

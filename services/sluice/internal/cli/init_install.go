@@ -44,15 +44,6 @@ func (s *setup) install(ctx context.Context) error {
 		s.printObserved()
 		return s.refreshEnvironment()
 	}
-	left := len(s.plan.Left)
-	s.askForVariables(ctx)
-	s.printLeft(s.plan.Left[left:])
-	if len(s.plan.Wraps) == 0 {
-		return errors.New("nothing was started or changed")
-	}
-	if err := s.confirm(ctx, s.flags.yes || len(s.plan.New()) == 0, startQuestion(s.plan.New())); err != nil {
-		return errors.New("nothing was started or changed")
-	}
 	if err := s.tryNew(ctx); err != nil {
 		return err
 	}
@@ -116,11 +107,18 @@ func (s *setup) makePlan() (err error) {
 	return nil
 }
 
-// tryNew tries the servers that the mesh does not have. Entries of servers that behave differently leave the plan.
+// tryNew tries the servers that the mesh does not have, if the person agrees. Entries of servers that behave differently
+// leave the plan.
 func (s *setup) tryNew(ctx context.Context) error {
+	left := len(s.plan.Left)
+	s.askForVariables(ctx)
+	s.printLeft(s.plan.Left[left:])
 	servers := s.plan.New()
 	if len(servers) == 0 {
 		return nil
+	}
+	if err := s.confirm(ctx, s.flags.yes, startQuestion(servers)); err != nil {
+		return errors.New("nothing was started or changed")
 	}
 	s.printf("Trying %d server(s). The first start of a server may install its package, once as the client does and once behind the mesh.", len(servers))
 	var err error

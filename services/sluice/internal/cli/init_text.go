@@ -131,7 +131,9 @@ func (s *setup) printChanges(files []meshFile) {
 		}
 	}
 	s.printNotes()
-	s.printf("Calls that need approval wait for you. You own these agents, so you approve their calls yourself, and no second person has to agree.")
+	if !s.flags.observe {
+		s.printf("Calls that need approval wait for you. You own these agents, so you approve their calls yourself, and no second person has to agree.")
+	}
 	s.printObserved()
 	if s.mustClose() {
 		s.printf("Close Claude Code and Claude Desktop now: they rewrite their files, and could undo the change.")
