@@ -31,7 +31,7 @@ func (s *setup) undoHooks(ctx context.Context) (found bool, err error) {
 			return true, errors.New("nothing was changed")
 		}
 		s.printf("The hooks stay, and what they need of your mesh stays with them.")
-		return true, nil //nolint:nilerr // undo goes on without the hooks
+		return true, nil // undo goes on without the hooks
 	}
 	for _, h := range hooks {
 		if err := h.remove(ctx); err != nil {
