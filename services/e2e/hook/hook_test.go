@@ -188,16 +188,20 @@ func TestHooks_LeaveServersBehindTheMeshToTheMesh(t *testing.T) {
 	h := newHome(t)
 	h.write(".config/sluice/sluice.yaml", `{listen: "127.0.0.1:0", grpc: "127.0.0.1:0", data: "`+h.path(".local/share/sluice")+`", servers: {notes: {stdio: {command: ["`+h.program+`", demo-server, --stdio]}}}}`)
 	relay := func(command, rest string) string {
-		return `{"command": "` + command + `", "args": ["stdio", "--server", "notes", "--as", "claude-code"]` + rest + `}`
+		return `{"command": "` + command + `", "args": ["stdio", "--server", "notes", "--as", "claude-code", "--config", "` + h.path(".config/sluice/sluice.yaml") + `"]` + rest + `}`
+	}
+	shared := func(command string) string {
+		return `{"command": "` + command + `", "args": ["stdio", "--server", "notes", "--as", "claude-code"]}`
 	}
 	h.write("sluice-evil", "#!/bin/sh\nexit 1\n")
 	h.write(".claude.json", `{"mcpServers": {"my notes": `+relay(h.program, "")+`, "evil": `+relay(h.path("sluice-evil"), "")+`,
 		"other mesh": `+relay(h.program, `, "env": {"XDG_CONFIG_HOME": "/tmp/x"}`)+`, "claude.ai Gmail": `+relay(h.program, "")+`,
 		"other arguments": {"command": "`+h.program+`", "args": ["stdio", "--config", "/tmp/x.yaml", "--as", "claude-code"]},
-		"unknown": {"command": "`+h.program+`", "args": ["stdio", "--server", "gone", "--as", "claude-code"]},
+		"unknown": {"command": "`+h.program+`", "args": ["stdio", "--server", "gone", "--as", "claude-code", "--config", "`+h.path(".config/sluice/sluice.yaml")+`"]},
+		"of the environment": `+shared(h.program)+`,
 		"direct": {"command": "npx"}, "off": {"command": "npx", "disabled": true}, "both": `+relay(h.program, "")+`},
 		"projects": {"/elsewhere": {"mcpServers": {"my notes": {"command": "npx"}}}}}`)
-	h.write("app/.mcp.json", `{"mcpServers": {"both": {"command": "npx"}, "shared": `+relay("sluice", "")+`, "cloned": `+relay("./sluice-evil", "")+`, "plugin_x_y": `+relay(h.program, "")+`}}`)
+	h.write("app/.mcp.json", `{"mcpServers": {"both": {"command": "npx"}, "shared": `+shared("sluice")+`, "cloned": `+shared("./sluice-evil")+`, "plugin_x_y": `+shared(h.program)+`}}`)
 	event := func(tool string) string {
 		return strings.Replace(h.event(tool, `{}`), `"cwd":"`+h.dir, `"cwd":"`+h.path("app/src"), 1)
 	}
@@ -205,7 +209,7 @@ func TestHooks_LeaveServersBehindTheMeshToTheMesh(t *testing.T) {
 	h.env[0] = "PATH=/usr/bin:/bin"
 	h.silent("wrapped", h.run(event("mcp__my_notes__list"), "hook", "claude-code"))
 	for tool, reason := range map[string]string{
-		"direct": "sluice init claude-code", "both": "without the mesh", "evil": "and not this program", "other_mesh": "XDG_CONFIG_HOME", "other_arguments": "--config",
+		"direct": "sluice init claude-code", "both": "without the mesh", "evil": "and not this program", "other_mesh": "XDG_CONFIG_HOME", "other_arguments": "does not name the configuration", "of_the_environment": "does not name the configuration",
 		"unknown": `does not have`, "shared": "not in PATH", "cloned": "not an absolute path", "plugin_x_y": "plugin", "claude_ai_Gmail": "account", "missing": "not in the files",
 	} {
 		h.denies(tool, h.run(event("mcp__"+tool+"__list"), "hook", "claude-code"), reason)
@@ -230,11 +234,11 @@ func TestHooks_CompareTheCommandOfGeminiWithTheEntry(t *testing.T) {
 	h := newHome(t)
 	h.must("hook", "install", "gemini", "--yes")
 	h.write(".config/sluice/sluice.yaml", stack.ReadFile(t, h.path(".config/sluice/sluice.yaml"))+`servers: {notes: {stdio: {command: ["`+h.program+`", demo-server, --stdio]}}}`+"\n")
-	h.write(".gemini/settings.json", `{"mcpServers": {"n": {"command": "`+h.program+`", "args": ["stdio", "--server", "notes", "--as", "gemini"]}}}`)
+	args := `["stdio","--server","notes","--as","gemini","--config","` + h.path(".config/sluice/sluice.yaml") + `"]`
+	h.write(".gemini/settings.json", `{"mcpServers": {"n": {"command": "`+h.program+`", "args": `+args+`}}}`)
 	event := func(name, command, args string) string {
 		return `{"hook_event_name":"BeforeTool","tool_name":"mcp_n_list","tool_input":{},"mcp_context":{"server_name":"` + name + `","tool_name":"list","command":"` + command + `","args":` + args + `}}`
 	}
-	const args = `["stdio","--server","notes","--as","gemini"]`
 	h.silent("behind the mesh", h.run(event("n", h.program, args), "hook", "gemini"))
 	for name, text := range map[string]string{
 		"another program": event("n", "/usr/bin/sluice", args), "other arguments": event("n", h.program, `["stdio"]`), "no command": event("n", "", "[]"), "another name": event("m", h.program, args),

@@ -77,7 +77,7 @@ func TestInit_WrapsServersAndUndoRestoresTheBytes(t *testing.T) {
 			t.Errorf("the file of %s contains the secret", name)
 		}
 	}
-	for _, want := range []string{`"timeout": 9000`, "// a comment", `"broken": { "command": "false" }`, `"args": ["stdio", "--server", "my-notes", "--as", "claude-code"]`} {
+	for _, want := range []string{`"timeout": 9000`, "// a comment", `"broken": { "command": "false" }`, `"args": ["stdio", "--server", "my-notes", "--as", "claude-code", "--config", "` + filepath.Join(h.dir, ".config/sluice/sluice.yaml") + `"]`} {
 		if !strings.Contains(claude, want) {
 			t.Errorf("the file of Claude Code has no %s:\n%s", want, claude)
 		}
@@ -242,7 +242,7 @@ func TestInit_UndoEndsWhenEntriesAreGone(t *testing.T) {
 	h.check(0, []string{"init", "--yes"})
 	_, rest, _ := strings.Cut(h.read(claudePath), `"broken"`)
 	renamed := `"renamed": {"command": "` + h.program + `", "args": ["stdio", "--server", "my-notes", "--as", "claude-code"]}`
-	rest = strings.Replace(rest, `"--as", "claude-code"]`, `"--as", "claude-code"], "type": "stdio", "env": {}`, 1)
+	rest = strings.Replace(rest, `sluice.yaml"]`, `sluice.yaml"], "type": "stdio", "env": {}`, 1)
 	h.write(claudePath, `{"mcpServers": {`+renamed+`, "broken"`+rest)
 	if err := os.Remove(filepath.Join(h.dir, cursorPath)); err != nil {
 		t.Fatal(err)

@@ -80,7 +80,7 @@ func TestInit_AClientRewritesItsFile(t *testing.T) {
 				t.Errorf("after %d starts, the file is %s (%v), and init prints\n%s", starts, text, err, out)
 			}
 			args := strings.Join(now.MCPServers["notes"].Args, " ")
-			if args != "demo-server --stdio" && args != "stdio --server notes --as claude-code" {
+			if args != "demo-server --stdio" && args != "stdio --server notes --as claude-code --config "+filepath.Join(h.dir, ".config/sluice/sluice.yaml") {
 				t.Errorf("the entry has the arguments %q", args)
 			}
 			h.check(0, []string{"init", "--yes"})

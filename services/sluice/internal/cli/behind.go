@@ -21,6 +21,7 @@ func (t *tool) behind(own *ownMesh, err error) clientsetup.Behind {
 	var paths personal.Paths
 	if err == nil {
 		paths = own.paths
+		b.Config = own.config
 		f, err = config.Load(own.config, app.Env)
 	} else if found, noPaths := personal.Find(); noPaths == nil {
 		paths = found

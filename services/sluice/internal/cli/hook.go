@@ -141,7 +141,7 @@ func (t *tool) askMesh(ctx context.Context, e hookevent.Event, hold time.Duratio
 	if err != nil {
 		return verdict, fmt.Errorf("%s has no token for your mesh: run %s (%w)", e.Client, t.command("hook install "+e.Client), err)
 	}
-	if e.Input, err = own.markProtected(e); err != nil {
+	if e.Input, err = t.markProtected(own, e); err != nil {
 		return verdict, err
 	}
 	body, err := hookBody(e, hold)

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
@@ -50,11 +49,14 @@ func (t *tool) initCommandFor(client string, entry clientconfig.Entry) string {
 // files of the user, of the working directory, and of the directories above it, which clients also read.
 func (t *tool) entriesOf(e hookevent.Event) ([]clientconfig.Entry, error) {
 	client, ok := clientconfig.Find(e.Client)
-	home, err := os.UserHomeDir()
-	if err != nil || !ok {
-		return nil, fmt.Errorf("find the files of the client: %w", err)
+	if !ok {
+		return nil, fmt.Errorf("find the files of the client: %q is not known", e.Client)
 	}
-	sys, behind := clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: getenv}, t.behindHook()
+	sys, err := t.hookSystem()
+	if err != nil {
+		return nil, err
+	}
+	behind := t.behindHook()
 	dirs := parents(e.Dir)
 	if project := getenv("CLAUDE_PROJECT_DIR"); filepath.IsAbs(project) {
 		dirs = append(dirs, parents(project)...)

@@ -2,28 +2,22 @@ package cli
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
-	"runtime"
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hookevent"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hooksetup"
 )
 
 // markProtected returns the arguments of a call. They say if the call would change a file of Sluice, or a file with the
 // hooks or MCP servers of a client. Policies can't find that out, because they see neither links nor the directory.
-func (m *ownMesh) markProtected(e hookevent.Event) (jsontext.Value, error) {
-	home, err := os.UserHomeDir()
+func (t *tool) markProtected(m *ownMesh, e hookevent.Event) (jsontext.Value, error) {
+	sys, err := t.hookSystem()
 	if err != nil {
-		return nil, fmt.Errorf("find the files of clients: %w", err)
+		return nil, err
 	}
-	p := hooksetup.Protected{
-		System: clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: getenv},
-		Own:    []string{filepath.Dir(m.config), m.data, m.program},
-	}
+	p := hooksetup.Protected{System: sys, Own: []string{filepath.Dir(m.config), m.data, m.program}}
 	arguments, err := p.Mark(e.Dir, e.Tool, e.Input)
 	if err != nil {
 		return nil, fmt.Errorf("find the files that the call changes: %w", err)

@@ -145,7 +145,11 @@ func (s *setup) entryCommand(f clientconfig.File, server string) (command string
 	if f.Scope == clientconfig.Project {
 		command = sharedName
 	}
-	return command, []string{"stdio", "--server", server, "--as", f.Client.ID}
+	r := clientconfig.Relay{Server: server, As: f.Client.ID}
+	if f.Scope != clientconfig.Project {
+		r.Config = s.paths.Config
+	}
+	return command, r.Args()
 }
 
 // A meshFile is a file of the mesh to write.

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
 // meshVariables are the environment variables of a mesh on demand. Others could contain secrets of the client that starts
@@ -46,13 +48,19 @@ func meshEnv(environ []string) []string {
 
 func environmentPath(data string) string { return filepath.Join(data, "environment.json") }
 
-// storeMeshEnvironment stores the variables with which clients will start the mesh. Without them, the first client could
-// choose the programs, proxies and certificates for the servers of all clients.
+// storeMeshEnvironment stores the variables with which clients will start the mesh, and those with which a hook finds the
+// clients' files. Without them, the first client could choose the programs, proxies and certificates for the servers of
+// all clients, and the settings of a project could choose the files that the hook reads.
 func storeMeshEnvironment(data string) error {
 	env := slices.DeleteFunc(meshEnv(app.Environ()), func(pair string) bool {
 		name, _, _ := strings.Cut(pair, "=")
-		return isOfSession(name)
+		return isOfSession(name) || slices.Contains(clientconfig.Variables(), name)
 	})
+	for _, name := range clientconfig.Variables() {
+		if value := getenv(name); value != "" {
+			env = append(env, name+"="+value)
+		}
+	}
 	slices.Sort(env)
 	raw, err := json.Marshal(env)
 	if err != nil {
@@ -75,22 +83,60 @@ func removeMeshEnvironment(data string) error {
 // none are stored, all are from environ.
 func meshEnvironment(data string, environ []string) ([]string, error) {
 	env := meshEnv(environ)
-	raw, err := os.ReadFile(environmentPath(data))
+	stored, err := storedEnvironment(data)
 	if errors.Is(err, fs.ErrNotExist) {
 		return env, nil
 	}
-	var stored []string
+	if err != nil {
+		return nil, err
+	}
+	env = slices.DeleteFunc(env, func(pair string) bool {
+		name, _, _ := strings.Cut(pair, "=")
+		return !isOfSession(name)
+	})
+	return append(meshEnv(stored), env...), nil
+}
+
+func storedEnvironment(data string) (stored []string, err error) {
+	raw, err := os.ReadFile(environmentPath(data))
 	if err == nil {
 		err = json.Unmarshal(raw, &stored)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the environment of your mesh: %w", err)
 	}
-	env = slices.DeleteFunc(env, func(pair string) bool {
-		name, _, _ := strings.Cut(pair, "=")
-		return !isOfSession(name)
-	})
-	return append(stored, env...), nil
+	return stored, nil
+}
+
+// hookSystem returns the home directory and the variables with which a hook finds the clients' files: those that were
+// stored with the mesh of the hook. If none are stored, they are those of this process.
+func (t *tool) hookSystem() (clientconfig.System, error) {
+	sys := clientconfig.System{OS: runtime.GOOS, Getenv: getenv}
+	var stored []string
+	if own, err := t.hookMesh(); err == nil {
+		if stored, err = storedEnvironment(own.data); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return sys, err
+		}
+	}
+	if stored != nil {
+		sys.Getenv = func(name string) string {
+			for _, pair := range stored {
+				if value, ok := strings.CutPrefix(pair, name+"="); ok {
+					return value
+				}
+			}
+			return ""
+		}
+		sys.Home = sys.Getenv(map[bool]string{false: "HOME", true: "USERPROFILE"}[runtime.GOOS == "windows"])
+	}
+	if sys.Home == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return sys, fmt.Errorf("find the files of clients: %w", err)
+		}
+		sys.Home = home
+	}
+	return sys, nil
 }
 
 // refreshEnvironment stores the environment of this process for the next start of the mesh, if the person has one.

@@ -87,16 +87,23 @@ func (t *tool) ownMesh() (*ownMesh, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &ownMesh{program: t.programPath(), paths: paths, config: paths.Config, data: paths.Data}
-	if _, err := os.Stat(m.config); err != nil {
+	return t.meshOf(paths.Config)
+}
+
+// meshOf returns the person's own mesh with a configuration, whose path is absolute.
+func (t *tool) meshOf(path string) (*ownMesh, error) {
+	if !filepath.IsAbs(path) {
+		return nil, usageError{fmt.Errorf("--config must be an absolute path here, and is %q", path)}
+	}
+	if _, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("you have no mesh of your own yet: run %s (%w)", t.command("init"), err)
 	}
-	f, err := config.Load(m.config, app.Env)
+	f, err := config.Load(path, app.Env)
 	if err != nil {
 		return nil, err
 	}
-	m.data = f.Path(f.Data)
-	m.paths.Data = m.data
+	m := &ownMesh{program: t.programPath(), config: path, data: f.Path(f.Data)}
+	m.paths = personal.Paths{Config: path, Data: m.data}
 	return m, nil
 }
 

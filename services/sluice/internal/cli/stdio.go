@@ -31,10 +31,13 @@ func (t *tool) stdio() *cobra.Command {
 		Use:   "stdio",
 		Short: "Connect a client that supports only the stdio transport to the mesh",
 		Args:  args(cobra.NoArgs),
-		RunE:  func(c *cobra.Command, _ []string) error { return t.runStdio(c.Context(), server, as, url) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			// SLUICE_CONFIG does not select the person's own mesh, because a project's settings could set it.
+			return t.runStdio(c.Context(), relayFlags{server, as, url, c.Flags().Changed("config")})
+		},
 	}
 	c.Flags().StringVar(&server, "server", "", "the server behind the mesh (default all servers)")
-	c.Flags().StringVar(&as, "as", "", "use your own mesh as this client, such as claude-code, and start the mesh if it does not run")
+	c.Flags().StringVar(&as, "as", "", "use your own mesh, or the one whose configuration --config names, as this client, such as claude-code; it starts if it does not run")
 	c.Flags().StringVar(&url, "url", "", "with --as: use the mesh at this `URL`, for which `init --http` has stored a token")
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
 	c.SetHelpFunc(func(c *cobra.Command, given []string) {
@@ -148,8 +151,14 @@ func absolutePath(path string) string {
 	return path
 }
 
-func (t *tool) runStdio(ctx context.Context, server, as, url string) error {
-	cfg, err := t.relayConfig(server, as, url)
+// relayFlags are the flags of stdio. config is true if --config was given.
+type relayFlags struct {
+	server, as, url string
+	config          bool
+}
+
+func (t *tool) runStdio(ctx context.Context, flags relayFlags) error {
+	cfg, err := t.relayConfig(flags)
 	if err != nil {
 		return err
 	}
@@ -167,14 +176,19 @@ func (t *tool) runStdio(ctx context.Context, server, as, url string) error {
 
 // relayConfig returns the endpoint and the token for a client. If as is not empty, the endpoint belongs to the person's
 // own mesh, or to the mesh at url if that is not empty.
-func (t *tool) relayConfig(server, as, url string) (cfg relay.Config, err error) {
+func (t *tool) relayConfig(flags relayFlags) (cfg relay.Config, err error) {
+	server, as, url := flags.server, flags.as, flags.url
 	switch {
 	case url != "" && as == "":
 		return cfg, usageError{errors.New("--url needs --as: without --as, set SLUICE_URL and SLUICE_TOKEN")}
 	case url != "":
 		return t.elsewhereRelay(url, server, as)
+	case as != "" && flags.config:
+		own, err := t.meshOf(t.config)
+		return t.clientRelay(server, as, own, err)
 	case as != "":
-		return t.clientRelay(server, as)
+		own, err := t.ownMesh()
+		return t.clientRelay(server, as, own, err)
 	}
 	f, err := t.load()
 	if err != nil {
@@ -193,14 +207,13 @@ func (t *tool) relayConfig(server, as, url string) (cfg relay.Config, err error)
 
 // clientRelay returns the endpoint and the token for a client of the person's own mesh. A message of the client starts
 // the mesh if it does not run. If the mesh can't be used, the client gets the reason as the answer to its messages,
-// because most clients don't show the standard error of a server.
-func (t *tool) clientRelay(server, as string) (cfg relay.Config, err error) {
+// because most clients don't show the standard error of a server. noMesh is the reason for which there is no mesh, or nil.
+func (t *tool) clientRelay(server, as string, own *ownMesh, noMesh error) (cfg relay.Config, err error) {
 	if err := personal.CheckClient(as); err != nil {
 		return cfg, usageError{fmt.Errorf("--as: %w", err)}
 	}
 	cfg.Client = tokenhttp.New(nil, "")
-	own, err := t.ownMesh()
-	if err == nil {
+	if err = noMesh; err == nil {
 		cfg.Token, err = t.clientToken(own, as)
 	}
 	if err != nil {

@@ -21,6 +21,15 @@ type System struct {
 	Getenv func(string) string
 }
 
+// Variables returns the names of the environment variables on which the paths of clients' files depend, besides the home
+// directory.
+func Variables() []string {
+	return []string{
+		"XDG_CONFIG_HOME", "APPDATA", "LOCALAPPDATA", "CLAUDE_CONFIG_DIR", "CLINE_DATA_DIR", "CLINE_MCP_SETTINGS_PATH", "CODEX_HOME",
+		"COPILOT_HOME", "GEMINI_CLI_HOME",
+	}
+}
+
 // A Client is an MCP client.
 type Client struct {
 	// ID identifies the client in commands: lower-case letters and hyphens.

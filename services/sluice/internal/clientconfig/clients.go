@@ -146,7 +146,9 @@ func gemini() Client {
 	return Client{
 		ID: "gemini", Name: "Gemini CLI", HTTP: true, dialect: d, project: []string{".gemini/settings.json"},
 		Limits: Limits{ToolName: 63, Call: 10 * time.Minute},
-		user:   func(s System) []string { return []string{s.home(".gemini", "settings.json")} },
+		user: func(s System) []string {
+			return []string{s.join(s.env("GEMINI_CLI_HOME", s.Home), ".gemini", "settings.json")}
+		},
 	}
 }
 

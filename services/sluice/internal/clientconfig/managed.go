@@ -40,7 +40,11 @@ func (c Client) Managed(goos, program string, entries []Entry) (Managed, error) 
 	for _, e := range entries {
 		if e.Wrapped && !e.Disabled && e.Scope != Project && !names[e.Name] {
 			names[e.Name] = true
-			wrapped = append(wrapped, Entry{Name: e.Name, Command: program, Args: e.Relay.Args()})
+			r := *e.Relay
+			if c.ID != "codex" { // which compares the arguments with those in the user's file
+				r.Config = "" // the file is for all users of the machine
+			}
+			wrapped = append(wrapped, Entry{Name: e.Name, Command: program, Args: r.Args()})
 		}
 	}
 	if len(wrapped) == 0 {

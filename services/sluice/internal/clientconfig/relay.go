@@ -13,6 +13,9 @@ type Relay struct {
 	As string
 	// URL is the URL of another mesh, or empty for the mesh of the person.
 	URL string
+	// Config is the path of the configuration of the person's mesh. It is empty in the files of projects, which have no
+	// path of a machine. Then the environment of the client decides.
+	Config string
 }
 
 // Args returns the arguments of `sluice` in an entry.
@@ -25,6 +28,9 @@ func (r Relay) Args() []string {
 	if r.URL != "" {
 		args = append(args, "--url", r.URL)
 	}
+	if r.Config != "" {
+		args = append(args, "--config", r.Config)
+	}
 	return args
 }
 
@@ -34,7 +40,7 @@ func parseRelay(args []string) *Relay {
 		return nil
 	}
 	r := new(Relay)
-	values := map[string]*string{"--server": &r.Server, "--as": &r.As, "--url": &r.URL}
+	values := map[string]*string{"--server": &r.Server, "--as": &r.As, "--url": &r.URL, "--config": &r.Config}
 	for rest := args[1:]; len(rest) > 0; rest = rest[2:] {
 		value := values[rest[0]]
 		if value == nil || len(rest) == 1 || rest[1] == "" || strings.HasPrefix(rest[1], "-") {
@@ -43,7 +49,7 @@ func parseRelay(args []string) *Relay {
 		*value = rest[1]
 		delete(values, rest[0]) // no flag has two values
 	}
-	if r.As == "" {
+	if r.As == "" || r.URL != "" && r.Config != "" {
 		return nil
 	}
 	return r

@@ -12,13 +12,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
-var errOtherProgram = errors.New("they are different files")
+var (
+	errOtherProgram = errors.New("they are different files")
+	errLink         = errors.New("it is a link")
+	errProcess      = errors.New("the path depends on the process that opens it")
+)
 
 // A Behind decides which entries of clients' files are behind the person's own mesh, or behind a mesh elsewhere for
 // which the person has a token. An entry that only looks like one of Sluice is not. The zero value accepts no entry.
 type Behind struct {
 	// Program is the path of the program that entries start.
 	Program string
+	// Config is the path of the configuration of the person's mesh.
+	Config string
 	// Servers reports whether the mesh has a server. If it is nil, the mesh has none, and NoMesh is the reason.
 	Servers func(name string) bool
 	NoMesh  string
@@ -62,11 +68,15 @@ func (b Behind) fault(f clientconfig.File, e *clientconfig.Entry) string {
 	if r.As != f.Client.ID && !sharesFile(f, r.As) {
 		return fmt.Sprintf("uses the token of %s: %s", r.As, again)
 	}
-	switch {
+	switch project := f.Scope == clientconfig.Project; {
 	case r.URL != "":
 		if b.Elsewhere == nil || !b.Elsewhere(r.URL, r.As) {
 			return fmt.Sprintf("names the mesh at %s, for which you have no token: %s", r.URL, again)
 		}
+	case b.Servers != nil && project && r.Config != "":
+		return "names the configuration of a mesh, although the file belongs to a project: " + again
+	case b.Servers != nil && !project && (b.Config == "" || filepath.Clean(r.Config) != filepath.Clean(b.Config)):
+		return fmt.Sprintf("does not name the configuration of your mesh, %s, so the environment of the client could choose another mesh: %s", b.Config, again)
 	case b.Servers == nil:
 		return "starts your mesh, which can't be used: " + b.NoMesh
 	case r.Server != "" && !b.Servers(r.Server):
@@ -87,26 +97,32 @@ func otherSettings(e *clientconfig.Entry, names []string) []string {
 }
 
 // programFault returns the reason for which a command is not this program, or "" if it is. Only the file of a project,
-// which is shared, names the program without a path.
+// which is shared, names the program without a path. Its other commands must be the path of the program itself, because
+// a link that comes with a project can be replaced.
 func (b Behind) programFault(f clientconfig.File, command string) string {
-	path := command
-	if command == "sluice" && f.Scope == clientconfig.Project {
+	path, project := command, f.Scope == clientconfig.Project
+	if command == "sluice" && project {
 		found, err := exec.LookPath(command)
 		if err != nil {
 			return "starts `sluice`, which is not in PATH (" + err.Error() + ")"
 		}
-		path = found
+		path, project = found, false
 	}
 	if !filepath.IsAbs(path) {
 		return fmt.Sprintf("starts %s, which is not an absolute path", command)
 	}
-	if err := sameProgram(path, b.Program); err != nil {
+	err := sameProgram(path, b.Program)
+	if real, realErr := filepath.EvalSymlinks(b.Program); err == nil && project && path != b.Program && (realErr != nil || path != real) {
+		err = errLink
+	}
+	if err != nil {
 		return fmt.Sprintf("starts %s, and not this program, %s (%v)", path, b.Program, err)
 	}
 	return ""
 }
 
-// sameProgram returns an error unless two paths lead to the same file, through any links.
+// sameProgram returns an error unless two paths lead to the same file, through any links. A path through /proc or /dev
+// leads to another file in another process.
 func sameProgram(path, program string) error {
 	one, err := os.Stat(path)
 	if err != nil {
@@ -116,10 +132,40 @@ func sameProgram(path, program string) error {
 	if err != nil {
 		return err
 	}
-	if !os.SameFile(one, other) {
+	switch {
+	case !os.SameFile(one, other):
 		return errOtherProgram
+	case dependsOnProcess(path):
+		return errProcess
 	}
 	return nil
+}
+
+// dependsOnProcess reports whether a path leads through a directory whose content differs between processes, directly or
+// by symbolic links. It also reports true if the path has too many links.
+func dependsOnProcess(path string) bool {
+	const maxLinks = 40
+	at, rest := string(filepath.Separator), strings.Split(filepath.ToSlash(path), "/")
+	for links := 0; len(rest) > 0; {
+		next := filepath.Join(at, rest[0])
+		rest = rest[1:]
+		if next == "/proc" || next == "/dev" {
+			return true
+		}
+		to, err := os.Readlink(next)
+		if err != nil { // not a link
+			at = next
+			continue
+		}
+		if links++; links > maxLinks {
+			return true
+		}
+		if filepath.IsAbs(to) {
+			at = string(filepath.Separator)
+		}
+		rest = append(strings.Split(filepath.ToSlash(to), "/"), rest...)
+	}
+	return false
 }
 
 // sharesFile reports whether a file of a project also belongs to another client, as .mcp.json does.

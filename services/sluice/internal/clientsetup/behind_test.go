@@ -43,30 +43,41 @@ func TestBehind_AcceptsOnlyEntriesThatStartThisProgramForTheMesh(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := clientsetup.Behind{
-		Program: program, Servers: func(name string) bool { return name == "notes" }, Undo: undo,
+		Program: program, Config: "/c/sluice.yaml", Servers: func(name string) bool { return name == "notes" }, Undo: undo,
 		Elsewhere: func(url, client string) bool { return url == "https://mesh.example" && client == "cursor" },
 	}
 	entry := func(command, args, rest string) string {
 		return `{"command": "` + command + `", "args": [` + args + `]` + rest + `}`
 	}
-	const notes = `"stdio", "--server", "notes", "--as", "cursor"`
+	proc := filepath.Join(dir, "sluice-proc")
+	if err := os.Symlink("/proc/self/exe", proc); err != nil {
+		t.Fatal(err)
+	}
+	const shared = `"stdio", "--server", "notes", "--as", "cursor"`
+	const notes = shared + `, "--config", "/c/sluice.yaml"`
 	for _, c := range []struct {
 		name, entry, fault string
 		project            bool
 	}{
 		{name: "as init writes it", entry: entry(program, notes, "")},
 		{name: "through a link", entry: entry(link, notes, "")},
-		{name: "in a project, with a path", entry: entry(program, notes, ""), project: true},
-		{name: "another order, all servers, and members of the client", entry: entry(program, `"stdio", "--as", "cursor"`, `, "timeout": 5, "env": {}`)},
+		{name: "in a project, with a path", entry: entry(program, shared, ""), project: true},
+		{name: "in a project, through a link", entry: entry(link, shared, ""), project: true, fault: "a link"},
+		{name: "in a project, with a configuration", entry: entry(program, notes, ""), project: true, fault: "belongs to a project"},
+		{name: "without a configuration", entry: entry(program, shared, ""), fault: "does not name the configuration"},
+		{name: "with another configuration", entry: entry(program, shared+`, "--config", "/tmp/sluice.yaml"`, ""), fault: "does not name the configuration"},
+		{name: "through a link in /proc", entry: entry(proc, notes, ""), fault: "not this program"},
+		{name: "another order, all servers, and members of the client", entry: entry(program, `"stdio", "--as", "cursor", "--config", "/c/sluice.yaml"`, `, "timeout": 5, "env": {}`)},
+		{name: "a mesh elsewhere and a configuration", entry: entry(program, notes+`, "--url", "https://mesh.example"`, ""), fault: "other arguments"},
 		{name: "a mesh elsewhere", entry: entry(program, `"stdio", "--server", "x", "--as", "cursor", "--url", "https://mesh.example"`, "")},
 		{name: "an unknown mesh elsewhere", entry: entry(program, `"stdio", "--server", "x", "--as", "cursor", "--url", "https://evil.example"`, ""), fault: "no token"},
 		{name: "another program", entry: entry(other, notes, ""), fault: "not this program"},
 		{name: "a missing program", entry: entry(filepath.Join(dir, "sluice-old"), notes, ""), fault: "no such file"},
 		{name: "a relative path", entry: entry("./sluice", notes, ""), fault: "not an absolute path"},
 		{name: "a name in a file of the user", entry: entry("sluice", notes, ""), fault: "not an absolute path"},
-		{name: "an unknown server", entry: entry(program, `"stdio", "--server", "gone", "--as", "cursor"`, ""), fault: "does not have"},
+		{name: "an unknown server", entry: entry(program, `"stdio", "--server", "gone", "--as", "cursor", "--config", "/c/sluice.yaml"`, ""), fault: "does not have"},
 		{name: "another client", entry: entry(program, `"stdio", "--server", "notes", "--as", "codex"`, ""), fault: "token of codex"},
-		{name: "another configuration", entry: entry(program, `"stdio", "--config", "/tmp/x.yaml", "--as", "cursor"`, ""), fault: "--config"},
+		{name: "another data directory", entry: entry(program, `"stdio", "--data", "/tmp", "--as", "cursor"`, ""), fault: "--data"},
 		{name: "a flag with =", entry: entry(program, `"stdio", "--server=notes", "--as", "cursor"`, ""), fault: "other arguments"},
 		{name: "a flag twice", entry: entry(program, notes+`, "--as", "cursor"`, ""), fault: "other arguments"},
 		{name: "a flag without a value", entry: entry(program, notes+`, "--url"`, ""), fault: "other arguments"},

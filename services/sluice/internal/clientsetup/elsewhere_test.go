@@ -103,7 +103,7 @@ func TestPlanElsewhere_ReplacesWhatTheMeshHas(t *testing.T) {
 		"keyed": {"command": "npx", "args": ["keyed", "--api-key", "sk-123456"]},
 		"off": {"command": "npx", "args": ["off"], "disabled": true},
 		"almost": {"command": "`+program+`-evil", "args": ["stdio", "--server", "almost", "--as", "cursor"]},
-		"done": {"command": "`+program+`", "args": ["stdio", "--server", "done", "--as", "cursor"]}}}`)
+		"done": {"command": "`+program+`", "args": ["stdio", "--server", "done", "--as", "cursor", "--config", "/c/sluice.yaml"]}}}`)
 	writeBelow(t, filepath.Join(sys.Home, ".gemini", "settings.json"), `{"mcpServers": {
 		"notes": {"command": "npx", "args": ["notes"]},
 		"wiki": {"httpUrl": "https://wiki.example.com/other"}}}`)
@@ -111,7 +111,7 @@ func TestPlanElsewhere_ReplacesWhatTheMeshHas(t *testing.T) {
 	gemini, _ := clientconfig.Find("gemini")
 	found := clientsetup.Scan(sys, []clientconfig.Client{cursor, gemini}, "")
 	for _, f := range found {
-		clientsetup.Behind{Program: program, Servers: func(string) bool { return true }}.Check(f.File, f.Entries)
+		clientsetup.Behind{Program: program, Config: "/c/sluice.yaml", Servers: func(string) bool { return true }}.Check(f.File, f.Entries)
 	}
 	names := []string{"almost", "dir", "done", "env", "extra", "files", "flag", "home", "keyed", "notes", "off", "wiki"}
 	plan := clientsetup.NewPlanElsewhere(clientsetup.Environment{Home: sys.Home, Getenv: sys.Getenv}, found, names)
