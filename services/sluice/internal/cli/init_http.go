@@ -360,8 +360,7 @@ func (e *elsewhereSetup) printComparison(s clientsetup.Server, c *comparison) {
 // entryCommand returns the command of an entry for a server of the mesh.
 func (e *elsewhereSetup) entryCommand(f clientconfig.File, server string) (command string, args []string) {
 	s, _ := e.plan.Server(server)
-	command, args = e.setup.entryCommand(f, s.Elsewhere)
-	return command, append(args, "--url", e.at.URL)
+	return e.entryProgram(f), clientconfig.Relay{Server: s.Elsewhere, As: f.Client.ID, URL: e.at.URL}.Args()
 }
 
 func (e *elsewhereSetup) printChanges() {

@@ -141,15 +141,18 @@ func (s *setup) tryNew(ctx context.Context) error {
 // entryCommand returns the command of an entry behind the mesh. A file that is shared in a repository gets no path of
 // this machine.
 func (s *setup) entryCommand(f clientconfig.File, server string) (command string, args []string) {
-	command = s.programPath()
-	if f.Scope == clientconfig.Project {
-		command = sharedName
-	}
 	r := clientconfig.Relay{Server: server, As: f.Client.ID}
 	if f.Scope != clientconfig.Project {
 		r.Config = s.paths.Config
 	}
-	return command, r.Args()
+	return s.entryProgram(f), r.Args()
+}
+
+func (s *setup) entryProgram(f clientconfig.File) string {
+	if f.Scope == clientconfig.Project {
+		return sharedName
+	}
+	return s.programPath()
 }
 
 // A meshFile is a file of the mesh to write.
