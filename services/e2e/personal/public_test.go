@@ -59,9 +59,9 @@ func TestInit_PublicConfigurationsAreWrappedOrHaveAReason(t *testing.T) {
 	})
 	h.check(0, []string{"init", "--yes"},
 		"obsidianLocalRest: stays as it is, because it refers to ${input:obsidian-api-key}, which only the client can resolve",
-		"docs: stays as it is, because it has a path that depends on the directory of the client",
+		"docs: stays as it is, because it has a path that depends on the folder of the client",
 		"exa: stays as it is, because it does not work without the mesh either",
-		"specd: stays as it is, because it has a path that depends on the directory of the client",
+		"specd: stays as it is, because it has a path that depends on the folder of the client",
 		"Claude Desktop starts brave-search behind the mesh.", "Claude Desktop starts filesystem behind the mesh.",
 		"Claude Desktop starts github behind the mesh.", "Claude Desktop starts gdrive behind the mesh.",
 		"Claude Desktop starts google-workspace-mcp behind the mesh.")

@@ -47,7 +47,7 @@ func (s *setup) sharedNotes() []string {
 func sharedProblem(look func(string) (string, error), path string) string {
 	found, err := look(sharedName)
 	if err != nil {
-		return fmt.Sprintf("`%s` is not in your PATH, so the client can't start these entries. Add the directory of %s to PATH.", sharedName, path)
+		return fmt.Sprintf("`%s` is not in your PATH, so the client can't start these entries. Add the folder of %s to PATH.", sharedName, path)
 	}
 	one, err := os.Stat(found)
 	if err == nil {
@@ -62,7 +62,7 @@ func sharedProblem(look func(string) (string, error), path string) string {
 // holdMargin is the minimum time between the end of a hold and the time-out of the client.
 const holdMargin = 15 * time.Second
 
-// timeoutNotes names the entries whose calls end in the client before a person can decide on them.
+// timeoutNotes names the entries with a time-out that is too short for calls that wait for a person.
 func (s *setup) timeoutNotes() []string {
 	hold := config.Default().Approvals.Hold
 	if f, err := config.Load(s.paths.Config, app.Env); err == nil {

@@ -103,7 +103,7 @@ func (s syntax) references(value string) (names []string, reason string) {
 	}
 }
 
-const needsProject = "needs the directory of the project: leave it in the project's file"
+const needsProject = "needs the folder of the project: leave it in the project's file"
 
 // transportKeys returns the keys that describe the connection to a server. A new entry does not take them over from the
 // entry that it replaces.

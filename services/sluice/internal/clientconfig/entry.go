@@ -244,7 +244,7 @@ func (r *reader) readTransport() {
 func (r *reader) readVariables() {
 	d, e := r.dialect, &r.entry
 	if isRelative(e.Command) || e.Cwd != "" && !isAbsolute(e.Cwd) || e.Cwd == "" && slices.ContainsFunc(e.Args, isDotPath) {
-		r.refuse("has a path that depends on the directory of the client: write an absolute path")
+		r.refuse("has a path that depends on the folder of the client: write an absolute path")
 	}
 	if len(config.URLSecrets(e.URL)) > 0 {
 		r.refuse("has a credential in its URL, which people would see in approvals: put it in a header if the server allows it")

@@ -42,9 +42,9 @@ func TestPublic_EntriesAreWrappedOrHaveAReason(t *testing.T) {
 			"obsidianLocalRest": "refers to ${input:obsidian-api-key}, which only the client can resolve",
 		}},
 		{"cursor-relative.json", "cursor", map[string]string{
-			"docs": "has a path that depends on the directory of the client", "exa": "",
+			"docs": "has a path that depends on the folder of the client", "exa": "",
 		}},
-		{"codex-comments.toml", "codex", map[string]string{"specd": "has a path that depends on the directory of the client"}},
+		{"codex-comments.toml", "codex", map[string]string{"specd": "has a path that depends on the folder of the client"}},
 	} {
 		t.Run(c.file, func(t *testing.T) {
 			t.Parallel()

@@ -11,7 +11,7 @@ type Relay struct {
 	Server string
 	// As is the name of the client whose token is used.
 	As string
-	// URL is the URL of another mesh, or empty for the mesh of the person.
+	// URL is the URL of a mesh elsewhere, or empty for the person's own mesh.
 	URL string
 	// Config is the path of the configuration of the person's mesh. It is empty in the files of projects, which have no
 	// path of a machine. Then the environment of the client decides.
@@ -64,8 +64,8 @@ func (e *Entry) SetRelay() {
 	}
 }
 
-// TakesFromClient returns the names of the settings that the entry adds to those of the command: environment variables
-// and headers, also those that it takes from the environment of the client.
+// TakesFromClient returns the names of the environment variables and headers that the entry sets or takes from the
+// environment of the client.
 func (e *Entry) TakesFromClient() []string {
 	var out []string
 	for _, p := range e.Env {

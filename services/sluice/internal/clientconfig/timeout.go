@@ -48,7 +48,8 @@ func (c Client) CallTimeout(e Entry) time.Duration {
 	return time.Duration(value * float64(key.unit))
 }
 
-// TimeoutMember returns the member of an entry that sets the time-out of calls, or "" if the client has none.
+// TimeoutMember returns the member that sets the time-out of calls in an entry, with its value, such as "timeout = 60".
+// It returns "" if entries of the client have no such member.
 func (c Client) TimeoutMember(timeout time.Duration) string {
 	key, ok := timeoutKeys[c.ID]
 	if !ok {
