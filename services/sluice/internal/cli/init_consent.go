@@ -17,8 +17,8 @@ var codeVariables = regexp.MustCompile(`(?i)^(PATH|ENV|BASH_ENV|SHELLOPTS|BASHOP
 	`PYTHON.*|RUBY(OPT|LIB|SHELL)|PERL5.*|PERLLIB|(_?JAVA|JDK_JAVA)_(TOOL_)?OPTIONS|CLASSPATH|DOTNET_STARTUP_HOOKS|CORECLR_.*|` +
 	`NPM_CONFIG_.*|BUN_.*|DENO_.*|UV_.*|PIP_.*|GIT_.*|SSH_ASKPASS|EDITOR|VISUAL|PAGER|COMSPEC|PATHEXT)$`)
 
-// definitionDetails returns lines with everything of a definition that is not in its command or URL, without the values
-// of secrets. variables are the variables of the person's environment that the entry uses.
+// definitionDetails returns lines that describe a definition, except for its command, its URL and the values of
+// secrets. variables are the variables of the person's environment that the entry uses.
 func definitionDetails(d clientsetup.Definition, variables []string) []string {
 	var out []string
 	if d.Dir != "" {
@@ -90,8 +90,8 @@ func (s *setup) projectVariables(server string) (entry clientconfig.Entry, varia
 	return entry, slices.Compact(variables)
 }
 
-// startQuestion asks whether to start the new servers.
-func startQuestion(servers []clientsetup.Server) string {
+// startQuestion returns the question whether to start the new servers. how describes the way in which they are started.
+func startQuestion(servers []clientsetup.Server, how string) string {
 	urls := 0
 	for _, server := range servers {
 		if server.URL != "" {
@@ -105,5 +105,5 @@ func startQuestion(servers []clientsetup.Server) string {
 	if urls > 0 {
 		what = append(what, fmt.Sprintf("connects to %d URL(s)", urls))
 	}
-	return "To compare them, init " + cmp.Or(strings.Join(what, " and "), "starts nothing") + ", directly and behind a mesh, as the clients do. Continue?"
+	return "To compare them, init " + cmp.Or(strings.Join(what, " and "), "starts nothing") + ", " + how + ". Continue?"
 }

@@ -50,8 +50,8 @@ func TestProjectVariables_AreThoseOfServersThatAProjectBrings(t *testing.T) {
 func TestStartQuestion_CountsProgramsAndURLs(t *testing.T) {
 	t.Parallel()
 	program, url := clientsetup.Server{Definition: clientsetup.Definition{Command: []string{"x"}}}, clientsetup.Server{Definition: clientsetup.Definition{URL: "https://x"}}
-	want := "To compare them, init starts 2 program(s) and connects to 1 URL(s), directly and behind a mesh, as the clients do. Continue?"
-	if got := startQuestion([]clientsetup.Server{program, url, program}); got != want {
+	want := "To compare them, init starts 2 program(s) and connects to 1 URL(s), as the clients do. Continue?"
+	if got := startQuestion([]clientsetup.Server{program, url, program}, "as the clients do"); got != want {
 		t.Errorf("the question is %q", got)
 	}
 }

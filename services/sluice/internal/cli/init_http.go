@@ -31,21 +31,21 @@ type elsewhereSetup struct {
 
 	at   personal.Elsewhere
 	mesh *meshElsewhere
-	// given is true if the token is new, and authority is the new certificate authority, or nil.
+	// given is true if the token is new. authority is the new certificate authority, or nil.
 	given     bool
 	authority []byte
 	// compared contains the comparisons, by the names of servers in the plan.
 	compared map[string]*comparison
 }
 
-// A comparison is the comparison of a server of an entry with the server of the mesh.
+// A comparison compares the server of an entry with the server of the mesh.
 type comparison struct {
 	behind listedServer
-	// same is the number of tools that both have, and all the number of tools of the entry's server. missing and more are
-	// the names of the tools that only the entry's server has, and only the mesh.
-	same, all     int
+	// same is the number of tools that both have, and all the number of tools of the entry's server.
+	same, all int
+	// missing contains the tools that only the entry's server has, and more those that only the mesh has.
 	missing, more []string
-	// reason is not empty if the entry stays.
+	// reason is the reason for which the entry stays, or empty if it does not stay.
 	reason string
 }
 
@@ -152,7 +152,7 @@ func (e *elsewhereSetup) readToken(ctx context.Context) (token string, err error
 	return checkToken(token)
 }
 
-// checkToken returns a token without the space around it.
+// checkToken returns a token without surrounding white space.
 func checkToken(text string) (string, error) {
 	token := strings.TrimSpace(text)
 	if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r > unicode.MaxASCII || !unicode.IsGraphic(r) || r == ' ' }) {
@@ -207,7 +207,8 @@ func (e *elsewhereSetup) makePlan(ctx context.Context) error {
 	return nil
 }
 
-// storeToken replaces the stored tokens if a new one was given. No entry changes.
+// storeToken replaces the stored tokens if a new one was given. No entry changes. It returns an error if there is
+// neither a stored token to replace nor an entry behind a mesh.
 func (e *elsewhereSetup) storeToken(ctx context.Context) error {
 	clients := e.storedClients()
 	switch {
@@ -251,7 +252,7 @@ func (e *elsewhereSetup) compare(ctx context.Context) error {
 		return nil
 	}
 	started := slices.DeleteFunc(slices.Clone(servers), func(s clientsetup.Server) bool { return e.isAdded(s.Name) })
-	if err := e.confirm(ctx, e.flags.yes || len(started) == 0, startQuestion(started)); err != nil {
+	if err := e.confirm(ctx, e.flags.yes || len(started) == 0, startQuestion(started, "as the clients do")); err != nil {
 		return errors.New("nothing was started or changed")
 	}
 	e.printf("Comparing %d server(s). The first start of a server may install its package.", len(servers))
@@ -270,7 +271,7 @@ func (e *elsewhereSetup) compare(ctx context.Context) error {
 			return nil
 		})
 	}
-	_ = group.Wait() // the reasons are in compared
+	_ = group.Wait() // the errors are in compared
 	if ctx.Err() != nil {
 		e.printf("Stopped: nothing was changed.")
 		return errSilent
@@ -410,7 +411,8 @@ func (e *elsewhereSetup) write(ctx context.Context) error {
 	return e.prove(ctx)
 }
 
-// writeTokens stores the token for clients, and the certificate authority, after it has recorded their files.
+// writeTokens stores the token for each client, and the certificate authority. It records each file before it writes
+// it.
 func (e *elsewhereSetup) writeTokens(clients []string) error {
 	if e.state.Empty() {
 		e.state.Elsewhere = true
@@ -479,7 +481,7 @@ func (s *setup) removeElsewhere(ctx context.Context) error {
 	for _, path := range changed {
 		s.printf("%s stays, because it was changed since init wrote it.", s.shownPath(path))
 	}
-	for dir := range dirs { // which is below the directories elsewhere and tokens
+	for dir := range dirs { // each is below the directories tokens and elsewhere
 		for range 3 {
 			if os.Remove(dir) != nil { // it has other files
 				break

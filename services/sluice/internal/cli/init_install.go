@@ -117,7 +117,7 @@ func (s *setup) tryNew(ctx context.Context) error {
 	if len(servers) == 0 {
 		return nil
 	}
-	if err := s.confirm(ctx, s.flags.yes, startQuestion(servers)); err != nil {
+	if err := s.confirm(ctx, s.flags.yes, startQuestion(servers, "directly and behind a mesh, as the clients do")); err != nil {
 		return errors.New("nothing was started or changed")
 	}
 	s.printf("Trying %d server(s). The first start of a server may install its package, once as the client does and once behind the mesh.", len(servers))

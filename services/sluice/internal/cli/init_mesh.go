@@ -23,7 +23,7 @@ func (s *setup) checkMesh() error {
 	if service, _, err := s.userService(); err == nil && service.Installed() {
 		return fmt.Errorf("your mesh runs as a service, and reads its configuration only when it starts: run `%s service remove`, then this command, and then `%s service install`", s.self, s.self)
 	}
-	return fmt.Errorf("your mesh runs in the process %d, which no client has started, so init can't restart it: stop it, run this command, and start it again", mesh.PID)
+	return fmt.Errorf("your mesh runs in the process %d, which no client has started, so this command can't restart it: stop it, run this command, and start it again", mesh.PID)
 }
 
 // restartMesh starts the mesh with the new configuration. Clients that are connected find the new mesh.
