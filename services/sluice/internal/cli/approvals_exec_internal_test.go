@@ -103,8 +103,8 @@ func TestApprovalCommand_RunsOncePerApproval(t *testing.T) {
 	}
 }
 
-// The commands wait until the test creates a file, and 4 run, 100 wait. Further approvals wait until there is room. The
-// command is not run for an approval that ends before.
+// The commands wait until the test creates a file, so 4 run and 100 wait. Further approvals wait until there is room.
+// The command is not run for an approval that ends before that.
 func TestApprovalCommand_RunsLaterForApprovalsOfAFlood(t *testing.T) {
 	t.Parallel()
 	const flood = 120

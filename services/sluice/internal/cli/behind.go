@@ -9,12 +9,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
 )
 
-// behindOwn returns what decides which entries of clients are behind the person's own mesh, and behindHook the same for
-// the mesh that a hook asks.
+// behindOwn returns the [clientsetup.Behind] for the person's own mesh, and behindHook that for the mesh that a hook
+// asks.
 func (t *tool) behindOwn() clientsetup.Behind  { return t.behind(t.ownMesh()) }
 func (t *tool) behindHook() clientsetup.Behind { return t.behind(t.hookMesh()) }
 
-// behind decides with the configuration of a mesh. If err is not nil, it is the reason for which the person has no mesh.
+// behind returns a Behind that uses the configuration of a mesh. If the person has no mesh, err is the reason.
 func (t *tool) behind(own *ownMesh, err error) clientsetup.Behind {
 	b := clientsetup.Behind{Program: t.programPath(), Undo: func(client string) string { return t.command("init --undo " + client) }}
 	var f *config.File

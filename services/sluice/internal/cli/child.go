@@ -68,8 +68,8 @@ type child struct {
 
 func (c *child) Write(p []byte) (int, error) { return c.stdin.Write(p) }
 
-// Close closes the standard input of the program and waits until the program has ended. It ends a program that does not
-// end by itself, immediately if the person stops the command a second time.
+// Close closes the standard input of the program and waits until the program has ended. A program that does not end in
+// time gets SIGTERM and then SIGKILL. If the person stops the command a second time, it gets SIGKILL at once.
 func (c *child) Close() error {
 	if err := c.stdin.Close(); err != nil {
 		return fmt.Errorf("close the standard input: %w", err)
@@ -97,7 +97,7 @@ func (c *child) Close() error {
 	return c.err
 }
 
-// ends reports whether the program ends within a time and before now ends.
+// ends reports whether the program ends within a time and before the context now is canceled.
 func (c *child) ends(now context.Context, within time.Duration) bool {
 	select {
 	case <-c.exited:
@@ -108,8 +108,8 @@ func (c *child) ends(now context.Context, within time.Duration) bool {
 	return false
 }
 
-// secondSignal returns a context that ends when the process receives SIGINT or SIGTERM after stopped was closed, except for
-// a repetition of the signal that stopped the command.
+// secondSignal returns a context that a SIGINT or SIGTERM cancels after stopped is closed. A signal within
+// repeatedSignal does not count, because it may repeat the one that stopped the command.
 func secondSignal(stopped <-chan struct{}) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 1)

@@ -37,7 +37,8 @@ type meshElsewhere struct {
 	client *http.Client
 }
 
-// elsewhereClient returns a client for a mesh with a certificate authority of its own, as PEM, or nil if it has none.
+// elsewhereClient returns an HTTP client for a mesh elsewhere. authority is the mesh's own certificate authority as
+// PEM, or nil if it has none.
 func elsewhereClient(authority []byte) (*http.Client, error) {
 	if authority == nil {
 		return tokenhttp.New(nil, ""), nil
@@ -52,8 +53,8 @@ func elsewhereClient(authority []byte) (*http.Client, error) {
 	return tokenhttp.New(roots, ""), nil
 }
 
-// elsewhereRelay returns the endpoint and the token of a client for a mesh elsewhere. If they are not known, the client
-// gets the reason as the answer to its messages.
+// elsewhereRelay returns the configuration of a relay to a mesh elsewhere that uses the token of a client. If the token
+// or the certificate authority can't be read, the relay answers each message of the client with the reason.
 func (t *tool) elsewhereRelay(base, server, as string) (cfg relay.Config, err error) {
 	if err := personal.CheckClient(as); err != nil {
 		return cfg, usageError{fmt.Errorf("--as: %w", err)}
@@ -79,8 +80,8 @@ func (t *tool) elsewhereRelay(base, server, as string) (cfg relay.Config, err er
 	return cfg, nil
 }
 
-// storedElsewhere returns the token of a client for a mesh elsewhere, and its certificate authority, or nil if it has
-// none of its own.
+// storedElsewhere returns the token of a client for a mesh elsewhere. authority is the mesh's own certificate
+// authority, or nil if it has none.
 func (t *tool) storedElsewhere(at personal.Elsewhere, client string) (token string, authority []byte, err error) {
 	raw, err := os.ReadFile(at.Token(client))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -96,8 +97,8 @@ func (t *tool) storedElsewhere(at personal.Elsewhere, client string) (token stri
 	return strings.TrimSpace(string(raw)), authority, err
 }
 
-// servers returns the names of the servers that the token may use, sorted: those with visible tools, and those of the
-// candidates that have none.
+// servers returns the sorted names of the servers that the token may use: those with visible tools, and those
+// candidates that exist although none of their tools is visible.
 func (m *meshElsewhere) servers(ctx context.Context, candidates []string) ([]string, error) {
 	names, err := m.listedServers(ctx)
 	if err != nil {
@@ -112,7 +113,7 @@ func (m *meshElsewhere) servers(ctx context.Context, candidates []string) ([]str
 			ctx, cancel := context.WithTimeout(ctx, elsewhereTimeout)
 			defer cancel()
 			session, err := openSession(ctx, m.client, m.url+mcpPath(name), m.token)
-			found[i] = !isAbsent(err) // the comparison names another error
+			found[i] = !isAbsent(err) // the comparison of the server reports other errors
 			if err == nil {
 				session.close(ctx)
 			}
@@ -132,8 +133,8 @@ func (m *meshElsewhere) servers(ctx context.Context, candidates []string) ([]str
 // serverNames matches the names of servers. Other names could be options in the command of an entry.
 var serverNames = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
 
-// listedServers returns the names of the servers with visible tools, sorted. It returns an error if no mesh answers, or
-// if it does not accept the token.
+// listedServers returns the sorted names of the servers with visible tools. It returns an error if no mesh answers, or
+// if the mesh does not accept the token.
 func (m *meshElsewhere) listedServers(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, elsewhereTimeout)
 	defer cancel()
@@ -206,7 +207,7 @@ func (m *meshElsewhere) notReached(err error) error {
 	return fmt.Errorf("the mesh at %s does not answer: check the URL and the network (%w)", m.url, cause(err))
 }
 
-// cause returns the error of the connection, without the advice for a mesh of this machine.
+// cause returns the error of the connection, without the advice for a mesh on this machine.
 func cause(err error) error {
 	if failed, ok := errors.AsType[*url.Error](err); ok {
 		return failed.Err

@@ -40,7 +40,7 @@ and print the answer of the hook. Clients run this command; ` + "`hook install`"
 is ` + strings.Join(hosttools.Clients(), ", ") + `.
 
 If anything fails, the call is denied. A call to a tool of an MCP server passes if the server
-is behind the mesh, which decides about it itself, and is denied otherwise.`,
+is behind the mesh, because the mesh checks it when the client sends it. Otherwise it is denied.`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
 			return t.printHook(t.answerHook(c.Context(), given[0], hold))

@@ -14,7 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/running"
 )
 
-// agree shows what hook install changes, and asks whether to change it. It asks nothing if nothing changes.
+// agree shows the changes that hook install is about to make, and asks whether to make them. If there are none, it does
+// not ask.
 func (h *hookTarget) agree(ctx context.Context) error {
 	settings, newSettings, err := h.Preview(h.paths.Data, h.programPath())
 	if err != nil {

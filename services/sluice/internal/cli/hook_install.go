@@ -38,33 +38,36 @@ func (t *tool) hookInstall() *cobra.Command {
 		`Register the hook of Sluice in the settings of a client, with a time-out of 300 s. Other hooks
 and all other bytes of the file stay. The command also adds the client's tools to the
 configuration of your mesh as the server host-CLIENT, and writes a first policy for it if there is
-none. It creates your mesh if you have none. It shows every change and asks before it writes. A
-mesh that runs starts again.
+none. It creates your mesh if you have none. It shows every change and asks before it writes. If
+your mesh gets a new configuration or policy, it starts again.
 
 The hook names your mesh by its paths, and clients start the mesh with the PATH and the variables
 for proxies and certificates of this command. Run it again to change them.
 
-With --project, the hook is only registered for one project, in a file that belongs to you alone.
-Claude Code has such a file (.claude/settings.local.json).`,
+With --project, the hook is registered for one project only, in a file that belongs to you alone.
+Only Claude Code has such a file (.claude/settings.local.json).`,
 		(*hookTarget).install)
 }
 
 func (t *tool) hookRemove() *cobra.Command {
 	return t.hookCommand("remove", "Remove the hook from the settings of a client",
 		`Remove the hook of Sluice from the settings of a client. If nothing else has changed the file
-since, it has the very bytes again that it had before. The client's tools also leave the
-configuration of your mesh; the policy stays if you have changed it.`,
+since hook install, it gets back the bytes that it had before. If the client has no other hook of
+Sluice, the command also removes the client's tools from the configuration of your mesh, and the
+policy unless you have changed it.`,
 		(*hookTarget).remove)
 }
 
 func (t *tool) hookStatus() *cobra.Command {
 	c := t.hookCommand("status", "Show whether the hook of a client is registered and can work",
 		`Show whether the hook of a client is registered, what keeps the client from running it, and
-whether your mesh answers it. The command starts your mesh if it does not run. It looks at the
-settings of the person and the administrator, and of projects in this folder and above.
+whether your mesh answers it. The command starts your mesh if it does not run. It reads your
+settings, those of the administrator, and those of projects in this folder and the folders above.
+It does not know whether Codex trusts the hook, or Gemini CLI a folder.
 
 It exits with 1 if calls of the client pass without the mesh, or are all denied. Without CLIENT,
-it shows the hooks of all clients.`,
+it shows the hooks of all clients, and exits with 1 if a registered hook does not work, or if none
+is registered.`,
 		(*hookTarget).status)
 	one := c.RunE
 	c.Use, c.Args = "status [CLIENT]", args(cobra.MaximumNArgs(1))
@@ -321,7 +324,7 @@ func (h *hookTarget) removeFromMesh(ctx context.Context) error {
 	return h.stopMesh(ctx) // it starts again when a client needs it
 }
 
-// status prints the state of the hook. It returns errSilent if the client's calls pass without the mesh.
+// status prints the state of the hook. It returns errSilent if the hook does not work.
 func (h *hookTarget) status(ctx context.Context) error {
 	commands, err := h.Registered()
 	if err != nil {
@@ -339,7 +342,8 @@ func (h *hookTarget) status(ctx context.Context) error {
 	return nil
 }
 
-// faults returns the reasons for which the hook does not work.
+// faults returns the reasons for which the hook does not work. commands are those that [hooksetup.Target.Registered]
+// returns.
 func (h *hookTarget) faults(ctx context.Context, commands []string) []string {
 	var out []string
 	if slices.Contains(commands, "") {
@@ -351,7 +355,7 @@ func (h *hookTarget) faults(ctx context.Context, commands []string) []string {
 	f, err := config.Load(h.paths.Config, app.Env)
 	switch {
 	case err != nil:
-		out = append(out, fmt.Sprintf("all calls are denied, because your mesh has no configuration: %v", err))
+		out = append(out, fmt.Sprintf("all calls are denied, because your mesh's configuration does not load: %v", err))
 	case !f.HasHook(h.client.ID):
 		out = append(out, fmt.Sprintf("all calls are denied, because your mesh does not know the client's tools: run %s", h.command("hook install "+h.client.ID)))
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hookevent"
 )
 
-// answerMCP returns the output for a call to a tool of an MCP server. The mesh decides about such calls itself if the
-// server is behind it.
+// answerMCP returns the output for a call to a tool of an MCP server. If the server is behind the mesh, the call
+// passes, because the mesh evaluates it when the client sends it.
 func (t *tool) answerMCP(e hookevent.Event) hookevent.Output {
 	if e.BroughtByClient() {
 		return e.Denied(fmt.Sprintf("Denied by Sluice: the MCP server of the tool %s belongs to a plugin, an account or the client itself, so its calls can't go through the mesh. A person can add the server to the client's own configuration, under another name, and then run %s.", e.Tool, t.command("init "+e.Client)))
@@ -45,8 +45,8 @@ func (t *tool) initCommandFor(client string, entry clientconfig.Entry) string {
 	return t.command("init " + client)
 }
 
-// entriesOf returns the enabled entries in the client's files that the tool of an event may belong to. They are in the
-// files of the user, of the working directory, and of the directories above it, which clients also read.
+// entriesOf returns the enabled entries to which the tool of an event may belong. It reads the files that clients read:
+// those of the user, and those of projects in the working directory, CLAUDE_PROJECT_DIR and the directories above them.
 func (t *tool) entriesOf(e hookevent.Event) ([]clientconfig.Entry, error) {
 	client, ok := clientconfig.Find(e.Client)
 	if !ok {
@@ -85,15 +85,15 @@ func (t *tool) entriesOf(e hookevent.Event) ([]clientconfig.Entry, error) {
 	return out, nil
 }
 
-// startsOne reports whether the client starts one of the entries. Only events of Gemini CLI contain the command of the
-// server.
+// startsOne reports whether the command in an event is that of one of the entries. Only events of Gemini CLI contain
+// the command of the server. For other events it returns true.
 func startsOne(e hookevent.Event, entries []clientconfig.Entry) bool {
 	return e.MCP.Name == "" || e.MCP.Resource || slices.ContainsFunc(entries, func(entry clientconfig.Entry) bool {
 		return entry.Command == e.MCP.Command && slices.Equal(entry.Args, e.MCP.Args)
 	})
 }
 
-// parents returns a directory and those above it. It returns the working directory's if dir is not absolute.
+// parents returns a directory and those above it. If dir is not absolute, it starts with the working directory.
 func parents(dir string) []string {
 	if !filepath.IsAbs(dir) {
 		dir, _ = os.Getwd() // without it, only the files of the user count

@@ -17,11 +17,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// hookStatusTimeout is the maximum time in which the mesh has to answer hook status.
+// hookStatusTimeout is the maximum time that hook status waits for the mesh.
 const hookStatusTimeout = 20 * time.Second
 
-// allHookStatus prints the state of the hooks of all clients. It returns errSilent if a hook that is registered does not
-// work, or if no hook is registered.
+// allHookStatus prints the state of the hooks of all clients. It returns errSilent if a registered hook does not work,
+// or if none is registered.
 func (t *tool) allHookStatus(ctx context.Context) error {
 	working, failed := 0, false
 	for _, id := range hosttools.Clients() {
@@ -79,8 +79,8 @@ func (h *hookTarget) meshFaults(ctx context.Context) []string {
 	return nil
 }
 
-// settingsFaults returns the settings that keep the client from running hooks: those of the person, of the
-// administrator, and of projects in the working directory and above.
+// settingsFaults returns a message for each setting that keeps the client from running hooks. It reads the settings of
+// the person, of the administrator, and of projects in the project's or the working directory and above.
 func (h *hookTarget) settingsFaults() (out []string) {
 	for _, path := range h.settingsFiles() {
 		raw, err := clientsetup.ReadFile(path)
@@ -125,7 +125,7 @@ func (h *hookTarget) settingsFiles() []string {
 	return slices.DeleteFunc(slices.Compact(out), func(path string) bool { return path == "" })
 }
 
-// managedSettings are the settings of administrators, by client and system.
+// managedSettings contains the paths of the settings of administrators, by client and operating system.
 var managedSettings = map[string]string{
 	"claude-code/linux":   "/etc/claude-code/managed-settings.json",
 	"claude-code/darwin":  "/Library/Application Support/ClaudeCode/managed-settings.json",
@@ -135,7 +135,7 @@ var managedSettings = map[string]string{
 	"gemini/windows":      `C:\ProgramData\gemini-cli\settings.json`,
 }
 
-// disabled returns the settings in a file that keep the client from running hooks.
+// disabled returns a message for each setting in a file that keeps the client from running hooks.
 func (h *hookTarget) disabled(path string, raw []byte) (out []string, err error) {
 	layout := configedit.Layout{Format: configedit.JSON}
 	if filepath.Ext(path) == ".toml" {

@@ -12,8 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// readByClient returns the entries of a file without those that are behind the mesh although the client may not read the
-// file: Codex reads the file of a project only if the person trusts the project. The others stay, because they deny calls.
+// readByClient removes the entries behind the mesh from a file that the client does not read: Codex reads the file of a
+// project only if the person trusts the project. Such an entry must not make a call pass. Other entries stay, because
+// they can only deny calls.
 func readByClient(sys clientconfig.System, f clientconfig.File, entries []clientconfig.Entry) ([]clientconfig.Entry, error) {
 	isWrapped := func(e clientconfig.Entry) bool { return e.Wrapped }
 	if f.Client.ID != "codex" || f.Scope != clientconfig.Project || !slices.ContainsFunc(entries, isWrapped) {

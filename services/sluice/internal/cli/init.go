@@ -19,15 +19,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// observeFor is how long `init --observe` lets all calls pass.
+// observeFor is the time for which `init --observe` lets all calls pass.
 const observeFor = 24 * time.Hour
 
 type initFlags struct {
 	observe, yes, undo, check, managed bool
 	project                            string
-	// force belongs to undo.
+	// force is true if undo overwrites later changes of entries.
 	force bool
-	// http is the URL of a mesh elsewhere. The files are those with its token and its certificate authority.
+	// http is the URL of a mesh elsewhere. tokenFile and caFile are the paths of files with a token for it and with its
+	// certificate authority.
 	http, tokenFile, caFile string
 	// add is true if clients get entries for the servers of the mesh elsewhere that they don't have.
 	add bool
@@ -50,17 +51,17 @@ the tools: tools that read are allowed, tools that write or run something are li
 that delete or overwrite something, or move money, ask you. The mesh starts when a client starts
 a server.
 
-With --http, the servers go behind a mesh that another operator runs, such as your team. The
-command asks this mesh which servers the token may use, and compares each with the entry of the
-same name. The mesh works with its own files and accounts, so entries with a path of this
-machine stay as they are. The token is stored in a file that only you can read, and not in the
-files of the clients.
+With --http, the entries use the servers of a mesh that another operator runs, such as your team.
+The command asks this mesh which servers the token may use, and compares each with the entry of
+the same name. The servers of the mesh work with the files and accounts of its machine, so entries
+with a path of this machine stay as they are. The token is stored in a file that only you can
+read, and not in the files of the clients.
 
---undo restores the files of the clients to the byte. An entry whose connection was changed since
-init wrote it stays as it is, and the command prints what it was before; --undo --force restores
-it over the change. --check names servers that clients reach without the mesh, and exits
-with 1 if there are any, or with 2 if a file can't be read. --managed prints a file for the
-administrator of this machine: with it, a client uses no servers except those behind the mesh,
+--undo restores the files of the clients, to the byte if they have not changed since. An entry
+whose connection was changed since init wrote it stays as it is, and the command prints what it
+was before; --undo --force restores it. --check names servers that clients reach without the mesh,
+and exits with 1 if there are any, or with 2 if a file can't be read. --managed prints a file for
+the administrator of this machine: with it, a client uses no servers except those behind the mesh,
 whatever is in files that a user or an agent can change.`,
 		Example: "  " + t.self + " init\n  " + t.self + " init claude-code --observe\n  " + t.self + " init --check\n  " + t.self + " init --undo\n  " + t.self + " init cursor --http https://mesh.example.com --token-file cursor.token",
 		RunE: func(c *cobra.Command, given []string) error {
@@ -198,7 +199,7 @@ type setup struct {
 	state   *clientsetup.State
 	changes []clientsetup.Change
 	trials  []trial
-	// observed is what --observe does.
+	// observed is the result of planObserve.
 	observed observation
 	// meshEdit is the change of the mesh's configuration.
 	meshEdit *clientsetup.MeshEdit

@@ -105,7 +105,7 @@ func (s *setup) printWayOut(bypasses []bypass) {
 		command := s.command("init")
 		switch {
 		case b.Fault != "":
-			continue // which names the way out
+			continue // the fault names the way out
 		case b.Scope == clientconfig.Project.String():
 			command = s.command("init --project " + shellWords(b.Project))
 		}

@@ -13,16 +13,18 @@ import (
 
 const (
 	hidden = "[hidden]"
-	// shortestHidden is the length of the shortest secret that is hidden. Replacing shorter strings would destroy the rest.
+	// shortestHidden is the minimum length in bytes of a secret that is hidden. A shorter string may also be part of other
+	// words.
 	shortestHidden = 4
-	// shortestPart is the length of the shortest part of a secret that is hidden by itself.
+	// shortestPart is the minimum length in bytes of a part of a secret that is hidden by itself.
 	shortestPart = 8
 )
 
 // A hider hides secrets in the content of files.
 type hider struct {
 	values []string // longest first
-	// parts replaces parts of secrets between characters that a file may contain as escapes of an unknown form.
+	// parts replaces the parts of secrets between characters for which a file may contain escapes. It hides them even if
+	// the form of the escapes is not known.
 	parts *strings.Replacer
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
-// An observation is what `init --observe` does with the servers of the clients.
+// An observation contains the servers that `init --observe` observes.
 type observation struct {
 	// until is the end for servers that are not observed yet.
 	until time.Time
@@ -85,8 +85,8 @@ func (s *setup) serversOfClients() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// wrappedServer returns the server of the person's own mesh that an entry starts, or "" if it starts no single one. The
-// mesh may not exist any more.
+// wrappedServer returns the server of the person's own mesh that an entry names, or "" if it names none. The server may
+// not exist any more.
 func wrappedServer(e clientconfig.Entry) string {
 	if e.Relay == nil || e.Relay.URL != "" {
 		return ""
@@ -129,5 +129,5 @@ func (s *setup) printNotObserved() {
 	}
 }
 
-// observesMore reports whether there is something to observe that the mesh enforces.
+// observesMore reports whether there are servers to observe for which the mesh still enforces the policies.
 func (s *setup) observesMore() bool { return len(s.observed.enforced) > 0 }

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// undo restores the clients' files. If none of them refers to the mesh any more, it also ends the mesh and removes its
-// configuration, tokens and secrets. The journal stays.
+// undo restores the clients' files. If no change of them is left, it also ends the mesh and takes back what init wrote
+// for it: configuration, policies, tokens and secrets. The journal stays.
 func (s *setup) undo(ctx context.Context) (err error) {
 	if s.state, err = clientsetup.LoadState(s.paths.Data); err != nil {
 		return err
@@ -135,7 +135,7 @@ func (s *setup) printKept(path string, k clientsetup.Kept) {
 	}
 }
 
-// printMeshStays prints what of the mesh stays for clients that still use it.
+// printMeshStays prints the parts of the mesh that stay, because clients still use them.
 func (s *setup) printMeshStays() {
 	if s.state.Elsewhere {
 		s.printf("The tokens stay, because these clients still use a mesh of your team: %s", s.stateClients())
@@ -161,8 +161,8 @@ func (s *setup) stateClients() string {
 	return text
 }
 
-// removeMesh ends the mesh and removes what init has created for it, except for changed files and the records. What a
-// configuration that stays refers to also stays.
+// removeMesh ends the mesh and removes what init has created for it, except for changed files and the records. If the
+// configuration stays, the policies, tokens and secrets that it uses also stay.
 func (s *setup) removeMesh(ctx context.Context, key []byte) error {
 	if s.state.Elsewhere {
 		return s.removeElsewhere(ctx)
@@ -256,7 +256,7 @@ func (s *setup) removeTokens(mesh clientsetup.MeshUndone) error {
 	return nil
 }
 
-// printMeshUndone prints what of the mesh is removed, and what stays.
+// printMeshUndone prints the removed parts of the mesh, and those that stay.
 func (s *setup) printMeshUndone(mesh clientsetup.MeshUndone, policies, changed []string, secrets int) {
 	config := s.shownPath(s.paths.Config)
 	var removed []string
