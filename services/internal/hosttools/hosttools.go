@@ -60,11 +60,12 @@ var resourceTools = []string{
 	"list_mcp_resources", "list_mcp_resource_templates", "read_mcp_resource",
 }
 
-// ProtectedFile is the argument that the hook adds to a call that would change a protected file: its path. The file
-// configures Sluice, the hook or a client.
+// ProtectedFile is the name of the argument that the hook adds to a call that would change a protected file. Its value
+// is the path of the file, which configures Sluice, the hook or a client.
 const ProtectedFile = "protected_file"
 
-// WritesFiles reports whether a tool changes files that its arguments name. It has the argument [ProtectedFile].
+// WritesFiles reports whether a tool changes files that its arguments name. The definition of such a tool also has the
+// argument [ProtectedFile].
 func WritesFiles(tool string) bool { return slices.Contains(fileTools, tool) }
 
 // fileTools are the names of all clients' tools that change files.

@@ -135,7 +135,7 @@ func TestHook_ApprovedCallIsANewCallAfterItsWindow(t *testing.T) {
 	})
 }
 
-// Codex asks about an approved call again, with a description. The answer is yes once, for this very call.
+// Codex asks about an approved call again, with a description. The gateway allows it once, and only this call.
 func TestHook_PermissionIsThatOfTheApprovedCall(t *testing.T) {
 	t.Parallel()
 	permission := func(old, new string) string {

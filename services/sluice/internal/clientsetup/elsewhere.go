@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
-// EntryNames returns the names that a mesh would have for the servers in the files, without those of entries that are
-// wrapped or disabled, sorted.
+// EntryNames returns the names of the servers that a mesh would have for the entries in the files, sorted. Entries that
+// are wrapped or disabled do not count.
 func EntryNames(files []Found) []string {
 	var out []string
 	for _, f := range files {
@@ -25,9 +25,9 @@ func EntryNames(files []Found) []string {
 	return slices.Compact(out)
 }
 
-// NewPlanElsewhere plans which entries to replace by servers of a mesh elsewhere, which have the given names. An entry
-// belongs to the server that has its name. Entries with unequal definitions have separate servers in the plan, because
-// each is compared with the server of the mesh.
+// NewPlanElsewhere plans which entries to replace by servers of a mesh elsewhere. names are the names of its servers.
+// An entry belongs to the server that has its name. Entries with unequal definitions have separate servers in the plan,
+// because each is compared with the server of the mesh.
 func NewPlanElsewhere(v Environment, files []Found, names []string) *Plan {
 	p := &Plan{Files: files}
 	for i, f := range files {
@@ -129,7 +129,8 @@ func (d Definition) needsThisMachine() string {
 	return ""
 }
 
-// otherPaths are environment variables that contain paths on every machine, but not what a server works with.
+// otherPaths are environment variables that contain paths on every machine. They do not name the files that a server
+// works with.
 var otherPaths = []string{"HOME", "USERPROFILE", "TMPDIR", "TMP", "TEMP", "PATH", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 
 // isHere reports whether a word is an absolute path that exists.

@@ -13,16 +13,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// A MeshChange is a change of the mesh's configuration by init.
+// A MeshChange is a change that init made to the mesh's configuration.
 type MeshChange struct {
 	Path string `json:"path"`
-	// Created is true if there was no configuration. The first manifest then begins with the header that init wrote.
+	// Created is true if there was no configuration. Then the content before the first manifest is the header of init.
 	Created bool `json:"created,omitempty"`
 	// Manifests describe the changes, in their order. The Old of each is sealed.
 	Manifests []*configedit.Manifest `json:"manifests"`
 }
 
-// RecordMesh records an edit of the mesh's configuration. key encrypts the old entries. The state is not stored yet.
+// RecordMesh records an edit of the mesh's configuration. key encrypts the old entries. RecordMesh does not store the
+// state.
 func (s *State) RecordMesh(key []byte, path string, e *MeshEdit) error {
 	change := MeshChange{Path: path, Created: e.Created}
 	for _, c := range e.changes {
@@ -41,8 +42,8 @@ func (s *State) RecordMesh(key []byte, path string, e *MeshEdit) error {
 	return nil
 }
 
-// RecordRewrite records that Sluice is about to replace the content of a file of the mesh, if it wrote the old content.
-// So the new content does not count as that of a person.
+// RecordRewrite records that Sluice is about to replace the content of a file of the mesh, if Sluice wrote the old
+// content. So undo does not keep the new content as that of a person.
 func RecordRewrite(data, path string, before, after []byte) error {
 	s, err := LoadState(data)
 	if err != nil || !s.wrote(path, before) || s.wrote(path, after) {
@@ -62,11 +63,13 @@ type MeshUndone struct {
 	Removed, Restored []string
 	// Kept contains the entries that stay because they were changed since.
 	Kept []string
-	// Rest are the strings in the configuration, such as references to secrets, and Servers the names of its servers.
+	// Rest contains the strings in the configuration that stays, such as references to secrets. Servers contains the names
+	// of its servers.
 	Rest, Servers []string
 	// Hooks are the clients whose hooks use the mesh.
 	Hooks []string
-	// Ours is true if only Sluice wrote what stays. Its record stays, so that a later undo removes it.
+	// Ours is true if Sluice wrote everything that stays. The record of the file then stays, so that a later undo removes
+	// the file.
 	Ours bool
 }
 
@@ -75,8 +78,8 @@ func (u MeshUndone) Refers(to string) bool {
 	return slices.ContainsFunc(u.Rest, func(text string) bool { return strings.Contains(text, to) })
 }
 
-// UndoMesh takes back the changes of the mesh's configuration, and removes it if nothing of a person or of a hook is in
-// it. Entries that hooks need stay.
+// UndoMesh takes back the changes that init made to the mesh's configuration. It removes the file if only content of
+// Sluice is left and no hook needs it. Entries that hooks need stay.
 func (s *State) UndoMesh(key []byte, path string) (MeshUndone, error) {
 	undone, err := s.undoMesh(key, path)
 	if err != nil {
@@ -113,7 +116,7 @@ func (s *State) undoMesh(key []byte, path string) (out MeshUndone, err error) {
 	if len(out.Hooks) == 0 && s.onlyHeader(data) {
 		return MeshUndone{Deleted: true}, os.Remove(path)
 	}
-	if s.createdMesh() || len(out.Hooks) > 0 { // a person or a hook still needs the operator
+	if s.createdMesh() || len(out.Hooks) > 0 { // a person or a hook still needs the operator's token
 		out.Kept = nil
 		if data, err = s.withoutInit(key, path, now, &out, operatorName); err != nil {
 			return out, err
@@ -142,8 +145,8 @@ func (s *State) onlyHeader(data []byte) bool {
 	return slices.ContainsFunc(s.Mesh, func(c MeshChange) bool { return c.Created && c.Manifests[0].Before == digest(data) })
 }
 
-// withoutInit returns the configuration without the changes of init. The tokens of clients with hooks stay, and the other
-// tokens in keep. It sets Exact and Kept of out.
+// withoutInit returns the configuration without the changes of init. The tokens of clients with hooks and those named
+// in keep stay. It sets Exact and Kept of out.
 func (s *State) withoutInit(key []byte, path string, data []byte, out *MeshUndone, keep ...string) ([]byte, error) {
 	keep = append(keep, out.Hooks...)
 	options := configedit.UndoOptions{Leave: func(p []string) bool {
@@ -192,7 +195,7 @@ func entryNames(entries []configedit.Entry) []string {
 	return out
 }
 
-// describe sets what is in the configuration after undo, and what undo has removed from it.
+// describe sets the fields for the content after undo, and for the difference between the contents.
 func (u *MeshUndone) describe(before, after []byte) {
 	u.Exists = true
 	old, err := configedit.Parse(yamlLists, before)

@@ -68,7 +68,7 @@ func (o UndoOptions) merged(old, ours, have *Node) (*Node, bool) {
 	return out, true
 }
 
-// undoChanged takes back an entry that was changed after the change.
+// undoChanged takes back the change of an entry that was edited afterwards.
 func (u *Undone) undoChanged(l Layout, doc syntax, entry oldEntry, old, have *Node) error {
 	merged := old
 	if !u.options.Force {
@@ -105,8 +105,8 @@ func (e oldEntry) ours(l Layout) (*Node, error) {
 	return parseFragment(l, e.Path, *e.Ours)
 }
 
-// setMerged writes an entry in the form of this package. It keeps the entry if the old value has a comment, because this
-// form has none.
+// setMerged writes an entry in the form of this package. That form has no comments, so if the old value has one,
+// setMerged leaves the entry as it is.
 func (u *Undone) setMerged(l Layout, doc syntax, entry oldEntry, merged *Node) error {
 	canWrite := checkValue(l.Format, merged) == nil && !hasComment(l.Format, []byte(*entry.Old))
 	if !canWrite {

@@ -85,7 +85,8 @@ func TestUndoWith_MergesWhatAClientChanged(t *testing.T) {
 	}
 }
 
-// checkUndo takes a change back twice. If want is empty, the entry is kept, and its old value is part of the result.
+// checkUndo takes a change back twice. If want is empty, it expects that the entry is kept, with its old value in the
+// result.
 func checkUndo(t *testing.T, m *configedit.Manifest, o configedit.UndoOptions, now, want string) {
 	t.Helper()
 	undone, err := m.UndoWith([]byte(now), o)

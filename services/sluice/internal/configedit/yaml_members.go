@@ -57,7 +57,7 @@ func (c *Change) setMembers(path []string, members *Node) error {
 	return nil
 }
 
-// sourceWith returns the source of a block mapping with other values of members, at its end.
+// sourceWith returns the source of a block mapping with new values of members. It moves these members to the end.
 func sourceWith(source string, members *Node) string {
 	indent := source[:len(source)-len(strings.TrimLeft(source, " "))]
 	newline := "\n"

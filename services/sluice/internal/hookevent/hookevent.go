@@ -56,8 +56,8 @@ type Server struct {
 	// Command and Args start the server. They are empty if the event does not contain them.
 	Command string
 	Args    []string
-	// Resource is true if the tool is the client's own and reads resources of the server. Then the event contains nothing
-	// but the name of the server.
+	// Resource is true if the tool is the client's own and reads resources of the server. The event then contains only the
+	// name of the server.
 	Resource bool
 }
 
@@ -140,8 +140,8 @@ func (e Event) Belongs(server string) bool {
 	return e.isToolOf(server)
 }
 
-// broughtBy are the beginnings of the names of servers that are in no file of the user: those of plugins, of accounts at
-// the vendor, and of the client itself. An entry with such a name in a file is another server.
+// broughtBy contains, by client, the prefixes of the names of servers that are in no file of the user: those of
+// plugins, of accounts at the vendor, and of the client itself. An entry with such a name in a file is another server.
 var broughtBy = map[string][]string{
 	"claude-code": {"plugin_", "claude_ai_", "ide__", "claude-in-chrome__", "computer-use__"},
 	"codex":       {"codex_apps__"},

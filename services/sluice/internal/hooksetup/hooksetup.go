@@ -137,7 +137,7 @@ func quoted(path string) string {
 	}
 }
 
-// isOurs reports whether an item of a list of hooks is that of Sluice alone.
+// isOurs reports whether an item of a list of hooks contains only the hook of Sluice.
 func (t Target) isOurs(n *configedit.Node) bool {
 	hooks := n.Get("hooks")
 	if hooks == nil || hooks.Kind != configedit.List || len(hooks.Items) != 1 {
@@ -276,7 +276,7 @@ func (t Target) Install(ctx context.Context, data, program string) (changed bool
 	if err != nil || len(record.Steps) == 0 {
 		return false, err
 	}
-	for _, step := range old.Steps { // of an earlier path of the program
+	for _, step := range old.Steps { // of an earlier Install with another command
 		if i := slices.IndexFunc(record.Steps, func(s Step) bool { return s.Event == step.Event }); i < 0 {
 			record.Steps = append(record.Steps, step)
 		} else {
@@ -350,7 +350,7 @@ func isSame(n *configedit.Node, want configedit.Object) bool {
 	return true
 }
 
-// A Removal says what Remove did.
+// A Removal is the result of Remove.
 type Removal struct {
 	// Found is false if the hook was not registered.
 	Found bool

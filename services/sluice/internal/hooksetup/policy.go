@@ -19,8 +19,8 @@ const (
 // guardReason is the reason for which a change of a protected file is denied.
 const guardReason = "this file belongs to Sluice, or has the hooks or MCP servers of a client: ask the person to change it"
 
-// shellReason is the reason for which a person approves a command that contains the name of Sluice. Such a command can
-// approve the agent's own calls, or end the mesh. The condition finds only commands that spell the name.
+// shellReason is the reason for which a command that contains the name of Sluice needs approval. The condition finds
+// only commands that spell the name.
 const shellReason = "the command names sluice, which can approve calls and remove the hook"
 
 // Policy returns the policy document for the tools of a client. It denies changes of the files that [Protected] marks.

@@ -23,7 +23,7 @@ type Protected struct {
 	Own []string
 }
 
-// settingsPatterns are files of clients in any directory, besides those that [clientconfig] knows.
+// settingsPatterns match files of clients in any directory, in addition to those that [clientconfig] knows.
 var settingsPatterns = []string{
 	".claude.json", ".claude/settings*.json", ".gemini/settings.json", ".gemini/trustedfolders.json", ".gemini/.env",
 	".codex/*",
@@ -193,8 +193,8 @@ func resolve(name string) (string, error) {
 	return at, nil
 }
 
-// folded returns a path in the form in which file systems compare it that ignore case and invisible characters. It has
-// no dots and spaces at the end of a name, and no name of a stream, because Windows ignores them.
+// folded returns the form of a path that file systems compare if they ignore case and invisible characters. It also
+// removes what Windows ignores: dots and spaces at the end of a name, and names of streams.
 func folded(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if unicode.Is(unicode.Cf, r) {

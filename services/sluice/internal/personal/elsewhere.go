@@ -55,6 +55,6 @@ var unsafeInName = regexp.MustCompile(`[^A-Za-z0-9.-]`)
 // Token returns the path of the file with the token of a client for this mesh.
 func (e Elsewhere) Token(client string) string { return filepath.Join(e.dir, client) }
 
-// Authority returns the path of the file with the certificate authority of this mesh, which exists only if the mesh has
-// its own. No client has the name of the file.
+// Authority returns the path of the file with the certificate authority of this mesh. The file exists only if the mesh
+// has its own. No client is named ca.pem.
 func (e Elsewhere) Authority() string { return filepath.Join(e.dir, "ca.pem") }

@@ -12,8 +12,8 @@ import (
 // errNotRegular is the error for a directory, a pipe, a device or a socket.
 var errNotRegular = errors.New("it is not a regular file")
 
-// Read returns the content of a file, or of the file that a link leads to. It returns an error if this is not a regular
-// file, or has more than maximum bytes.
+// Read returns the content of a regular file. It follows symbolic links. It returns an error if the file is not
+// regular, or has more than maximum bytes.
 func Read(path string, maximum int64) ([]byte, error) {
 	info, err := os.Stat(path) // before opening, because opening a device can have effects
 	if err != nil {
@@ -22,7 +22,7 @@ func Read(path string, maximum int64) ([]byte, error) {
 	if !info.Mode().IsRegular() {
 		return nil, &os.PathError{Op: "read", Path: path, Err: errNotRegular}
 	}
-	// Another program may have replaced the file by a pipe. Opening a pipe waits for a writer without O_NONBLOCK.
+	// Another program may have replaced the file by a pipe. Without O_NONBLOCK, opening a pipe waits for a writer.
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
