@@ -19,7 +19,8 @@ type client struct {
 	id string
 	// program is the path of the program in node_modules. A program that ends with .js is started with node.
 	program string
-	// tool is the tool that runs commands, and arg its argument. The policy sees the tool host of the server.
+	// tool is the name of the tool that runs commands, and arg that of its argument. host is the tool's name in the
+	// policy.
 	tool, arg, host string
 	// args and env return what a run needs to use the model at a URL.
 	args, env func(url string) []string

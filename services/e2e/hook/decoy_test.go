@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// A cloned project has an entry with the name of a server that Codex knows from elsewhere. Codex reads the file only if
-// the person trusts the project. A name with a hyphen is the same as one with an underscore in names of tools.
+// A cloned project has entries behind the mesh for names that may also belong to other servers. Codex reads them only
+// if the person trusts the project, so without trust they make no call pass. In the names of tools, Codex writes
+// hyphens as underscores.
 func TestHooks_IgnoreEntriesThatCodexDoesNotRead(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

@@ -249,8 +249,8 @@ func TestHooks_CompareTheCommandOfGeminiWithTheEntry(t *testing.T) {
 	}
 }
 
-// A file of a project that never ends, or that waits for a writer, denies the call. A hook whose input does not end
-// ends with exit code 2 when it is stopped.
+// A project's file is a device that never ends, or a pipe without a writer: the hook denies the call. A hook that is
+// stopped while it reads its input ends with exit code 2.
 func TestHooks_DenyAtOnceIfAFileCannotBeRead(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

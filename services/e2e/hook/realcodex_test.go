@@ -98,7 +98,8 @@ func TestRealClients_CodexRunsAllCallsWithoutAnAnswer(t *testing.T) {
 	h.runs(codex(), "late")
 }
 
-// If Codex would ask the person about a call, the approval in the mesh answers. Policy that allows a call does not.
+// Codex would ask the person about each call. For a call that a person has approved in the mesh, the hook answers. For
+// a call that policy allows, Codex asks.
 func TestRealClients_CodexAsksOnceAboutACall(t *testing.T) {
 	t.Parallel()
 	h := behindHook(t, codex(), "")
@@ -115,7 +116,7 @@ func TestRealClients_CodexAsksOnceAboutACall(t *testing.T) {
 	}
 }
 
-// codeMode is a model of Codex that calls tools from JavaScript.
+// codeMode are the flags for a model of Codex that calls tools from JavaScript.
 var codeMode = []string{"-c", `model="gpt-6.2-sol"`}
 
 // The hook also decides about the calls that a model of Codex makes from JavaScript, and about those of a patch.

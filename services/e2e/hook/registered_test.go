@@ -30,7 +30,7 @@ func (h *home) registered(name string) []string {
 	return nil
 }
 
-// chooseOtherMesh sets four variables that name another mesh, whose policy allows all calls.
+// chooseOtherMesh sets four environment variables that name another mesh. The policy of that mesh allows all calls.
 func (h *home) chooseOtherMesh() {
 	h.t.Helper()
 	config := stack.ReadFile(h.t, h.path(".config/sluice/sluice.yaml"))
@@ -42,8 +42,8 @@ func (h *home) chooseOtherMesh() {
 		"SLUICE_CONFIG="+h.path("evil/sluice/sluice.yaml"), "SLUICE_DATA="+h.path("evil/data/sluice"))
 }
 
-// hook status names what keeps a hook from working. init --undo also removes hooks, so that none stays that denies all
-// calls.
+// hook status prints the reason for which a hook does not work. init --undo also removes hooks, because without a mesh
+// they would deny all calls.
 func TestGemini_StatusAndUndo(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

@@ -14,7 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// An elsewhere is a mesh that a team runs: with TLS, a certificate authority of its own, and the servers notes, my-notes, local and extra.
+// An elsewhere is a mesh that a team runs: with TLS, a certificate authority of its own, and the servers notes,
+// my-notes, local and extra.
 type elsewhere struct {
 	*stack.Process
 
@@ -116,7 +117,7 @@ func TestInitHTTP_EntriesUseAMeshElsewhereAndUndoRestoresTheBytes(t *testing.T) 
 	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
 }
 
-// In each case, init writes nothing and names the problem and the way out.
+// In each case, init writes nothing and prints the problem with the way out.
 func TestInitHTTP_WritesNothingIfTheMeshCanNotBeUsed(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)

@@ -20,7 +20,7 @@ cat > /dev/null
 touch "$HOME/installed"
 `
 
-// Ctrl-C at a terminal sends SIGINT to the process group of init.
+// The test sends SIGINT to the process group of init, as Ctrl-C at a terminal does.
 func TestInit_CtrlCLetsAnInstallationFinish(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

@@ -202,7 +202,7 @@ func TestInitManaged_PrintsTheFileOfTheAdministrator(t *testing.T) {
 	}
 }
 
-// Undo restores an entry of which only members of the client were changed. An entry with another connection stays until
+// Undo restores an entry if only members of the client were changed in it. An entry with another connection stays until
 // undo is forced.
 func TestInit_UndoKeepsWhatSomebodyChanged(t *testing.T) {
 	t.Parallel()
@@ -235,7 +235,8 @@ func TestInit_UndoKeepsWhatSomebodyChanged(t *testing.T) {
 	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
 }
 
-// A person removes an entry of init from one file, and another file. A client saves its file with default members.
+// After init, a person removes one entry and a whole file, and a client saves its file with default members. Undo ends
+// without an entry that stays.
 func TestInit_UndoEndsWhenEntriesAreGone(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
@@ -286,7 +287,7 @@ func TestInit_UndoKeepsTheMeshOfAPersonAndOfAHook(t *testing.T) {
 	h.check(1, []string{"hook", "status", "claude-code"}, "not registered")
 }
 
-// Servers that are behind the mesh already are observed, too, also a second time.
+// init --observe also observes servers that are behind the mesh already. A second run changes nothing.
 func TestInit_ObserveRefusesNothing(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
