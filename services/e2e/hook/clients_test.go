@@ -22,7 +22,7 @@ type client struct {
 	// tool is the name of the tool that runs commands, and arg that of its argument. host is the tool's name in the
 	// policy.
 	tool, arg, host string
-	// args and env return what a run needs to use the model at a URL.
+	// args and env return the arguments and the environment variables for a run that uses the model at a URL.
 	args, env func(url string) []string
 }
 
@@ -69,7 +69,7 @@ func gemini(flags ...string) client {
 	}
 }
 
-// geminiSettings are settings of Gemini CLI with which it asks nothing when it starts.
+// geminiSettings are settings that prevent the questions of Gemini CLI at its start.
 const geminiSettings = `{"security": {"auth": {"selectedType": "gemini-api-key"}}, "privacy": {"usageStatisticsEnabled": false},
   "general": {"enableAutoUpdate": false, "enableAutoUpdateNotification": false}}
 `

@@ -181,8 +181,8 @@ func TestHooks_DenyWhenSomethingFails(t *testing.T) {
 	h.blocks("the mesh can't start", h.run(h.event("Bash", `{"command":"ls"}`), "hook", "claude-code"), "nonsense")
 }
 
-// The mesh decides about tools of MCP servers behind it. Tools of other servers are denied, also if an entry looks like
-// one of Sluice.
+// The hook lets calls to MCP servers behind the mesh pass. It denies calls to other servers, even if their entries look
+// like those of Sluice.
 func TestHooks_LeaveServersBehindTheMeshToTheMesh(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -205,7 +205,7 @@ func TestHooks_LeaveServersBehindTheMeshToTheMesh(t *testing.T) {
 	event := func(tool string) string {
 		return strings.Replace(h.event(tool, `{}`), `"cwd":"`+h.dir, `"cwd":"`+h.path("app/src"), 1)
 	}
-	path := os.Getenv("PATH") // which contains the program
+	path := os.Getenv("PATH") // it contains the program
 	h.env[0] = "PATH=/usr/bin:/bin"
 	h.silent("wrapped", h.run(event("mcp__my_notes__list"), "hook", "claude-code"))
 	for tool, reason := range map[string]string{

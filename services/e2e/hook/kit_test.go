@@ -135,13 +135,13 @@ func (o output) denial() string {
 	return ""
 }
 
-// approveOne waits for an approval and gives it. A real client needs time until it makes the call.
+// approveOne waits until one approval is open, and approves it.
 func (h *home) approveOne() {
 	h.t.Helper()
 	h.must("approvals", "approve", h.onlyApproval(), "--yes")
 }
 
-// onlyApproval waits until one approval is open, and returns its id.
+// onlyApproval waits until one approval is open, and returns its id. A real client needs time until it makes a call.
 func (h *home) onlyApproval() string {
 	h.t.Helper()
 	var open []struct {

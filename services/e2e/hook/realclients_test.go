@@ -62,8 +62,8 @@ func TestRealClients_ClaudeCodeObeysTheHook(t *testing.T) {
 	}
 }
 
-// Claude Code from npm runs nothing if the hook is missing, late, killed or can't reach a mesh. It runs all calls if
-// hooks are off.
+// Claude Code from npm does not run a call if the hook is missing, late or killed, or can't reach a mesh. It runs all
+// calls if hooks are off.
 func TestRealClients_ClaudeCodeRunsNothingWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	needsClients(t)

@@ -34,8 +34,8 @@ func (h *home) settings(c client) string {
 	return h.path(map[string]string{"codex": ".codex/hooks.json", "gemini": ".gemini/settings.json"}[c.id])
 }
 
-// obeys checks that a client runs what policy allows and what a person approves, and that its model reads the reasons
-// for the other calls. It kills the mesh while the last call waits.
+// obeys checks that a client runs the calls that policy allows and those that a person approves, and that its model
+// reads the reasons for refusing the others. It kills the mesh while the last call waits.
 func (h *home) obeys(c client) {
 	h.t.Helper()
 	wait := h.begin(c, "passes", "denied", "waits", "killed")
@@ -64,8 +64,8 @@ func (h *home) runs(c client, name string) {
 	h.ran(name, true)
 }
 
-// Codex from npm runs what policy allows, and what a person approves. It runs nothing if the hook denies a call or
-// reports an error.
+// Codex from npm runs the calls that policy allows and those that a person approves. It does not run a call if the hook
+// denies it or reports an error.
 func TestRealClients_CodexObeysTheHook(t *testing.T) {
 	t.Parallel()
 	h := behindHook(t, codex(), "")

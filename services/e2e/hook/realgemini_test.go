@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Gemini CLI from npm runs what policy allows, and what a person approves, if its own rules allow the call. It runs
-// nothing if the hook denies a call or reports an error.
+// Gemini CLI from npm runs the calls that policy allows and those that a person approves, if its own rules allow them.
+// It does not run a call if the hook denies it or reports an error.
 func TestRealClients_GeminiObeysTheHook(t *testing.T) {
 	t.Parallel()
 	c := gemini("--yolo", "--skip-trust")
@@ -103,7 +103,7 @@ func TestRealClients_GeminiFiresNoHookWithoutTrust(t *testing.T) {
 	}()
 	go func() { _, _ = io.Copy(io.Discard, screen) }()
 	eventually.Within(t, clientLimit, "the command runs", func() bool {
-		_, _ = screen.WriteString("\r") // which allows the call once
+		_, _ = screen.WriteString("\r") // allows the call once
 		_, err := os.Stat(h.path("project/denied"))
 		return err == nil
 	})

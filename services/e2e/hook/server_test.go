@@ -52,7 +52,7 @@ func (h *home) serve(c client, m *scripted.Model, answer string, args ...string)
 	return s
 }
 
-// codexServer starts `codex app-server`, which answers no to each question about a call.
+// codexServer starts `codex app-server`. The server declines each call about which Codex asks.
 func (h *home) codexServer(m *scripted.Model) *server {
 	h.t.Helper()
 	s := h.serve(codex(), m, `{"decision":"decline"}`, append([]string{"app-server"}, codexSettings(m.URL)...)...)
@@ -128,8 +128,8 @@ func (s *server) call(method string, params, result any) {
 	}
 }
 
-// begin sends a prompt in a new conversation of Codex, in which it asks about each call. The function that it returns
-// waits until the turn is over.
+// begin sends a prompt in a new conversation, in which Codex asks about each call. The returned function waits until
+// the turn is over.
 func (s *server) begin(dir string) func() {
 	s.t.Helper()
 	var started struct{ Thread struct{ ID string } }

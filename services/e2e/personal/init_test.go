@@ -259,8 +259,8 @@ func TestInit_UndoEndsWhenEntriesAreGone(t *testing.T) {
 	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
 }
 
-// A person has a mesh. Init extends it, and a hook uses it. Undo removes what init wrote, and the hook still works. Without
-// the hook, the configuration has its old bytes.
+// A person has a mesh of their own making, which init extends. Undo restores the old bytes of its configuration. If a
+// hook also uses the mesh, undo removes the servers, and the hook still works.
 func TestInit_UndoKeepsTheMeshOfAPersonAndOfAHook(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)

@@ -21,7 +21,7 @@ type Call struct {
 	Tool string
 	// Args contains the arguments as a JSON object. For a custom tool of the Responses API it is the tool's input.
 	Args string
-	// ArgsFrom returns Args if it is not nil. It gets the result of the call before.
+	// If ArgsFrom is not nil, it returns the arguments for the result of the previous call, and Args is not used.
 	ArgsFrom func(result string) string
 }
 
@@ -53,7 +53,7 @@ type Seen struct {
 	Log string
 }
 
-// A request is what the model needs of a request in any API.
+// A request contains the parts of a request in any API that the model needs.
 type request struct {
 	tools   []declaration
 	results []string

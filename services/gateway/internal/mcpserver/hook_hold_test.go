@@ -43,7 +43,7 @@ func newApprovalHookGateway(t *testing.T) *testGateway {
 // held returns an event that waits a minute for approvers.
 func held(id string) string { return strings.Replace(bash(id, "make"), "{", `{"hold_ms":60000,`, 1) }
 
-// took returns the verdict on an event, and the time after which it came.
+// took returns the verdict on an event, and the time until the verdict.
 func (w *testGateway) took(event string) (verdict, time.Duration) {
 	w.t.Helper()
 	begin := time.Now()

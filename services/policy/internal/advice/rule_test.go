@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// The reason names what the tool may do, also if the class is uncertain.
+// The reason names the effect that the tool may have, even if the class is uncertain.
 func TestRule_ReasonNamesWhatTheToolMayDo(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

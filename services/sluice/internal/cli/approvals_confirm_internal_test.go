@@ -43,8 +43,8 @@ func (c *recordingClient) CancelApproval(context.Context, *approvalv1.CancelAppr
 	return &approvalv1.CancelApprovalResponse{Approval: c.approval()}, nil
 }
 
-// The standard input of a test is no terminal. Without --yes, a command that lets a call run, or lets it be called
-// again, changes nothing and prints the call. A command that only refuses needs no --yes.
+// The standard input of a test is not a terminal. Without --yes, a command that lets a call run or be repeated prints
+// the call and does not change the approval. A command that only refuses does not need --yes.
 func TestApprovals_WithoutATerminalOnlyRefusalsNeedNoYes(t *testing.T) {
 	t.Parallel()
 	if isInteractive(false) {

@@ -85,7 +85,8 @@ func (e *approvalCommand) moved(ctx context.Context, client approvalv1.ApprovalS
 	e.runWaiting(ctx, client)
 }
 
-// runWaiting runs the command for approvals that wait for it, as long as there is room, and reports how many wait.
+// runWaiting runs the command for approvals that wait for it, as long as there is room, and prints the number of those
+// that still wait.
 func (e *approvalCommand) runWaiting(ctx context.Context, client approvalv1.ApprovalServiceClient) {
 	e.waiting = slices.DeleteFunc(e.waiting, func(id string) bool { return e.open[id] == nil || !e.open[id].pending() })
 	for len(e.waiting) > 0 && !e.commands.Full() {

@@ -53,7 +53,7 @@ func (t *childTransport) Connect(ctx context.Context) (mcp.Connection, error) {
 	return (&mcp.IOTransport{Reader: childOutput{c}, Writer: c}).Connect(ctx)
 }
 
-// child is a program that runs, and the writer of its standard input.
+// child is a running program. It writes to the program's standard input.
 type child struct {
 	cmd     *exec.Cmd
 	stopped <-chan struct{}

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 )
 
-// codeVariables are environment variables that change which code a program runs.
+// codeVariables matches the names of environment variables that change which code a program runs.
 var codeVariables = regexp.MustCompile(`(?i)^(PATH|ENV|BASH_ENV|SHELLOPTS|BASHOPTS|PROMPT_COMMAND|IFS|NODE_(OPTIONS|PATH|REPL_.*)|LD_.*|DYLD_.*|GCONV_PATH|` +
 	`PYTHON.*|RUBY(OPT|LIB|SHELL)|PERL5.*|PERLLIB|(_?JAVA|JDK_JAVA)_(TOOL_)?OPTIONS|CLASSPATH|DOTNET_STARTUP_HOOKS|CORECLR_.*|` +
 	`NPM_CONFIG_.*|BUN_.*|DENO_.*|UV_.*|PIP_.*|GIT_.*|SSH_ASKPASS|EDITOR|VISUAL|PAGER|COMSPEC|PATHEXT)$`)

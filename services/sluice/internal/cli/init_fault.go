@@ -54,7 +54,7 @@ func lastMessage(output string) string {
 	return last
 }
 
-// trialFault describes in one line why a server can't be listed.
+// trialFault returns, in one line, the reason for which a server can't be listed.
 func trialFault(err error) string {
 	text := err.Error()
 	if dir := damagedCache(text); dir != "" {

@@ -69,7 +69,7 @@ func newHider(values []string) hider {
 	return h
 }
 
-// Replace returns a text without the secrets, also if it contains some of their characters as escapes such as \u0061.
+// Replace returns text with the secrets hidden, even if some of their characters are escapes such as \u0061.
 func (h hider) Replace(text string) string {
 	for _, value := range h.values {
 		text = replaceDecoded(text, value)

@@ -17,15 +17,15 @@ import (
 // sharedName is the command of entries in files that are shared in a repository.
 const sharedName = "sluice"
 
-// printNotes prints what a person should know about the changes before they are written.
+// printNotes prints notes about the changes, before they are written.
 func (s *setup) printNotes() {
 	for _, note := range slices.Concat(s.sharedNotes(), s.timeoutNotes(), s.nameNotes(), s.variableNotes()) {
 		s.printf("%s", note)
 	}
 }
 
-// sharedNotes describes what the files of projects need: they contain no path, so each person who uses them needs the
-// program in PATH.
+// sharedNotes names the files that are shared in a repository. They contain no path of the program, so each person who
+// uses them needs the program in PATH.
 func (s *setup) sharedNotes() []string {
 	var paths []string
 	for _, c := range s.changes {
@@ -43,7 +43,7 @@ func (s *setup) sharedNotes() []string {
 	return out
 }
 
-// sharedProblem describes why the command in shared files does not start the program at path, or returns "" if it does.
+// sharedProblem returns the reason for which the command in shared files does not start the program at path, or "".
 func sharedProblem(look func(string) (string, error), path string) string {
 	found, err := look(sharedName)
 	if err != nil {

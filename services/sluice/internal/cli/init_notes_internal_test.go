@@ -76,7 +76,7 @@ func TestTimeoutNote_WarnsIfTheClientGivesUpBeforeTheHold(t *testing.T) {
 			t.Errorf("%s%s with a hold of %v: %q, want %q", tt.client, tt.member, tt.hold, got, tt.want)
 		}
 	}
-	for member, warns := range map[string]bool{"": false, `, "timeout": 20000`: false, `, "timeout": 5000`: true} { // its time-out ends only without progress
+	for member, warns := range map[string]bool{"": false, `, "timeout": 20000`: false, `, "timeout": 5000`: true} { // progress extends its time-out
 		f := found(t, "opencode", `{"mcp": {"a": {"type": "local", "command": ["x"]`+member+`}}}`)
 		if got := timeoutNote(f.File.Client, f.Entries[0], hold); (got != "") != warns {
 			t.Errorf("opencode%s: %q", member, got)

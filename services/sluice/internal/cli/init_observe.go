@@ -26,8 +26,8 @@ type observation struct {
 	ends map[string]time.Time
 }
 
-// planObserve sets what to observe: the servers of entries that are already wrapped, or that the mesh has for another
-// client. New servers are observed anyway.
+// planObserve sets s.observed. The servers to observe are those of entries that are already wrapped, and those that the
+// mesh has for another client. New servers are observed in any case.
 func (s *setup) planObserve() error {
 	s.observed = observation{ends: make(map[string]time.Time)}
 	if !s.flags.observe {

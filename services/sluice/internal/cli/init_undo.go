@@ -120,7 +120,7 @@ func (s *setup) printUndone(done []clientsetup.Undone) (failed bool) {
 	return failed || kept
 }
 
-// printKept prints an entry that stays: what it was before init, and where its secrets are.
+// printKept prints an entry that stays, its old source without secrets, and the places of the secrets.
 func (s *setup) printKept(path string, k clientsetup.Kept) {
 	s.printf("%s: %s stays: %s. Before init it was:", path, k.Name, k.Reason)
 	source := hideSecretsOf([]clientconfig.Entry{k.Entry}).Replace(strings.TrimSpace(k.Source))

@@ -229,7 +229,7 @@ func (t *tool) clientRelay(server, as string, own *ownMesh, noMesh error) (cfg r
 	return cfg, nil
 }
 
-// brokenRelay returns the configuration of a relay that answers each message with the reason why it can't be delivered.
+// brokenRelay returns the configuration of a relay that can't deliver messages, and answers each with the reason.
 func (t *tool) brokenRelay(reason error) relay.Config {
 	fmt.Fprintf(t.errOut, "sluice: %v\n", reason)
 	return relay.Config{

@@ -28,8 +28,8 @@ var managedDirs = map[string]map[string]string{
 func ManagedClients() []string { return []string{"claude-code", "codex", "gemini"} }
 
 // Managed returns the administrator's file that limits a client to the entries that are behind the mesh, which must be
-// those of this client. It ignores the other entries. program is the path of the program that the file allows. The error
-// says if the client has no such file on the system, or if no entry is behind the mesh.
+// those of this client. It ignores the other entries. program is the path of the program that the file allows. It
+// returns an error if the client has no such file on the system, or if no entry is behind the mesh.
 func (c Client) Managed(goos, program string, entries []Entry) (Managed, error) {
 	dir, ok := managedDirs[c.ID][goos]
 	if !ok {

@@ -30,8 +30,7 @@ type Behind struct {
 	NoMesh  string
 	// Elsewhere reports whether a client has a token for the mesh at a URL. If it is nil, no client has one.
 	Elsewhere func(url, client string) bool
-	// Undo returns the command that restores the files of a client, in backticks. Faults name it as the way out. It may be
-	// nil.
+	// Undo returns the command that restores the files of a client, in backticks, for the advice in faults. It may be nil.
 	Undo func(client string) string
 }
 

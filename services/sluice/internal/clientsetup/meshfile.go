@@ -27,7 +27,7 @@ type MeshFile struct {
 	References map[SecretKey]string
 	// Until is the end of the observation of these servers. The zero value means that they are not observed.
 	Until time.Time
-	// Observe contains the names of configured servers to observe until then.
+	// Observe contains the names of configured servers to observe until Until.
 	Observe []string
 }
 
@@ -53,7 +53,7 @@ type MeshEdit struct {
 	// Created is true if there was no content.
 	Created bool
 
-	// NotObserved maps the servers of Observe that can't be edited to the reasons.
+	// NotObserved maps each server of Observe that can't be edited to the reason.
 	NotObserved map[string]string
 
 	changes []*configedit.Change
@@ -69,7 +69,7 @@ func (m MeshFile) Edit(old []byte) ([]byte, error) {
 	return e.After, nil
 }
 
-// Change is like Edit, and returns what is necessary to take the edit back.
+// Change is like Edit, and also returns the changes, so that the edit can be taken back.
 func (m MeshFile) Change(old []byte) (*MeshEdit, error) {
 	e := &MeshEdit{After: old, Created: len(old) == 0, NotObserved: make(map[string]string)}
 	if e.Created {

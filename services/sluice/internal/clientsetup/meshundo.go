@@ -53,11 +53,11 @@ func RecordRewrite(data, path string, before, after []byte) error {
 	return s.Save()
 }
 
-// MeshUndone describes what UndoMesh did with the configuration of the mesh.
+// MeshUndone is the result of UndoMesh.
 type MeshUndone struct {
 	// Exists is true if the configuration still exists, and Deleted if undo has deleted it.
 	Exists, Deleted bool
-	// Exact is true if it has the very bytes that it had before init.
+	// Exact is true if it has the same bytes as before init.
 	Exact bool
 	// Removed contains the entries that are removed, such as servers.notes, and Restored those that init had changed.
 	Removed, Restored []string
@@ -140,7 +140,7 @@ func (s *State) createdMesh() bool {
 	return slices.ContainsFunc(s.Mesh, func(c MeshChange) bool { return c.Created })
 }
 
-// onlyHeader reports whether a configuration contains only what init writes before all entries.
+// onlyHeader reports whether a configuration contains only the header that init writes to a new file.
 func (s *State) onlyHeader(data []byte) bool {
 	return slices.ContainsFunc(s.Mesh, func(c MeshChange) bool { return c.Created && c.Manifests[0].Before == digest(data) })
 }
@@ -195,7 +195,7 @@ func entryNames(entries []configedit.Entry) []string {
 	return out
 }
 
-// describe sets the fields for the content after undo, and for the difference between the contents.
+// describe sets Exists, Rest and Servers from the content after undo, and Removed and Restored from both contents.
 func (u *MeshUndone) describe(before, after []byte) {
 	u.Exists = true
 	old, err := configedit.Parse(yamlLists, before)

@@ -158,13 +158,13 @@ type undoneMesh struct {
 	// before is the content before init, or empty if there is no configuration.
 	before string
 	run    func(r *meshRun)
-	// after is the content after undo if it is the same as that of a person, and has and hasNot are parts of it.
+	// after is the content after undo, or empty if it is not compared. has are parts of the content, and hasNot are not.
 	after       string
 	has, hasNot []string
 	removed     []string
 	restored    []string
 	kept        []string
-	// ours means that only Sluice wrote what stays. Undo removes it when the hook is removed.
+	// ours means that Sluice wrote everything that stays. After the hook is removed, undo removes the file.
 	ours bool
 	// gone means that a person has removed the configuration.
 	gone bool
@@ -235,7 +235,7 @@ func undoneMeshes() map[string]undoneMesh {
 	}
 }
 
-// Undo removes from the configuration what init wrote, and nothing else. If nothing else is in it, undo removes the file.
+// Undo removes only the entries of init from the configuration. If there are no others, undo removes the file.
 func TestUndoMesh_RemovesWhatInitWrote(t *testing.T) {
 	t.Parallel()
 	for name, c := range undoneMeshes() {

@@ -42,7 +42,7 @@ type Kept struct {
 // failed reports whether the change must stay recorded.
 func (u Undone) failed() bool { return u.Err != nil || len(u.Kept) > 0 }
 
-// add adds the result of an earlier change of the same file.
+// add adds the result for an earlier change of the same file.
 func (u *Undone) add(earlier Undone) {
 	u.Exact = earlier.Exact && !u.failed()
 	u.Missing = earlier.Missing
@@ -163,8 +163,8 @@ func keptAndGone(change FileChange, undone *configedit.Undone) Undone {
 	return out
 }
 
-// RemoveCreated removes the files of the mesh that init created. It returns the paths of those that stay because they
-// were changed since. Files for which keep returns true stay, too.
+// RemoveCreated removes the files of the mesh that init created. Files that were changed since stay, and so do files
+// for which keep returns true. It returns the paths of the removed and of the changed files.
 func (s *State) RemoveCreated(keep func(path string) bool) (removed, changed []string, err error) {
 	for _, path := range slices.Backward(sortedKeys(s.Created)) {
 		if path == s.staying {

@@ -15,7 +15,7 @@ type undoneFile struct {
 	// change returns the new content, or "" to remove the file.
 	change func(now string) string
 	want   Undone
-	// stays are parts of the file after undo. before means that it has the bytes from before init.
+	// stays are parts of the file after undo. before is true if undo restores the bytes from before init.
 	stays  []string
 	before bool
 	// ended is true if undo ends without force.
@@ -51,7 +51,7 @@ func undoneFiles() map[string]undoneFile {
 	}
 }
 
-// After init, a client or a person changes the file. Undo ends, unless an entry was changed; with force it ends always.
+// After init, a client or a person changes the file. Undo ends unless an entry was changed. With force, it always ends.
 func TestUndoFiles_EndsUnlessAnEntryWasChanged(t *testing.T) {
 	t.Parallel()
 	for name, c := range undoneFiles() {
@@ -93,7 +93,7 @@ func (c undoneFile) check(t *testing.T, s *State, key []byte) {
 		if undone[0].Kept[i].Entry.Command != "two" {
 			t.Errorf("the entry before init is %+v", undone[0].Kept[i].Entry)
 		}
-		undone[0].Kept[i].Entry = c.want.Kept[i].Entry // which has private fields
+		undone[0].Kept[i].Entry = c.want.Kept[i].Entry // it has private fields
 	}
 	if diff := cmp.Diff(c.want, undone[0], cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == ".Entry" }, cmp.Ignore())); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -18,8 +18,8 @@ import (
 
 const program = "/opt/sluice/bin/sluice"
 
-// newTarget returns the settings of a client with a content, and a data directory. The file does not exist if the content
-// is missing.
+// newTarget returns the settings of a client, with the content of the file, and a data directory. If content is
+// missing, the file does not exist.
 func newTarget(t *testing.T, client, content string) (target hooksetup.Target, data string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -147,7 +147,7 @@ func checkRestored(t *testing.T, client, before string) {
 	}
 }
 
-// The hook would run twice, or a client would start a program that does not exist, if the earlier path stayed.
+// If the earlier path stayed, the hook would run twice, or a client would start a program that does not exist.
 func TestInstall_ReplacesAnEarlierPathOfTheProgram(t *testing.T) {
 	t.Parallel()
 	for _, client := range []string{"claude-code", "codex", "gemini"} {
@@ -201,7 +201,7 @@ func TestRemove_KeepsWhatOthersChangedSinceInstall(t *testing.T) {
 	}
 }
 
-// A person may delete the settings, or the hook, before Remove. Then there is nothing to take back.
+// A person may delete the settings, or the hook, before Remove. Remove then only deletes its record.
 func TestRemove_ForgetsAHookThatIsGone(t *testing.T) {
 	t.Parallel()
 	for name, gone := range map[string]string{"file": missing, "hook": `{"theme": "dark"}`} {
@@ -282,7 +282,7 @@ func TestInstall_WritesTheFormOfTheClient(t *testing.T) {
 	}
 }
 
-// Clients run the command in a shell, which must find the program whatever its path contains.
+// Clients run the command in a shell. The test expects that the shell reads each path as one word.
 func TestInstall_QuotesThePathOfTheProgramForAShell(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"/a b/sluice", "/it's/sluice", "/$HOME/`x`/sluice", `/"/sluice`, "/a;b&c|d>e/sluice", "/~*?[]/sluice"} {

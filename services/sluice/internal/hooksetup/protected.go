@@ -87,7 +87,7 @@ func targetsOf(tool string, arguments jsontext.Value) (out []string) {
 // find returns the first target that is protected, with its symbolic links resolved, or "".
 func (p Protected) find(dir string, targets []string) string {
 	if !filepath.IsAbs(dir) {
-		dir, _ = os.Getwd() // without it, relative paths are taken as those below the root
+		dir, _ = os.Getwd() // if it is not known, relative paths count as paths below the root
 	}
 	protected := p.paths(dir)
 	for _, target := range targets {
@@ -185,7 +185,7 @@ func resolve(name string) (string, error) {
 		}
 		rest = append(strings.Split(filepath.ToSlash(to), "/"), rest...)
 	}
-	if runtime.GOOS == "windows" { // which has short forms of names
+	if runtime.GOOS == "windows" { // it has short forms of names
 		if long, err := filepath.EvalSymlinks(at); err == nil {
 			at = long
 		}

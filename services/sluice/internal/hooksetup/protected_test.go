@@ -110,7 +110,7 @@ func TestProtected_LeavesOtherCalls(t *testing.T) {
 	}
 }
 
-// A call that does not name its file in the known way could change any file.
+// A call whose arguments do not name the file could change any file, so it is marked.
 func TestProtected_MarksCallsWithoutAFile(t *testing.T) {
 	t.Parallel()
 	p, home := newProtected(t)

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// A repository may have such a file as .claude/settings.local.json. Opening a pipe waits for a writer, and reading a
-// device does not end.
+// In a repository, .claude/settings.local.json may be a pipe or a link to a device. Opening a pipe waits for a writer,
+// and reading a device may not end.
 func TestTarget_ReadsRegularFilesOnly(t *testing.T) {
 	t.Parallel()
 	for name, create := range map[string]func(path string) error{

@@ -32,8 +32,8 @@ type Config struct {
 	Endpoint func(ctx context.Context, start bool) (string, error)
 	// Token is the agent's token.
 	Token string
-	// NewToken is the command that stores another token. If it is not empty, the client gets it when the mesh refuses the
-	// token.
+	// NewToken is the command that stores another token. If it is not empty, it is part of the error that the client gets
+	// when the mesh refuses the token.
 	NewToken string
 	// Client sends the requests. Use [tokenhttp.New], which protects the token. The client must have no timeout,
 	// because calls may take long.
