@@ -285,7 +285,7 @@ func (s *setup) printMeshUndone(mesh clientsetup.MeshUndone, policies, changed [
 		if mesh.Ours {
 			then = fmt.Sprintf(", and then %s again", s.command("init --undo"))
 		}
-		s.printf("%s stays with its operator, because hooks use the mesh: %s. To remove a hook, run %s%s.", config, strings.Join(mesh.Hooks, ", "), s.command("hook remove "+mesh.Hooks[0]), then)
+		s.printf("%s stays with the token of the operator, because hooks use the mesh: %s. To remove a hook, run %s%s.", config, strings.Join(mesh.Hooks, ", "), s.command("hook remove "+mesh.Hooks[0]), then)
 	case mesh.Exists && mesh.Exact:
 		s.printf("%s has the content that it had before init, byte for byte.", config)
 	case mesh.Exists:

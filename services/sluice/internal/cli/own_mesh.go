@@ -110,7 +110,7 @@ func (t *tool) meshOf(path string) (*ownMesh, error) {
 // namedMesh returns the person's own mesh with this configuration and data directory, whatever the environment says.
 func (t *tool) namedMesh(config, data string) (*ownMesh, error) {
 	if !filepath.IsAbs(config) || !filepath.IsAbs(data) {
-		return nil, usageError{fmt.Errorf("--config and --data must both be absolute paths here, are %q and %q", config, data)}
+		return nil, usageError{fmt.Errorf("--config and --data must both be absolute paths here: they are %q and %q", config, data)}
 	}
 	if _, err := os.Stat(config); err != nil {
 		return nil, fmt.Errorf("you have no mesh of your own at %s: run %s (%w)", config, t.command("init"), err)
