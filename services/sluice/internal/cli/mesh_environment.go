@@ -108,8 +108,8 @@ func storedEnvironment(data string) (stored []string, err error) {
 	return stored, nil
 }
 
-// hookSystem returns the home directory and the variables with which a hook finds the clients' files: those that were
-// stored with the mesh of the hook. If none are stored, they are those of this process.
+// hookSystem returns the home directory and the variables with which a hook finds the clients' files. They are those
+// that were stored for the mesh of the hook, or those of this process if none were stored.
 func (t *tool) hookSystem() (clientconfig.System, error) {
 	sys := clientconfig.System{OS: runtime.GOOS, Getenv: getenv}
 	var stored []string

@@ -21,8 +21,8 @@ type System struct {
 	Getenv func(string) string
 }
 
-// Variables returns the names of the environment variables on which the paths of clients' files depend, besides the home
-// directory.
+// Variables returns the names of the environment variables that change the paths of clients' files, except for those
+// that set the home directory.
 func Variables() []string {
 	return []string{
 		"XDG_CONFIG_HOME", "APPDATA", "LOCALAPPDATA", "CLAUDE_CONFIG_DIR", "CLINE_DATA_DIR", "CLINE_MCP_SETTINGS_PATH", "CODEX_HOME",

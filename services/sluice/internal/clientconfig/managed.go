@@ -41,7 +41,7 @@ func (c Client) Managed(goos, program string, entries []Entry) (Managed, error) 
 		if e.Wrapped && !e.Disabled && e.Scope != Project && !names[e.Name] {
 			names[e.Name] = true
 			r := *e.Relay
-			if c.ID != "codex" { // which compares the arguments with those in the user's file
+			if c.ID != "codex" { // Codex compares the arguments with those in the user's file
 				r.Config = "" // the file is for all users of the machine
 			}
 			wrapped = append(wrapped, Entry{Name: e.Name, Command: program, Args: r.Args()})

@@ -13,8 +13,8 @@ type Relay struct {
 	As string
 	// URL is the URL of a mesh elsewhere, or empty for the person's own mesh.
 	URL string
-	// Config is the path of the configuration of the person's mesh. It is empty in the files of projects, which have no
-	// path of a machine. Then the environment of the client decides.
+	// Config is the path of the configuration of the person's own mesh. It is empty in the files of projects, because they
+	// are shared between machines. The environment of the client then selects the mesh.
 	Config string
 }
 

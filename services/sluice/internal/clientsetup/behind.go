@@ -23,7 +23,7 @@ var (
 type Behind struct {
 	// Program is the path of the program that entries start.
 	Program string
-	// Config is the path of the configuration of the person's mesh.
+	// Config is the path of the configuration of the person's own mesh.
 	Config string
 	// Servers reports whether the mesh has a server. If it is nil, the mesh has none, and NoMesh is the reason.
 	Servers func(name string) bool
@@ -96,8 +96,8 @@ func otherSettings(e *clientconfig.Entry, names []string) []string {
 }
 
 // programFault returns the reason for which a command is not this program, or "" if it is. Only the file of a project,
-// which is shared, names the program without a path. Its other commands must be the path of the program itself, because
-// a link that comes with a project can be replaced.
+// which is shared, names the program without a path. If such a file has a path, it must be that of the program itself,
+// because a link that comes with a project can be replaced.
 func (b Behind) programFault(f clientconfig.File, command string) string {
 	path, project := command, f.Scope == clientconfig.Project
 	if command == "sluice" && project {
@@ -120,8 +120,8 @@ func (b Behind) programFault(f clientconfig.File, command string) string {
 	return ""
 }
 
-// sameProgram returns an error unless two paths lead to the same file, through any links. A path through /proc or /dev
-// leads to another file in another process.
+// sameProgram returns an error unless two paths lead to the same file, through any links. It also refuses a path
+// through /proc or /dev, because such a path can lead to another file in another process.
 func sameProgram(path, program string) error {
 	one, err := os.Stat(path)
 	if err != nil {
