@@ -82,7 +82,7 @@ func (t *tool) elsewhereRelay(base, server, as string) (cfg relay.Config, err er
 // storedElsewhere returns the token of a client for a mesh elsewhere, and its certificate authority, or nil if it has
 // none of its own.
 func (t *tool) storedElsewhere(at personal.Elsewhere, client string) (token string, authority []byte, err error) {
-	raw, err := os.ReadFile(at.Token(client))
+	raw, err := at.ReadToken(client)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil, fmt.Errorf("%s has no token for the mesh at %s: run %s", client, at.URL, t.command("init --http "+at.URL+" "+client))
 	}

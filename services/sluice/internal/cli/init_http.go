@@ -134,7 +134,7 @@ func (e *elsewhereSetup) readToken(ctx context.Context) (token string, err error
 		return checkToken(text)
 	}
 	for _, c := range e.clients {
-		raw, err := os.ReadFile(e.at.Token(c.ID))
+		raw, err := e.at.ReadToken(c.ID)
 		if err == nil {
 			e.given = false
 			return checkToken(string(raw))
@@ -418,6 +418,9 @@ func (e *elsewhereSetup) writeTokens(clients []string) error {
 	e.state.Store = e.secrets.Kind()
 	if err := e.state.Begin(); err != nil {
 		return err
+	}
+	if err := e.state.Create(e.at.Address(), []byte(e.at.URL)); err != nil {
+		return fmt.Errorf("store the URL of the mesh: %w", err)
 	}
 	for _, id := range clients {
 		if err := e.state.Create(e.at.Token(id), []byte(e.mesh.token)); err != nil {
