@@ -220,6 +220,9 @@ func (m *meshElsewhere) refused(resp *http.Response, answer message) error {
 	if answer.Error != nil {
 		said = ": " + safetext.Line(answer.Error.Message)
 	}
+	if resp.StatusCode == http.StatusForbidden && answer.Error != nil {
+		said += "\nA client needs an agent's token: with the token of an operator, an agent could approve its own calls."
+	}
 	ofMesh := strings.Contains(resp.Header.Get("WWW-Authenticate"), `realm="sluice"`)
 	switch {
 	case resp.StatusCode == http.StatusUnauthorized && ofMesh, resp.StatusCode == http.StatusForbidden && answer.Error != nil:

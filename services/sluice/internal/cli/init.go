@@ -50,11 +50,11 @@ the tools: tools that read are allowed, tools that write or run something are li
 that delete or overwrite something, or move money, ask you. The mesh starts when a client starts
 a server.
 
-With --http, the servers go behind a mesh that another operator runs, such as your team. The
-command asks this mesh which servers the token may use, and compares each with the entry of the
-same name. The mesh works with its own files and accounts, so entries with a path of this
-machine stay as they are. The token is stored in a file that only you can read, and not in the
-files of the clients.
+With --http, the servers of one client go behind a mesh that another operator runs, such as your
+team. The command asks this mesh which servers the token of the client may use, and compares each
+with the entry of the same name. The mesh works with its own files and accounts, so entries with
+a path of this machine stay as they are. The token is stored in a file that only you can read,
+and not in the files of the client. SLUICE_TOKEN is not used.
 
 --undo restores the files of the clients to the byte. An entry whose connection was changed since
 init wrote it stays as it is, and the command prints what it was before; --undo --force restores
@@ -82,8 +82,8 @@ whatever is in files that a user or an agent can change.`,
 	flags.BoolVar(&f.check, "check", false, "name the servers that clients reach without the mesh")
 	flags.BoolVar(&f.managed, "managed", false, "print the file with which an administrator limits one client to servers behind the mesh")
 	flags.StringVar(&f.project, "project", "", "also look at the files of the project in this folder")
-	flags.StringVar(&f.http, "http", "", "put the servers behind the mesh of your team at this `URL`")
-	flags.StringVar(&f.tokenFile, "token-file", "", "with --http: the `FILE` with the token (default SLUICE_TOKEN, or the stored token, or you are asked for it)")
+	flags.StringVar(&f.http, "http", "", "put the servers of one client behind the mesh of your team at this `URL`")
+	flags.StringVar(&f.tokenFile, "token-file", "", "with --http: the `FILE` with the client's token (default the stored token, or you are asked for it)")
 	flags.StringVar(&f.caFile, "ca-file", "", "with --http: the `FILE` with the certificate authority of the mesh, if it has its own")
 	flags.BoolVar(&f.add, "add", false, "with --http: also add entries for the servers of the mesh that a client does not have")
 	c.MarkFlagsMutuallyExclusive("undo", "check", "observe", "managed")

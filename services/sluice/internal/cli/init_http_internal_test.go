@@ -1,11 +1,18 @@
 package cli
 
 import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
 )
 
 // Policy of the mesh may hide tools. The mesh also adds a tool of its own.
@@ -53,6 +60,62 @@ func TestCheckToken_RefusesWhatNoTokenHas(t *testing.T) {
 		got, err := checkToken(given)
 		if got != want || (err == nil) != (want != "") {
 			t.Errorf("%q is %q, %v", given, got, err)
+		}
+	}
+}
+
+// clientElsewhere returns a run of `init CLIENT --http URL` in which cursor has a stored token for the mesh.
+func clientElsewhere(t *testing.T, out io.Writer, client string) *elsewhereSetup {
+	t.Helper()
+	at, err := personal.Paths{Data: t.TempDir()}.Elsewhere("https://mesh.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := at.Token("cursor")
+	if err := errors.Join(
+		os.MkdirAll(filepath.Dir(stored), 0o700), os.WriteFile(stored, []byte("stored"), 0o600), os.WriteFile(at.Address(), []byte(at.URL), 0o600),
+	); err != nil {
+		t.Fatal(err)
+	}
+	return &elsewhereSetup{setup: &setup{tool: newTool("sluice", out, io.Discard), clients: []clientconfig.Client{{ID: client}}}, at: at, client: client}
+}
+
+// SLUICE_TOKEN may be an operator's token, so init does not use it. It also uses no token of another client.
+func TestReadToken_UsesOnlyTheTokenOfTheClient(t *testing.T) {
+	t.Setenv("SLUICE_TOKEN", "operator")
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("new"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ client, file, want, source string }{
+		{client: "cursor", want: "stored", source: "the stored token of cursor"},
+		{client: "cursor", file: file, want: "new", source: file},
+		{client: "zed", file: file, want: "new", source: file},
+		{client: "zed"}, // a test has no terminal
+	} {
+		var out strings.Builder
+		e := clientElsewhere(t, &out, tt.client)
+		e.flags.tokenFile = tt.file
+		got, err := e.readToken(t.Context())
+		if got != tt.want || (err == nil) != (tt.want != "") {
+			t.Errorf("%s with the file %q uses %q, %v", tt.client, tt.file, got, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), "--token-file") {
+			t.Errorf("the error is %v", err)
+		}
+		if e.given != (tt.want != "stored") || !strings.Contains(out.String(), tt.source) {
+			t.Errorf("given is %v, and init prints %q", e.given, out.String())
+		}
+	}
+}
+
+// A token belongs to one client, so init does not give it to several.
+func TestInstallElsewhere_NeedsOneClient(t *testing.T) {
+	t.Parallel()
+	for _, clients := range [][]clientconfig.Client{nil, clientconfig.Clients(), clientconfig.Clients()[:2]} {
+		s := &setup{tool: newTool("sluice", io.Discard, io.Discard), flags: initFlags{http: "https://mesh.example.com"}, clients: clients, paths: personal.Paths{Data: t.TempDir()}}
+		if _, isUsage := errors.AsType[usageError](s.installElsewhere(t.Context())); !isUsage {
+			t.Errorf("%d clients are accepted", len(clients))
 		}
 	}
 }
