@@ -29,6 +29,8 @@ type initFlags struct {
 	force bool
 	// http is the URL of a mesh elsewhere. The files are those with its token and its certificate authority.
 	http, tokenFile, caFile string
+	// trustLoopback is true if the mesh elsewhere may have an http URL of this machine.
+	trustLoopback bool
 	// add is true if clients get entries for the servers of the mesh elsewhere that they don't have.
 	add bool
 }
@@ -85,6 +87,7 @@ whatever is in files that a user or an agent can change.`,
 	flags.StringVar(&f.http, "http", "", "put the servers of one client behind the mesh of your team at this `URL`")
 	flags.StringVar(&f.tokenFile, "token-file", "", "with --http: the `FILE` with the client's token (default the stored token, or you are asked for it)")
 	flags.StringVar(&f.caFile, "ca-file", "", "with --http: the `FILE` with the certificate authority of the mesh, if it has its own")
+	flags.BoolVar(&f.trustLoopback, "trust-loopback", false, "with --http: accept an http URL of this machine, such as the end of a tunnel, although another user of this machine can take the port while it is free, and gets the token")
 	flags.BoolVar(&f.add, "add", false, "with --http: also add entries for the servers of the mesh that a client does not have")
 	c.MarkFlagsMutuallyExclusive("undo", "check", "observe", "managed")
 	c.MarkFlagsMutuallyExclusive("project", "yes")
@@ -156,8 +159,8 @@ func (t *tool) runInit(ctx context.Context, f initFlags, clients []clientconfig.
 		system: clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: getenv},
 	}
 	switch {
-	case f.http == "" && (f.tokenFile != "" || f.caFile != "" || f.add):
-		return usageError{errors.New("--token-file, --ca-file and --add need --http")}
+	case f.http == "" && (f.tokenFile != "" || f.caFile != "" || f.add || f.trustLoopback):
+		return usageError{errors.New("--token-file, --ca-file, --trust-loopback and --add need --http")}
 	case f.http != "" && (f.check || f.undo || f.managed):
 		return usageError{errors.New("--check, --undo and --managed include the entries for all meshes: leave out --http")}
 	case f.http != "" && f.observe:

@@ -53,12 +53,9 @@ type comparison struct {
 // installElsewhere puts the servers of a client behind a mesh that another operator runs. It asks before it starts servers,
 // and before it writes.
 func (s *setup) installElsewhere(ctx context.Context) (err error) {
-	if len(s.clients) != 1 {
-		return usageError{errors.New("each client has a token of its own at the mesh: name one client, as in " + s.command("init cursor --http URL --token-file FILE"))}
-	}
-	e := &elsewhereSetup{setup: s, client: s.clients[0].ID, compared: make(map[string]*comparison)}
-	if e.at, err = s.paths.Elsewhere(s.flags.http); err != nil {
-		return usageError{fmt.Errorf("--http: %w", err)}
+	e, err := s.newElsewhere()
+	if err != nil {
+		return err
 	}
 	if err := checkProgram(s.programPath()); err != nil {
 		return err
@@ -95,6 +92,21 @@ func (s *setup) installElsewhere(ctx context.Context) (err error) {
 		return errors.New("nothing was changed")
 	}
 	return e.write(ctx)
+}
+
+// newElsewhere checks the command line.
+func (s *setup) newElsewhere() (*elsewhereSetup, error) {
+	if len(s.clients) != 1 {
+		return nil, usageError{errors.New("each client has a token of its own at the mesh: name one client, as in " + s.command("init cursor --http URL --token-file FILE"))}
+	}
+	at, err := s.paths.Elsewhere(s.flags.http)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--http: %w", err)}
+	}
+	if at.IsCleartext() && !s.flags.trustLoopback {
+		return nil, usageError{fmt.Errorf("%s has no TLS: while no tunnel or mesh has this port, another user of this machine can take it and gets the token. Use https, with --ca-file if the mesh has a certificate authority of its own, or accept the danger with --trust-loopback", at.URL)}
+	}
+	return &elsewhereSetup{setup: s, at: at, client: s.clients[0].ID, compared: make(map[string]*comparison)}, nil
 }
 
 // connect reads the token and the certificate authority.

@@ -110,12 +110,36 @@ func TestReadToken_UsesOnlyTheTokenOfTheClient(t *testing.T) {
 }
 
 // A token belongs to one client, so init does not give it to several.
-func TestInstallElsewhere_NeedsOneClient(t *testing.T) {
+func TestNewElsewhere_NeedsOneClient(t *testing.T) {
 	t.Parallel()
 	for _, clients := range [][]clientconfig.Client{nil, clientconfig.Clients(), clientconfig.Clients()[:2]} {
 		s := &setup{tool: newTool("sluice", io.Discard, io.Discard), flags: initFlags{http: "https://mesh.example.com"}, clients: clients, paths: personal.Paths{Data: t.TempDir()}}
-		if _, isUsage := errors.AsType[usageError](s.installElsewhere(t.Context())); !isUsage {
-			t.Errorf("%d clients are accepted", len(clients))
+		e, err := s.newElsewhere()
+		if _, isUsage := errors.AsType[usageError](err); !isUsage || e != nil {
+			t.Errorf("%d clients: %v", len(clients), err)
+		}
+	}
+}
+
+// While a tunnel is down, another user of this machine can take its port. --yes does not accept this danger.
+func TestNewElsewhere_RefusesALoopbackPortWithoutTLSUnlessAgreed(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		url             string
+		agreed, refused bool
+	}{
+		{url: "http://127.0.0.1:8080", refused: true},
+		{url: "HTTP://localhost:8080", refused: true},
+		{url: "http://127.0.0.1:8080", agreed: true},
+		{url: "https://127.0.0.1:8080"},
+	} {
+		s := &setup{
+			tool: newTool("sluice", io.Discard, io.Discard), paths: personal.Paths{Data: t.TempDir()}, clients: []clientconfig.Client{{ID: "cursor"}},
+			flags: initFlags{http: tt.url, yes: true, trustLoopback: tt.agreed},
+		}
+		e, err := s.newElsewhere()
+		if _, refused := errors.AsType[usageError](err); refused != tt.refused || (err != nil) != tt.refused || (e != nil) == tt.refused {
+			t.Errorf("%s with --trust-loopback %v: %v", tt.url, tt.agreed, err)
 		}
 	}
 }

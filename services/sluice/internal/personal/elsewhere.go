@@ -33,7 +33,7 @@ func (p Paths) Elsewhere(text string) (Elsewhere, error) {
 	case u.User != nil:
 		return Elsewhere{}, errors.New("the URL contains a user name or a password: remove them, because the mesh uses only the token")
 	case u.Scheme == "http" && !loopback.Host(u.Hostname()):
-		return Elsewhere{}, fmt.Errorf("http://%s would show the token to everyone on the network: use https, or http with a loopback address at the end of a tunnel", u.Host)
+		return Elsewhere{}, fmt.Errorf("http://%s would show the token to everyone on the network: use https", u.Host)
 	case u.Scheme != "https" && u.Scheme != "http", u.Hostname() == "":
 		return Elsewhere{}, fmt.Errorf("%q is not a URL that begins with https://", text)
 	case !plainHost.MatchString(u.Hostname()):
@@ -55,6 +55,9 @@ func (p Paths) Elsewhere(text string) (Elsewhere, error) {
 
 // plainHost matches host names in ASCII and IP addresses.
 var plainHost = regexp.MustCompile(`^[A-Za-z0-9._:-]+$`)
+
+// IsCleartext reports whether the token is sent without TLS, to a port of this machine.
+func (e Elsewhere) IsCleartext() bool { return strings.HasPrefix(e.URL, "http://") }
 
 // Token returns the path of the file with the token of a client for this mesh.
 func (e Elsewhere) Token(client string) string { return filepath.Join(e.dir, client) }
