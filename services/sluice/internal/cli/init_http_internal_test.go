@@ -35,6 +35,8 @@ func TestComparison_DiffersOnlyInDefinitions(t *testing.T) {
 		{name: "nothing in common", direct: []string{a}, behind: []string{c, wait}, missing: []string{"a"}, more: []string{"c"}, reason: "no tool"},
 		{name: "all tools are hidden", direct: []string{a}, missing: []string{"a"}, reason: "no tool"},
 		{name: "no tools at all"},
+		{name: "a tool twice at the mesh", direct: []string{a}, behind: []string{a2, a}, reason: `can't be compared: the tool "a" is listed twice`},
+		{name: "a tool twice on this machine", direct: []string{a2, a}, behind: []string{a}, reason: `can't be compared: the tool "a" is listed twice`},
 		{name: "no list", direct: []string{"}"}, behind: []string{a}, reason: "can't be compared"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -49,6 +51,17 @@ func TestComparison_DiffersOnlyInDefinitions(t *testing.T) {
 				t.Errorf("%d in common, missing %q, more %q", got.same, got.missing, got.more)
 			}
 		})
+	}
+}
+
+// A list that has a tool twice, with another definition first, is not the same as a list that has the tool once.
+func TestCompareTools_RefusesAToolThatIsListedTwice(t *testing.T) {
+	t.Parallel()
+	once, twice := jsontext.Value(`[{"name":"a"}]`), jsontext.Value(`[{"name":"a","description":"hostile"},{"name":"a"}]`)
+	for _, lists := range [][2]jsontext.Value{{once, twice}, {twice, once}, {twice, twice}} {
+		if got := compareTools(lists[0], lists[1]); !strings.Contains(got, `the tool "a" is listed twice`) {
+			t.Errorf("the difference of %s and %s is %q", lists[0], lists[1], got)
+		}
 	}
 }
 

@@ -205,7 +205,8 @@ func sortedNames(all ...map[string]jsontext.Value) []string {
 	return slices.Compact(out)
 }
 
-// definitionsByName returns the canonical definitions of tools.
+// definitionsByName returns the canonical definitions of tools. It returns an error if two tools have one name, because it
+// is not known which of them a client would use.
 func definitionsByName(list jsontext.Value) (map[string]jsontext.Value, error) {
 	var tools []jsontext.Value
 	if err := json.Unmarshal(list, &tools); err != nil {
@@ -221,6 +222,9 @@ func definitionsByName(list jsontext.Value) (map[string]jsontext.Value, error) {
 		}
 		if err := tool.Canonicalize(); err != nil {
 			return nil, fmt.Errorf("read the definition of %q: %w", named.Name, err)
+		}
+		if _, twice := out[named.Name]; twice {
+			return nil, fmt.Errorf("the tool %q is listed twice", named.Name)
 		}
 		out[named.Name] = tool
 	}
