@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sluice-mesh/sluice/services/internal/app"
@@ -129,6 +128,9 @@ func (m *meshElsewhere) servers(ctx context.Context, candidates []string) ([]str
 	return names, ctx.Err()
 }
 
+// maxElsewhereServers is the maximum number of servers that a mesh may list. With --add, init connects to each of them.
+const maxElsewhereServers = 1000
+
 // serverNames matches the names of servers. Other names could be options in the command of an entry.
 var serverNames = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
 
@@ -161,7 +163,10 @@ func (m *meshElsewhere) listedServers(ctx context.Context) ([]string, error) {
 		}
 	}
 	slices.Sort(names)
-	return slices.Compact(names), nil
+	if names = slices.Compact(names); len(names) > maxElsewhereServers {
+		return nil, fmt.Errorf("the mesh at %s lists %d servers, and init accepts at most %d", m.url, len(names), maxElsewhereServers)
+	}
+	return names, nil
 }
 
 // greet opens a session with the mesh. Its errors name the problem with the URL, the certificate or the token.
@@ -236,8 +241,7 @@ func (m *meshElsewhere) refused(resp *http.Response, answer message) error {
 
 // list lists a server of the mesh as a client would.
 func (m *meshElsewhere) list(ctx context.Context, server string) (listedServer, error) {
-	client := &http.Client{Transport: bearerTransport{m.token, m.client.Transport}}
-	return listServer(ctx, &mcp.StreamableClientTransport{Endpoint: m.url + mcpPath(server), HTTPClient: client, MaxRetries: -1, DisableStandaloneSSE: true})
+	return listServer(ctx, limitedTransport(m.url+mcpPath(server), bearerTransport{m.token, m.client.Transport}))
 }
 
 // bearerTransport adds a token to requests. Its transport must be that of a client of [tokenhttp.New].

@@ -18,7 +18,6 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sluice-mesh/sluice/services/internal/app"
@@ -123,8 +122,7 @@ func listDirectly(ctx context.Context, d clientsetup.Definition) (listedServer, 
 // listURL lists a server with Streamable HTTP.
 func listURL(ctx context.Context, url string, headers http.Header) (listedServer, error) {
 	add := &headerTransport{headers: headers}
-	client := &http.Client{Transport: add}
-	listed, err := listServer(ctx, &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: client, MaxRetries: -1, DisableStandaloneSSE: true})
+	listed, err := listServer(ctx, limitedTransport(url, add))
 	if err != nil && add.refused() {
 		return listed, errors.New("it wants a sign-in (HTTP 401): the client signs in by OAuth, which the mesh can't do for it yet")
 	}
