@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -72,12 +73,14 @@ func TestInitHTTP_EntriesUseAMeshElsewhereAndUndoRestoresTheBytes(t *testing.T) 
 	t.Parallel()
 	h := newClients(t)
 	e := startElsewhere(t, h)
-	run := []string{"init", "--http", e.url + "/mcp/", "--token-file", tokenFile(t, stack.AgentToken), "--ca-file", e.ca, "--yes"}
-	out := h.check(0, run,
-		"broken: stays as it is, because it is not at the mesh", "local: stays as it is, because it works in", "on this machine",
-		"The mesh also has extra, which no client uses",
-		"notes: 2 of 7 tools", "not at the mesh: ", "delete_note",
-		"Claude Code starts My Notes at the mesh.", "Cursor starts notes at the mesh.")
+	run := func(client string) []string {
+		return []string{"init", client, "--http", e.url + "/mcp/", "--token-file", tokenFile(t, stack.AgentToken), "--ca-file", e.ca, "--yes"}
+	}
+	out := h.check(0, run("claude-code"),
+		"init uses the token in ", "broken: stays as it is, because it is not at the mesh", "local: stays as it is, because it works in", "on this machine",
+		"The mesh also has extra, notes, which claude-code does not use",
+		"my-notes: 2 of 7 tools", "not at the mesh: ", "delete_note", "Claude Code starts My Notes at the mesh.")
+	out += h.check(0, run("cursor"), "notes: 2 of 7 tools", "Cursor starts notes at the mesh.")
 	if strings.Contains(out, secret) || strings.Contains(out, stack.AgentToken) {
 		t.Errorf("the output contains a secret:\n%s", out)
 	}
@@ -102,7 +105,7 @@ func TestInitHTTP_EntriesUseAMeshElsewhereAndUndoRestoresTheBytes(t *testing.T) 
 		t.Errorf("delete_note returns %s", text)
 	}
 	h.check(2, []string{"init", "--check"}, "2 server(s) behind the mesh, 3 without it")
-	h.check(0, []string{"init", "--http", e.url, "--yes"}, "Nothing to do") // the token and the authority are stored
+	h.check(0, []string{"init", "cursor", "--http", e.url, "--yes"}, "init uses the stored token of cursor", "Nothing to do") // the token and the authority are stored
 	if h.read(claudePath) != claude || h.read(cursorPath) != cursor {
 		t.Error("a second run changed something")
 	}
@@ -137,12 +140,14 @@ func TestInitHTTP_WritesNothingIfTheMeshCanNotBeUsed(t *testing.T) {
 		fragments []string
 	}{
 		{"an unknown token", 1, []string{e.url, "--token-file", unknown, "--ca-file", e.ca}, []string{"refused the token", "sluice token create", "--token-file"}},
-		{"an operator's token", 1, []string{e.url, "--token-file", operator, "--ca-file", e.ca}, []string{"refused the token", "sluice token create"}},
+		{"an operator's token", 1, []string{e.url, "--token-file", operator, "--ca-file", e.ca}, []string{"refused the token", "approve its own calls", "sluice token create"}},
 		{"an unknown authority", 1, []string{e.url, "--token-file", good}, []string{"certificate", "--ca-file"}},
-		{"no TLS", 1, []string{plain, "--token-file", good}, []string{"https://"}},
-		{"another server", 1, []string{other.URL, "--token-file", good}, []string{"is not a Sluice gateway", "404"}},
-		{"a redirect", 1, []string{moved.URL, "--token-file", good}, []string{"redirect", "--http"}},
-		{"a closed port", 1, []string{gone.URL, "--token-file", good}, []string{"does not answer"}},
+		{"http without agreement", 2, []string{plain, "--token-file", good}, []string{"another user of this machine", "--trust-loopback"}},
+		{"no TLS", 1, []string{plain, "--trust-loopback", "--token-file", good}, []string{"https://"}},
+		{"another server", 1, []string{other.URL, "--trust-loopback", "--token-file", good}, []string{"is not a Sluice gateway", "404"}},
+		{"a redirect", 1, []string{moved.URL, "--trust-loopback", "--token-file", good}, []string{"redirect", "--http"}},
+		{"a closed port", 1, []string{gone.URL, "--trust-loopback", "--token-file", good}, []string{"does not answer"}},
+		{"two clients", 2, []string{e.url, "claude-code", "--token-file", good, "--ca-file", e.ca}, []string{"name one client"}},
 		{"no token", 1, []string{e.url, "--ca-file", e.ca}, []string{"--token-file"}},
 		{"no such file", 1, []string{e.url, "--token-file", filepath.Join(h.dir, "none")}, []string{"read the token"}},
 		{"http to another machine", 2, []string{"http://mesh.example.com", "--token-file", good}, []string{"https"}},
@@ -158,6 +163,9 @@ func TestInitHTTP_WritesNothingIfTheMeshCanNotBeUsed(t *testing.T) {
 			args = append(args, "--token-file", good)
 		} else {
 			args = append(append(args, "--http"), c.args...)
+			if !slices.Contains(c.args, "zed") {
+				args = append(args, "cursor")
+			}
 		}
 		t.Run(c.name, func(t *testing.T) {
 			own := *h

@@ -41,6 +41,9 @@ func hasElsewhereToken(paths personal.Paths, url, client string) bool {
 	if err != nil || paths.Data == "" || personal.CheckClient(client) != nil {
 		return false
 	}
-	info, err := os.Stat(at.Token(client))
-	return err == nil && info.Mode().IsRegular()
+	if info, err := os.Stat(at.Token(client)); err != nil || !info.Mode().IsRegular() {
+		return false
+	}
+	_, err = at.ReadToken(client)
+	return err == nil
 }

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sluice-mesh/sluice/services/internal/app"
@@ -83,7 +82,7 @@ func (t *tool) elsewhereRelay(base, server, as string) (cfg relay.Config, err er
 // storedElsewhere returns the token of a client for a mesh elsewhere. authority is the mesh's own certificate
 // authority, or nil if it has none.
 func (t *tool) storedElsewhere(at personal.Elsewhere, client string) (token string, authority []byte, err error) {
-	raw, err := os.ReadFile(at.Token(client))
+	raw, err := at.ReadToken(client)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil, fmt.Errorf("%s has no token for the mesh at %s: run %s", client, at.URL, t.command("init --http "+at.URL+" "+client))
 	}
@@ -130,6 +129,9 @@ func (m *meshElsewhere) servers(ctx context.Context, candidates []string) ([]str
 	return names, ctx.Err()
 }
 
+// maxElsewhereServers is the maximum number of servers that a mesh may list. With --add, init connects to each of them.
+const maxElsewhereServers = 1000
+
 // serverNames matches the names of servers. Other names could be options in the command of an entry.
 var serverNames = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
 
@@ -162,7 +164,10 @@ func (m *meshElsewhere) listedServers(ctx context.Context) ([]string, error) {
 		}
 	}
 	slices.Sort(names)
-	return slices.Compact(names), nil
+	if names = slices.Compact(names); len(names) > maxElsewhereServers {
+		return nil, fmt.Errorf("the mesh at %s lists %d servers, and init accepts at most %d", m.url, len(names), maxElsewhereServers)
+	}
+	return names, nil
 }
 
 // greet opens a session with the mesh. Its errors name the problem with the URL, the certificate or the token.
@@ -221,6 +226,9 @@ func (m *meshElsewhere) refused(resp *http.Response, answer message) error {
 	if answer.Error != nil {
 		said = ": " + safetext.Line(answer.Error.Message)
 	}
+	if resp.StatusCode == http.StatusForbidden && answer.Error != nil {
+		said += "\nA client needs an agent's token: with the token of an operator, an agent could approve its own calls."
+	}
 	ofMesh := strings.Contains(resp.Header.Get("WWW-Authenticate"), `realm="sluice"`)
 	switch {
 	case resp.StatusCode == http.StatusUnauthorized && ofMesh, resp.StatusCode == http.StatusForbidden && answer.Error != nil:
@@ -234,8 +242,7 @@ func (m *meshElsewhere) refused(resp *http.Response, answer message) error {
 
 // list lists a server of the mesh as a client would.
 func (m *meshElsewhere) list(ctx context.Context, server string) (listedServer, error) {
-	client := &http.Client{Transport: bearerTransport{m.token, m.client.Transport}}
-	return listServer(ctx, &mcp.StreamableClientTransport{Endpoint: m.url + mcpPath(server), HTTPClient: client, MaxRetries: -1, DisableStandaloneSSE: true})
+	return listServer(ctx, limitedTransport(m.url+mcpPath(server), bearerTransport{m.token, m.client.Transport}))
 }
 
 // bearerTransport adds a token to requests. Its transport must be that of a client of [tokenhttp.New].

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -46,7 +47,22 @@ func TestListedServers_ReturnsOnlyNamesOfServers(t *testing.T) {
 	}
 }
 
-// Each server either is not a gateway, or does not accept the token.
+func TestListedServers_RefusesTooManyServers(t *testing.T) {
+	t.Parallel()
+	tools := make([]string, maxElsewhereServers+1)
+	for i := range tools {
+		tools[i] = fmt.Sprintf(`{"name":"s%d__a"}`, i)
+	}
+	m := answeringServer(t, http.StatusAccepted, map[string]string{
+		"initialize": `{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","serverInfo":{"name":"sluice"}}}`,
+		"tools/list": `{"jsonrpc":"2.0","id":1,"result":{"tools":[` + strings.Join(tools, ",") + `]}}`,
+	})
+	if got, err := m.listedServers(t.Context()); err == nil || !strings.Contains(err.Error(), "lists 1001 servers") || got != nil {
+		t.Errorf("%d servers, %v", len(got), err)
+	}
+}
+
+// Each server is no gateway, or does not accept the token.
 func TestListedServers_NamesTheProblem(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -30,6 +30,8 @@ type initFlags struct {
 	// http is the URL of a mesh elsewhere. tokenFile and caFile are the paths of files with a token for it and with its
 	// certificate authority.
 	http, tokenFile, caFile string
+	// trustLoopback is true if the mesh elsewhere may have an http URL of this machine.
+	trustLoopback bool
 	// add is true if clients get entries for the servers of the mesh elsewhere that they don't have.
 	add bool
 }
@@ -51,11 +53,11 @@ the tools: tools that read are allowed, tools that write or run something are li
 that delete or overwrite something, or move money, ask you. The mesh starts when a client starts
 a server.
 
-With --http, the entries use the servers of a mesh that another operator runs, such as your team.
-The command asks this mesh which servers the token may use, and compares each with the entry of
-the same name. The servers of the mesh work with the files and accounts of its machine, so entries
-with a path of this machine stay as they are. The token is stored in a file that only you can
-read, and not in the files of the clients.
+With --http, the servers of one client go behind a mesh that another operator runs, such as your
+team. The command asks this mesh which servers the token of the client may use, and compares each
+with the entry of the same name. The mesh works with its own files and accounts, so entries with
+a path of this machine stay as they are. The token is stored in a file that only you can read,
+and not in the files of the client. SLUICE_TOKEN is not used.
 
 --undo restores the files of the clients, to the byte if they have not changed since. An entry
 whose connection was changed since init wrote it stays as it is, and the command prints what it
@@ -83,9 +85,10 @@ whatever is in files that a user or an agent can change.`,
 	flags.BoolVar(&f.check, "check", false, "name the servers that clients reach without the mesh")
 	flags.BoolVar(&f.managed, "managed", false, "print the file with which an administrator limits one client to servers behind the mesh")
 	flags.StringVar(&f.project, "project", "", "also look at the files of the project in this folder")
-	flags.StringVar(&f.http, "http", "", "put the servers behind the mesh of your team at this `URL`")
-	flags.StringVar(&f.tokenFile, "token-file", "", "with --http: the `FILE` with the token (default SLUICE_TOKEN, or the stored token, or you are asked for it)")
+	flags.StringVar(&f.http, "http", "", "put the servers of one client behind the mesh of your team at this `URL`")
+	flags.StringVar(&f.tokenFile, "token-file", "", "with --http: the `FILE` with the client's token (default the stored token, or you are asked for it)")
 	flags.StringVar(&f.caFile, "ca-file", "", "with --http: the `FILE` with the certificate authority of the mesh, if it has its own")
+	flags.BoolVar(&f.trustLoopback, "trust-loopback", false, "with --http: accept an http URL of this machine, such as the end of a tunnel, although another user of this machine can take the port while it is free, and gets the token")
 	flags.BoolVar(&f.add, "add", false, "with --http: also add entries for the servers of the mesh that a client does not have")
 	c.MarkFlagsMutuallyExclusive("undo", "check", "observe", "managed")
 	c.MarkFlagsMutuallyExclusive("project", "yes")
@@ -157,8 +160,8 @@ func (t *tool) runInit(ctx context.Context, f initFlags, clients []clientconfig.
 		system: clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: getenv},
 	}
 	switch {
-	case f.http == "" && (f.tokenFile != "" || f.caFile != "" || f.add):
-		return usageError{errors.New("--token-file, --ca-file and --add need --http")}
+	case f.http == "" && (f.tokenFile != "" || f.caFile != "" || f.add || f.trustLoopback):
+		return usageError{errors.New("--token-file, --ca-file, --trust-loopback and --add need --http")}
 	case f.http != "" && (f.check || f.undo || f.managed):
 		return usageError{errors.New("--check, --undo and --managed include the entries for all meshes: leave out --http")}
 	case f.http != "" && f.observe:

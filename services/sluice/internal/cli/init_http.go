@@ -19,7 +19,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
 
-	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
@@ -29,9 +28,11 @@ import (
 type elsewhereSetup struct {
 	*setup
 
-	at   personal.Elsewhere
-	mesh *meshElsewhere
-	// given is true if the token is new. authority is the new certificate authority, or nil.
+	at personal.Elsewhere
+	// client is the ID of the client that the token belongs to.
+	client string
+	mesh   *meshElsewhere
+	// given is true if the token is new, and authority is the new certificate authority, or nil.
 	given     bool
 	authority []byte
 	// compared contains the comparisons, by the names of servers in the plan.
@@ -49,12 +50,12 @@ type comparison struct {
 	reason string
 }
 
-// installElsewhere puts the servers of clients behind a mesh that another operator runs. It asks before it starts servers,
+// installElsewhere puts the servers of a client behind a mesh that another operator runs. It asks before it starts servers,
 // and before it writes.
 func (s *setup) installElsewhere(ctx context.Context) (err error) {
-	e := &elsewhereSetup{setup: s, compared: make(map[string]*comparison)}
-	if e.at, err = s.paths.Elsewhere(s.flags.http); err != nil {
-		return usageError{fmt.Errorf("--http: %w", err)}
+	e, err := s.newElsewhere()
+	if err != nil {
+		return err
 	}
 	if err := checkProgram(s.programPath()); err != nil {
 		return err
@@ -93,6 +94,21 @@ func (s *setup) installElsewhere(ctx context.Context) (err error) {
 	return e.write(ctx)
 }
 
+// newElsewhere checks the command line.
+func (s *setup) newElsewhere() (*elsewhereSetup, error) {
+	if len(s.clients) != 1 {
+		return nil, usageError{errors.New("each client has a token of its own at the mesh: name one client, as in " + s.command("init cursor --http URL --token-file FILE"))}
+	}
+	at, err := s.paths.Elsewhere(s.flags.http)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--http: %w", err)}
+	}
+	if at.IsCleartext() && !s.flags.trustLoopback {
+		return nil, usageError{fmt.Errorf("%s has no TLS: while no tunnel or mesh has this port, another user of this machine can take it and gets the token. Use https, with --ca-file if the mesh has a certificate authority of its own, or accept the danger with --trust-loopback", at.URL)}
+	}
+	return &elsewhereSetup{setup: s, at: at, client: s.clients[0].ID, compared: make(map[string]*comparison)}, nil
+}
+
 // connect reads the token and the certificate authority.
 func (e *elsewhereSetup) connect(ctx context.Context) error {
 	token, err := e.readToken(ctx)
@@ -119,34 +135,33 @@ func (e *elsewhereSetup) connect(ctx context.Context) error {
 	return nil
 }
 
-// readToken returns the token in a file or in SLUICE_TOKEN, or otherwise the stored token of a client. If there is none,
-// it asks for a token.
-func (e *elsewhereSetup) readToken(ctx context.Context) (token string, err error) {
+// readToken returns the token in a file, or otherwise the stored token of the client, and prints which one it is. If the
+// client has no token, readToken asks for one. SLUICE_TOKEN is not used, because it may be an operator's token or belong
+// to another mesh.
+func (e *elsewhereSetup) readToken(ctx context.Context) (string, error) {
 	e.given = true
 	if path := e.flags.tokenFile; path != "" {
 		raw, err := readSmallFile(path)
 		if err != nil {
 			return "", fmt.Errorf("read the token: %w", err)
 		}
+		e.printf("init uses the token in %s for %s.", e.shownPath(path), e.at.URL)
 		return checkToken(string(raw))
 	}
-	if text, ok := app.Env("SLUICE_TOKEN"); ok && text != "" {
-		return checkToken(text)
+	raw, err := e.at.ReadToken(e.client)
+	if err == nil {
+		e.given = false
+		e.printf("init uses the stored token of %s for %s.", e.client, e.at.URL)
+		return checkToken(string(raw))
 	}
-	for _, c := range e.clients {
-		raw, err := os.ReadFile(e.at.Token(c.ID))
-		if err == nil {
-			e.given = false
-			return checkToken(string(raw))
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return "", fmt.Errorf("read the stored token: %w", err)
-		}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read the stored token: %w", err)
 	}
 	if !isInteractive(false) {
-		return "", errors.New("init needs the token of a client for this mesh, and there is no terminal to ask you at: name its file with --token-file, or set SLUICE_TOKEN")
+		return "", fmt.Errorf("init needs the token of %s for this mesh, and there is no terminal to ask you at: name its file with --token-file. SLUICE_TOKEN is not used, because it may be an operator's token", e.client)
 	}
-	if token, err = e.promptHidden(ctx, "The token for "+e.at.URL+": "); err != nil {
+	token, err := e.promptHidden(ctx, "The token of "+e.client+" for "+e.at.URL+": ")
+	if err != nil {
 		return "", errors.New("nothing was changed: no token was given")
 	}
 	return checkToken(token)
@@ -202,24 +217,23 @@ func (e *elsewhereSetup) makePlan(ctx context.Context) error {
 	used := slices.Concat(clientsetup.EntryNames(found), clientsetup.WrappedNames(found))
 	unused := slices.DeleteFunc(names, func(name string) bool { return slices.Contains(used, name) })
 	if len(unused) > 0 && !e.flags.add {
-		e.printf("The mesh also has %s, which no client uses: %s adds entries for all servers that a client does not have.", strings.Join(unused, ", "), e.command("init CLIENT --http "+e.at.URL+" --add"))
+		e.printf("The mesh also has %s, which %s does not use: %s adds entries for them.", strings.Join(unused, ", "), e.client, e.command("init "+e.client+" --http "+e.at.URL+" --add"))
 	}
 	return nil
 }
 
-// storeToken replaces the stored tokens if a new one was given. No entry changes. It returns an error if there is
-// neither a stored token to replace nor an entry behind a mesh.
+// storeToken replaces the stored token if a new one was given. No entry changes.
 func (e *elsewhereSetup) storeToken(ctx context.Context) error {
-	clients := e.storedClients()
+	_, noToken := os.Stat(e.at.Token(e.client))
 	switch {
-	case e.given && len(clients) > 0:
+	case e.given && noToken == nil:
 		if err := e.openSecrets(ctx); err != nil {
 			return err
 		}
-		if err := e.writeTokens(clients); err != nil {
+		if err := e.storeFiles(); err != nil {
 			return err
 		}
-		e.printf("The token of %s is replaced. No entry changes.", strings.Join(clients, ", "))
+		e.printf("The token of %s is replaced. No entry changes.", e.client)
 		return nil
 	case e.plan.Wrapped > 0:
 		e.printf("Nothing to do.")
@@ -227,19 +241,8 @@ func (e *elsewhereSetup) storeToken(ctx context.Context) error {
 	case e.flags.add:
 		return fmt.Errorf("nothing was changed: no configuration file was found that can get entries. Start the client once, so that it writes its file, and run the command again: %s", strings.Join(e.clientNames(), ", "))
 	default:
-		return fmt.Errorf("nothing was changed: no client has an entry that a server of the mesh can replace. To add entries: %s", e.command("init CLIENT --http "+e.at.URL+" --add"))
+		return fmt.Errorf("nothing was changed: %s has no entry that a server of the mesh can replace. To add entries: %s", e.client, e.command("init "+e.client+" --http "+e.at.URL+" --add"))
 	}
-}
-
-// storedClients returns the IDs of the clients that have a token for the mesh.
-func (e *elsewhereSetup) storedClients() []string {
-	var out []string
-	for _, c := range e.clients {
-		if _, err := os.Stat(e.at.Token(c.ID)); err == nil {
-			out = append(out, c.ID)
-		}
-	}
-	return out
 }
 
 // compare compares the servers of entries with those of the mesh. Entries of servers that differ leave the plan.
@@ -372,7 +375,7 @@ func (e *elsewhereSetup) printChanges() {
 		_, _ = io.WriteString(e.out, hide.Replace(udiff.Unified(path, path+" (behind the mesh)", string(c.Before), string(c.After))))
 	}
 	e.printf("The servers then run at %s, with the files and accounts of that machine, and its policies decide on the calls.", e.at.URL)
-	e.printf("The token goes to %s, which only you can read.", e.shownPath(filepath.Dir(e.at.Token(e.changes[0].File.Client.ID))))
+	e.printf("The token goes to %s, which only you can read.", e.shownPath(filepath.Dir(e.at.Token(e.client))))
 	if e.mustClose() {
 		e.printf("Close Claude Code and Claude Desktop now: they rewrite their files, and could undo the change.")
 	}
@@ -380,16 +383,7 @@ func (e *elsewhereSetup) printChanges() {
 
 // write writes the token and then the clients' files, and starts each entry.
 func (e *elsewhereSetup) write(ctx context.Context) error {
-	clients := e.storedClients()
-	if !e.given {
-		clients = nil
-	}
-	for _, c := range e.plan.Clients() {
-		if _, err := os.Stat(e.at.Token(c.ID)); err != nil {
-			clients = append(clients, c.ID)
-		}
-	}
-	if err := e.writeTokens(clients); err != nil {
+	if err := e.storeFiles(); err != nil {
 		return err
 	}
 	key, err := e.secrets.Key(ctx, sealKey)
@@ -411,9 +405,9 @@ func (e *elsewhereSetup) write(ctx context.Context) error {
 	return e.prove(ctx)
 }
 
-// writeTokens stores the token for each client, and the certificate authority. It records each file before it writes
-// it.
-func (e *elsewhereSetup) writeTokens(clients []string) error {
+// storeFiles stores the URL of the mesh, and the token and the certificate authority if they are new, after it has
+// recorded their files.
+func (e *elsewhereSetup) storeFiles() error {
 	if e.state.Empty() {
 		e.state.Elsewhere = true
 	}
@@ -421,8 +415,11 @@ func (e *elsewhereSetup) writeTokens(clients []string) error {
 	if err := e.state.Begin(); err != nil {
 		return err
 	}
-	for _, id := range clients {
-		if err := e.state.Create(e.at.Token(id), []byte(e.mesh.token)); err != nil {
+	if err := e.state.Create(e.at.Address(), []byte(e.at.URL)); err != nil {
+		return fmt.Errorf("store the URL of the mesh: %w", err)
+	}
+	if e.given {
+		if err := e.state.Create(e.at.Token(e.client), []byte(e.mesh.token)); err != nil {
 			return fmt.Errorf("store the token: %w", err)
 		}
 	}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sluice-mesh/sluice/services/internal/app"
@@ -123,8 +122,7 @@ func listDirectly(ctx context.Context, d clientsetup.Definition) (listedServer, 
 // listURL lists a server with Streamable HTTP.
 func listURL(ctx context.Context, url string, headers http.Header) (listedServer, error) {
 	add := &headerTransport{headers: headers}
-	client := &http.Client{Transport: add}
-	listed, err := listServer(ctx, &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: client, MaxRetries: -1, DisableStandaloneSSE: true})
+	listed, err := listServer(ctx, limitedTransport(url, add))
 	if err != nil && add.refused() {
 		return listed, errors.New("it wants a sign-in (HTTP 401): the client signs in by OAuth, which the mesh can't do for it yet")
 	}
@@ -205,7 +203,8 @@ func sortedNames(all ...map[string]jsontext.Value) []string {
 	return slices.Compact(out)
 }
 
-// definitionsByName returns the canonical definitions of tools.
+// definitionsByName returns the canonical definitions of tools. It returns an error if two tools have one name, because it
+// is not known which of them a client would use.
 func definitionsByName(list jsontext.Value) (map[string]jsontext.Value, error) {
 	var tools []jsontext.Value
 	if err := json.Unmarshal(list, &tools); err != nil {
@@ -221,6 +220,9 @@ func definitionsByName(list jsontext.Value) (map[string]jsontext.Value, error) {
 		}
 		if err := tool.Canonicalize(); err != nil {
 			return nil, fmt.Errorf("read the definition of %q: %w", named.Name, err)
+		}
+		if _, twice := out[named.Name]; twice {
+			return nil, fmt.Errorf("the tool %q is listed twice", named.Name)
 		}
 		out[named.Name] = tool
 	}

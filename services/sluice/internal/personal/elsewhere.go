@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -32,9 +33,11 @@ func (p Paths) Elsewhere(text string) (Elsewhere, error) {
 	case u.User != nil:
 		return Elsewhere{}, errors.New("the URL contains a user name or a password: remove them, because the mesh uses only the token")
 	case u.Scheme == "http" && !loopback.Host(u.Hostname()):
-		return Elsewhere{}, fmt.Errorf("http://%s would show the token to everyone on the network: use https, or http with a loopback address at the end of a tunnel", u.Host)
+		return Elsewhere{}, fmt.Errorf("http://%s would show the token to everyone on the network: use https", u.Host)
 	case u.Scheme != "https" && u.Scheme != "http", u.Hostname() == "":
 		return Elsewhere{}, fmt.Errorf("%q is not a URL that begins with https://", text)
+	case !plainHost.MatchString(u.Hostname()):
+		return Elsewhere{}, fmt.Errorf("the host %+q has characters other than ASCII letters, digits, dots and hyphens, so it may look like another host: write it in Punycode, as in https://xn--bcher-kva.example", u.Hostname())
 	case u.RawQuery != "" || u.Fragment != "":
 		return Elsewhere{}, errors.New("the URL has a query or a fragment: remove it")
 	}
@@ -44,13 +47,17 @@ func (p Paths) Elsewhere(text string) (Elsewhere, error) {
 	e := Elsewhere{URL: strings.TrimRight(u.String(), "/")}
 	// The host makes the name readable, and the digest makes it unique.
 	sum := sha256.Sum256([]byte(e.URL))
-	name := unsafeInName.ReplaceAllString(u.Hostname(), "-")
-	const longest, digits = 64, 4
-	e.dir = filepath.Join(p.Data, "tokens", "elsewhere", name[:min(len(name), longest)]+"-"+hex.EncodeToString(sum[:digits]))
+	name := strings.ReplaceAll(strings.ToLower(u.Hostname()), ":", "-")
+	const longest = 64
+	e.dir = filepath.Join(p.Data, "tokens", "elsewhere", name[:min(len(name), longest)]+"-"+hex.EncodeToString(sum[:]))
 	return e, nil
 }
 
-var unsafeInName = regexp.MustCompile(`[^A-Za-z0-9.-]`)
+// plainHost matches host names in ASCII and IP addresses.
+var plainHost = regexp.MustCompile(`^[A-Za-z0-9._:-]+$`)
+
+// IsCleartext reports whether the token is sent without TLS, to a port of this machine.
+func (e Elsewhere) IsCleartext() bool { return strings.HasPrefix(e.URL, "http://") }
 
 // Token returns the path of the file with the token of a client for this mesh.
 func (e Elsewhere) Token(client string) string { return filepath.Join(e.dir, client) }
@@ -58,3 +65,21 @@ func (e Elsewhere) Token(client string) string { return filepath.Join(e.dir, cli
 // Authority returns the path of the file with the certificate authority of this mesh. The file exists only if the mesh
 // has its own. No client is named ca.pem.
 func (e Elsewhere) Authority() string { return filepath.Join(e.dir, "ca.pem") }
+
+// Address returns the path of the file with the URL of this mesh. The file must exist before a token is read. No client
+// has the name of the file.
+func (e Elsewhere) Address() string { return filepath.Join(e.dir, "mesh.url") }
+
+// ReadToken returns the content of the file with the token of a client. If the directory does not belong to the URL of
+// this mesh, ReadToken returns an error and does not read the token. If the client has no token, the error wraps
+// fs.ErrNotExist.
+func (e Elsewhere) ReadToken(client string) ([]byte, error) {
+	stored, err := os.ReadFile(e.Address())
+	if err != nil {
+		return nil, err
+	}
+	if string(stored) != e.URL {
+		return nil, fmt.Errorf("%s names another mesh than %s: remove the directory, and run init --http again", e.Address(), e.URL)
+	}
+	return os.ReadFile(e.Token(client))
+}

@@ -1,6 +1,11 @@
 package personal_test
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -35,7 +40,7 @@ func TestElsewhere_HasOneFormOfTheURL(t *testing.T) {
 			t.Errorf("%s and %s have the same directory", other, want)
 		}
 		dirs[dir] = want
-		if name := filepath.Base(dir); filepath.Dir(dir) != filepath.Join(p.Data, "tokens", "elsewhere") || strings.ContainsAny(name, `:[]/\`) || len(name) > 80 {
+		if name := filepath.Base(dir); filepath.Dir(dir) != filepath.Join(p.Data, "tokens", "elsewhere") || strings.ContainsAny(name, `:[]/\`) || len(name) > 130 {
 			t.Errorf("%s has the directory %s", given, dir)
 		}
 	}
@@ -46,9 +51,61 @@ func TestElsewhere_RefusesOtherURLs(t *testing.T) {
 	for _, given := range []string{
 		"", "mesh.example.com", "https://", "ftp://mesh.example.com", "http://mesh.example.com", "http://10.0.0.7:8080", "https://a:b@mesh.example.com",
 		"https://mesh.example.com?token=x", "https://mesh.example.com/mcp#x", "https://mesh.example.com:port",
+		"https://m\u0435sh.example.com", "https://m%D0%B5sh.example.com", "https://\u212Aube.example.com", "https://a;b.example.com", "http://[::1%25eth0]:8080",
 	} {
 		if e, err := (personal.Paths{}).Elsewhere(given); err == nil {
 			t.Errorf("%q is accepted as %s", given, e.URL)
 		}
+	}
+}
+
+// 32 bits of a digest can be found by trying, so the name of the directory contains all of them.
+func TestElsewhere_NamesTheDirectoryAfterTheWholeDigest(t *testing.T) {
+	t.Parallel()
+	e, err := personal.Paths{Data: "x"}.Elsewhere("https://mesh.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256([]byte("https://mesh.example.com"))
+	if got, want := filepath.Base(filepath.Dir(e.Token("cursor"))), "mesh.example.com-"+hex.EncodeToString(sum[:]); got != want {
+		t.Errorf("the directory is %s, want %s", got, want)
+	}
+}
+
+func TestReadToken_ReadsNothingIfTheDirectoryNamesAnotherMesh(t *testing.T) {
+	t.Parallel()
+	const url = "https://mesh.example.com"
+	for name, tt := range map[string]struct {
+		stored string
+		absent bool // whether the error says that there is no token
+		want   string
+	}{
+		"the same URL":     {stored: url, want: "secret"},
+		"another URL":      {stored: "https://mesh.example.com/a"},
+		"another line end": {stored: url + "\n"},
+		"no URL":           {absent: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e, err := personal.Paths{Data: t.TempDir()}.Elsewhere(url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, e.Token("cursor"), "secret")
+			if tt.stored != "" {
+				write(t, e.Address(), tt.stored)
+			}
+			got, err := e.ReadToken("cursor")
+			if string(got) != tt.want || (err == nil) != (tt.want != "") || errors.Is(err, fs.ErrNotExist) != tt.absent {
+				t.Errorf("the token is %q, %v", got, err)
+			}
+		})
+	}
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(content), 0o600)); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -1,0 +1,54 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// limitedTransport returns the transport for listing a server with Streamable HTTP. The MCP library reads a body to its
+// end before it decodes it, so the sizes of bodies and events are limited after decompression.
+func limitedTransport(endpoint string, over http.RoundTripper) mcp.Transport {
+	return &mcp.StreamableClientTransport{
+		Endpoint: endpoint, HTTPClient: &http.Client{Transport: bodyLimiter{over}}, MaxRetries: -1, DisableStandaloneSSE: true,
+		MaxEventSize: maxResponse,
+	}
+}
+
+// bodyLimiter limits the bodies of responses. If an event stream fails, the error of the MCP library does not contain the
+// reason, so the limit of a body is larger than that of an event, whose error names the limit.
+type bodyLimiter struct{ http.RoundTripper }
+
+const maxBody = maxResponse + 1<<20
+
+func (b bodyLimiter) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := b.RoundTripper.RoundTrip(r)
+	if err == nil {
+		resp.Body = &limitedBody{body: resp.Body, left: maxBody}
+	}
+	return resp, err
+}
+
+var errTooLarge = fmt.Errorf("the response is larger than %d MiB", maxBody>>20)
+
+// limitedBody is a body of a response that ends with an error if it is too large.
+type limitedBody struct {
+	body io.ReadCloser
+	// left is the number of bytes that may follow. It is -1 after one byte too many.
+	left int
+}
+
+func (b *limitedBody) Read(p []byte) (int, error) {
+	if b.left < 0 {
+		return 0, errTooLarge
+	}
+	n, err := b.body.Read(p[:min(len(p), b.left+1)])
+	if b.left -= n; b.left < 0 {
+		return n, errTooLarge
+	}
+	return n, err
+}
+
+func (b *limitedBody) Close() error { return b.body.Close() }
