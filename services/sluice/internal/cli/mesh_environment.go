@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 )
 
 // meshVariables are the environment variables of a mesh on demand. Others could contain secrets of the client that starts
@@ -73,7 +74,11 @@ func storeMeshEnvironment(data string) error {
 }
 
 func removeMeshEnvironment(data string) error {
-	if err := os.Remove(environmentPath(data)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	err := os.Remove(environmentPath(data))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err = errors.Join(err, clientsetup.RemoveTemporary(environmentPath(data))); err != nil {
 		return fmt.Errorf("remove the environment of the mesh: %w", err)
 	}
 	return nil

@@ -29,8 +29,8 @@ func (s *State) RemoveLeftovers(ctx context.Context) error {
 // temporarySuffix matches what [pki.WriteFile] appends to the name of a temporary file.
 var temporarySuffix = regexp.MustCompile(`^-[0-9]+$`)
 
-// removeTemporary removes the temporary files that killed processes have left next to a file of the mesh.
-func removeTemporary(path string) error {
+// RemoveTemporary removes the temporary files that killed processes have left next to a file of the mesh.
+func RemoveTemporary(path string) error {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -95,7 +95,7 @@ func (s *State) UndoMesh(key []byte, path string) (MeshUndone, error) {
 }
 
 func (s *State) undoMesh(key []byte, path string) (out MeshUndone, err error) {
-	if err := removeTemporary(path); err != nil {
+	if err := RemoveTemporary(path); err != nil {
 		return out, err
 	}
 	now, err := os.ReadFile(path)

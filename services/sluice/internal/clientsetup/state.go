@@ -119,7 +119,7 @@ func (s *State) Begin() error {
 // End records that undo has removed all files.
 func (s *State) End() error {
 	s.Begun = false
-	return errors.Join(s.Save(), removeTemporary(s.path))
+	return errors.Join(s.Save(), RemoveTemporary(s.path))
 }
 
 // Create creates or replaces a file of the mesh, after it has recorded the digest of its content. If the file contains

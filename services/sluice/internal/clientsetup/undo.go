@@ -170,7 +170,7 @@ func (s *State) RemoveCreated(keep func(path string) bool) (removed, changed []s
 		if path == s.staying {
 			continue
 		}
-		if err := removeTemporary(path); err != nil {
+		if err := RemoveTemporary(path); err != nil {
 			return removed, changed, fmt.Errorf("remove what init created: %w", err)
 		}
 		content, err := os.ReadFile(path)
