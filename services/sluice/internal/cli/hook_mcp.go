@@ -64,7 +64,7 @@ func (t *tool) entriesOf(e hookevent.Event) ([]clientconfig.Entry, error) {
 	var out []clientconfig.Entry
 	for i, dir := range dirs {
 		for _, f := range client.Files(sys, dir) {
-			again := i > 0 // the files of the user are the same for all directories
+			again := i > 0                       // the files of the user are the same for all directories
 			if f.Scope == clientconfig.Project { // in the home directory, a file can be that of the user
 				again = slices.ContainsFunc(client.Files(sys, ""), func(o clientconfig.File) bool { return o.Path == f.Path })
 			}
