@@ -3,6 +3,8 @@ package clientsetup
 import (
 	"context"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -13,7 +15,11 @@ import (
 )
 
 // settle is the time after which a changed file is read again, because clients rewrite their files.
-const settle = 2 * time.Second
+const (
+	settle = 2 * time.Second
+	// settleEmpty is the minimum of this time for a file that is empty or missing, because a client may be writing it.
+	settleEmpty = 500 * time.Millisecond
+)
 
 // A Change is the planned change of one client's file.
 type Change struct {
@@ -77,6 +83,9 @@ func (c Change) Write(ctx context.Context, s *State, key []byte) error {
 		return fmt.Errorf("%s: encrypt the old entries: %w", c.File.Path, err)
 	}
 	change := FileChange{Client: c.File.Client.ID, Path: c.File.Path, Within: c.File.Project, Entries: c.Entries, Manifest: manifest}
+	if info, err := os.Lstat(c.File.Path); err == nil {
+		change.Link = info.Mode()&fs.ModeSymlink != 0
+	}
 	s.Files = append(s.Files, change)
 	if err := s.Save(); err != nil {
 		return err

@@ -57,6 +57,8 @@ type State struct {
 type FileChange struct {
 	Client string `json:"client"`
 	Path   string `json:"path"`
+	// Link is true if Path was a symbolic link.
+	Link bool `json:"link,omitzero"`
 	// Within is the directory of the project that contains the file, or empty for a file of the user.
 	Within string `json:"within,omitempty"`
 	// Entries are the names of the changed entries.
