@@ -294,6 +294,19 @@ func TestInit_UndoKeepsTheMeshOfAPersonAndOfAHook(t *testing.T) {
 	h.check(1, []string{"hook", "status", "claude-code"}, "not registered")
 }
 
+// Removing a hook changes the record of init, which undo reads again.
+func TestInit_UndoRemovesTheHookAndTheMesh(t *testing.T) {
+	t.Parallel()
+	h := newClients(t)
+	h.check(0, []string{"init", "--yes", "cursor"})
+	h.check(0, []string{"hook", "install", "claude-code", "--yes"})
+	h.check(0, []string{"init", "--undo", "--yes"}, "Claude Code has the hook of Sluice", "Removed: ~/.config/sluice/sluice.yaml")
+	if h.read(cursorPath) != cursorFile(h) {
+		t.Errorf("the file is\n%s", h.read(cursorPath))
+	}
+	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
+}
+
 // Servers that are behind the mesh already are observed, too, also a second time.
 func TestInit_ObserveRefusesNothing(t *testing.T) {
 	t.Parallel()

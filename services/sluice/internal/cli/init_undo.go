@@ -54,6 +54,9 @@ func (s *setup) undo(ctx context.Context) (err error) {
 	if _, err := s.undoHooks(ctx); err != nil {
 		return err
 	}
+	if s.state, err = clientsetup.LoadState(s.paths.Data); err != nil { // removing a hook also records what it changes
+		return err
+	}
 	key, err := s.oldKey(ctx)
 	if err != nil {
 		return err

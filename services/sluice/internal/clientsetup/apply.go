@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/sluice/internal/atomicfile"
@@ -98,5 +97,5 @@ func (c Change) Write(ctx context.Context, s *State, key []byte) error {
 
 // writer returns the writer for a client's file.
 func (s *State) writer(c FileChange) *atomicfile.Writer {
-	return &atomicfile.Writer{Lock: filepath.Join(filepath.Dir(s.path), "lock"), Settle: s.settle, Within: c.Within}
+	return &atomicfile.Writer{Lock: s.lockPath(), Settle: s.settle, Within: c.Within}
 }
