@@ -235,27 +235,34 @@ func TestInit_UndoKeepsWhatSomebodyChanged(t *testing.T) {
 	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
 }
 
-// After init, a person removes one entry and a whole file, and a client saves its file with default members. Undo ends
-// without an entry that stays.
+// A person renames an entry of init in one file, and removes another file. A client saves its file with default members.
+// Undo restores the other entries, and keeps what the renamed entry was, until the person removes it.
 func TestInit_UndoEndsWhenEntriesAreGone(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
 	h.check(0, []string{"init", "--yes"})
 	_, rest, _ := strings.Cut(h.read(claudePath), `"broken"`)
-	renamed := `"renamed": {"command": "` + h.program + `", "args": ["stdio", "--server", "my-notes", "--as", "claude-code"]}`
+	renamed := `"renamed": {"command": "` + h.program + `", "args": ["stdio", "--server", "my-notes", "--as", "claude-code"]},`
 	rest = strings.Replace(rest, `sluice.yaml"]`, `sluice.yaml"], "type": "stdio", "env": {}`, 1)
-	h.write(claudePath, `{"mcpServers": {`+renamed+`, "broken"`+rest)
+	h.write(claudePath, `{"mcpServers": {`+renamed+` "broken"`+rest)
 	if err := os.Remove(filepath.Join(h.dir, cursorPath)); err != nil {
 		t.Fatal(err)
 	}
-	out := h.check(0, []string{"init", "--undo", "--yes"}, "~/.claude.json: My Notes was removed since init",
-		"~/.cursor/mcp.json does not exist any more", "~/.claude.json: renamed still starts the server my-notes of the mesh")
-	if strings.Count(out, "~/.claude.json:") != 3 {
-		t.Errorf("undo does not print one result for the file:\n%s", out)
+	out := h.check(1, []string{"init", "--undo", "--yes"}, "~/.claude.json: My Notes can't be restored: renamed in ~/.claude.json starts its server. Before init it was:",
+		"~/.cursor/mcp.json: notes can't be restored: renamed in ~/.claude.json", `"API_KEY": "[hidden]"`, "The value of API_KEY is in ${file:",
+		"The mesh stays")
+	if strings.Contains(out, secret) {
+		t.Errorf("the output has the secret:\n%s", out)
 	}
 	if text := strings.Replace(h.read(claudePath), renamed, "", 1); strings.Contains(text, "stdio\", \"--server") || strings.Contains(text, `"type"`) {
 		t.Errorf("the file is\n%s", text)
 	}
+	if text, isError := h.call(h.connect(h.program, "stdio", "--server", "my-notes", "--as", "claude-code"), "list_notes", nil); isError {
+		t.Errorf("the renamed entry does not work: %s", text)
+	}
+	h.write(claudePath, strings.Replace(h.read(claudePath), renamed, "", 1))
+	h.check(0, []string{"init", "--undo", "--yes"}, "~/.claude.json: My Notes was removed since init",
+		"~/.cursor/mcp.json does not exist any more", "1 stored secret(s)")
 	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
 }
 
@@ -287,7 +294,20 @@ func TestInit_UndoKeepsTheMeshOfAPersonAndOfAHook(t *testing.T) {
 	h.check(1, []string{"hook", "status", "claude-code"}, "not registered")
 }
 
-// init --observe also observes servers that are behind the mesh already. A second run changes nothing.
+// Removing a hook changes the record of init, which undo reads again.
+func TestInit_UndoRemovesTheHookAndTheMesh(t *testing.T) {
+	t.Parallel()
+	h := newClients(t)
+	h.check(0, []string{"init", "--yes", "cursor"})
+	h.check(0, []string{"hook", "install", "claude-code", "--yes"})
+	h.check(0, []string{"init", "--undo", "--yes"}, "Claude Code has the hook of Sluice", "Removed: ~/.config/sluice/sluice.yaml")
+	if h.read(cursorPath) != cursorFile(h) {
+		t.Errorf("the file is\n%s", h.read(cursorPath))
+	}
+	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
+}
+
+// Servers that are behind the mesh already are observed, too, also a second time.
 func TestInit_ObserveRefusesNothing(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)

@@ -85,11 +85,19 @@ func replace(text string, gone func(rune) bool) string {
 }
 
 // Lines is like [Line] for each line of a text. A tab becomes four spaces.
-func Lines(text string) string {
+func Lines(text string) string { return eachLine(text, Line) }
+
+// VisibleLines is like [Lines], but also escapes characters that are only invisible, because a person decides about the
+// text.
+func VisibleLines(text string) string {
+	return eachLine(text, func(line string) string { return replace(line, IsHidden) })
+}
+
+func eachLine(text string, escape func(line string) string) string {
 	var out strings.Builder
 	for line := range strings.Lines(text) {
 		body, ended := strings.CutSuffix(line, "\n")
-		out.WriteString(Line(strings.ReplaceAll(body, "\t", "    ")))
+		out.WriteString(escape(strings.ReplaceAll(body, "\t", "    ")))
 		if ended {
 			out.WriteByte('\n')
 		}

@@ -57,3 +57,10 @@ func TestLines_KeepsLineBreaks(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+func TestVisibleLines_EscapesInvisibleCharacters(t *testing.T) {
+	t.Parallel()
+	if got, want := safetext.VisibleLines("a\tb\u2800\n\x1b[2K\r\\n\u202e\u3164\n"), "a    b\\u2800\n\\u001b[2K\\u000d\\n\\u202e\\u3164\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

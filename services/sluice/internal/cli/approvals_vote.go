@@ -158,7 +158,7 @@ func (t *tool) confirm(ctx context.Context, assumeYes bool, question string) err
 	if !isInteractive(false) {
 		return fmt.Errorf("%w: %w", errNotConfirmed, errNoTerminal)
 	}
-	answer, err := t.prompt(ctx, question+" Type yes: ")
+	answer, err := t.prompt(ctx, safetext.Line(question)+" Type yes: ")
 	if err != nil {
 		fmt.Fprintln(t.errOut) // end the line of the question
 		return errNotConfirmed

@@ -5,12 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 
-	"github.com/aymanbagabas/go-udiff"
-
+	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/running"
 )
 
@@ -34,8 +32,7 @@ func (h *hookTarget) agree(ctx context.Context) error {
 	if !restarts && bytes.Equal(settings, newSettings) {
 		return nil
 	}
-	h.printDiff(h.Path, settings, newSettings)
-	h.printDiff(h.paths.Config, config, newConfig)
+	h.printPreview([2][]byte{settings, newSettings}, [2][]byte{config, newConfig})
 	if !hasPolicy {
 		h.printf("New file: %s, the policy for the tools of %s", h.shownPath(h.policyPath()), h.client.Name)
 	}
@@ -48,8 +45,14 @@ func (h *hookTarget) agree(ctx context.Context) error {
 	return nil
 }
 
-func (h *hookTarget) printDiff(path string, before, after []byte) {
-	if shown := h.shownPath(path); !bytes.Equal(before, after) {
-		_, _ = io.WriteString(h.out, udiff.Unified(shown, shown+" (new)", string(before), string(after)))
+// printPreview prints the changes of the client's settings and of the mesh's configuration. Each is the content before
+// and after it.
+func (h *hookTarget) printPreview(settings, config [2][]byte) {
+	hide := hideSecretsIn(map[configedit.Format][]byte{configedit.JSON: settings[0], configedit.YAML: config[0]})
+	if !bytes.Equal(settings[0], settings[1]) {
+		h.printFileDiff(h.shownPath(h.Path), "new", hide, settings[0], settings[1])
+	}
+	if !bytes.Equal(config[0], config[1]) {
+		h.printFileDiff(h.shownPath(h.paths.Config), "new", hide, config[0], config[1])
 	}
 }

@@ -81,7 +81,7 @@ whatever is in files that a user or an agent can change.`,
 	flags.BoolVar(&f.observe, "observe", false, "refuse nothing for 24 hours, and record what the policies would decide")
 	flags.BoolVar(&f.yes, "yes", false, "start the servers and write the changes without asking")
 	flags.BoolVar(&f.undo, "undo", false, "restore the clients' files, and remove the mesh's configuration")
-	flags.BoolVar(&f.force, "force", false, "with --undo: also restore entries that were changed since")
+	flags.BoolVar(&f.force, "force", false, "with --undo: also restore entries that were changed since, and forget those that can't be restored")
 	flags.BoolVar(&f.check, "check", false, "name the servers that clients reach without the mesh")
 	flags.BoolVar(&f.managed, "managed", false, "print the file with which an administrator limits one client to servers behind the mesh")
 	flags.StringVar(&f.project, "project", "", "also look at the files of the project in this folder")

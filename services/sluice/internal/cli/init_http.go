@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -15,7 +14,6 @@ import (
 	"sync"
 	"unicode"
 
-	"github.com/aymanbagabas/go-udiff"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
 
@@ -371,8 +369,7 @@ func (e *elsewhereSetup) printChanges() {
 	fmt.Fprintln(e.out)
 	hide := e.hideSecrets()
 	for _, c := range e.changes {
-		path := e.shownPath(c.File.Path)
-		_, _ = io.WriteString(e.out, hide.Replace(udiff.Unified(path, path+" (behind the mesh)", string(c.Before), string(c.After))))
+		e.printFileDiff(e.shownPath(c.File.Path), "behind the mesh", hide, c.Before, c.After)
 	}
 	e.printf("The servers then run at %s, with the files and accounts of that machine, and its policies decide on the calls.", e.at.URL)
 	e.printf("The token goes to %s, which only you can read.", e.shownPath(filepath.Dir(e.at.Token(e.client))))

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -243,6 +244,9 @@ const sealKey = "init"
 
 // write writes everything, the clients' files last, and then starts each entry.
 func (s *setup) write(ctx context.Context, files []meshFile) error {
+	if err := s.checkUnchanged(files); err != nil {
+		return err
+	}
 	s.state.Store, s.state.Elsewhere = s.secrets.Kind(), false
 	if err := s.state.Begin(); err != nil {
 		return err
@@ -286,6 +290,21 @@ func (s *setup) write(ctx context.Context, files []meshFile) error {
 		return fmt.Errorf("%d of %d files of clients were not changed: close the clients and run the command again", len(failed), len(s.changes))
 	}
 	return s.prove(ctx)
+}
+
+// checkUnchanged returns an error if a file of the mesh has another content than when init read it, because a person may
+// have changed it while init waited for an answer.
+func (s *setup) checkUnchanged(files []meshFile) error {
+	for _, f := range files {
+		now, err := os.ReadFile(f.path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("read a file of your mesh: %w", err)
+		}
+		if !bytes.Equal(now, f.before) {
+			return fmt.Errorf("%s was changed meanwhile, so nothing was written: run the command again", s.shownPath(f.path))
+		}
+	}
+	return nil
 }
 
 func (s *setup) tokenFiles() []string {

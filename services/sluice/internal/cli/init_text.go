@@ -2,12 +2,9 @@ package cli
 
 import (
 	"fmt"
-	"io"
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/aymanbagabas/go-udiff"
 
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
@@ -106,8 +103,7 @@ func (s *setup) printChanges(files []meshFile) {
 	fmt.Fprintln(s.out)
 	hide := s.hideSecrets()
 	for _, c := range s.changes {
-		path := s.shownPath(c.File.Path)
-		_, _ = io.WriteString(s.out, udiff.Unified(path, path+" (behind the mesh)", hide.Replace(string(c.Before)), hide.Replace(string(c.After))))
+		s.printFileDiff(s.shownPath(c.File.Path), "behind the mesh", hide, c.Before, c.After)
 	}
 	for _, f := range files {
 		path := s.shownPath(f.path)
@@ -115,7 +111,7 @@ func (s *setup) printChanges(files []meshFile) {
 			s.printf("New file: %s", path)
 		}
 		if f.path == s.paths.Config {
-			_, _ = io.WriteString(s.out, udiff.Unified(path, path+" (with these servers)", hide.Replace(string(f.before)), hide.Replace(string(f.after))))
+			s.printFileDiff(path, "with these servers", hide, f.before, f.after)
 		} else {
 			s.printf("  %s", policySummary(string(f.after)))
 		}

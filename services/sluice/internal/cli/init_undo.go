@@ -54,11 +54,16 @@ func (s *setup) undo(ctx context.Context) (err error) {
 	if _, err := s.undoHooks(ctx); err != nil {
 		return err
 	}
+	if s.state, err = clientsetup.LoadState(s.paths.Data); err != nil { // removing a hook also records what it changes
+		return err
+	}
 	key, err := s.oldKey(ctx)
 	if err != nil {
 		return err
 	}
-	done, err := s.state.UndoFiles(ctx, key, ids, s.flags.force)
+	done, err := s.state.UndoFiles(ctx, key, clientsetup.UndoOptions{
+		Clients: ids, Force: s.flags.force, Scanned: s.state.Scan(s.system, s.flags.project),
+	})
 	failed := s.printUndone(done)
 	if err != nil {
 		return err
@@ -91,20 +96,24 @@ func (s *setup) oldKey(ctx context.Context) (key []byte, err error) {
 
 // printUndone prints what happened to each file, and reports whether something stayed.
 func (s *setup) printUndone(done []clientsetup.Undone) (failed bool) {
-	kept := false
+	kept, held := false, false
 	for _, d := range done {
 		path := s.shownPath(d.Path)
 		for _, name := range d.Gone {
 			s.printf("%s: %s was removed since init, so there is nothing to restore.", path, name)
 		}
 		for _, k := range d.Kept {
-			s.printKept(path, k)
+			s.printKept(path, k.Name+" stays", k)
 		}
-		kept = kept || len(d.Kept) > 0
+		for _, k := range d.Held {
+			s.printKept(path, k.Name+" can't be restored", k)
+		}
+		kept, held = kept || len(d.Kept) > 0, held || len(d.Held) > 0
 		switch {
 		case d.Err != nil:
 			failed = true
 			s.printf("%s was not restored: %v", path, d.Err)
+		case len(d.Held) > 0:
 		case d.Missing:
 			s.printf("%s does not exist any more, so there is nothing to restore.", path)
 		case len(d.Kept) > 0:
@@ -117,12 +126,16 @@ func (s *setup) printUndone(done []clientsetup.Undone) (failed bool) {
 	if kept {
 		s.printf("To restore these entries over the changes, run %s.", s.command("init --undo --force"))
 	}
-	return failed || kept
+	if held {
+		s.printf("The entries that can't be restored stay recorded, with their secrets. Give each its old name and place again, or replace the entry that starts its server by what it was. Then run %s. %s forgets these entries and deletes their secrets.", s.command("init --undo"), s.command("init --undo --force"))
+	}
+	return failed || kept || held
 }
 
-// printKept prints an entry that stays, its old source without secrets, and the places of the secrets.
-func (s *setup) printKept(path string, k clientsetup.Kept) {
-	s.printf("%s: %s stays: %s. Before init it was:", path, k.Name, k.Reason)
+// printKept prints an entry that is not restored: what it was before init, and where its secrets are.
+func (s *setup) printKept(path, what string, k clientsetup.Kept) {
+	home := s.system.Home + string(filepath.Separator)
+	s.printf("%s: %s: %s. Before init it was:", path, what, strings.ReplaceAll(k.Reason, home, "~"+string(filepath.Separator)))
 	source := hideSecretsOf([]clientconfig.Entry{k.Entry}).Replace(strings.TrimSpace(k.Source))
 	for line := range strings.Lines(source) {
 		s.printf("  %s", strings.TrimRight(line, "\r\n"))
@@ -303,7 +316,7 @@ func (s *setup) printStillWrapped(mesh clientsetup.MeshUndone) {
 		for _, e := range f.Entries {
 			server := wrappedServer(e)
 			if server != "" && slices.Contains(e.Args, "--as") && !slices.Contains(mesh.Servers, server) {
-				s.printf("%s: %s still starts the server %s of the mesh, which does not exist any more. init did not write this entry: remove it, or write the server's own command.", s.shownPath(f.File.Path), e.Name, server)
+				s.printf("%s: %s still starts the server %s of the mesh, which does not exist any more: remove the entry, or write the server's own command.", s.shownPath(f.File.Path), e.Name, server)
 			}
 		}
 	}

@@ -3,7 +3,8 @@ package clientsetup
 import (
 	"context"
 	"fmt"
-	"path/filepath"
+	"io/fs"
+	"os"
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/sluice/internal/atomicfile"
@@ -13,7 +14,11 @@ import (
 )
 
 // settle is the time after which a changed file is read again, because clients rewrite their files.
-const settle = 2 * time.Second
+const (
+	settle = 2 * time.Second
+	// settleEmpty is the minimum of this time for a file that is empty or missing, because a client may be writing it.
+	settleEmpty = 500 * time.Millisecond
+)
 
 // A Change is the planned change of one client's file.
 type Change struct {
@@ -77,6 +82,9 @@ func (c Change) Write(ctx context.Context, s *State, key []byte) error {
 		return fmt.Errorf("%s: encrypt the old entries: %w", c.File.Path, err)
 	}
 	change := FileChange{Client: c.File.Client.ID, Path: c.File.Path, Within: c.File.Project, Entries: c.Entries, Manifest: manifest}
+	if info, err := os.Lstat(c.File.Path); err == nil {
+		change.Link = info.Mode()&fs.ModeSymlink != 0
+	}
 	s.Files = append(s.Files, change)
 	if err := s.Save(); err != nil {
 		return err
@@ -89,5 +97,5 @@ func (c Change) Write(ctx context.Context, s *State, key []byte) error {
 
 // writer returns the writer for a client's file.
 func (s *State) writer(c FileChange) *atomicfile.Writer {
-	return &atomicfile.Writer{Lock: filepath.Join(filepath.Dir(s.path), "lock"), Settle: s.settle, Within: c.Within}
+	return &atomicfile.Writer{Lock: s.lockPath(), Settle: s.settle, Within: c.Within}
 }

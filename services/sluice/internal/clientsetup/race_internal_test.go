@@ -168,7 +168,7 @@ func rewriteDuring(t *testing.T, c *rewriter, home, data string) (during bool) {
 	if diff := cmp.Diff(wrapped, c.check(t).MCPServers); diff != "" {
 		t.Fatal(diff)
 	}
-	undone, err := s.UndoFiles(t.Context(), key, nil, false)
+	undone, err := s.UndoFiles(t.Context(), key, UndoOptions{})
 	if err != nil || len(s.Files) > 0 {
 		t.Fatalf("undo: %v, %+v", err, undone)
 	}

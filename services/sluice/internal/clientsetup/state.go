@@ -1,6 +1,7 @@
 package clientsetup
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/gofrs/flock"
 
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
@@ -49,6 +51,8 @@ type State struct {
 
 	path   string
 	settle time.Duration
+	// stored is the stored form of the state when it was read or saved, or nil if there was none.
+	stored []byte
 	// staying is the path in Created that RemoveCreated does not remove, or empty.
 	staying string
 }
@@ -57,6 +61,8 @@ type State struct {
 type FileChange struct {
 	Client string `json:"client"`
 	Path   string `json:"path"`
+	// Link is true if Path was a symbolic link.
+	Link bool `json:"link,omitzero"`
 	// Within is the directory of the project that contains the file, or empty for a file of the user.
 	Within string `json:"within,omitempty"`
 	// Entries are the names of the changed entries.
@@ -75,6 +81,7 @@ func LoadState(data string) (*State, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read what init has changed: %w", err)
 	}
+	s.stored = raw
 	if err := json.Unmarshal(raw, s); err != nil {
 		return nil, fmt.Errorf("%s: read what init has changed: %w", s.path, err)
 	}
@@ -92,23 +99,59 @@ func (s *State) Empty() bool {
 	return !s.Begun && len(s.Files)+len(s.Mesh)+len(s.Created)+len(s.Secrets) == 0
 }
 
-// Save stores the state. If it is empty, Save removes the file.
+// ErrStateChanged means that another process has changed the stored state.
+var ErrStateChanged = errors.New("another command has changed the record of init meanwhile, so this one stops: run it again")
+
+// Save stores the state. If it is empty, Save removes the file. If another process has changed the stored state since it
+// was read, Save keeps it and returns [ErrStateChanged], because the other record may contain the only copy of an entry.
 func (s *State) Save() error {
-	if s.Empty() {
-		if err := os.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove the record of init: %w", err)
+	return s.locked(func() error {
+		if s.Empty() {
+			if err := os.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("remove the record of init: %w", err)
+			}
+			s.stored = nil
+			return nil
 		}
+		raw, err := json.Marshal(s, json.Deterministic(true), jsontext.WithIndent("  "))
+		if err != nil {
+			return err
+		}
+		if err := pki.WriteFile(s.path, raw, 0o600); err != nil {
+			return fmt.Errorf("record what init changes: %w", err)
+		}
+		s.stored = raw
+		return nil
+	})
+}
+
+// locked calls f while no other process changes the stored state, unless another process has changed it since it was
+// read. It creates no directory for an empty state.
+func (s *State) locked(f func() error) (err error) {
+	if !s.Empty() {
+		if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
+			return fmt.Errorf("record what init changes: %w", err)
+		}
+	} else if !exists(filepath.Dir(s.path)) {
 		return nil
 	}
-	raw, err := json.Marshal(s, json.Deterministic(true), jsontext.WithIndent("  "))
-	if err != nil {
-		return err
+	lock := flock.New(s.lockPath(), flock.SetPermissions(0o600))
+	if err := lock.Lock(); err != nil {
+		return fmt.Errorf("lock the record of init: %w", err)
 	}
-	if err := pki.WriteFile(s.path, raw, 0o600); err != nil {
-		return fmt.Errorf("record what init changes: %w", err)
+	defer func() { err = errors.Join(err, lock.Unlock()) }()
+	stored, err := os.ReadFile(s.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read what init has changed: %w", err)
 	}
-	return nil
+	if !bytes.Equal(stored, s.stored) {
+		return ErrStateChanged
+	}
+	return f()
 }
+
+// lockPath returns the path of the lock of the state and of clients' files.
+func (s *State) lockPath() string { return filepath.Join(filepath.Dir(s.path), "lock") }
 
 // Begin records that init writes files from now on.
 func (s *State) Begin() error {
@@ -119,7 +162,10 @@ func (s *State) Begin() error {
 // End records that undo has removed all files.
 func (s *State) End() error {
 	s.Begun = false
-	return errors.Join(s.Save(), RemoveTemporary(s.path))
+	if err := s.Save(); err != nil {
+		return err
+	}
+	return s.locked(func() error { return RemoveTemporary(s.path) })
 }
 
 // Create creates or replaces a file of the mesh, after it has recorded the digest of its content. If the file contains

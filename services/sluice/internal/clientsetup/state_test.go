@@ -93,7 +93,37 @@ func TestEnd_RemovesTheStateAndTemporaryFiles(t *testing.T) {
 	if err := s.End(); err != nil {
 		t.Fatal(err)
 	}
-	if entries, err := os.ReadDir(filepath.Join(data, "init")); err != nil || len(entries) > 0 {
+	if entries, err := os.ReadDir(filepath.Join(data, "init")); err != nil || len(entries) != 1 || entries[0].Name() != "lock" {
 		t.Errorf("the directory has %v, %v", entries, err)
+	}
+}
+
+// Two processes read the state. The one that saves last must not remove what the other has recorded.
+func TestSave_KeepsTheRecordOfAnotherProcess(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	first, second := loadState(t, data), loadState(t, data)
+	second.Secrets = []string{"${file:/second}"}
+	if err := second.Save(); err != nil {
+		t.Fatal(err)
+	}
+	first.Secrets = []string{"${file:/first}"}
+	if err := first.Begin(); !errors.Is(err, clientsetup.ErrStateChanged) {
+		t.Errorf("saving an old state returns %v", err)
+	}
+	first.Secrets = nil
+	if err := first.End(); !errors.Is(err, clientsetup.ErrStateChanged) {
+		t.Errorf("removing another state returns %v", err)
+	}
+	now := loadState(t, data)
+	if !slices.Equal(now.Secrets, second.Secrets) {
+		t.Errorf("the stored state has the secrets %v", now.Secrets)
+	}
+	now.Secrets = nil
+	if err := now.End(); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Begin(); !errors.Is(err, clientsetup.ErrStateChanged) {
+		t.Errorf("saving a state that was removed returns %v", err)
 	}
 }

@@ -25,11 +25,13 @@ type Undone struct {
 	Kept []Kept
 	// Gone contains the names of entries that were removed since.
 	Gone []string
+	// Held contains entries that were removed since, but whose old form stays recorded, because it may be needed.
+	Held []Kept
 	// Err is the reason for which the file could not be restored. Its entries stay.
 	Err error
 }
 
-// A Kept is an entry that undo left as it is.
+// A Kept is an entry that undo did not restore.
 type Kept struct {
 	Name, Reason string
 	// Entry is the entry before init, and Source its source in the file. They may contain secrets.
@@ -40,26 +42,39 @@ type Kept struct {
 }
 
 // failed reports whether the change must stay recorded.
-func (u Undone) failed() bool { return u.Err != nil || len(u.Kept) > 0 }
+func (u Undone) failed() bool { return u.Err != nil || len(u.Kept)+len(u.Held) > 0 }
 
 // add adds the result for an earlier change of the same file.
 func (u *Undone) add(earlier Undone) {
 	u.Exact = earlier.Exact && !u.failed()
 	u.Missing = earlier.Missing
 	u.Kept, u.Gone = append(u.Kept, earlier.Kept...), append(u.Gone, earlier.Gone...)
+	u.Held = append(u.Held, earlier.Held...)
 	if u.Err == nil {
 		u.Err = earlier.Err
 	}
 }
 
+// UndoOptions are the options of [State.UndoFiles].
+type UndoOptions struct {
+	// Clients are the IDs of the clients whose files are restored, or empty for all.
+	Clients []string
+	// Force is true if entries that were changed since are restored, and if the record of an entry that can't be restored
+	// is removed.
+	Force bool
+	// Scanned are the files of all clients, see [State.Scan].
+	Scanned []Found
+}
+
 // UndoFiles takes back the changes of clients' files, the last one first, and returns the result for each file. key is
-// the key that [Change.Write] used. An entry that was changed since stays, and so does its record, unless force is true.
-// If clients is not empty, only the files of these clients are restored.
-func (s *State) UndoFiles(ctx context.Context, key []byte, clients []string, force bool) ([]Undone, error) {
+// the key that [Change.Write] used. An entry that was changed since stays, and so does its record, unless undo is forced.
+// The record also stays if the entry is gone but may only have another name or place.
+func (s *State) UndoFiles(ctx context.Context, key []byte, o UndoOptions) ([]Undone, error) {
 	var out []Undone
-	run := undoRun{State: s, key: key, force: force, later: make(map[string][][]string)}
+	run := undoRun{State: s, UndoOptions: o, key: key, later: make(map[string][][]string)}
+	run.recordStarts()
 	for i, change := range slices.Backward(s.Files) {
-		if len(clients) > 0 && !slices.Contains(clients, change.Client) {
+		if len(o.Clients) > 0 && !slices.Contains(o.Clients, change.Client) {
 			continue
 		}
 		done := run.undoFile(ctx, change)
@@ -82,12 +97,14 @@ func (s *State) UndoFiles(ctx context.Context, key []byte, clients []string, for
 // undoRun is one run of [State.UndoFiles].
 type undoRun struct {
 	*State
+	UndoOptions
 
-	key   []byte
-	force bool
+	key []byte
 	// later contains, by file, the paths of entries in changes that were taken back. An earlier change does not restore
 	// them, because they were replaced before the later change.
 	later map[string][][]string
+	// starts contains the servers that recorded entries start.
+	starts map[place]clientconfig.Relay
 }
 
 func (s *undoRun) undoFile(ctx context.Context, change FileChange) Undone {
@@ -95,8 +112,7 @@ func (s *undoRun) undoFile(ctx context.Context, change FileChange) Undone {
 	now, err := ReadFile(change.Path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		done.Missing = true
-		return done
+		return s.undoMissing(ctx, change)
 	case err != nil:
 		done.Err = err
 		return done
@@ -105,9 +121,9 @@ func (s *undoRun) undoFile(ctx context.Context, change FileChange) Undone {
 		done.Err = s.writer(change).RemoveLeftovers(ctx, change.Path)
 		return done
 	}
-	manifest := *change.Manifest
-	if manifest.Old, err = secretstore.OpenSealed(s.key, manifest.Old, change.Path); err != nil {
-		done.Err = fmt.Errorf("decrypt the old entries: %w", err)
+	manifest, err := s.manifest(change)
+	if err != nil {
+		done.Err = err
 		return done
 	}
 	undone, err := manifest.UndoWith(now, s.options(change))
@@ -115,20 +131,61 @@ func (s *undoRun) undoFile(ctx context.Context, change FileChange) Undone {
 		done.Err = err
 		return done
 	}
-	if paths, err := manifest.Paths(); err == nil {
-		s.later[change.Path] = append(s.later[change.Path], paths...)
+	if edited, err := manifest.Edited(); err == nil {
+		for _, e := range edited {
+			s.later[change.Path] = append(s.later[change.Path], e.Path)
+		}
 	}
-	done.add(keptAndGone(change, undone))
-	if bytes.Equal(undone.Data, now) {
+	done.add(s.result(change, undone))
+	switch {
+	case !bytes.Equal(undone.Data, now):
+		done.Err = s.writer(change).Replace(ctx, change.Path, now, undone.Data)
+	case len(undone.Kept) == 0:
+		done.Err = s.settled(ctx, change.Path, now)
+	}
+	return done
+}
+
+// undoMissing returns the result for a file that does not exist.
+func (s *undoRun) undoMissing(ctx context.Context, change FileChange) Undone {
+	done := Undone{Client: change.Client, Path: change.Path, Missing: true}
+	if s.Force {
 		return done
 	}
-	done.Err = s.writer(change).Replace(ctx, change.Path, now, undone.Data)
+	if done.Err = s.settled(ctx, change.Path, nil); done.Err != nil {
+		return done
+	}
+	manifest, err := s.manifest(change)
+	if err != nil {
+		done.Err = err
+		return done
+	}
+	edited, err := manifest.Edited()
+	if err != nil {
+		done.Err = err
+		return done
+	}
+	for _, e := range edited {
+		if reason := s.mayReturn(change, e); reason != "" {
+			e.Reason = reason
+			done.Held = append(done.Held, keptOf(change, e))
+		}
+	}
 	return done
+}
+
+// manifest returns the manifest of a change with its decrypted old entries.
+func (s *undoRun) manifest(change FileChange) (m configedit.Manifest, err error) {
+	m = *change.Manifest
+	if m.Old, err = secretstore.OpenSealed(s.key, m.Old, change.Path); err != nil {
+		return m, fmt.Errorf("decrypt the old entries: %w", err)
+	}
+	return m, nil
 }
 
 // options returns the options for a change of a client's file.
 func (s *undoRun) options(change FileChange) configedit.UndoOptions {
-	o := configedit.UndoOptions{Force: s.force}
+	o := configedit.UndoOptions{Force: s.Force}
 	if later := s.later[change.Path]; len(later) > 0 {
 		o.Leave = func(path []string) bool {
 			return slices.ContainsFunc(later, func(p []string) bool { return slices.Equal(p, path) })
@@ -140,31 +197,33 @@ func (s *undoRun) options(change FileChange) configedit.UndoOptions {
 	return o
 }
 
-// keptAndGone converts the result of an undo.
-func keptAndGone(change FileChange, undone *configedit.Undone) Undone {
+// result converts the result of an undo.
+func (s *undoRun) result(change FileChange, undone *configedit.Undone) Undone {
 	out := Undone{Exact: undone.Exact}
-	for _, path := range undone.Gone {
-		out.Gone = append(out.Gone, path[len(path)-1])
+	for _, k := range undone.Gone {
+		if k.Reason = s.mayReturn(change, k); k.Reason != "" {
+			out.Held = append(out.Held, keptOf(change, k))
+		} else {
+			out.Gone = append(out.Gone, k.Path[len(k.Path)-1])
+		}
 	}
-	client, _ := clientconfig.Find(change.Client)
 	for _, k := range undone.Kept {
-		kept := Kept{Name: k.Path[len(k.Path)-1], Reason: k.Reason, Source: k.OldSource}
-		if k.Old != nil {
-			kept.Entry = client.ReadEntry(kept.Name, k.Old)
-		}
-		if k.Ours != nil {
-			args := client.ReadEntry(kept.Name, k.Ours).Args
-			if at := slices.Index(args, "--server"); at >= 0 && at+1 < len(args) {
-				kept.Server = args[at+1]
-			}
-		}
-		out.Kept = append(out.Kept, kept)
+		out.Kept = append(out.Kept, keptOf(change, k))
 	}
 	return out
 }
 
-// RemoveCreated removes the files of the mesh that init created. Files that were changed since stay, and so do files
-// for which keep returns true. It returns the paths of the removed and of the changed files.
+func keptOf(change FileChange, k configedit.Kept) Kept {
+	client, _ := clientconfig.Find(change.Client)
+	kept := Kept{Name: k.Path[len(k.Path)-1], Reason: k.Reason, Source: k.OldSource, Server: relayOf(change, k).Server}
+	if k.Old != nil {
+		kept.Entry = client.ReadEntry(kept.Name, k.Old)
+	}
+	return kept
+}
+
+// RemoveCreated removes the files of the mesh that init created. It returns the paths of those that stay because they
+// were changed since. Files for which keep returns true stay, too.
 func (s *State) RemoveCreated(keep func(path string) bool) (removed, changed []string, err error) {
 	for _, path := range slices.Backward(sortedKeys(s.Created)) {
 		if path == s.staying {

@@ -1,13 +1,19 @@
 package clientsetup
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-mesh/sluice/services/sluice/internal/atomicfile"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
 // An undoneFile is a client's file that is changed between init and undo.
@@ -72,7 +78,7 @@ func TestUndoFiles_EndsUnlessAnEntryWasChanged(t *testing.T) {
 			}
 			c.want.Client, c.want.Path = "claude-code", path
 			c.check(t, s, key)
-			undone, err := s.UndoFiles(t.Context(), key, nil, true)
+			undone, err := s.UndoFiles(t.Context(), key, UndoOptions{Force: true})
 			if err != nil || len(s.Files) > 0 {
 				t.Errorf("with force, undo returns %+v, %v", undone, err)
 			}
@@ -85,7 +91,7 @@ func TestUndoFiles_EndsUnlessAnEntryWasChanged(t *testing.T) {
 
 func (c undoneFile) check(t *testing.T, s *State, key []byte) {
 	t.Helper()
-	undone, err := s.UndoFiles(t.Context(), key, nil, false)
+	undone, err := s.UndoFiles(t.Context(), key, UndoOptions{})
 	if err != nil || len(undone) != 1 || len(s.Files) == 0 != c.ended {
 		t.Fatalf("undo returns %+v, %v, and %d changes stay", undone, err, len(s.Files))
 	}
@@ -136,11 +142,209 @@ func TestUndoFiles_OfTwoChangesOfAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	setUp(t, filepath.Dir(path), s, key)
-	undone, err := s.UndoFiles(t.Context(), key, nil, false)
+	undone, err := s.UndoFiles(t.Context(), key, UndoOptions{})
 	if err != nil || len(s.Files) > 0 || len(undone) != 1 || len(undone[0].Kept) > 0 {
 		t.Errorf("undo returns %+v, %v", undone, err)
 	}
 	if raw, err := os.ReadFile(path); err != nil || string(raw) != replaced {
 		t.Errorf("the file is %s, %v", raw, err)
+	}
+}
+
+// renamedFile is the file of wrappedClient after a person has renamed b to c.
+const renamedFile = `{"mcpServers": {"a": {"command": "one", "args": ["x", "y"], "env": {"LEVEL": "debug"}, "timeout": 5},
+	"c": {"command": "/opt/sluice", "args": ["stdio", "--server", "b", "--as", "claude-code"]}}}`
+
+// A heldEntry is a state of the files in which the entries of init are gone, but may return.
+type heldEntry struct {
+	change func(t *testing.T, path string)
+	// held are the names and reasons of entries. PATH and DIR stand for the client's file and its directory.
+	held []string
+}
+
+func heldEntries() map[string]heldEntry {
+	write := func(name, content string) func(*testing.T, string) {
+		return func(t *testing.T, path string) {
+			t.Helper()
+			if err := os.WriteFile(filepath.Join(filepath.Dir(path), name), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return map[string]heldEntry{
+		"an entry is renamed": {change: write(".claude.json", renamedFile), held: []string{"b: c in PATH starts its server"}},
+		"a renamed entry has another argument": {
+			change: write(".claude.json", strings.Replace(renamedFile, `"stdio"`, `"stdio", "--verbose"`, 1)),
+			held:   []string{"b: c in PATH starts its server"},
+		},
+		"an entry is moved to another client": {
+			change: func(t *testing.T, path string) {
+				t.Helper()
+				write(".claude.json", `{"mcpServers": {}}`)(t, path)
+				if err := os.Mkdir(filepath.Join(filepath.Dir(path), ".cursor"), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				write(".cursor/mcp.json", renamedFile)(t, path)
+			},
+			held: []string{"b: c in DIR/.cursor/mcp.json starts its server"},
+		},
+		"another file can't be read": {
+			change: func(t *testing.T, path string) {
+				t.Helper()
+				write(".claude.json", `{"mcpServers": {}}`)(t, path)
+				if err := os.Mkdir(filepath.Join(filepath.Dir(path), ".cursor"), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				write(".cursor/mcp.json", `{"x": "sluice stdio --server b`)(t, path)
+			},
+			held: []string{"b: an entry in DIR/.cursor/mcp.json may start its server, but this file can't be read"},
+		},
+		"the target of the link is gone": {
+			change: func(t *testing.T, path string) {
+				t.Helper()
+				if err := errors.Join(os.Remove(path), os.Symlink("elsewhere.json", path)); err != nil {
+					t.Fatal(err)
+				}
+			},
+			held: []string{"a: the file is a link, and its target does not exist now", "b: the file is a link, and its target does not exist now"},
+		},
+		"the directory is gone": {
+			change: func(t *testing.T, path string) {
+				t.Helper()
+				if err := os.RemoveAll(filepath.Dir(path)); err != nil {
+					t.Fatal(err)
+				}
+			},
+			held: []string{"a: the folder DIR does not exist now", "b: the folder DIR does not exist now"},
+		},
+	}
+}
+
+// The entries of init are gone, but may only have another name or place, so undo keeps their record. With force it does
+// not.
+func TestUndoFiles_KeepsTheRecordOfAnEntryThatMayReturn(t *testing.T) {
+	t.Parallel()
+	for name, c := range heldEntries() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, key, path := wrappedClient(t)
+			c.change(t, path)
+			dir := filepath.Dir(path)
+			scanned := s.Scan(clientconfig.System{OS: "linux", Home: dir, Getenv: func(string) string { return "" }}, "")
+			for range 2 {
+				undone, err := s.UndoFiles(t.Context(), key, UndoOptions{Scanned: scanned})
+				if err != nil || len(undone) != 1 || len(s.Files) != 1 {
+					t.Fatalf("undo returns %+v, %v, and %d changes stay", undone, err, len(s.Files))
+				}
+				var held []string
+				for _, k := range undone[0].Held {
+					held = append(held, strings.NewReplacer(path, "PATH", dir, "DIR").Replace(k.Name+": "+k.Reason))
+					if want := map[string]string{"a": "one", "b": "two"}[k.Name]; k.Entry.Command != want || k.Server != k.Name {
+						t.Errorf("%s was %+v of the server %q before init", k.Name, k.Entry, k.Server)
+					}
+				}
+				if diff := cmp.Diff(c.held, held); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+			}
+			if undone, err := s.UndoFiles(t.Context(), key, UndoOptions{Force: true, Scanned: scanned}); err != nil || len(s.Files) > 0 {
+				t.Errorf("with force, undo returns %+v, %v", undone, err)
+			}
+		})
+	}
+}
+
+// A person removes an entry of one client. An entry of init for another client starts the same server, and its record
+// contains the old entry, so the removed entry counts as done.
+func TestUndoFiles_EndsIfOnlyARecordedEntryStartsTheServer(t *testing.T) {
+	t.Parallel()
+	s, key, path := wrappedClient(t)
+	other := filepath.Join(filepath.Dir(path), ".cursor", "mcp.json")
+	if err := errors.Join(os.Mkdir(filepath.Dir(other), 0o700), os.Rename(path, other)); err != nil {
+		t.Fatal(err)
+	}
+	first := s.Files[0]
+	first.Path = other
+	s.Files = append(s.Files, resealed(t, first, key, path))
+	if err := os.WriteFile(path, []byte(`{"mcpServers": {}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	scanned := s.Scan(clientconfig.System{OS: "linux", Home: filepath.Dir(path), Getenv: func(string) string { return "" }}, "")
+	undone, err := s.UndoFiles(t.Context(), key, UndoOptions{Scanned: scanned})
+	if err != nil || len(s.Files) > 0 || len(undone) != 2 || len(undone[1].Gone) != 2 {
+		t.Errorf("undo returns %+v, %v", undone, err)
+	}
+}
+
+// resealed returns a change of another file with the old entries of a change of the file at path.
+func resealed(t *testing.T, change FileChange, key []byte, path string) FileChange {
+	t.Helper()
+	m := *change.Manifest
+	var err error
+	if m.Old, err = secretstore.OpenSealed(key, m.Old, path); err == nil {
+		m.Old, err = secretstore.Seal(key, m.Old, change.Path)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	change.Manifest = &m
+	return change
+}
+
+// The client's file was a link to a directory of settings. A person removes the link for a while.
+func TestUndoFiles_KeepsTheRecordOfALinkedFile(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	path, target, key := filepath.Join(home, ".claude.json"), filepath.Join(t.TempDir(), "claude.json"), make([]byte, 32)
+	s, err := LoadState(t.TempDir())
+	if err := errors.Join(err, os.WriteFile(target, []byte(rewrittenFile), 0o600), os.Symlink(target, path)); err != nil {
+		t.Fatal(err)
+	}
+	s.settle = time.Millisecond
+	setUp(t, home, s, key)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if undone, err := s.UndoFiles(t.Context(), key, UndoOptions{}); err != nil || len(s.Files) != 1 || len(undone[0].Held) != 2 {
+		t.Errorf("undo returns %+v, %v", undone, err)
+	}
+	if err := os.Symlink(target, path); err != nil {
+		t.Fatal(err)
+	}
+	if undone, err := s.UndoFiles(t.Context(), key, UndoOptions{}); err != nil || len(s.Files) > 0 || !undone[0].Exact {
+		t.Errorf("with the link, undo returns %+v, %v", undone, err)
+	}
+}
+
+// While undo reads the file, the client has truncated or removed it in order to write it.
+func TestUndoFiles_WaitsForAClientThatWritesItsFile(t *testing.T) {
+	t.Parallel()
+	for name, begin := range map[string]func(path string) error{
+		"truncated": func(path string) error { return os.WriteFile(path, []byte("{}"), 0o600) },
+		"removed":   os.Remove,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, key, path := wrappedClient(t)
+			wrapped, err := os.ReadFile(path)
+			if err := errors.Join(err, begin(path)); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Test(t, func(t *testing.T) {
+				s.settle = settle
+				written := make(chan error, 1)
+				go func() {
+					time.Sleep(time.Millisecond) // undo has read the file, because it waits
+					written <- os.WriteFile(path, wrapped, 0o600)
+				}()
+				undone, err := s.UndoFiles(t.Context(), key, UndoOptions{})
+				if err != nil || len(s.Files) != 1 || !errors.Is(undone[0].Err, atomicfile.ErrChanged) {
+					t.Errorf("undo returns %+v, %v", undone, err)
+				}
+				if err := <-written; err != nil {
+					t.Error(err)
+				}
+			})
+		})
 	}
 }

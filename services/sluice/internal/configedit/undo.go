@@ -82,13 +82,13 @@ type Undone struct {
 	Exact bool
 	// Kept lists the entries that were left as they are, because they or their comments were changed after the change.
 	Kept []Kept
-	// Gone contains the paths of the entries that the change wrote and that do not exist any more.
-	Gone [][]string
+	// Gone lists the entries that the change wrote and that do not exist any more. They have no Reason.
+	Gone []Kept
 
 	options UndoOptions
 }
 
-// Kept is an entry that [Manifest.Undo] left as it is.
+// Kept is an entry that [Manifest.Undo] did not restore.
 type Kept struct {
 	Path   []string
 	Reason string
@@ -98,15 +98,15 @@ type Kept struct {
 	OldSource string
 }
 
-// Paths returns the paths of the entries that the change edited.
-func (m *Manifest) Paths() ([][]string, error) {
+// Edited returns the entries that the change edited, in the order of the edits. They have no Reason.
+func (m *Manifest) Edited() ([]Kept, error) {
 	var old oldFile
 	if err := json.Unmarshal(m.Old, &old); err != nil {
 		return nil, errors.New("the manifest is damaged: its old entries can't be read")
 	}
-	var out [][]string
+	var out []Kept
 	for _, e := range old.Entries {
-		out = append(out, e.Path)
+		out = append(out, e.kept(m.Layout, ""))
 	}
 	return out, nil
 }
@@ -191,7 +191,7 @@ func (u *Undone) undo(l Layout, entry oldEntry, ours string) error {
 	case have == nil && old == nil, have != nil && old != nil && have.equal(old):
 		return nil
 	case have == nil && ours != "":
-		u.Gone = append(u.Gone, entry.Path)
+		u.Gone = append(u.Gone, entry.kept(l, ""))
 		return nil
 	case have != nil && have.digest() != ours:
 		return u.undoChanged(l, doc, entry, old, have)
@@ -240,13 +240,17 @@ func (u *Undone) replace(l Layout, doc syntax, path []string, want *Node, splice
 }
 
 func (u *Undone) keep(l Layout, entry oldEntry, reason string) {
-	k := Kept{Path: entry.Path, Reason: reason}
-	if entry.Old != nil {
-		k.OldSource = *entry.Old
-		k.Old, _ = parseFragment(l, entry.Path, *entry.Old) // Undo has parsed it
+	u.Kept = append(u.Kept, entry.kept(l, reason))
+}
+
+func (e oldEntry) kept(l Layout, reason string) Kept {
+	k := Kept{Path: e.Path, Reason: reason}
+	if e.Old != nil {
+		k.OldSource = *e.Old
+		k.Old, _ = parseFragment(l, e.Path, *e.Old) // Undo reports an error
 	}
-	k.Ours, _ = entry.ours(l)
-	u.Kept = append(u.Kept, k)
+	k.Ours, _ = e.ours(l)
+	return k
 }
 
 // removeCreated removes an entry, and then the containers that the change created, if they are empty.

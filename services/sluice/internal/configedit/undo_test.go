@@ -72,8 +72,8 @@ func TestUndo_KeepsWhatOthersChanged(t *testing.T) {
 				t.Errorf("kept (-want +got):\n%s", diff)
 			}
 			var gone []string
-			for _, path := range undone.Gone {
-				gone = append(gone, strings.Join(path, "."))
+			for _, k := range undone.Gone {
+				gone = append(gone, strings.Join(k.Path, "."))
 			}
 			if diff := cmp.Diff(c.gone, gone); diff != "" {
 				t.Errorf("gone (-want +got):\n%s", diff)
