@@ -192,8 +192,10 @@ type Record struct {
 	Client  string `json:"client"`
 	Path    string `json:"path"`
 	Project string `json:"project,omitzero"`
-	// Missing is true if the file did not exist.
+	// Missing is true if the file did not exist, and has contained nothing but the hook since.
 	Missing bool `json:"missing,omitzero"`
+	// Before is the digest of the file before the first change since which nothing else has changed the file.
+	Before string `json:"before,omitzero"`
 	// After is the digest of the file after the change.
 	After string `json:"after"`
 	// Steps are the changes in their order.
@@ -206,6 +208,22 @@ type Step struct {
 	Created *configedit.Manifest `json:"created,omitzero"`
 	// Parent is true if the object of all hooks did not exist.
 	Parent bool `json:"parent,omitzero"`
+}
+
+// keep adds the steps of an earlier Install, with another path of the program. They remain true if others have changed
+// the file: a manifest is only used for the very content that its step wrote, and only empty lists are removed.
+func (r *Record) keep(earlier []Step) {
+	for _, step := range earlier {
+		i := slices.IndexFunc(r.Steps, func(s Step) bool { return s.Event == step.Event })
+		if i < 0 {
+			r.Steps = append(r.Steps, step)
+			continue
+		}
+		if r.Steps[i].Created == nil {
+			r.Steps[i].Created = step.Created
+		}
+		r.Steps[i].Parent = r.Steps[i].Parent || step.Parent
+	}
 }
 
 // recordPath returns the path of the record of a target.
@@ -271,21 +289,15 @@ func (t Target) Install(ctx context.Context, data, program string) (changed bool
 	if err != nil {
 		return false, err
 	}
-	record := Record{Client: t.Client, Path: t.Path, Project: t.Project, Missing: missing || old.Missing}
+	record := Record{Client: t.Client, Path: t.Path, Project: t.Project, Missing: missing, Before: digest(before)}
+	if !missing && record.Before == old.After { // otherwise the file has content of others that Remove must keep
+		record.Missing, record.Before = old.Missing, old.Before
+	}
 	after, err := t.add(before, t.Command(data, program), &record)
 	if err != nil || len(record.Steps) == 0 {
 		return false, err
 	}
-	for _, step := range old.Steps { // of an earlier path of the program
-		if i := slices.IndexFunc(record.Steps, func(s Step) bool { return s.Event == step.Event }); i < 0 {
-			record.Steps = append(record.Steps, step)
-		} else {
-			if record.Steps[i].Created == nil {
-				record.Steps[i].Created = step.Created
-			}
-			record.Steps[i].Parent = record.Steps[i].Parent || step.Parent
-		}
-	}
+	record.keep(old.Steps)
 	record.After = digest(after)
 	raw, err := json.Marshal(record)
 	if err != nil {
@@ -372,16 +384,15 @@ func (t Target) Remove(ctx context.Context, data string) (Removal, error) {
 	if err != nil {
 		return Removal{}, err
 	}
-	exact := record.After != "" && digest(now) == record.After
-	if exact && record.Missing {
+	after, err := t.without(now, record)
+	if err != nil {
+		return Removal{}, fmt.Errorf("%s: %w", t.Path, err)
+	}
+	if record.Missing && digest(now) == record.After && isEmpty(after) {
 		if err := t.writer(data).Remove(ctx, t.Path, now); err != nil {
 			return Removal{}, fmt.Errorf("%s: %w", t.Path, err)
 		}
 		return Removal{Found: true, Deleted: true}, t.forget(data)
-	}
-	after, err := t.without(now, record)
-	if err != nil {
-		return Removal{}, fmt.Errorf("%s: %w", t.Path, err)
 	}
 	if string(after) == string(now) {
 		return Removal{}, t.forget(data)
@@ -389,7 +400,14 @@ func (t Target) Remove(ctx context.Context, data string) (Removal, error) {
 	if err := t.writer(data).Replace(ctx, t.Path, now, after); err != nil {
 		return Removal{}, fmt.Errorf("%s: %w", t.Path, err)
 	}
-	return Removal{Found: true, Exact: exact}, t.forget(data)
+	return Removal{Found: true, Exact: digest(after) == record.Before}, t.forget(data)
+}
+
+// isEmpty reports whether settings have no member. A record of an earlier version can say that a file was missing to
+// which others have added content.
+func isEmpty(settings []byte) bool {
+	root, err := configedit.Parse(configedit.Layout{Format: configedit.JSON}, settings)
+	return err == nil && (root == nil || root.Kind == configedit.Map && len(root.Members) == 0)
 }
 
 // without returns the settings without the hook.
@@ -422,8 +440,8 @@ func (t Target) pruned(data []byte, record Record) (_ []byte, err error) {
 		if step.Created == nil {
 			continue
 		}
-		isEmpty := func(list *configedit.Node) bool { return len(list.Items) == 0 }
-		if data, err = withoutEmpty(data, isEmpty, path(step.Event)...); err != nil {
+		hasNone := func(list *configedit.Node) bool { return len(list.Items) == 0 }
+		if data, err = withoutEmpty(data, hasNone, path(step.Event)...); err != nil {
 			return nil, err
 		}
 	}
