@@ -348,6 +348,13 @@ func (h *hookTarget) faults(ctx context.Context, commands []string) []string {
 	if want := h.Command(h.paths.Data, h.programPath()); slices.ContainsFunc(commands, func(c string) bool { return c != want }) {
 		out = append(out, fmt.Sprintf("the hook starts another command (%s): run %s", commands[0], h.command("hook install "+h.client.ID)))
 	}
+	differences, err := h.Faults()
+	if err != nil {
+		out = append(out, err.Error())
+	}
+	for _, d := range differences {
+		out = append(out, fmt.Sprintf("calls pass without the mesh, because %s: run %s", d, h.command("hook install "+h.client.ID)))
+	}
 	f, err := config.Load(h.paths.Config, app.Env)
 	switch {
 	case err != nil:

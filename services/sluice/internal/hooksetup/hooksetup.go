@@ -106,7 +106,7 @@ func (t Target) Command(data, program string) string {
 	return quoted(program) + " hook " + t.Client + " --config " + quoted(t.Config) + " --data " + quoted(data)
 }
 
-// nodeOf converts an object of strings and integers.
+// nodeOf converts an object of strings, integers and nodes.
 func nodeOf(o configedit.Object) *configedit.Node {
 	n := &configedit.Node{Kind: configedit.Map}
 	for _, f := range o {
@@ -116,6 +116,8 @@ func nodeOf(o configedit.Object) *configedit.Node {
 			value.Text = v
 		case int:
 			value.Kind, value.Text = configedit.Number, fmt.Sprint(v)
+		case *configedit.Node:
+			value = v
 		}
 		n.Members = append(n.Members, configedit.Member{Name: f.Name, Value: value})
 	}
@@ -163,9 +165,26 @@ func path(event string) []string { return []string{hooksKey, event} }
 
 // Registered returns the commands of the hook in a settings file, one for each event, or "" for an event without it.
 func (t Target) Registered() ([]string, error) {
+	items, err := t.items()
+	if err != nil {
+		return nil, err
+	}
+	out := make([]string, len(items))
+	for i, item := range items {
+		if item != nil {
+			out[i] = commandOf(item)
+		}
+	}
+	return out, nil
+}
+
+// items returns the item of the hook for each event, or nil for an event without it. If an event has several, the item
+// is the first one that has the form of Install, otherwise the first one.
+func (t Target) items() ([]*configedit.Node, error) {
+	out := make([]*configedit.Node, len(t.Events()))
 	raw, err := regularfile.Read(t.Path, configedit.MaxBytes)
 	if errors.Is(err, fs.ErrNotExist) {
-		return make([]string, len(t.Events())), nil
+		return out, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the settings of the client: %w", err)
@@ -174,19 +193,19 @@ func (t Target) Registered() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", t.Path, err)
 	}
-	var out []string
-	for _, event := range t.Events() {
-		command := ""
-		if list := root.Get(path(event)...); list != nil {
-			if i := slices.IndexFunc(list.Items, t.isOurs); i >= 0 {
-				command = list.Items[i].Get("hooks").Items[0].Get("command").Text
+	for i, event := range t.Events() {
+		list := root.Get(path(event)...)
+		if list == nil {
+			continue
+		}
+		for _, item := range list.Items {
+			if t.isOurs(item) && (out[i] == nil || len(t.faultsOf(out[i])) > 0) {
+				out[i] = item
 			}
 		}
-		out = append(out, command)
 	}
 	return out, nil
 }
-
 // A Record describes what Install has changed, so that Remove can take it back. It contains no content of the file.
 type Record struct {
 	Client  string `json:"client"`
@@ -331,7 +350,7 @@ func (t Target) add(before []byte, command string, record *Record) ([]byte, erro
 			return nil, fmt.Errorf("%s: %w", t.Path, err)
 		}
 		list := root.Get(path(event)...)
-		if list != nil && slices.ContainsFunc(list.Items, func(n *configedit.Node) bool { return t.isOurs(n) && isSame(n, want) }) {
+		if list != nil && slices.ContainsFunc(list.Items, func(n *configedit.Node) bool { return t.isOurs(n) && len(differences(n, nodeOf(want))) == 0 }) {
 			continue
 		}
 		if data, _, err = configedit.RemoveItems(data, path(event), t.isOurs); err != nil {
@@ -345,21 +364,6 @@ func (t Target) add(before []byte, command string, record *Record) ([]byte, erro
 		record.Steps = append(record.Steps, Step{Event: event, Created: created, Parent: root.Get(hooksKey) == nil})
 	}
 	return data, nil
-}
-
-// isSame reports whether an item has the values of want.
-func isSame(n *configedit.Node, want configedit.Object) bool {
-	have := n.Get("hooks").Items[0]
-	list, _ := want[0].Value.(*configedit.Node)
-	if len(have.Members) != len(list.Items[0].Members) {
-		return false
-	}
-	for _, m := range list.Items[0].Members {
-		if v := have.Get(m.Name); v == nil || v.Kind != m.Value.Kind || v.Text != m.Value.Text {
-			return false
-		}
-	}
-	return true
 }
 
 // A Removal says what Remove did.
