@@ -52,6 +52,8 @@ func TestClaudeCode_CallsFollowThePolicy(t *testing.T) {
 	for _, guarded := range []string{".claude/settings.json", ".config/sluice/policies/host-claude-code.yaml", ".config/x/../sluice/sluice.yaml", ".local/share/sluice/tokens/operator"} {
 		h.denies(guarded, hook(h.event("Edit", `{"file_path":"`+h.path(guarded)+`","old_string":"a","new_string":"b"}`)), "belongs to Sluice")
 	}
+	h.denies("a token", hook(h.event("Read", `{"file_path":"`+h.path(".local/share/sluice/tokens/operator")+`"}`)), "tokens or secrets")
+	h.silent("a policy", hook(h.event("Read", `{"file_path":"`+h.path(".config/sluice/policies/host-claude-code.yaml")+`"}`)))
 	h.write("app/.claude/x", "")
 	if err := os.Symlink(".claude", h.path("app/link")); err != nil {
 		t.Fatal(err)

@@ -11,16 +11,21 @@ import (
 )
 
 // markProtected returns the arguments of a call. They say if the call would change a file of Sluice, or a file with the
-// hooks or MCP servers of a client. Policies can't find that out, because they see neither links nor the directory.
+// hooks or MCP servers of a client, or read a token or secret of Sluice. Policies can't find that out, because they see
+// neither links nor the directory.
 func (t *tool) markProtected(m *ownMesh, e hookevent.Event) (jsontext.Value, error) {
 	sys, err := t.hookSystem()
 	if err != nil {
 		return nil, err
 	}
-	p := hooksetup.Protected{System: sys, Own: []string{filepath.Dir(m.config), m.data, m.program}}
+	p := hooksetup.Protected{
+		System: sys,
+		Own:    []string{filepath.Dir(m.config), m.data, m.program},
+		Data:   m.data,
+	}
 	arguments, err := p.Mark(e.Dir, e.Tool, e.Input)
 	if err != nil {
-		return nil, fmt.Errorf("find the files that the call changes: %w", err)
+		return nil, fmt.Errorf("find the files of the call: %w", err)
 	}
 	return arguments, nil
 }

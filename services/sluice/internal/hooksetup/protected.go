@@ -16,11 +16,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
-// Protected finds calls that would change files of Sluice, or files with which a client finds its hooks and MCP servers.
+// Protected finds calls that would change files of Sluice, or files with which a client finds its hooks and MCP
+// servers. It also finds calls that would read tokens and secrets of Sluice.
 type Protected struct {
 	System clientconfig.System
 	// Own are the files and directories of Sluice.
 	Own []string
+	// Data is the data directory, which has the tokens and secrets. If it is empty, calls that read are not marked.
+	Data string
 }
 
 // settingsPatterns are files of clients in any directory, besides those that [clientconfig] knows.
@@ -34,16 +37,25 @@ const maxLinks = 255
 
 var errLinks = errors.New("the path has too many symbolic links")
 
-// Mark returns the arguments of a call. It adds [hosttools.ProtectedFile] if the call would change a protected file, or
-// if the arguments do not name a file. dir is the working directory of the client.
+// unknown is the path of a protected file if the arguments of a call do not name the file.
+const unknown = "unknown, because the arguments do not name the file"
+
+// Mark returns the arguments of a call. It adds [hosttools.ProtectedFile] if the call would change a protected file or
+// read a secret, or if the arguments do not name a file. dir is the working directory of the client.
 func (p Protected) Mark(dir, tool string, arguments jsontext.Value) (jsontext.Value, error) {
-	if !hosttools.WritesFiles(tool) {
-		return arguments, nil
+	if !filepath.IsAbs(dir) {
+		dir, _ = os.Getwd() // without it, relative paths are taken as those below the root
 	}
-	targets := targetsOf(tool, arguments)
-	found := "unknown, because the arguments do not name the file"
-	if len(targets) > 0 {
-		found = p.find(dir, targets)
+	found := ""
+	switch {
+	case hosttools.WritesFiles(tool):
+		protected := p.paths(dir)
+		found = p.find(dir, targetsOf(tool, arguments), func(form string) bool {
+			return isWithin(form, protected) || matchesSettings(form)
+		})
+	case hosttools.ReadsFiles(tool) && p.Data != "":
+		secret := []string{p.Data, physical(p.Data)}
+		found = p.find(dir, readsOf(tool, arguments), func(form string) bool { return isWithin(form, secret) })
 	}
 	if found == "" {
 		return arguments, nil
@@ -84,15 +96,15 @@ func targetsOf(tool string, arguments jsontext.Value) (out []string) {
 	return out
 }
 
-// find returns the first target that is protected, with its symbolic links resolved, or "".
-func (p Protected) find(dir string, targets []string) string {
-	if !filepath.IsAbs(dir) {
-		dir, _ = os.Getwd() // without it, relative paths are taken as those below the root
+// find returns the first target that is protected, with its symbolic links resolved, or "". If there are no targets, it
+// returns unknown.
+func (p Protected) find(dir string, targets []string, isProtected func(form string) bool) string {
+	if len(targets) == 0 {
+		return unknown
 	}
-	protected := p.paths(dir)
 	for _, target := range targets {
 		for _, form := range p.forms(dir, target) {
-			if isWithin(form, protected) || matchesSettings(form) {
+			if isProtected(form) {
 				return form
 			}
 		}

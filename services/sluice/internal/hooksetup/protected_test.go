@@ -37,6 +37,7 @@ func newProtected(t *testing.T) (p hooksetup.Protected, home string) {
 	return hooksetup.Protected{
 		System: clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: getenv},
 		Own:    []string{filepath.Join(home, "mesh", "cfg"), filepath.Join(home, "mesh", "data")},
+		Data:   filepath.Join(home, "mesh", "data"),
 	}, home
 }
 
@@ -119,6 +120,57 @@ func TestProtected_MarksCallsWithoutAFile(t *testing.T) {
 	} {
 		if got := marked(t, p, home, tool, arguments); !strings.HasPrefix(got, "unknown") {
 			t.Errorf("%s with %v is marked with %q", tool, arguments, got)
+		}
+	}
+}
+
+// Tokens in the data directory approve calls, so no tool of a client may read them. What people edit stays readable.
+func TestProtected_MarksReadsOfSecrets(t *testing.T) {
+	t.Parallel()
+	p, home := newProtected(t)
+	app := filepath.Join(home, "app")
+	tools := map[string]string{
+		"Read": "file_path", "LSP": "filePath", "Grep": "path", "Glob": "path", "read_file": "file_path", "view_image": "path",
+		"grep_search": "dir_path", "glob": "dir_path", "list_directory": "dir_path",
+	}
+	for tool, argument := range tools {
+		for _, name := range []string{
+			home + "/mesh/data/tokens/operator", home + "/mesh/data", "../mesh/data/secrets/a", "deep/data/tokens/operator", "~/mesh/data/x",
+		} {
+			if got := marked(t, p, app, tool, map[string]any{argument: name, "pattern": "a"}); got == "" {
+				t.Errorf("%s of %q is not marked", tool, name)
+			}
+		}
+		for _, name := range []string{"a.txt", home + "/mesh/config/policies/host-codex.yaml", home + "/.claude/settings.json", home + "/mesh/database"} {
+			if got := marked(t, p, app, tool, map[string]any{argument: name, "pattern": "a"}); got != "" {
+				t.Errorf("%s of %q is marked with %s", tool, name, got)
+			}
+		}
+	}
+}
+
+func TestProtected_MarksSearchesOfSecrets(t *testing.T) {
+	t.Parallel()
+	p, home := newProtected(t)
+	data, app := filepath.Join(home, "mesh", "data"), filepath.Join(home, "app")
+	for _, tt := range []struct {
+		dir, tool string
+		arguments map[string]any
+		marked    bool
+	}{
+		{data, "Grep", map[string]any{"pattern": "a"}, true},
+		{app, "Grep", map[string]any{"pattern": data}, false}, // a regular expression
+		{app, "Glob", map[string]any{"pattern": data + "/**"}, true},
+		{app, "Glob", map[string]any{"pattern": "data/*", "path": "../mesh"}, true},
+		{app, "glob", map[string]any{"pattern": "**/*.go"}, false},
+		{app, "read_many_files", map[string]any{"include": []string{"a.txt", "../mesh/data/tokens/*"}}, true},
+		{app, "read_many_files", map[string]any{"include": []string{"src/**"}}, false},
+		{app, "read_many_files", map[string]any{}, true},
+		{app, "Read", map[string]any{"path": []string{data}}, true},
+		{app, "Skill", map[string]any{"path": data}, false},
+	} {
+		if got := marked(t, p, tt.dir, tt.tool, tt.arguments); (got != "") != tt.marked {
+			t.Errorf("%s with %v in %s is marked with %q", tt.tool, tt.arguments, tt.dir, got)
 		}
 	}
 }
