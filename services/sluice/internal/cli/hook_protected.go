@@ -6,8 +6,10 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hookevent"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hooksetup"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/userservice"
 )
 
 // markProtected returns the arguments of a call. They say if the call would change a file of Sluice, or a file with the
@@ -20,7 +22,8 @@ func (t *tool) markProtected(m *ownMesh, e hookevent.Event) (jsontext.Value, err
 	}
 	p := hooksetup.Protected{
 		System: sys,
-		Own:    []string{filepath.Dir(m.config), m.data, m.program},
+		Client: e.Client,
+		Own:    append(m.serviceFiles(sys), filepath.Dir(m.config), m.data, m.program),
 		Data:   m.data,
 	}
 	arguments, err := p.Mark(e.Dir, e.Tool, e.Input)
@@ -28,6 +31,18 @@ func (t *tool) markProtected(m *ownMesh, e hookevent.Event) (jsontext.Value, err
 		return nil, fmt.Errorf("find the files of the call: %w", err)
 	}
 	return arguments, nil
+}
+
+// serviceFiles returns the definition of the service, and the directory with additions to it that systemd reads.
+func (m *ownMesh) serviceFiles(sys clientconfig.System) (out []string) {
+	none := func(string) string { return "" }
+	for _, env := range []func(string) string{sys.Getenv, none} { // the service may have been installed with other variables
+		s := userservice.Service{OS: sys.OS, Data: m.data, Home: sys.Home, Getenv: env}
+		if path, err := s.Path(); err == nil { // an error means that the system has no services
+			out = append(out, path, path+".d")
+		}
+	}
+	return out
 }
 
 // hookMesh returns the mesh that the command line of the hook names, or the person's own mesh if it names none. The

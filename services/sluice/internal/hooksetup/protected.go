@@ -20,6 +20,8 @@ import (
 // servers. It also finds calls that would read tokens and secrets of Sluice.
 type Protected struct {
 	System clientconfig.System
+	// Client is the id of the client that makes the calls.
+	Client string
 	// Own are the files and directories of Sluice.
 	Own []string
 	// Data is the data directory, which has the tokens and secrets. If it is empty, calls that read are not marked.
@@ -29,8 +31,17 @@ type Protected struct {
 // settingsPatterns are files of clients in any directory, besides those that [clientconfig] knows.
 var settingsPatterns = []string{
 	".claude.json", ".claude/settings*.json", ".gemini/settings.json", ".gemini/trustedfolders.json", ".gemini/.env",
-	".codex/*",
 }
+
+// settingsDirs are directories of clients in any directory. The definitions below them contain MCP servers, hooks and
+// commands of shells.
+var settingsDirs = []string{
+	".claude/agents", ".claude/commands", ".claude/plugins", ".claude/skills", ".claude/workflows",
+	".gemini/agents", ".gemini/commands", ".gemini/extensions", ".gemini/policies", ".codex",
+}
+
+// clientDirs are the directories of clients in which TargetOf finds their settings. Variables can name others.
+var clientDirs = map[string]string{"claude-code": ".claude", hosttools.Codex: ".codex", "gemini": ".gemini"}
 
 // maxLinks is the maximum number of symbolic links in a path.
 const maxLinks = 255
@@ -51,7 +62,7 @@ func (p Protected) Mark(dir, tool string, arguments jsontext.Value) (jsontext.Va
 	case hosttools.WritesFiles(tool):
 		protected := p.paths(dir)
 		found = p.find(dir, targetsOf(tool, arguments), func(form string) bool {
-			return isWithin(form, protected) || matchesSettings(form)
+			return isWithin(form, protected) || p.matchesSettings(form)
 		})
 	case hosttools.ReadsFiles(tool) && p.Data != "":
 		secret := []string{p.Data, physical(p.Data)}
@@ -140,9 +151,14 @@ func (p Protected) paths(dir string) []string {
 		}
 		if t, err := TargetOf(c, p.System, ""); err == nil {
 			out = append(out, t.Path)
+			for _, name := range settingsDirs {
+				if below, ok := strings.CutPrefix(name, clientDirs[c.ID]); ok {
+					out = append(out, filepath.Join(filepath.Dir(t.Path), filepath.FromSlash(below)))
+				}
+			}
 		}
 	}
-	project := []string{".claude/settings.json", ".claude/settings.local.json", ".mcp.json", ".gemini/settings.json", ".codex"}
+	project := append([]string{".claude/settings.json", ".claude/settings.local.json", ".mcp.json", ".gemini/settings.json"}, settingsDirs...)
 	for dir = filepath.Clean(dir); ; dir = filepath.Dir(dir) {
 		for _, name := range project {
 			out = append(out, filepath.Join(dir, filepath.FromSlash(name)))
@@ -235,10 +251,18 @@ func isWithin(name string, paths []string) bool {
 	})
 }
 
-// matchesSettings reports whether a path is a file of a client in any directory.
-func matchesSettings(name string) bool {
+// matchesSettings reports whether a path is a file of a client in any directory, or below a directory of a client.
+func (p Protected) matchesSettings(name string) bool {
 	elements := strings.Split(folded(name), "/")
-	return slices.ContainsFunc(allPatterns(), func(pattern string) bool {
+	for _, dir := range settingsDirs {
+		n := strings.Count(dir, "/") + 1
+		for i := range len(elements) - n + 1 {
+			if strings.Join(elements[i:i+n], "/") == dir {
+				return true
+			}
+		}
+	}
+	return slices.ContainsFunc(p.allPatterns(), func(pattern string) bool {
 		n := strings.Count(pattern, "/") + 1
 		if len(elements) < n {
 			return false
@@ -249,8 +273,11 @@ func matchesSettings(name string) bool {
 }
 
 // allPatterns returns [settingsPatterns] and the patterns of the files that clients read in projects.
-func allPatterns() []string {
+func (p Protected) allPatterns() []string {
 	out := slices.Clone(settingsPatterns)
+	if p.Client == "gemini" { // which reads settings from this file
+		out = append(out, ".env")
+	}
 	for _, c := range clientconfig.Clients() {
 		for _, f := range c.Files(clientconfig.System{OS: "linux", Home: "/", Getenv: func(string) string { return "" }}, "/p") {
 			if f.Scope == clientconfig.Project {

@@ -97,11 +97,40 @@ func TestProtected_MarksChangesOfSettings(t *testing.T) {
 	}
 }
 
+// Agents, skills, commands, plugins and extensions contain MCP servers, hooks and commands of shells.
+func TestProtected_MarksChangesOfDefinitions(t *testing.T) {
+	t.Parallel()
+	p, home := newProtected(t)
+	p.System.Getenv = func(name string) string {
+		return map[string]string{"CLAUDE_CONFIG_DIR": home + "/cc", "CODEX_HOME": home + "/cx"}[name]
+	}
+	app := filepath.Join(home, "app")
+	if err := os.Symlink("../src", filepath.Join(app, ".claude", "skills")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{
+		".claude/agents/a.md", ".claude/skills/a/SKILL.md", home + "/.claude/commands/a/b.md", "/other/.claude/plugins/a/.mcp.json",
+		".Claude/Workflows/a.js", "sub/.gemini/extensions/a/gemini-extension.json", ".gemini/agents/a.md", ".gemini/commands/a.toml",
+		home + "/.gemini/policies/a.toml", "/other/.codex/agents/a/b.toml", ".codex/prompts/a.md", home + "/cc/agents/a.md",
+		home + "/cc/skills/a/b", home + "/cx/rules/a", "src/new.md", ".gemini/.env", "/other/.gemini/.env",
+	} {
+		if got := marked(t, p, app, "Write", map[string]any{"file_path": name}); got == "" {
+			t.Errorf("%q is not marked", name)
+		}
+	}
+	for client, want := range map[string]bool{"gemini": true, "claude-code": false, hosttools.Codex: false} {
+		p.Client = client
+		if got := marked(t, p, app, "write_file", map[string]any{"file_path": "sub/.env"}); (got != "") != want {
+			t.Errorf("%s: .env is marked with %q", client, got)
+		}
+	}
+}
+
 func TestProtected_LeavesOtherCalls(t *testing.T) {
 	t.Parallel()
 	p, home := newProtected(t)
 	app := filepath.Join(home, "app")
-	for _, name := range []string{"a.txt", "src/settings.json", ".claude/CLAUDE.md", "mcp.json", "loop/x", home + "/mesh/other", "x.claude.json", "link/notes.md"} {
+	for _, name := range []string{"a.txt", "src/settings.json", ".claude/CLAUDE.md", "mcp.json", "loop/x", home + "/mesh/other", "x.claude.json", "link/notes.md", "skills/a.md", ".claude/x/agents/a.md", ".codexes/a"} {
 		if got := marked(t, p, app, "Write", map[string]any{"file_path": name}); got != "" {
 			t.Errorf("%q is marked with %s", name, got)
 		}
