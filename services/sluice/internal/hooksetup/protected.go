@@ -11,6 +11,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"golang.org/x/text/cases"
+	"golang.org/x/text/unicode/norm"
 
 	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
@@ -221,15 +223,16 @@ func resolve(name string) (string, error) {
 	return at, nil
 }
 
-// folded returns a path in the form in which file systems compare it that ignore case and invisible characters. It has
-// no dots and spaces at the end of a name, and no name of a stream, because Windows ignores them.
+// folded returns a path in the form in which file systems compare it that ignore case, compatible forms and invisible
+// characters. It has no dots and spaces at the end of a name, and no name of a stream, because Windows ignores them.
 func folded(name string) string {
 	name = strings.Map(func(r rune) rune {
-		if unicode.Is(unicode.Cf, r) {
+		if unicode.In(r, unicode.Cf, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point) {
 			return -1
 		}
-		return unicode.ToLower(r)
+		return r
 	}, strings.ToValidUTF8(filepath.ToSlash(name), ""))
+	name = norm.NFKC.String(cases.Fold().String(norm.NFKC.String(name)))
 	elements := strings.Split(name, "/")
 	for i, e := range elements {
 		if i > 0 { // the first one can be a drive

@@ -126,6 +126,26 @@ func TestProtected_MarksChangesOfDefinitions(t *testing.T) {
 	}
 }
 
+// APFS ignores the case as Unicode folds it, which is more than lower case.
+func TestProtected_FoldsNamesAsFileSystemsDo(t *testing.T) {
+	t.Parallel()
+	p, home := newProtected(t)
+	p.Own = append(p.Own, filepath.Join(home, "Straße", "µ"))
+	for _, name := range []string{
+		".claude/\u017fettings.json", ".gemini/tru\ufb06edFolders.json", "\uff0emcp.json", ".mcp\ufe0f.json", ".mcp.js\u034fon",
+		home + "/STRASSE/\u039c/a", home + "/stra\u017fse/\u03bc",
+	} {
+		if got := marked(t, p, home, "Write", map[string]any{"file_path": name}); got == "" {
+			t.Errorf("%q is not marked", name)
+		}
+	}
+	for _, name := range []string{".claude/fettings.json", home + "/strase/m"} {
+		if got := marked(t, p, home, "Write", map[string]any{"file_path": name}); got != "" {
+			t.Errorf("%q is marked with %s", name, got)
+		}
+	}
+}
+
 func TestProtected_LeavesOtherCalls(t *testing.T) {
 	t.Parallel()
 	p, home := newProtected(t)
