@@ -179,6 +179,8 @@ func (h *hookTarget) install(ctx context.Context) error {
 // printNotes prints what the person has to do or know.
 func (h *hookTarget) printNotes() {
 	switch h.client.ID {
+	case "claude-code":
+		h.printf("Claude Code has to be 2.1.200 or later, because earlier versions can ignore the hook. Versions up to 2.1.325 run commands in skills without it.")
 	case hosttools.Codex:
 		h.printf("Codex runs the hook only after you have trusted it: type /hooks in Codex. Until then, and again after each change of the hook, all calls pass.")
 	case "gemini":

@@ -80,8 +80,8 @@ func (t Target) Events() []string {
 		return []string{"PreToolUse", "PermissionRequest"}
 	case "gemini":
 		return []string{"BeforeTool"}
-	default:
-		return []string{"PreToolUse"}
+	default: // the second event comes for commands in skills, which are no calls to a tool
+		return []string{"PreToolUse", "PreSkillShellCommand"}
 	}
 }
 
@@ -206,6 +206,7 @@ func (t Target) items() ([]*configedit.Node, error) {
 	}
 	return out, nil
 }
+
 // A Record describes what Install has changed, so that Remove can take it back. It contains no content of the file.
 type Record struct {
 	Client  string `json:"client"`
