@@ -75,8 +75,8 @@ func TestRealClients_ClaudeCodeRunsNothingWithoutAnAnswer(t *testing.T) {
 	command, c := h.program+" hook claude-code", claudeCode("Bash(touch closed)", "Bash(touch off)")
 	for _, tt := range []struct{ old, new, timeout, fragment string }{
 		{h.program, h.program + "-that-is-missing", "300", `blocking because onFailure is \"block\"`},
-		{command, "sleep 60", "1", "timed out; blocking"},
-		{command, "kill -KILL $$", "300", "blocking because onFailure"},
+		{command, "sleep 60 #", "1", "timed out; blocking"},
+		{command, "kill -KILL $$ #", "300", "blocking because onFailure"},
 	} {
 		h.write(".claude/settings.json", strings.NewReplacer(tt.old, tt.new, "300", tt.timeout).Replace(settings))
 		h.refuses(c, "closed", tt.fragment)
@@ -84,6 +84,7 @@ func TestRealClients_ClaudeCodeRunsNothingWithoutAnAnswer(t *testing.T) {
 	h.write(".claude/settings.json", strings.Replace(settings, "{", `{"disableAllHooks": true, `, 1))
 	h.runs(c, "off")
 	h.write(".claude/settings.json", settings)
+	h.end(h.mesh(), syscall.SIGTERM)
 	h.write(".config/sluice/sluice.yaml", stack.ReadFile(t, h.path(".config/sluice/sluice.yaml"))+"nonsense: 1\n")
 	h.refuses(c, "closed", "unknown key")
 }
