@@ -49,9 +49,11 @@ func TestClaudeCode_CallsFollowThePolicy(t *testing.T) {
 	h.denies("a command that can approve a call", hook(h.event("Bash", `{"command":"sluice approvals approve 0198b2c4 --yes"}`), "--hold", "1ms"), "names sluice")
 	h.must("approvals", "deny", h.onlyApproval())
 	h.silent("a file of the person", hook(h.event("Write", `{"file_path":"`+h.path("a.txt")+`","content":"a"}`)))
-	for _, guarded := range []string{".claude/settings.json", ".config/sluice/policies/host-claude-code.yaml", ".config/x/../sluice/sluice.yaml", ".local/share/sluice/tokens/operator"} {
+	for _, guarded := range []string{".claude/settings.json", ".config/sluice/policies/host-claude-code.yaml", ".config/x/../sluice/sluice.yaml", ".local/share/sluice/tokens/operator", ".claude/agents/a.md"} {
 		h.denies(guarded, hook(h.event("Edit", `{"file_path":"`+h.path(guarded)+`","old_string":"a","new_string":"b"}`)), "belongs to Sluice")
 	}
+	h.denies("a token", hook(h.event("Read", `{"file_path":"`+h.path(".local/share/sluice/tokens/operator")+`"}`)), "tokens or secrets")
+	h.silent("a policy", hook(h.event("Read", `{"file_path":"`+h.path(".config/sluice/policies/host-claude-code.yaml")+`"}`)))
 	h.write("app/.claude/x", "")
 	if err := os.Symlink(".claude", h.path("app/link")); err != nil {
 		t.Fatal(err)

@@ -70,13 +70,13 @@ func TestRealClients_ClaudeCodeRunsNothingWithoutAnAnswer(t *testing.T) {
 	h := newHome(t)
 	h.write(".config/sluice/policies/host-claude-code.yaml", commandPolicy(claudeCode()))
 	h.write("project/README", "")
-	h.must("hook", "install", "claude-code")
+	h.must("hook", "install", "claude-code", "--yes")
 	settings := stack.ReadFile(t, h.path(".claude/settings.json"))
 	command, c := h.program+" hook claude-code", claudeCode("Bash(touch closed)", "Bash(touch off)")
 	for _, tt := range []struct{ old, new, timeout, fragment string }{
 		{h.program, h.program + "-that-is-missing", "300", `blocking because onFailure is \"block\"`},
-		{command, "sleep 60", "1", "timed out; blocking"},
-		{command, "kill -KILL $$", "300", "blocking because onFailure"},
+		{command, "sleep 60 #", "1", "timed out; blocking"},
+		{command, "kill -KILL $$ #", "300", "blocking because onFailure"},
 	} {
 		h.write(".claude/settings.json", strings.NewReplacer(tt.old, tt.new, "300", tt.timeout).Replace(settings))
 		h.refuses(c, "closed", tt.fragment)
@@ -84,8 +84,37 @@ func TestRealClients_ClaudeCodeRunsNothingWithoutAnAnswer(t *testing.T) {
 	h.write(".claude/settings.json", strings.Replace(settings, "{", `{"disableAllHooks": true, `, 1))
 	h.runs(c, "off")
 	h.write(".claude/settings.json", settings)
+	h.end(h.mesh(), syscall.SIGTERM)
 	h.write(".config/sluice/sluice.yaml", stack.ReadFile(t, h.path(".config/sluice/sluice.yaml"))+"nonsense: 1\n")
 	h.refuses(c, "closed", "unknown key")
+}
+
+// Claude Code from npm runs the commands in a skill without a call to Bash. Their own event brings them to the hook.
+func TestRealClients_ClaudeCodeAsksTheHookAboutCommandsInSkills(t *testing.T) {
+	t.Parallel()
+	needsClients(t)
+	h := newHome(t)
+	h.write(".config/sluice/policies/host-claude-code.yaml", commandPolicy(claudeCode()))
+	h.must("hook", "install", "claude-code", "--yes")
+	load := func(name string) {
+		t.Helper()
+		h.write("project/.claude/commands/load.md", "---\nallowed-tools: Bash(touch:*)\n---\n!`touch "+name+"`\n")
+		c := claudeCode()
+		c.args = func(string) []string { return []string{"-p", "/load"} }
+		h.beginCalls(c)()
+	}
+	load("passes")
+	h.ran("passes", true)
+	load("denied")
+	h.ran("denied", false)
+	h.end(h.mesh(), syscall.SIGTERM)
+	h.write(".config/sluice/sluice.yaml", stack.ReadFile(t, h.path(".config/sluice/sluice.yaml"))+"nonsense: 1\n")
+	load("closed")
+	h.ran("closed", false)
+	stack.ReplaceInFile(t, h.path(".claude/settings.json"), "PreSkillShellCommand", "FutureEvent")
+	load("free")
+	h.ran("free", true)
+	h.refuses(claudeCode("Bash(touch closed)"), "closed", "unknown key") // an event that is not known has no effect
 }
 
 // refuses checks that a client does not run a call, and that its model reads a fragment.

@@ -20,7 +20,7 @@ func behindHook(t *testing.T, c client, settings string) *home {
 	h.write(".config/sluice/policies/host-"+c.id+".yaml", commandPolicy(c))
 	h.write("project/README", "")
 	h.write(map[string]string{"codex": ".codex/config.toml", "gemini": ".gemini/settings.json"}[c.id], settings)
-	h.must("hook", "install", c.id)
+	h.must("hook", "install", c.id, "--yes")
 	h.write("bin/README", "")
 	if err := os.Symlink(h.program, h.path("bin/sluice")); err != nil {
 		t.Fatal(err)

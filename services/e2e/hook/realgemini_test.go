@@ -34,9 +34,9 @@ func TestRealClients_GeminiRunsCallsWithoutAnAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.refuses(c, "missing", "No such file") // the error of the shell, whose exit code is 127
-	stack.ReplaceInFile(t, h.settings(c), h.path("bin/sluice")+" hook gemini", "kill -KILL $$")
+	stack.ReplaceInFile(t, h.settings(c), h.path("bin/sluice")+" hook gemini", "kill -KILL $$ #")
 	h.runs(c, "crashed")
-	stack.ReplaceInFile(t, h.settings(c), "kill -KILL $$", "sleep 60")
+	stack.ReplaceInFile(t, h.settings(c), "kill -KILL $$ #", "sleep 60 #")
 	stack.ReplaceInFile(t, h.settings(c), "300000", "1000")
 	h.runs(c, "late")
 	h.write(".gemini/settings.json", settings)

@@ -3,6 +3,7 @@ package hook_test
 import (
 	"encoding/json"
 	"os"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -60,6 +61,15 @@ func TestGemini_StatusAndUndo(t *testing.T) {
 	status(0, "Gemini CLI: the hook is registered")
 	status(0, "Codex: the hook is not registered")
 	h.end(h.mesh(), syscall.SIGTERM)
+	status(0, "the hook is registered", "gemini")
+
+	registered := stack.ReadFile(t, h.path(".gemini/settings.json"))
+	narrow := regexp.MustCompile(`\{\s*"hooks": \[\s*\{\s*"name"`).ReplaceAllString(registered, `{"matcher": "none", "hooks": [{"name"`)
+	h.write(".gemini/settings.json", narrow)
+	status(1, `calls pass without the mesh, because the hook for BeforeTool has the additional member "matcher"`, "gemini")
+	if out := h.must("hook", "install", "gemini", "--yes"); strings.Contains(out, "had the hook already") {
+		t.Errorf("install leaves the matcher: %s", out)
+	}
 	status(0, "the hook is registered", "gemini")
 
 	h.write(".gemini/settings.json", strings.Replace(stack.ReadFile(t, h.path(".gemini/settings.json")), "{", `{"hooksConfig": {"disabled": ["sluice"]},`, 1))

@@ -60,16 +60,31 @@ var resourceTools = []string{
 	"list_mcp_resources", "list_mcp_resource_templates", "read_mcp_resource",
 }
 
-// ProtectedFile is the name of the argument that the hook adds to a call that would change a protected file. Its value
-// is the path of the file, which configures Sluice, the hook or a client.
+// ProtectedFile is the argument that the hook adds to a call that would change a protected file, or read a file with
+// tokens or secrets of Sluice: the path of the file. A protected file configures Sluice, the hook or a client.
 const ProtectedFile = "protected_file"
 
 // WritesFiles reports whether a tool changes files that its arguments name. The definition of such a tool also has the
 // argument [ProtectedFile].
 func WritesFiles(tool string) bool { return slices.Contains(fileTools, tool) }
 
+// ReadsFiles reports whether a tool reads or searches files that its arguments name. It has the argument
+// [ProtectedFile].
+func ReadsFiles(tool string) bool {
+	return slices.Contains(readTools, tool) || SearchesFiles(tool)
+}
+
+// SearchesFiles reports whether a tool searches the working directory if its arguments name no other.
+func SearchesFiles(tool string) bool { return slices.Contains(searchTools, tool) }
+
 // fileTools are the names of all clients' tools that change files.
 var fileTools = []string{"Write", "Edit", "MultiEdit", "NotebookEdit", "apply_patch", "write_file", "replace"}
+
+// readTools and searchTools are the names of all clients' tools that read and search files.
+var (
+	readTools   = []string{"Read", "LSP", "read_file", "read_many_files", "view_image"}
+	searchTools = []string{"Glob", "Grep", "glob", "grep_search", "list_directory"}
+)
 
 // known returns the names of the tools of each client.
 var known = sync.OnceValue(func() map[string]map[string]bool {

@@ -32,7 +32,7 @@ func TestTools_EachClientHasDefinitions(t *testing.T) {
 			}
 			seen[tool.Name] = true
 			properties, _ := definition.InputSchema["properties"].(map[string]any)
-			if _, has := properties[hosttools.ProtectedFile]; has != hosttools.WritesFiles(tool.Name) {
+			if _, has := properties[hosttools.ProtectedFile]; has != (hosttools.WritesFiles(tool.Name) || hosttools.ReadsFiles(tool.Name)) {
 				t.Errorf("%s: %s has the argument %s: %v", client, tool.Name, hosttools.ProtectedFile, has)
 			}
 			if definition.InputSchema["additionalProperties"] != true {

@@ -182,6 +182,8 @@ func (h *hookTarget) install(ctx context.Context) error {
 // printNotes prints what the person has to do or know.
 func (h *hookTarget) printNotes() {
 	switch h.client.ID {
+	case "claude-code":
+		h.printf("Claude Code has to be 2.1.200 or later, because earlier versions can ignore the hook. Versions up to 2.1.325 run commands in skills without it.")
 	case hosttools.Codex:
 		h.printf("Codex runs the hook only after you have trusted it: type /hooks in Codex. Until then, and again after each change of the hook, all calls pass.")
 	case "gemini":
@@ -351,6 +353,13 @@ func (h *hookTarget) faults(ctx context.Context, commands []string) []string {
 	}
 	if want := h.Command(h.paths.Data, h.programPath()); slices.ContainsFunc(commands, func(c string) bool { return c != want }) {
 		out = append(out, fmt.Sprintf("the hook starts another command (%s): run %s", commands[0], h.command("hook install "+h.client.ID)))
+	}
+	differences, err := h.Faults()
+	if err != nil {
+		out = append(out, err.Error())
+	}
+	for _, d := range differences {
+		out = append(out, fmt.Sprintf("calls pass without the mesh, because %s: run %s", d, h.command("hook install "+h.client.ID)))
 	}
 	f, err := config.Load(h.paths.Config, app.Env)
 	switch {

@@ -6,28 +6,47 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hookevent"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hooksetup"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/userservice"
 )
 
-// markProtected returns the arguments of a call. If the call would change a file of Sluice, or a file with the hooks or
-// MCP servers of a client, it adds an argument with the path of the file. Policies can't detect such calls, because
-// they know neither symbolic links nor the working directory.
+// markProtected returns the arguments of a call. They say if the call would change a file of Sluice, or a file with the
+// hooks or MCP servers of a client, or read a token or secret of Sluice. Policies can't find that out, because they see
+// neither links nor the directory.
 func (t *tool) markProtected(m *ownMesh, e hookevent.Event) (jsontext.Value, error) {
 	sys, err := t.hookSystem()
 	if err != nil {
 		return nil, err
 	}
-	p := hooksetup.Protected{System: sys, Own: []string{filepath.Dir(m.config), m.data, m.program}}
+	p := hooksetup.Protected{
+		System: sys,
+		Client: e.Client,
+		Own:    append(m.serviceFiles(sys), filepath.Dir(m.config), m.data, m.program),
+		Data:   m.data,
+	}
 	arguments, err := p.Mark(e.Dir, e.Tool, e.Input)
 	if err != nil {
-		return nil, fmt.Errorf("find the files that the call changes: %w", err)
+		return nil, fmt.Errorf("find the files of the call: %w", err)
 	}
 	return arguments, nil
 }
 
-// hookMesh returns the mesh that the command line of the hook names. Then the environment does not count, because the
-// settings of a project can change it. If the command line names no mesh, hookMesh returns the person's own mesh.
+// serviceFiles returns the definition of the service, and the directory with additions to it that systemd reads.
+func (m *ownMesh) serviceFiles(sys clientconfig.System) (out []string) {
+	none := func(string) string { return "" }
+	for _, env := range []func(string) string{sys.Getenv, none} { // the service may have been installed with other variables
+		s := userservice.Service{OS: sys.OS, Data: m.data, Home: sys.Home, Getenv: env}
+		if path, err := s.Path(); err == nil { // an error means that the system has no services
+			out = append(out, path, path+".d")
+		}
+	}
+	return out
+}
+
+// hookMesh returns the mesh that the command line of the hook names, or the person's own mesh if it names none. The
+// environment does not count, because a project's settings can change it.
 func (t *tool) hookMesh() (*ownMesh, error) {
 	if t.data == "" { // a hook that an earlier version has registered
 		return t.ownMesh()

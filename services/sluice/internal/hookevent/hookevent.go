@@ -20,7 +20,7 @@ type Kind int
 const (
 	// Unknown is an event that could not be read.
 	Unknown Kind = iota
-	// Call comes before a call to a tool.
+	// Call comes before a call to a tool, or before a command of a skill, which is a call to a shell.
 	Call
 	// Permission comes when the client would ask the person about a call.
 	Permission
@@ -29,7 +29,7 @@ const (
 )
 
 // events maps the names of events to kinds.
-var events = map[string]Kind{"PreToolUse": Call, "BeforeTool": Call, "PermissionRequest": Permission}
+var events = map[string]Kind{"PreToolUse": Call, "BeforeTool": Call, "PreSkillShellCommand": Call, "PermissionRequest": Permission}
 
 // An Event is an event of a client.
 type Event struct {
@@ -220,7 +220,7 @@ func (e Event) Failed(reason string) Output {
 
 // decision returns the output for an event before a call.
 func (e Event) decision(decision, reason string) object {
-	return object{{"hookSpecificOutput", object{{"hookEventName", "PreToolUse"}, {"permissionDecision", decision}, {"permissionDecisionReason", reason}}}}
+	return object{{"hookSpecificOutput", object{{"hookEventName", e.Name}, {"permissionDecision", decision}, {"permissionDecisionReason", reason}}}}
 }
 
 // object is a JSON object whose members are written in this order.

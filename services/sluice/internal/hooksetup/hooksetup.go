@@ -80,8 +80,8 @@ func (t Target) Events() []string {
 		return []string{"PreToolUse", "PermissionRequest"}
 	case "gemini":
 		return []string{"BeforeTool"}
-	default:
-		return []string{"PreToolUse"}
+	default: // the second event comes for commands in skills, which are no calls to a tool
+		return []string{"PreToolUse", "PreSkillShellCommand"}
 	}
 }
 
@@ -106,7 +106,7 @@ func (t Target) Command(data, program string) string {
 	return quoted(program) + " hook " + t.Client + " --config " + quoted(t.Config) + " --data " + quoted(data)
 }
 
-// nodeOf converts an object of strings and integers.
+// nodeOf converts an object of strings, integers and nodes.
 func nodeOf(o configedit.Object) *configedit.Node {
 	n := &configedit.Node{Kind: configedit.Map}
 	for _, f := range o {
@@ -116,6 +116,8 @@ func nodeOf(o configedit.Object) *configedit.Node {
 			value.Text = v
 		case int:
 			value.Kind, value.Text = configedit.Number, fmt.Sprint(v)
+		case *configedit.Node:
+			value = v
 		}
 		n.Members = append(n.Members, configedit.Member{Name: f.Name, Value: value})
 	}
@@ -163,9 +165,26 @@ func path(event string) []string { return []string{hooksKey, event} }
 
 // Registered returns the commands of the hook in a settings file, one for each event, or "" for an event without it.
 func (t Target) Registered() ([]string, error) {
+	items, err := t.items()
+	if err != nil {
+		return nil, err
+	}
+	out := make([]string, len(items))
+	for i, item := range items {
+		if item != nil {
+			out[i] = commandOf(item)
+		}
+	}
+	return out, nil
+}
+
+// items returns the item of the hook for each event, or nil for an event without it. If an event has several, the item
+// is the first one that has the form of Install, otherwise the first one.
+func (t Target) items() ([]*configedit.Node, error) {
+	out := make([]*configedit.Node, len(t.Events()))
 	raw, err := regularfile.Read(t.Path, configedit.MaxBytes)
 	if errors.Is(err, fs.ErrNotExist) {
-		return make([]string, len(t.Events())), nil
+		return out, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the settings of the client: %w", err)
@@ -174,15 +193,16 @@ func (t Target) Registered() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", t.Path, err)
 	}
-	var out []string
-	for _, event := range t.Events() {
-		command := ""
-		if list := root.Get(path(event)...); list != nil {
-			if i := slices.IndexFunc(list.Items, t.isOurs); i >= 0 {
-				command = list.Items[i].Get("hooks").Items[0].Get("command").Text
+	for i, event := range t.Events() {
+		list := root.Get(path(event)...)
+		if list == nil {
+			continue
+		}
+		for _, item := range list.Items {
+			if t.isOurs(item) && (out[i] == nil || len(t.faultsOf(out[i])) > 0) {
+				out[i] = item
 			}
 		}
-		out = append(out, command)
 	}
 	return out, nil
 }
@@ -192,8 +212,10 @@ type Record struct {
 	Client  string `json:"client"`
 	Path    string `json:"path"`
 	Project string `json:"project,omitzero"`
-	// Missing is true if the file did not exist.
+	// Missing is true if the file did not exist, and has contained nothing but the hook since.
 	Missing bool `json:"missing,omitzero"`
+	// Before is the digest of the file before the first change since which nothing else has changed the file.
+	Before string `json:"before,omitzero"`
 	// After is the digest of the file after the change.
 	After string `json:"after"`
 	// Steps are the changes in their order.
@@ -206,6 +228,22 @@ type Step struct {
 	Created *configedit.Manifest `json:"created,omitzero"`
 	// Parent is true if the object of all hooks did not exist.
 	Parent bool `json:"parent,omitzero"`
+}
+
+// keep adds the steps of an earlier Install, with another path of the program. They remain true if others have changed
+// the file: a manifest is only used for the very content that its step wrote, and only empty lists are removed.
+func (r *Record) keep(earlier []Step) {
+	for _, step := range earlier {
+		i := slices.IndexFunc(r.Steps, func(s Step) bool { return s.Event == step.Event })
+		if i < 0 {
+			r.Steps = append(r.Steps, step)
+			continue
+		}
+		if r.Steps[i].Created == nil {
+			r.Steps[i].Created = step.Created
+		}
+		r.Steps[i].Parent = r.Steps[i].Parent || step.Parent
+	}
 }
 
 // recordPath returns the path of the record of a target.
@@ -271,21 +309,15 @@ func (t Target) Install(ctx context.Context, data, program string) (changed bool
 	if err != nil {
 		return false, err
 	}
-	record := Record{Client: t.Client, Path: t.Path, Project: t.Project, Missing: missing || old.Missing}
+	record := Record{Client: t.Client, Path: t.Path, Project: t.Project, Missing: missing, Before: digest(before)}
+	if !missing && record.Before == old.After { // otherwise the file has content of others that Remove must keep
+		record.Missing, record.Before = old.Missing, old.Before
+	}
 	after, err := t.add(before, t.Command(data, program), &record)
 	if err != nil || len(record.Steps) == 0 {
 		return false, err
 	}
-	for _, step := range old.Steps { // of an earlier Install with another command
-		if i := slices.IndexFunc(record.Steps, func(s Step) bool { return s.Event == step.Event }); i < 0 {
-			record.Steps = append(record.Steps, step)
-		} else {
-			if record.Steps[i].Created == nil {
-				record.Steps[i].Created = step.Created
-			}
-			record.Steps[i].Parent = record.Steps[i].Parent || step.Parent
-		}
-	}
+	record.keep(old.Steps)
 	record.After = digest(after)
 	raw, err := json.Marshal(record)
 	if err != nil {
@@ -319,7 +351,7 @@ func (t Target) add(before []byte, command string, record *Record) ([]byte, erro
 			return nil, fmt.Errorf("%s: %w", t.Path, err)
 		}
 		list := root.Get(path(event)...)
-		if list != nil && slices.ContainsFunc(list.Items, func(n *configedit.Node) bool { return t.isOurs(n) && isSame(n, want) }) {
+		if list != nil && slices.ContainsFunc(list.Items, func(n *configedit.Node) bool { return t.isOurs(n) && len(differences(n, nodeOf(want))) == 0 }) {
 			continue
 		}
 		if data, _, err = configedit.RemoveItems(data, path(event), t.isOurs); err != nil {
@@ -335,22 +367,7 @@ func (t Target) add(before []byte, command string, record *Record) ([]byte, erro
 	return data, nil
 }
 
-// isSame reports whether an item has the values of want.
-func isSame(n *configedit.Node, want configedit.Object) bool {
-	have := n.Get("hooks").Items[0]
-	list, _ := want[0].Value.(*configedit.Node)
-	if len(have.Members) != len(list.Items[0].Members) {
-		return false
-	}
-	for _, m := range list.Items[0].Members {
-		if v := have.Get(m.Name); v == nil || v.Kind != m.Value.Kind || v.Text != m.Value.Text {
-			return false
-		}
-	}
-	return true
-}
-
-// A Removal is the result of Remove.
+// A Removal says what Remove did.
 type Removal struct {
 	// Found is false if the hook was not registered.
 	Found bool
@@ -372,16 +389,15 @@ func (t Target) Remove(ctx context.Context, data string) (Removal, error) {
 	if err != nil {
 		return Removal{}, err
 	}
-	exact := record.After != "" && digest(now) == record.After
-	if exact && record.Missing {
+	after, err := t.without(now, record)
+	if err != nil {
+		return Removal{}, fmt.Errorf("%s: %w", t.Path, err)
+	}
+	if record.Missing && digest(now) == record.After && isEmpty(after) {
 		if err := t.writer(data).Remove(ctx, t.Path, now); err != nil {
 			return Removal{}, fmt.Errorf("%s: %w", t.Path, err)
 		}
 		return Removal{Found: true, Deleted: true}, t.forget(data)
-	}
-	after, err := t.without(now, record)
-	if err != nil {
-		return Removal{}, fmt.Errorf("%s: %w", t.Path, err)
 	}
 	if string(after) == string(now) {
 		return Removal{}, t.forget(data)
@@ -389,7 +405,14 @@ func (t Target) Remove(ctx context.Context, data string) (Removal, error) {
 	if err := t.writer(data).Replace(ctx, t.Path, now, after); err != nil {
 		return Removal{}, fmt.Errorf("%s: %w", t.Path, err)
 	}
-	return Removal{Found: true, Exact: exact}, t.forget(data)
+	return Removal{Found: true, Exact: digest(after) == record.Before}, t.forget(data)
+}
+
+// isEmpty reports whether settings have no member. A record of an earlier version can say that a file was missing to
+// which others have added content.
+func isEmpty(settings []byte) bool {
+	root, err := configedit.Parse(configedit.Layout{Format: configedit.JSON}, settings)
+	return err == nil && (root == nil || root.Kind == configedit.Map && len(root.Members) == 0)
 }
 
 // without returns the settings without the hook.
@@ -422,8 +445,8 @@ func (t Target) pruned(data []byte, record Record) (_ []byte, err error) {
 		if step.Created == nil {
 			continue
 		}
-		isEmpty := func(list *configedit.Node) bool { return len(list.Items) == 0 }
-		if data, err = withoutEmpty(data, isEmpty, path(step.Event)...); err != nil {
+		hasNone := func(list *configedit.Node) bool { return len(list.Items) == 0 }
+		if data, err = withoutEmpty(data, hasNone, path(step.Event)...); err != nil {
 			return nil, err
 		}
 	}

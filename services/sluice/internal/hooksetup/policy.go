@@ -19,11 +19,14 @@ const (
 // guardReason is the reason for which a change of a protected file is denied.
 const guardReason = "this file belongs to Sluice, or has the hooks or MCP servers of a client: ask the person to change it"
 
-// shellReason is the reason for which a command that contains the name of Sluice needs approval. The condition finds
-// only commands that spell the name.
+// secretReason is the reason for which a tool may not read a file with tokens or secrets of Sluice.
+const secretReason = "this file has tokens or secrets of Sluice, with which a program can approve its own calls"
+
+// shellReason is the reason for which a person approves a command that contains the name of Sluice. Such a command can
+// approve the agent's own calls, or end the mesh. The condition finds only commands that spell the name.
 const shellReason = "the command names sluice, which can approve calls and remove the hook"
 
-// Policy returns the policy document for the tools of a client. It denies changes of the files that [Protected] marks.
+// Policy returns the policy document for the tools of a client. It denies the calls that [Protected] marks.
 func Policy(client string) ([]byte, error) {
 	tools, err := hosttools.Tools(client)
 	if err != nil {
@@ -69,6 +72,8 @@ func entryOf(tool hosttools.Tool) (string, error) {
 		return " {action: require_approval, reason: this version of Sluice does not know the tool}", nil
 	case hosttools.ReadsServers(tool.Name):
 		return " {action: require_approval, reason: the tool can reach MCP servers that are not behind the mesh}", nil
+	case hosttools.ReadsFiles(tool.Name):
+		return conditional(unmarked, 0, "deny", secretReason), nil
 	case a.ReadOnly:
 		return " {action: allow}", nil
 	case a.OpenWorld && d.Schema.Properties["command"] != nil:
@@ -76,15 +81,23 @@ func entryOf(tool hosttools.Tool) (string, error) {
 	case a.OpenWorld:
 		return limited(shellRate), nil
 	case hosttools.WritesFiles(tool.Name):
-		return conditional("!has(args."+hosttools.ProtectedFile+")", changeRate, "deny", guardReason), nil
+		return conditional(unmarked, changeRate, "deny", guardReason), nil
 	}
 	return limited(changeRate), nil
 }
 
-// conditional returns an entry that allows calls for which condition is true, and applies action to other calls.
+// unmarked is true for calls that [Protected.Mark] has not marked.
+const unmarked = "!has(args." + hosttools.ProtectedFile + ")"
+
+// conditional returns an entry that allows calls for which condition is true, and applies action to other calls. A rate
+// of 0 is no limit.
 func conditional(condition string, rate int, action, reason string) string {
-	return fmt.Sprintf("\n    action: allow\n    when: '%s'\n    rate_limit: {max: %d, window: 60}\n    otherwise: {action: %s, reason: %q}",
-		strings.ReplaceAll(condition, "'", "''"), rate, action, reason)
+	limit := ""
+	if rate > 0 {
+		limit = fmt.Sprintf("\n    rate_limit: {max: %d, window: 60}", rate)
+	}
+	return fmt.Sprintf("\n    action: allow\n    when: '%s'%s\n    otherwise: {action: %s, reason: %q}",
+		strings.ReplaceAll(condition, "'", "''"), limit, action, reason)
 }
 
 func limited(rate int) string {

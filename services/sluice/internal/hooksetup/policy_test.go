@@ -62,3 +62,23 @@ func TestPolicy_ToolsForResourcesNeedApproval(t *testing.T) {
 		}
 	}
 }
+
+// The hook marks reads of tokens and secrets, and the policy denies marked calls to each tool that reads files.
+func TestPolicy_ReadsOfSecretsAreDenied(t *testing.T) {
+	t.Parallel()
+	for client, want := range map[string][]string{
+		"claude-code":   {"Read", "Grep", "Glob", "LSP"},
+		hosttools.Codex: {"view_image"},
+		"gemini":        {"read_file", "read_many_files", "grep_search", "glob", "list_directory"},
+	} {
+		raw, err := hooksetup.Policy(client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tool := range want {
+			if !bytes.Contains(raw, []byte("\n  "+tool+":\n    action: allow\n    when: '!has(args.protected_file)'\n    otherwise: {action: deny,")) {
+				t.Errorf("%s %s may read secrets:\n%s", client, tool, raw)
+			}
+		}
+	}
+}

@@ -11,39 +11,64 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"golang.org/x/text/cases"
+	"golang.org/x/text/unicode/norm"
 
 	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
-// Protected finds calls that would change files of Sluice, or files with which a client finds its hooks and MCP servers.
+// Protected finds calls that would change files of Sluice, or files with which a client finds its hooks and MCP
+// servers. It also finds calls that would read tokens and secrets of Sluice.
 type Protected struct {
 	System clientconfig.System
+	// Client is the id of the client that makes the calls.
+	Client string
 	// Own are the files and directories of Sluice.
 	Own []string
+	// Data is the data directory, which has the tokens and secrets. If it is empty, calls that read are not marked.
+	Data string
 }
 
 // settingsPatterns match files of clients in any directory, in addition to those that [clientconfig] knows.
 var settingsPatterns = []string{
 	".claude.json", ".claude/settings*.json", ".gemini/settings.json", ".gemini/trustedfolders.json", ".gemini/.env",
-	".codex/*",
 }
+
+// settingsDirs are directories of clients in any directory. The definitions below them contain MCP servers, hooks and
+// commands of shells.
+var settingsDirs = []string{
+	".claude/agents", ".claude/commands", ".claude/plugins", ".claude/skills", ".claude/workflows",
+	".gemini/agents", ".gemini/commands", ".gemini/extensions", ".gemini/policies", ".codex",
+}
+
+// clientDirs are the directories of clients in which TargetOf finds their settings. Variables can name others.
+var clientDirs = map[string]string{"claude-code": ".claude", hosttools.Codex: ".codex", "gemini": ".gemini"}
 
 // maxLinks is the maximum number of symbolic links in a path.
 const maxLinks = 255
 
 var errLinks = errors.New("the path has too many symbolic links")
 
-// Mark returns the arguments of a call. It adds [hosttools.ProtectedFile] if the call would change a protected file, or
-// if the arguments do not name a file. dir is the working directory of the client.
+// unknown is the path of a protected file if the arguments of a call do not name the file.
+const unknown = "unknown, because the arguments do not name the file"
+
+// Mark returns the arguments of a call. It adds [hosttools.ProtectedFile] if the call would change a protected file or
+// read a secret, or if the arguments do not name a file. dir is the working directory of the client.
 func (p Protected) Mark(dir, tool string, arguments jsontext.Value) (jsontext.Value, error) {
-	if !hosttools.WritesFiles(tool) {
-		return arguments, nil
+	if !filepath.IsAbs(dir) {
+		dir, _ = os.Getwd() // without it, relative paths are taken as those below the root
 	}
-	targets := targetsOf(tool, arguments)
-	found := "unknown, because the arguments do not name the file"
-	if len(targets) > 0 {
-		found = p.find(dir, targets)
+	found := ""
+	switch {
+	case hosttools.WritesFiles(tool):
+		protected := p.paths(dir)
+		found = p.find(dir, targetsOf(tool, arguments), func(form string) bool {
+			return isWithin(form, protected) || p.matchesSettings(form)
+		})
+	case hosttools.ReadsFiles(tool) && p.Data != "":
+		secret := []string{p.Data, physical(p.Data)}
+		found = p.find(dir, readsOf(tool, arguments), func(form string) bool { return isWithin(form, secret) })
 	}
 	if found == "" {
 		return arguments, nil
@@ -84,15 +109,15 @@ func targetsOf(tool string, arguments jsontext.Value) (out []string) {
 	return out
 }
 
-// find returns the first target that is protected, with its symbolic links resolved, or "".
-func (p Protected) find(dir string, targets []string) string {
-	if !filepath.IsAbs(dir) {
-		dir, _ = os.Getwd() // if it is not known, relative paths count as paths below the root
+// find returns the first target that is protected, with its symbolic links resolved, or "". If there are no targets, it
+// returns unknown.
+func (p Protected) find(dir string, targets []string, isProtected func(form string) bool) string {
+	if len(targets) == 0 {
+		return unknown
 	}
-	protected := p.paths(dir)
 	for _, target := range targets {
 		for _, form := range p.forms(dir, target) {
-			if isWithin(form, protected) || matchesSettings(form) {
+			if isProtected(form) {
 				return form
 			}
 		}
@@ -128,9 +153,14 @@ func (p Protected) paths(dir string) []string {
 		}
 		if t, err := TargetOf(c, p.System, ""); err == nil {
 			out = append(out, t.Path)
+			for _, name := range settingsDirs {
+				if below, ok := strings.CutPrefix(name, clientDirs[c.ID]); ok {
+					out = append(out, filepath.Join(filepath.Dir(t.Path), filepath.FromSlash(below)))
+				}
+			}
 		}
 	}
-	project := []string{".claude/settings.json", ".claude/settings.local.json", ".mcp.json", ".gemini/settings.json", ".codex"}
+	project := append([]string{".claude/settings.json", ".claude/settings.local.json", ".mcp.json", ".gemini/settings.json"}, settingsDirs...)
 	for dir = filepath.Clean(dir); ; dir = filepath.Dir(dir) {
 		for _, name := range project {
 			out = append(out, filepath.Join(dir, filepath.FromSlash(name)))
@@ -193,15 +223,16 @@ func resolve(name string) (string, error) {
 	return at, nil
 }
 
-// folded returns the form of a path that file systems compare if they ignore case and invisible characters. It also
-// removes what Windows ignores: dots and spaces at the end of a name, and names of streams.
+// folded returns a path in the form in which file systems compare it that ignore case, compatible forms and invisible
+// characters. It has no dots and spaces at the end of a name, and no name of a stream, because Windows ignores them.
 func folded(name string) string {
 	name = strings.Map(func(r rune) rune {
-		if unicode.Is(unicode.Cf, r) {
+		if unicode.In(r, unicode.Cf, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point) {
 			return -1
 		}
-		return unicode.ToLower(r)
+		return r
 	}, strings.ToValidUTF8(filepath.ToSlash(name), ""))
+	name = norm.NFKC.String(cases.Fold().String(norm.NFKC.String(name)))
 	elements := strings.Split(name, "/")
 	for i, e := range elements {
 		if i > 0 { // the first one can be a drive
@@ -223,10 +254,18 @@ func isWithin(name string, paths []string) bool {
 	})
 }
 
-// matchesSettings reports whether a path is a file of a client in any directory.
-func matchesSettings(name string) bool {
+// matchesSettings reports whether a path is a file of a client in any directory, or below a directory of a client.
+func (p Protected) matchesSettings(name string) bool {
 	elements := strings.Split(folded(name), "/")
-	return slices.ContainsFunc(allPatterns(), func(pattern string) bool {
+	for _, dir := range settingsDirs {
+		n := strings.Count(dir, "/") + 1
+		for i := range len(elements) - n + 1 {
+			if strings.Join(elements[i:i+n], "/") == dir {
+				return true
+			}
+		}
+	}
+	return slices.ContainsFunc(p.allPatterns(), func(pattern string) bool {
 		n := strings.Count(pattern, "/") + 1
 		if len(elements) < n {
 			return false
@@ -237,8 +276,11 @@ func matchesSettings(name string) bool {
 }
 
 // allPatterns returns [settingsPatterns] and the patterns of the files that clients read in projects.
-func allPatterns() []string {
+func (p Protected) allPatterns() []string {
 	out := slices.Clone(settingsPatterns)
+	if p.Client == "gemini" { // which reads settings from this file
+		out = append(out, ".env")
+	}
 	for _, c := range clientconfig.Clients() {
 		for _, f := range c.Files(clientconfig.System{OS: "linux", Home: "/", Getenv: func(string) string { return "" }}, "/p") {
 			if f.Scope == clientconfig.Project {

@@ -37,6 +37,7 @@ func newProtected(t *testing.T) (p hooksetup.Protected, home string) {
 	return hooksetup.Protected{
 		System: clientconfig.System{OS: runtime.GOOS, Home: home, Getenv: getenv},
 		Own:    []string{filepath.Join(home, "mesh", "cfg"), filepath.Join(home, "mesh", "data")},
+		Data:   filepath.Join(home, "mesh", "data"),
 	}, home
 }
 
@@ -96,11 +97,60 @@ func TestProtected_MarksChangesOfSettings(t *testing.T) {
 	}
 }
 
+// Agents, skills, commands, plugins and extensions contain MCP servers, hooks and commands of shells.
+func TestProtected_MarksChangesOfDefinitions(t *testing.T) {
+	t.Parallel()
+	p, home := newProtected(t)
+	p.System.Getenv = func(name string) string {
+		return map[string]string{"CLAUDE_CONFIG_DIR": home + "/cc", "CODEX_HOME": home + "/cx"}[name]
+	}
+	app := filepath.Join(home, "app")
+	if err := os.Symlink("../src", filepath.Join(app, ".claude", "skills")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{
+		".claude/agents/a.md", ".claude/skills/a/SKILL.md", home + "/.claude/commands/a/b.md", "/other/.claude/plugins/a/.mcp.json",
+		".Claude/Workflows/a.js", "sub/.gemini/extensions/a/gemini-extension.json", ".gemini/agents/a.md", ".gemini/commands/a.toml",
+		home + "/.gemini/policies/a.toml", "/other/.codex/agents/a/b.toml", ".codex/prompts/a.md", home + "/cc/agents/a.md",
+		home + "/cc/skills/a/b", home + "/cx/rules/a", "src/new.md", ".gemini/.env", "/other/.gemini/.env",
+	} {
+		if got := marked(t, p, app, "Write", map[string]any{"file_path": name}); got == "" {
+			t.Errorf("%q is not marked", name)
+		}
+	}
+	for client, want := range map[string]bool{"gemini": true, "claude-code": false, hosttools.Codex: false} {
+		p.Client = client
+		if got := marked(t, p, app, "write_file", map[string]any{"file_path": "sub/.env"}); (got != "") != want {
+			t.Errorf("%s: .env is marked with %q", client, got)
+		}
+	}
+}
+
+// APFS ignores the case as Unicode folds it, which is more than lower case.
+func TestProtected_FoldsNamesAsFileSystemsDo(t *testing.T) {
+	t.Parallel()
+	p, home := newProtected(t)
+	p.Own = append(p.Own, filepath.Join(home, "Straße", "µ"))
+	for _, name := range []string{
+		".claude/\u017fettings.json", ".gemini/tru\ufb06edFolders.json", "\uff0emcp.json", ".mcp\ufe0f.json", ".mcp.js\u034fon",
+		home + "/STRASSE/\u039c/a", home + "/stra\u017fse/\u03bc",
+	} {
+		if got := marked(t, p, home, "Write", map[string]any{"file_path": name}); got == "" {
+			t.Errorf("%q is not marked", name)
+		}
+	}
+	for _, name := range []string{".claude/fettings.json", home + "/strase/m"} {
+		if got := marked(t, p, home, "Write", map[string]any{"file_path": name}); got != "" {
+			t.Errorf("%q is marked with %s", name, got)
+		}
+	}
+}
+
 func TestProtected_LeavesOtherCalls(t *testing.T) {
 	t.Parallel()
 	p, home := newProtected(t)
 	app := filepath.Join(home, "app")
-	for _, name := range []string{"a.txt", "src/settings.json", ".claude/CLAUDE.md", "mcp.json", "loop/x", home + "/mesh/other", "x.claude.json", "link/notes.md"} {
+	for _, name := range []string{"a.txt", "src/settings.json", ".claude/CLAUDE.md", "mcp.json", "loop/x", home + "/mesh/other", "x.claude.json", "link/notes.md", "skills/a.md", ".claude/x/agents/a.md", ".codexes/a"} {
 		if got := marked(t, p, app, "Write", map[string]any{"file_path": name}); got != "" {
 			t.Errorf("%q is marked with %s", name, got)
 		}
@@ -119,6 +169,57 @@ func TestProtected_MarksCallsWithoutAFile(t *testing.T) {
 	} {
 		if got := marked(t, p, home, tool, arguments); !strings.HasPrefix(got, "unknown") {
 			t.Errorf("%s with %v is marked with %q", tool, arguments, got)
+		}
+	}
+}
+
+// Tokens in the data directory approve calls, so no tool of a client may read them. What people edit stays readable.
+func TestProtected_MarksReadsOfSecrets(t *testing.T) {
+	t.Parallel()
+	p, home := newProtected(t)
+	app := filepath.Join(home, "app")
+	tools := map[string]string{
+		"Read": "file_path", "LSP": "filePath", "Grep": "path", "Glob": "path", "read_file": "file_path", "view_image": "path",
+		"grep_search": "dir_path", "glob": "dir_path", "list_directory": "dir_path",
+	}
+	for tool, argument := range tools {
+		for _, name := range []string{
+			home + "/mesh/data/tokens/operator", home + "/mesh/data", "../mesh/data/secrets/a", "deep/data/tokens/operator", "~/mesh/data/x",
+		} {
+			if got := marked(t, p, app, tool, map[string]any{argument: name, "pattern": "a"}); got == "" {
+				t.Errorf("%s of %q is not marked", tool, name)
+			}
+		}
+		for _, name := range []string{"a.txt", home + "/mesh/config/policies/host-codex.yaml", home + "/.claude/settings.json", home + "/mesh/database"} {
+			if got := marked(t, p, app, tool, map[string]any{argument: name, "pattern": "a"}); got != "" {
+				t.Errorf("%s of %q is marked with %s", tool, name, got)
+			}
+		}
+	}
+}
+
+func TestProtected_MarksSearchesOfSecrets(t *testing.T) {
+	t.Parallel()
+	p, home := newProtected(t)
+	data, app := filepath.Join(home, "mesh", "data"), filepath.Join(home, "app")
+	for _, tt := range []struct {
+		dir, tool string
+		arguments map[string]any
+		marked    bool
+	}{
+		{data, "Grep", map[string]any{"pattern": "a"}, true},
+		{app, "Grep", map[string]any{"pattern": data}, false}, // a regular expression
+		{app, "Glob", map[string]any{"pattern": data + "/**"}, true},
+		{app, "Glob", map[string]any{"pattern": "data/*", "path": "../mesh"}, true},
+		{app, "glob", map[string]any{"pattern": "**/*.go"}, false},
+		{app, "read_many_files", map[string]any{"include": []string{"a.txt", "../mesh/data/tokens/*"}}, true},
+		{app, "read_many_files", map[string]any{"include": []string{"src/**"}}, false},
+		{app, "read_many_files", map[string]any{}, true},
+		{app, "Read", map[string]any{"path": []string{data}}, true},
+		{app, "Skill", map[string]any{"path": data}, false},
+	} {
+		if got := marked(t, p, tt.dir, tt.tool, tt.arguments); (got != "") != tt.marked {
+			t.Errorf("%s with %v in %s is marked with %q", tt.tool, tt.arguments, tt.dir, got)
 		}
 	}
 }

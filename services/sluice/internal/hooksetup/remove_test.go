@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hooksetup"
@@ -65,3 +66,59 @@ func comma(object string) string {
 }
 
 func squeezed(text string) string { return strings.Join(strings.Fields(text), "") }
+
+// The first install creates the file, others add to it, and a second install replaces the path of the program. The
+// record of the second install must not take the content of others for the hook.
+func TestRemove_KeepsAFileThatOthersChangedBetweenInstalls(t *testing.T) {
+	t.Parallel()
+	for _, client := range hosttools.Clients() {
+		synctest.Test(t, func(t *testing.T) {
+			target, data := newTarget(t, client, missing)
+			install(t, target, data, "/old/sluice")
+			changed := strings.Replace(content(t, target.Path), "{", `{"mine": true,`, 1)
+			if err := os.WriteFile(target.Path, []byte(changed), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			install(t, target, data, program)
+			if got, want := remove(t, target, data), (hooksetup.Removal{Found: true}); got != want {
+				t.Errorf("%s: %+v, want %+v", client, got, want)
+			}
+			if got := squeezed(content(t, target.Path)); got != `{"mine":true}` {
+				t.Errorf("%s: the file is %q", client, got)
+			}
+		})
+	}
+}
+
+// If only Sluice has changed the file, a second install does not make remove keep it.
+func TestRemove_DeletesAFileThatTwoInstallsWrote(t *testing.T) {
+	t.Parallel()
+	for _, client := range hosttools.Clients() {
+		synctest.Test(t, func(t *testing.T) {
+			target, data := newTarget(t, client, missing)
+			install(t, target, data, "/old/sluice")
+			install(t, target, data, program)
+			if got, want := remove(t, target, data), (hooksetup.Removal{Found: true, Deleted: true}); got != want || content(t, target.Path) != missing {
+				t.Errorf("%s: %+v, want %+v, and the file is %q", client, got, want, content(t, target.Path))
+			}
+		})
+	}
+}
+
+// Remove says that the file is as before only if it is. A second install leaves white space that the first one did not.
+func TestRemove_IsExactOnlyIfTheBytesAreThoseBeforeInstall(t *testing.T) {
+	t.Parallel()
+	for _, client := range hosttools.Clients() {
+		for _, before := range []string{"{}", "{\n  \"theme\": \"dark\"\n}\n", others} {
+			synctest.Test(t, func(t *testing.T) {
+				target, data := newTarget(t, client, before)
+				install(t, target, data, "/old/sluice")
+				install(t, target, data, program)
+				got := remove(t, target, data)
+				if same := content(t, target.Path) == before; got.Exact != same {
+					t.Errorf("%s %q: %+v, and the file is %q", client, before, got, content(t, target.Path))
+				}
+			})
+		}
+	}
+}
