@@ -12,12 +12,12 @@ func TestHooks_IgnoreEntriesThatCodexDoesNotRead(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
 	h.write(".config/sluice/sluice.yaml", `{listen: "127.0.0.1:0", grpc: "127.0.0.1:0", data: "`+h.path(".local/share/sluice")+`", servers: {notes: {stdio: {command: ["`+h.program+`", demo-server, --stdio]}}}}`)
-	relay := func(name string) string {
-		return "[mcp_servers." + name + "]\ncommand = \"" + h.program + "\"\nargs = [\"stdio\", \"--server\", \"notes\", \"--as\", \"codex\"]\n"
+	relay := func(name, more string) string {
+		return "[mcp_servers." + name + "]\ncommand = \"" + h.program + "\"\nargs = [\"stdio\", \"--server\", \"notes\", \"--as\", \"codex\"" + more + "]\n"
 	}
 	direct := "[mcp_servers.my-mail]\ncommand = \"npx\"\n"
-	h.write(".codex/config.toml", direct+relay("my-notes"))
-	h.write("app/.codex/config.toml", relay("my_mail")+relay("shared"))
+	h.write(".codex/config.toml", direct+relay("my-notes", `, "--config", "`+h.path(".config/sluice/sluice.yaml")+`"`))
+	h.write("app/.codex/config.toml", relay("my_mail", "")+relay("shared", ""))
 	run := func(tool string) output {
 		return h.run(strings.Replace(h.event(tool, `{}`), `"cwd":"`+h.dir, `"cwd":"`+h.path("app/src"), 1), "hook", "codex")
 	}
