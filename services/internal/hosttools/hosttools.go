@@ -60,8 +60,9 @@ var resourceTools = []string{
 	"list_mcp_resources", "list_mcp_resource_templates", "read_mcp_resource",
 }
 
-// ProtectedFile is the argument that the hook adds to a call that would change a protected file, or read a file with
-// tokens or secrets of Sluice: the path of the file. A protected file configures Sluice, the hook or a client.
+// ProtectedFile is the name of the argument that the hook adds to a call that would change a protected file, or read a
+// file with tokens or secrets of Sluice. Its value is the path of the file. A protected file configures Sluice, the hook
+// or a client.
 const ProtectedFile = "protected_file"
 
 // WritesFiles reports whether a tool changes files that its arguments name. The definition of such a tool also has the

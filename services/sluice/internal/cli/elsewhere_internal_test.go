@@ -62,7 +62,7 @@ func TestListedServers_RefusesTooManyServers(t *testing.T) {
 	}
 }
 
-// Each server is no gateway, or does not accept the token.
+// Each server either is not a gateway, or does not accept the token.
 func TestListedServers_NamesTheProblem(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

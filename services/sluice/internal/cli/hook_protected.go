@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/userservice"
 )
 
-// markProtected returns the arguments of a call. They say if the call would change a file of Sluice, or a file with the
-// hooks or MCP servers of a client, or read a token or secret of Sluice. Policies can't find that out, because they see
-// neither links nor the directory.
+// markProtected returns the arguments of a call. If the call would change a file of Sluice, change a file with the hooks
+// or MCP servers of a client, or read a token or secret of Sluice, it adds an argument with the path of the file.
+// Policies can't detect such calls, because they know neither symbolic links nor the working directory.
 func (t *tool) markProtected(m *ownMesh, e hookevent.Event) (jsontext.Value, error) {
 	sys, err := t.hookSystem()
 	if err != nil {
@@ -45,8 +45,8 @@ func (m *ownMesh) serviceFiles(sys clientconfig.System) (out []string) {
 	return out
 }
 
-// hookMesh returns the mesh that the command line of the hook names, or the person's own mesh if it names none. The
-// environment does not count, because a project's settings can change it.
+// hookMesh returns the mesh that the command line of the hook names. Then the environment does not count, because the
+// settings of a project can change it. If the command line names no mesh, hookMesh returns the person's own mesh.
 func (t *tool) hookMesh() (*ownMesh, error) {
 	if t.data == "" { // a hook that an earlier version has registered
 		return t.ownMesh()

@@ -22,34 +22,13 @@ func (s *setup) undo(ctx context.Context) (err error) {
 		return err
 	}
 	if s.state.Empty() {
-		if err := s.state.End(); err != nil { // a killed init may have left a temporary file
-			return err
-		}
-		if found, err := s.undoHooks(ctx); found || err != nil {
-			s.printf("init has not changed anything else. Your mesh's configuration stays: %s.", s.shownPath(s.paths.Config))
-			return err
-		}
-		s.printf("Nothing to undo: init has not changed anything, or it was undone.")
-		return nil
+		return s.undoOnlyHooks(ctx)
 	}
 	if err := s.checkMesh(); err != nil && !s.state.Elsewhere {
 		return err
 	}
-	var ids []string
-	if len(s.clients) < len(clientIDs()) {
-		for _, c := range s.clients {
-			ids = append(ids, c.ID)
-		}
-	}
-	question := fmt.Sprintf("Restore %d change(s) of clients' files?", len(s.state.Files))
-	if len(s.state.Files) == 0 {
-		question = "Remove what init wrote for the mesh? No client's file has a change of init any more."
-	}
-	if err := s.confirm(ctx, s.flags.yes, question); err != nil {
-		if errors.Is(err, errNoTerminal) {
-			return fmt.Errorf("nothing was changed: %w", errNoTerminal)
-		}
-		return errors.New("nothing was changed")
+	if err := s.confirmUndo(ctx); err != nil {
+		return err
 	}
 	if _, err := s.undoHooks(ctx); err != nil {
 		return err
@@ -60,6 +39,12 @@ func (s *setup) undo(ctx context.Context) (err error) {
 	key, err := s.oldKey(ctx)
 	if err != nil {
 		return err
+	}
+	var ids []string
+	if len(s.clients) < len(clientIDs()) {
+		for _, c := range s.clients {
+			ids = append(ids, c.ID)
+		}
 	}
 	done, err := s.state.UndoFiles(ctx, key, clientsetup.UndoOptions{
 		Clients: ids, Force: s.flags.force, Scanned: s.state.Scan(s.system, s.flags.project),
@@ -77,6 +62,40 @@ func (s *setup) undo(ctx context.Context) (err error) {
 		return errSilent
 	}
 	return nil
+}
+
+// undoOnlyHooks undoes what is left if init has not changed anything: hooks that hook install has registered.
+func (s *setup) undoOnlyHooks(ctx context.Context) error {
+	if err := s.state.End(); err != nil { // a killed init may have left a temporary file
+		return err
+	}
+	found, err := s.undoHooks(ctx)
+	switch {
+	case err != nil:
+		return err
+	case found:
+		s.printf("init has not changed anything else. Your mesh's configuration stays: %s.", s.shownPath(s.paths.Config))
+	default:
+		s.printf("Nothing to undo: init has not changed anything, or it was undone.")
+	}
+	return nil
+}
+
+// confirmUndo returns an error unless the person agrees to the undo.
+func (s *setup) confirmUndo(ctx context.Context) error {
+	question := fmt.Sprintf("Restore %d change(s) of clients' files?", len(s.state.Files))
+	if len(s.state.Files) == 0 {
+		question = "Remove what init wrote for the mesh? No client's file has a change of init any more."
+	}
+	err := s.confirm(ctx, s.flags.yes, question)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errNoTerminal):
+		return fmt.Errorf("nothing was changed: %w", errNoTerminal)
+	default:
+		return errors.New("nothing was changed")
+	}
 }
 
 // oldKey returns the key that encrypts the old entries. It is nil if init was stopped before it changed a file.
@@ -132,7 +151,7 @@ func (s *setup) printUndone(done []clientsetup.Undone) (failed bool) {
 	return failed || kept || held
 }
 
-// printKept prints an entry that is not restored: what it was before init, and where its secrets are.
+// printKept prints an entry that is not restored, its old source without secrets, and the places of the secrets.
 func (s *setup) printKept(path, what string, k clientsetup.Kept) {
 	home := s.system.Home + string(filepath.Separator)
 	s.printf("%s: %s: %s. Before init it was:", path, what, strings.ReplaceAll(k.Reason, home, "~"+string(filepath.Separator)))

@@ -320,23 +320,7 @@ func (t *tool) writeStatus(all meshStatus) error {
 		rows = append(rows, []string{"stopped", s.calls() + ", " + s.by()})
 	}
 	if all.Version != "" { // the gateway answered
-		rows = append(rows,
-			[]string{"version", all.Version},
-			[]string{"ready", strconv.FormatBool(all.Ready)},
-			[]string{"policy", orDash(all.PolicyRevision)},
-			[]string{"journal", journalState(all.JournalHealthy)},
-			[]string{"sessions", strconv.Itoa(int(all.Sessions))})
-		if all.OnDemand != "" {
-			rows = append(rows, []string{"on demand", all.OnDemand})
-		}
-		if all.OwnTenantOnly {
-			rows = append(rows, []string{"not shown", "servers, records and other tenants' sessions: people of the tenant \"default\" see them"})
-		} else {
-			rows = append(rows,
-				[]string{"journal head", formatHead(all.JournalHead)},
-				[]string{"journal room", all.JournalRoom.String()},
-				[]string{"old records", all.JournalCheck.String()})
-		}
+		rows = append(rows, gatewayRows(all)...)
 	}
 	for _, why := range all.JournalCheck.Broken {
 		rows = append(rows, []string{"journal is broken", why})
@@ -362,6 +346,30 @@ func (t *tool) writeStatus(all meshStatus) error {
 	for _, r := range all.Roles {
 		rows = append(rows, []string{"role " + r.Role, r.Status + " " + r.Error})
 	}
+	return t.table([]string{"WHAT", "STATE"}, append(rows, t.serverRows(all)...))
+}
+
+func gatewayRows(all meshStatus) [][]string {
+	rows := [][]string{
+		{"version", all.Version},
+		{"ready", strconv.FormatBool(all.Ready)},
+		{"policy", orDash(all.PolicyRevision)},
+		{"journal", journalState(all.JournalHealthy)},
+		{"sessions", strconv.Itoa(int(all.Sessions))},
+	}
+	if all.OnDemand != "" {
+		rows = append(rows, []string{"on demand", all.OnDemand})
+	}
+	if all.OwnTenantOnly {
+		return append(rows, []string{"not shown", "servers, records and other tenants' sessions: people of the tenant \"default\" see them"})
+	}
+	return append(rows,
+		[]string{"journal head", formatHead(all.JournalHead)},
+		[]string{"journal room", all.JournalRoom.String()},
+		[]string{"old records", all.JournalCheck.String()})
+}
+
+func (t *tool) serverRows(all meshStatus) (rows [][]string) {
 	boxes := make(map[string]sandbox.Report)
 	for _, s := range all.Servers {
 		rows = append(rows, []string{"server " + s.Name, s.String()})
@@ -375,7 +383,7 @@ func (t *tool) writeStatus(all meshStatus) error {
 	for _, alike := range sandbox.GroupByReport(boxes) {
 		rows = append(rows, []string{"sandbox " + strings.Join(alike.Names, ", "), alike.Report.String()})
 	}
-	return t.table([]string{"WHAT", "STATE"}, rows)
+	return rows
 }
 
 func journalState(ok bool) string {

@@ -30,20 +30,7 @@ func EntryNames(files []Found) []string {
 // because each is compared with the server of the mesh.
 func NewPlanElsewhere(v Environment, files []Found, names []string) *Plan {
 	p := &Plan{Files: files}
-	for i, f := range files {
-		for _, e := range f.Entries {
-			switch {
-			case e.Wrapped:
-				p.Wrapped++
-			case e.Disabled:
-				p.Disabled++
-			case e.Fault != "":
-				p.Left = append(p.Left, Left{i, e, e.Fault})
-			default:
-				p.addElsewhere(v, i, e, names)
-			}
-		}
-	}
+	p.forEach(func(file int, e clientconfig.Entry) { p.addElsewhere(v, file, e, names) })
 	return p
 }
 

@@ -52,7 +52,14 @@ func NewPlan(v Environment, files []Found, existing []Server) *Plan {
 		s.Existing = true
 		p.Servers = append(p.Servers, s)
 	}
-	for i, f := range files {
+	p.forEach(func(file int, e clientconfig.Entry) { p.add(v, file, e) })
+	return p
+}
+
+// forEach calls plan for each entry that may be wrapped. It counts the entries that are wrapped or disabled, and leaves
+// those that only look wrapped.
+func (p *Plan) forEach(plan func(file int, e clientconfig.Entry)) {
+	for i, f := range p.Files {
 		for _, e := range f.Entries {
 			switch {
 			case e.Wrapped:
@@ -62,11 +69,10 @@ func NewPlan(v Environment, files []Found, existing []Server) *Plan {
 			case e.Fault != "":
 				p.Left = append(p.Left, Left{i, e, e.Fault})
 			default:
-				p.add(v, i, e)
+				plan(i, e)
 			}
 		}
 	}
-	return p
 }
 
 func (p *Plan) add(v Environment, file int, e clientconfig.Entry) {

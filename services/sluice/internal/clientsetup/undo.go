@@ -222,8 +222,8 @@ func keptOf(change FileChange, k configedit.Kept) Kept {
 	return kept
 }
 
-// RemoveCreated removes the files of the mesh that init created. It returns the paths of those that stay because they
-// were changed since. Files for which keep returns true stay, too.
+// RemoveCreated removes the files of the mesh that init created. Files that were changed since stay, and so do files
+// for which keep returns true. It returns the paths of the removed and of the changed files.
 func (s *State) RemoveCreated(keep func(path string) bool) (removed, changed []string, err error) {
 	for _, path := range slices.Backward(sortedKeys(s.Created)) {
 		if path == s.staying {

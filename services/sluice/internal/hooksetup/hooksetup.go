@@ -80,7 +80,7 @@ func (t Target) Events() []string {
 		return []string{"PreToolUse", "PermissionRequest"}
 	case "gemini":
 		return []string{"BeforeTool"}
-	default: // the second event comes for commands in skills, which are no calls to a tool
+	default: // the second event comes for commands in skills, which are not tool calls
 		return []string{"PreToolUse", "PreSkillShellCommand"}
 	}
 }
@@ -367,7 +367,7 @@ func (t Target) add(before []byte, command string, record *Record) ([]byte, erro
 	return data, nil
 }
 
-// A Removal says what Remove did.
+// A Removal is the result of Remove.
 type Removal struct {
 	// Found is false if the hook was not registered.
 	Found bool

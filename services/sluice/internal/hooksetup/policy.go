@@ -22,8 +22,8 @@ const guardReason = "this file belongs to Sluice, or has the hooks or MCP server
 // secretReason is the reason for which a tool may not read a file with tokens or secrets of Sluice.
 const secretReason = "this file has tokens or secrets of Sluice, with which a program can approve its own calls"
 
-// shellReason is the reason for which a person approves a command that contains the name of Sluice. Such a command can
-// approve the agent's own calls, or end the mesh. The condition finds only commands that spell the name.
+// shellReason is the reason for which a command that contains the name of Sluice needs approval. The condition finds
+// only commands that spell the name.
 const shellReason = "the command names sluice, which can approve calls and remove the hook"
 
 // Policy returns the policy document for the tools of a client. It denies the calls that [Protected] marks.

@@ -223,8 +223,8 @@ func resolve(name string) (string, error) {
 	return at, nil
 }
 
-// folded returns a path in the form in which file systems compare it that ignore case, compatible forms and invisible
-// characters. It has no dots and spaces at the end of a name, and no name of a stream, because Windows ignores them.
+// folded returns the form of a path that file systems compare if they ignore case, compatible forms and invisible
+// characters. It also removes what Windows ignores: dots and spaces at the end of a name, and names of streams.
 func folded(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if unicode.In(r, unicode.Cf, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point) {
