@@ -17,6 +17,10 @@ type Cell struct {
 	Title string
 	// Targets contains the minimum ratios to the floor, by the number of callers. It may be nil.
 	Targets map[int]float64
+	// Unconditional names the cell whose call differs only in that its rule has no condition, and MinShare is the minimum
+	// ratio to that cell. Both are empty for all other cells.
+	Unconditional string
+	MinShare      float64
 
 	// site is the name of the site that serves the cell. If base is true, the site runs the programs of the base commit.
 	site string
@@ -36,9 +40,10 @@ const (
 
 // Tools of the echo server. The echo server treats all tools in the same way, but the policy does not.
 const (
-	toolAllowed = "echo"
-	toolLimited = "echo_limited"
-	toolDenied  = "echo_denied"
+	toolAllowed     = "echo"
+	toolLimited     = "echo_limited"
+	toolDenied      = "echo_denied"
+	toolConditional = "echo_conditional"
 )
 
 // Cells returns all cells, in the order of the report.
@@ -55,6 +60,10 @@ func Cells() []Cell {
 			Name: "up-limit", Title: "`sluice up`, with a session limit in memory", site: siteUp, tool: toolLimited, mark: markEchoed,
 			Targets: map[int]float64{1: 0.85, 32: 0.95, 256: 1.10},
 		},
+		{
+			Name: "up-condition", Title: "`sluice up`, allowed by a rule with three conditions on arguments", site: siteUp, tool: toolConditional,
+			mark: markEchoed, Unconditional: "up", MinShare: 0.90,
+		},
 		{Name: "up-deny", Title: "`sluice up`, denied", site: siteUp, tool: toolDenied, allPrincipals: true, mark: markDenied},
 		{
 			Name: "apart", Title: "separate processes, allowed, no limits", site: siteApart, tool: toolAllowed, mark: markEchoed,
@@ -63,6 +72,10 @@ func Cells() []Cell {
 		{
 			Name: "apart-limit", Title: "separate processes, with a session limit in memory", site: siteApart, tool: toolLimited, mark: markEchoed,
 			Targets: map[int]float64{1: 0.50, 32: 0.70, 256: 0.85},
+		},
+		{
+			Name: "apart-condition", Title: "separate processes, allowed by a rule with three conditions on arguments", site: siteApart,
+			tool: toolConditional, mark: markEchoed, Unconditional: "apart", MinShare: 0.60,
 		},
 	}
 	for _, c := range cells {

@@ -57,7 +57,7 @@ func answerTo(m message) []byte {
 		return append(out, `,"result":{"protocolVersion":"`+protocolVersion+`","capabilities":{"tools":{}},"serverInfo":{"name":"echo","version":"1"}}}`...)
 	}
 	if m.Method == "tools/list" {
-		return append(out, `,"result":{"tools":[{"name":"`+toolAllowed+`"},{"name":"`+toolLimited+`"},{"name":"`+toolDenied+`"},{"name":"say"}]}}`...)
+		return append(out, `,"result":{"tools":[{"name":"`+toolAllowed+`"},{"name":"`+toolLimited+`"},{"name":"`+toolDenied+`"},{"name":"`+toolConditional+`"},{"name":"say"}]}}`...)
 	}
 	out = append(out, `,"result":{"content":[{"type":"text","text":"echo: `...)
 	out = append(out, m.Params.Arguments.Text...) // echoText needs no escapes

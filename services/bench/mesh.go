@@ -72,8 +72,10 @@ func policyText() string {
 	fmt.Fprintf(&text, "  %s: {action: allow}\n", toolAllowed)
 	fmt.Fprintf(&text, "  %s: {rate_limit: {max: 1000000000, window: 60}}\n", toolLimited)
 	fmt.Fprintf(&text, "  %s: {action: deny, reason: this tool is closed}\n", toolDenied)
+	fmt.Fprintf(&text, "  %s: {action: allow, when: '%s', otherwise: {action: deny, reason: other texts}}\n", toolConditional,
+		`args.text.startsWith("hel") && args.text.size() < 100 && !args.text.contains("secret")`)
 	const patterns = 12
-	for i := range policyRules - patterns - 3 {
+	for i := range policyRules - patterns - 4 {
 		fmt.Fprintf(&text, "  tool_%d: {action: allow}\n", i)
 	}
 	text.WriteString("rules:\n")

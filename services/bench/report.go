@@ -31,6 +31,7 @@ func Report(r *Results, about About) []byte {
 	out.WriteString(preface)
 	writeAbout(&out, r, about)
 	writeRatios(&out, r)
+	writeConditions(&out, r)
 	writeChanges(&out, r)
 	writeAbsolute(&out, r)
 	writeCPU(&out, r)
@@ -77,6 +78,27 @@ func writeRatios(out *bytes.Buffer, r *Results) {
 		fmt.Fprintf(out, "| %s |", c.Title)
 		for _, n := range counts {
 			fmt.Fprintf(out, " %s |", ratio(r.Ratio(c.Name, n), c.Targets[n]))
+		}
+		out.WriteString("\n")
+	}
+}
+
+// writeConditions writes the ratio of each call whose rule has conditions to the same call without them.
+func writeConditions(out *bytes.Buffer, r *Results) {
+	cells := slices.DeleteFunc(r.cells(), func(c Cell) bool { return c.Unconditional == "" || c.base })
+	if len(cells) == 0 {
+		return
+	}
+	counts := r.callers()
+	out.WriteString("\n## Conditions\n\nThe number of calls per second, divided by that of the same call whose rule has no condition, in the same round: the median (least–most); below it the target. A decision that depends on arguments is not cached.\n\n| case |")
+	for _, n := range counts {
+		fmt.Fprintf(out, " %s |", callers(n))
+	}
+	out.WriteString("\n|---|" + strings.Repeat("---|", len(counts)) + "\n")
+	for _, c := range cells {
+		fmt.Fprintf(out, "| %s |", c.Title)
+		for _, n := range counts {
+			fmt.Fprintf(out, " %s |", ratio(r.Against(c.Name, c.Unconditional, n, Sample.Rate), c.MinShare))
 		}
 		out.WriteString("\n")
 	}

@@ -56,6 +56,25 @@ func TestReport_MatchesTheGoldenFile(t *testing.T) {
 	}
 }
 
+func TestReport_ComparesConditionsWithTheSameCallWithout(t *testing.T) {
+	t.Parallel()
+	r := &bench.Results{}
+	for round := range 2 {
+		for i, cell := range []string{bench.Floor, "up", "up-condition", "apart", "apart-condition"} {
+			r.Samples = append(r.Samples, newSample(cell, 1, round, []int{2000, 1000, 950, 800, 400}[i]))
+		}
+	}
+	got := string(bench.Report(r, aboutMachine()))
+	for _, want := range []string{
+		"| `sluice up`, allowed by a rule with three conditions on arguments | **0.95** (0.95–0.95)<br>≥ 0.90 met |",
+		"| separate processes, allowed by a rule with three conditions on arguments | **0.50** (0.50–0.50)<br>≥ 0.60 missed |",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the report lacks %q:\n%s", want, got)
+		}
+	}
+}
+
 func TestReport_ComparesWithAnotherCommit(t *testing.T) {
 	t.Parallel()
 	r := &bench.Results{}

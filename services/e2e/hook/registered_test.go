@@ -63,6 +63,21 @@ func TestGemini_StatusAndUndo(t *testing.T) {
 	h.end(h.mesh(), syscall.SIGTERM)
 	status(0, "the hook is registered", "gemini")
 
+	const differs = "host-gemini.yaml differs from the policy of this version of Sluice"
+	if out := h.must("hook", "status", "gemini"); strings.Contains(out, differs) {
+		t.Errorf("hook status after an installation: %s", out)
+	}
+	policy := h.path(".config/sluice/policies/host-gemini.yaml")
+	stack.WriteFile(t, policy, stack.ReadFile(t, policy)+"# of an earlier version\n")
+	status(0, differs, "gemini")
+	if err := os.Remove(policy); err != nil {
+		t.Fatal(err)
+	}
+	h.must("hook", "install", "gemini", "--yes")
+	if out := h.must("hook", "status", "gemini"); strings.Contains(out, differs) {
+		t.Errorf("hook status after the policy was written again: %s", out)
+	}
+
 	registered := stack.ReadFile(t, h.path(".gemini/settings.json"))
 	narrow := regexp.MustCompile(`\{\s*"hooks": \[\s*\{\s*"name"`).ReplaceAllString(registered, `{"matcher": "none", "hooks": [{"name"`)
 	h.write(".gemini/settings.json", narrow)

@@ -340,8 +340,22 @@ func (h *hookTarget) status(ctx context.Context) error {
 		return errSilent
 	}
 	h.printf("%s: the hook is registered in %s, and the mesh knows the client's tools.", h.client.Name, h.shownPath(h.Path))
+	h.printPolicyNote()
 	h.printNotes()
 	return nil
+}
+
+// printPolicyNote prints a sentence if the client's policy is not the one that this version of Sluice writes: an earlier
+// version may have written it, or a person may have changed it. An installation keeps such a policy.
+func (h *hookTarget) printPolicyNote() {
+	installed, err := os.ReadFile(h.policyPath())
+	if err != nil {
+		return // the rules can be in another file of the mesh
+	}
+	if shipped, err := h.shippedPolicy(); err == nil && !bytes.Equal(installed, shipped) {
+		h.printf("%s differs from the policy of this version of Sluice. If you have not changed it, delete it and run %s.",
+			h.shownPath(h.policyPath()), h.command("hook install "+h.client.ID))
+	}
 }
 
 // faults returns the reasons for which the hook does not work. commands are those that [hooksetup.Target.Registered]
