@@ -148,11 +148,7 @@ func (d *differ) diff(ctx context.Context, before, after []*policyv1.Document, r
 }
 
 func parseFor(documents []*policyv1.Document, now time.Time) ([]engine.Document, []*policyv1.Finding) {
-	files := make([]document.File, len(documents))
-	for i, d := range documents {
-		files[i] = document.File{Path: d.GetPath(), Text: []byte(d.GetText())}
-	}
-	set, err := document.ParseSet(files, nil, now)
+	set, err := document.ParseSet(filesOf(documents), nil, now)
 	if err != nil {
 		return nil, findings(err)
 	}

@@ -26,18 +26,7 @@ var extensions = []string{".yaml", ".yml", ".json"}
 // compile parses and compiles documents at the current time, and runs their tests. Documents with warnings can still be
 // used.
 func (c *Config) compile(ctx context.Context, documents []*policyv1.Document, people *engine.Approvers) (*engine.Set, strictyaml.Errors, error) {
-	files := make([]document.File, len(documents))
-	for i, d := range documents {
-		files[i] = document.File{Path: d.GetPath(), Text: []byte(d.GetText())}
-	}
-	now := time.Now()
-	parsed, err := document.ParseSet(files, people, now)
-	if err != nil {
-		return nil, nil, err
-	}
-	set, err := engine.Compile(parsed.Documents, engine.Options{
-		SessionCap: c.SessionCap, Times: engine.Times{Decide: c.Decide, Execute: c.Execute}, Observe: c.Observe, Now: now,
-	})
+	parsed, set, err := c.load(documents, people)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -46,6 +35,28 @@ func (c *Config) compile(ctx context.Context, documents []*policyv1.Document, pe
 		err = failed.Err()
 	}
 	return set, parsed.Warnings, err
+}
+
+// load parses and compiles documents at the current time. It does not run their tests.
+func (c *Config) load(documents []*policyv1.Document, people *engine.Approvers) (*document.Set, *engine.Set, error) {
+	now := time.Now()
+	parsed, err := document.ParseSet(filesOf(documents), people, now)
+	if err != nil {
+		return nil, nil, err
+	}
+	set, err := engine.Compile(parsed.Documents, engine.Options{
+		SessionCap: c.SessionCap, Times: engine.Times{Decide: c.Decide, Execute: c.Execute}, Observe: c.Observe, Now: now,
+	})
+	return parsed, set, err
+}
+
+// filesOf converts documents to files.
+func filesOf(documents []*policyv1.Document) []document.File {
+	files := make([]document.File, len(documents))
+	for i, d := range documents {
+		files[i] = document.File{Path: d.GetPath(), Text: []byte(d.GetText())}
+	}
+	return files
 }
 
 // read returns the documents at paths. A path names a document, or a directory of documents. Subdirectories are not
@@ -112,11 +123,17 @@ func Lint(documents []*policyv1.Document) []*policyv1.Finding {
 // LintFor is like [Lint], but checks the documents under a configuration, and also checks who can approve calls. It
 // resolves no secrets.
 func LintFor(f *config.File, documents []*policyv1.Document) []*policyv1.Finding {
+	cfg := configWithTokens(f)
+	return append(lint(context.Background(), cfg, documents, cfg.approvers(cfg.OwnerMayApprove)), observeFindings(f)...)
+}
+
+// configWithTokens returns the configuration of a file with the holders of its tokens. It resolves no secrets.
+func configWithTokens(f *config.File) Config {
 	cfg := baseConfig(f)
 	for _, t := range f.Auth.Tokens {
 		cfg.Tokens = append(cfg.Tokens, &identityv1.TokenRecord{Token: tokenOf(f, t)})
 	}
-	return append(lint(context.Background(), cfg, documents, cfg.approvers(cfg.OwnerMayApprove)), observeFindings(f)...)
+	return cfg
 }
 
 func lint(ctx context.Context, cfg Config, documents []*policyv1.Document, people *engine.Approvers) []*policyv1.Finding {
@@ -167,7 +184,7 @@ const (
 	// maxTestTime limits the time for the tests in documents when they load. Ordinary tests take less than a hundredth of
 	// it, also on a slow machine.
 	maxTestTime = 30 * time.Second
-	// maxLintTime is the same limit for the documents of one LintDocuments request.
+	// maxLintTime is the same limit for the documents of one request that checks them.
 	maxLintTime = 5 * time.Second
 )
 
@@ -175,17 +192,11 @@ const (
 // installation, because only they may see all tokens. Findings about the lists of servers are returned only to people who
 // may read the catalog.
 func (s *Service) LintDocuments(ctx context.Context, req *policyv1.LintDocumentsRequest) (*policyv1.LintDocumentsResponse, error) {
-	var people *engine.Approvers
-	if operatesInstallation(authn.CallerOf(ctx)) {
-		people = s.people()
-	}
 	tested, err := s.lintSlots.Acquire(ctx, callerOwner(ctx)) // the tests in the documents may take long
 	if err != nil {
 		return nil, err
 	}
-	cfg := s.cfg
-	cfg.TestsWithin = min(cfg.TestsWithin, maxLintTime)
-	out := lint(ctx, cfg, req.GetDocuments(), people)
+	out := lint(ctx, s.configForDrafts(), req.GetDocuments(), s.peopleFor(ctx))
 	tested()
 	if ctx.Err() != nil { // the end of the request is not a finding
 		return nil, context.Cause(ctx)
@@ -200,6 +211,21 @@ func (s *Service) LintDocuments(ctx context.Context, req *policyv1.LintDocuments
 		sortFindings(out)
 	}
 	return &policyv1.LintDocumentsResponse{Findings: out}, nil
+}
+
+// configForDrafts returns the configuration with which documents of a request are checked.
+func (s *Service) configForDrafts() Config {
+	cfg := s.cfg
+	cfg.TestsWithin = min(cfg.TestsWithin, maxLintTime)
+	return cfg
+}
+
+// peopleFor returns the people who may approve calls. It returns nil if the caller may not see all tokens.
+func (s *Service) peopleFor(ctx context.Context) *engine.Approvers {
+	if operatesInstallation(authn.CallerOf(ctx)) {
+		return s.people()
+	}
+	return nil
 }
 
 // ApplyDocuments implements policyv1.PolicyServiceServer. It always fails, because documents come from files.

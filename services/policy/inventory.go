@@ -25,12 +25,8 @@ type ListedTool = engine.ListedTool
 // conditions that do not fit the accepted schemas of the tools, and dangerous tools that no rule names. A finding with
 // the severity error does not prevent a document from loading. Documents that do not load are skipped.
 func LintLists(documents []*policyv1.Document, lists ToolLists) []*policyv1.Finding {
-	files := make([]document.File, len(documents))
-	for i, d := range documents {
-		files[i] = document.File{Path: d.GetPath(), Text: []byte(d.GetText())}
-	}
 	var out []*policyv1.Finding
-	for _, f := range document.CheckLists(files, &lists) {
+	for _, f := range document.CheckLists(filesOf(documents), &lists) {
 		found := findingOf(f.Problem)
 		found.Check, found.Severity = f.Check, policyv1.Severity_SEVERITY_ERROR
 		if f.Info {

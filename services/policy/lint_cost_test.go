@@ -8,12 +8,9 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// The tests in the documents of one request may take five seconds, not minutes.
-func TestLintDocuments_LimitsTheTimeOfTests(t *testing.T) {
-	t.Parallel()
-	l := accessFixture(t)
+// slowDocuments returns documents whose tests take much longer than five seconds.
+func slowDocuments() (documents []*policyv1.Document) {
 	numbers := strings.TrimSuffix(strings.Repeat("1,", 34), ",")
-	var documents []*policyv1.Document
 	for d := range 4 {
 		var b strings.Builder
 		fmt.Fprintf(&b, "version: 1\nname: d%d\nserver: \"*\"\ndefault: deny\nrules:\n", d)
@@ -26,11 +23,27 @@ func TestLintDocuments_LimitsTheTimeOfTests(t *testing.T) {
 		}
 		documents = append(documents, &policyv1.Document{Path: fmt.Sprintf("d%d.yaml", d), Text: b.String()})
 	}
-	resp, err := policyv1.NewPolicyServiceClient(l.Person(t, "acme-viewer")).LintDocuments(t.Context(), &policyv1.LintDocumentsRequest{Documents: documents})
+	return documents
+}
+
+// The tests in the documents of one request may take five seconds, not minutes.
+func TestLintDocuments_LimitsTheTimeOfTests(t *testing.T) {
+	t.Parallel()
+	l := accessFixture(t)
+	client := policyv1.NewPolicyServiceClient(l.Person(t, "acme-viewer"))
+	const late = "the tests of all documents take longer than 5s: "
+	resp, err := client.LintDocuments(t.Context(), &policyv1.LintDocumentsRequest{Documents: slowDocuments()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := resp.GetFindings(); len(got) != 1 || !strings.Contains(got[0].GetMessage(), "the tests of all documents take longer than 5s: ") {
+	if got := resp.GetFindings(); len(got) != 1 || !strings.Contains(got[0].GetMessage(), late) {
 		t.Errorf("the findings are %v, want the limit of the time", got)
+	}
+	tested, err := client.TestDocuments(t.Context(), &policyv1.TestDocumentsRequest{Documents: slowDocuments()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := tested.GetFindings(); len(got) != 1 || !strings.Contains(got[0].GetMessage(), late) || len(tested.GetResults()) == 0 || len(tested.GetResults()) == 4000 {
+		t.Errorf("%d results with the findings %v, want some results and the limit of the time", len(tested.GetResults()), got)
 	}
 }

@@ -21,16 +21,6 @@ func (*Service) ListRevisions(context.Context, *policyv1.ListRevisionsRequest) (
 	return nil, notServed("ListRevisions", "only the active revision is stored, and GetRevision returns it")
 }
 
-// TestDocuments implements policyv1.PolicyServiceServer.
-func (*Service) TestDocuments(context.Context, *policyv1.TestDocumentsRequest) (*policyv1.TestDocumentsResponse, error) {
-	return nil, notServed("TestDocuments", "`sluice policy explain`, or ExplainCall, decides a call by the active documents")
-}
-
-// SimulateCall implements policyv1.PolicyServiceServer.
-func (*Service) SimulateCall(context.Context, *policyv1.SimulateCallRequest) (*policyv1.SimulateCallResponse, error) {
-	return nil, notServed("SimulateCall", "start a mesh of your own with those documents, and run `sluice policy explain` there")
-}
-
 // ReplayCalls implements policyv1.PolicyServiceServer.
 func (*Service) ReplayCalls(*policyv1.ReplayCallsRequest, grpc.ServerStreamingServer[policyv1.ReplayCallsResponse]) error {
 	return notServed("ReplayCalls", "`sluice decisions tail` lists recorded calls, and `sluice policy explain` decides one of them")
@@ -39,9 +29,4 @@ func (*Service) ReplayCalls(*policyv1.ReplayCallsRequest, grpc.ServerStreamingSe
 // SuggestDocument implements policyv1.PolicyServiceServer.
 func (*Service) SuggestDocument(context.Context, *policyv1.SuggestDocumentRequest) (*policyv1.SuggestDocumentResponse, error) {
 	return nil, notServed("SuggestDocument", "`sluice policy suggest` writes a document")
-}
-
-// ImportDocument implements policyv1.PolicyServiceServer.
-func (*Service) ImportDocument(context.Context, *policyv1.ImportDocumentRequest) (*policyv1.ImportDocumentResponse, error) {
-	return nil, notServed("ImportDocument", "`sluice policy suggest` writes a document to begin with")
 }

@@ -52,6 +52,7 @@ func TestDocumentTests_AFailingTestKeepsTheOldPolicy(t *testing.T) {
 		failed := run("policy", command, p.Policy)
 		stack.CheckCommand(t, failed, 1, failed.Stdout, failures...)
 	}
+	checkReports(t, p)
 	status := stack.Command{Args: []string{"status", "--config", p.Config, "--addr", p.GRPC}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}}
 	eventually.Holds(t, "sluice status names the test", func() bool {
 		return strings.Contains(stack.Run(t, status).Stdout, `the test "drafts only" fails`)
@@ -61,6 +62,27 @@ func TestDocumentTests_AFailingTestKeepsTheOldPolicy(t *testing.T) {
 	}
 	if d := c.Call("safe", `{"draft":false}`).Decision(t); d.Code != "denied_by_default" {
 		t.Errorf("under the old policy: %+v", d)
+	}
+}
+
+// checkReports runs failing tests in the running mesh, and checks the JUnit reports of both ways to run them.
+func checkReports(t *testing.T, p *stack.Process) {
+	t.Helper()
+	for _, args := range [][]string{{}, {"--live", "--config", p.Config, "--addr", p.GRPC}} {
+		file := filepath.Join(t.TempDir(), "report.xml")
+		failed := stack.Run(t, stack.Command{
+			Args: append([]string{"policy", "test", p.Policy, "--junit", file}, args...), Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken},
+		})
+		stack.CheckCommand(t, failed, 1, failed.Stdout, `tests[0]: the test "drafts only" fails`, "tests[1]: the test fails")
+		report := stack.ReadFile(t, file)
+		for _, want := range []string{
+			`<testsuites tests="2" failures="2" errors="0">`, `<testcase name="drafts only" classname="tested" file="` + p.Policy + `" line="8">`,
+			`<failure message="tests[0]: the test &#34;drafts only&#34; fails: wanted the action allow, got deny;`,
+		} {
+			if !strings.Contains(report, want) {
+				t.Errorf("%v: %q is missing in\n%s", args, want, report)
+			}
+		}
 	}
 }
 

@@ -203,7 +203,7 @@ type Dialect int32
 const (
 	// A request without a dialect is refused.
 	Dialect_DIALECT_UNSPECIFIED Dialect = 0
-	// The hosted JSON format: require, deny_if, limits, hide, all_tools.
+	// The JSON format of a hosted gateway: require, deny_if, limits, hide, all_tools.
 	Dialect_DIALECT_HOSTED_JSON Dialect = 1
 	// The older YAML format: rules, conditions with operators, state counters.
 	Dialect_DIALECT_OPERATOR_YAML Dialect = 2
@@ -546,9 +546,10 @@ func (x *TestDocumentsRequest) GetDocuments() []*Document {
 // TestDocumentsResponse contains the results of the tests.
 type TestDocumentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One result for each test, in the order of the documents.
+	// One result for each test that was run, in the order of the documents.
 	Results []*TestResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
-	// Findings because of which no test could be run. It is empty if all documents load.
+	// Findings because of which tests could not be run: documents that do not load, or tests that take too long. If it is
+	// empty, every test was run.
 	Findings      []*Finding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -608,7 +609,13 @@ type TestResult struct {
 	// Whether it passed.
 	Passed bool `protobuf:"varint,3,opt,name=passed,proto3" json:"passed,omitempty"`
 	// Expected and actual result. It is empty if the test passed.
-	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// Name of the test in the document. It is empty if the test has none.
+	Name string `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
+	// Column of the test in characters, from 1.
+	Column int32 `protobuf:"varint,6,opt,name=column,proto3" json:"column,omitempty"`
+	// Name of the document.
+	Document      string `protobuf:"bytes,7,opt,name=document,proto3" json:"document,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -667,6 +674,27 @@ func (x *TestResult) GetPassed() bool {
 func (x *TestResult) GetMessage() string {
 	if x != nil {
 		return x.Message
+	}
+	return ""
+}
+
+func (x *TestResult) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TestResult) GetColumn() int32 {
+	if x != nil {
+		return x.Column
+	}
+	return 0
+}
+
+func (x *TestResult) GetDocument() string {
+	if x != nil {
+		return x.Document
 	}
 	return ""
 }
@@ -1611,7 +1639,11 @@ type ImportDocumentRequest struct {
 	// Dialect of the policy.
 	Dialect Dialect `protobuf:"varint,1,opt,name=dialect,proto3,enum=sluice.policy.v1.Dialect" json:"dialect,omitempty"`
 	// The policy, at most 4 MiB.
-	Text          string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// Server of the translation: a name, or a pattern with `*` and `?`. The policy does not contain it.
+	Server string `protobuf:"bytes,3,opt,name=server,proto3" json:"server,omitempty"`
+	// Path or name of the policy in findings, at most 512 bytes. Empty means `policy`.
+	Path          string `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1660,12 +1692,27 @@ func (x *ImportDocumentRequest) GetText() string {
 	return ""
 }
 
+func (x *ImportDocumentRequest) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *ImportDocumentRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
 // ImportDocumentResponse contains the translated policy.
 type ImportDocumentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The translation.
+	// The translation, with the path `imported.yaml`. It is absent if the policy as a whole can't be translated. It denies
+	// at least what the policy denies: every call of a tool for which a part of the policy could not be translated.
 	Document *Document `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
-	// Parts that could not be translated.
+	// Parts that could not be translated, with the severity error, and parts to check, in the order of the policy.
 	Findings      []*Finding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1743,13 +1790,16 @@ const file_sluice_policy_v1_document_proto_rawDesc = "" +
 	"\tdocuments\x18\x01 \x03(\v2\x1a.sluice.policy.v1.DocumentB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\tdocuments\"\x86\x01\n" +
 	"\x15TestDocumentsResponse\x126\n" +
 	"\aresults\x18\x01 \x03(\v2\x1c.sluice.policy.v1.TestResultR\aresults\x125\n" +
-	"\bfindings\x18\x02 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\"f\n" +
+	"\bfindings\x18\x02 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\"\xae\x01\n" +
 	"\n" +
 	"TestResult\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04line\x18\x02 \x01(\x05R\x04line\x12\x16\n" +
 	"\x06passed\x18\x03 \x01(\bR\x06passed\x12\x18\n" +
-	"\amessage\x18\x04 \x01(\tR\amessage\"\xd1\x01\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x12\x12\n" +
+	"\x04name\x18\x05 \x01(\tR\x04name\x12\x16\n" +
+	"\x06column\x18\x06 \x01(\x05R\x06column\x12\x1a\n" +
+	"\bdocument\x18\a \x01(\tR\bdocument\"\xd1\x01\n" +
 	"\x13SimulateCallRequest\x12E\n" +
 	"\tdocuments\x18\x01 \x03(\v2\x1a.sluice.policy.v1.DocumentB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\tdocuments\x122\n" +
 	"\x04call\x18\x02 \x01(\v2\x16.sluice.policy.v1.CallB\x06\xbaH\x03\xc8\x01\x01R\x04call\x12?\n" +
@@ -1819,12 +1869,14 @@ const file_sluice_policy_v1_document_proto_rawDesc = "" +
 	"\x04from\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04from\"\x88\x01\n" +
 	"\x17SuggestDocumentResponse\x126\n" +
 	"\bdocument\x18\x01 \x01(\v2\x1a.sluice.policy.v1.DocumentR\bdocument\x125\n" +
-	"\bfindings\x18\x02 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\"x\n" +
+	"\bfindings\x18\x02 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\"\xca\x01\n" +
 	"\x15ImportDocumentRequest\x12?\n" +
 	"\adialect\x18\x01 \x01(\x0e2\x19.sluice.policy.v1.DialectB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\adialect\x12\x1e\n" +
 	"\x04text\x18\x02 \x01(\tB\n" +
-	"\xbaH\ar\x05(\x80\x80\x80\x02R\x04text\"\x87\x01\n" +
+	"\xbaH\ar\x05(\x80\x80\x80\x02R\x04text\x122\n" +
+	"\x06server\x18\x03 \x01(\tB\x1a\xbaH\x17r\x152\x13^[a-z0-9*?-]{1,64}$R\x06server\x12\x1c\n" +
+	"\x04path\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\x04path\"\x87\x01\n" +
 	"\x16ImportDocumentResponse\x126\n" +
 	"\bdocument\x18\x01 \x01(\v2\x1a.sluice.policy.v1.DocumentR\bdocument\x125\n" +
 	"\bfindings\x18\x02 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings*a\n" +

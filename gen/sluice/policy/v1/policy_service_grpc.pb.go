@@ -96,11 +96,15 @@ type PolicyServiceClient interface {
 	// LintDocuments checks documents without applying them. For people of the tenant "default" it also compares them with
 	// the lists of the configured servers and the accepted schemas of their tools.
 	LintDocuments(ctx context.Context, in *LintDocumentsRequest, opts ...grpc.CallOption) (*LintDocumentsResponse, error)
-	// TestDocuments runs the tests in documents without applying them. This version does not serve it: UNIMPLEMENTED,
-	// NOT_SERVED. Use `sluice policy explain` or DecideCall, which evaluate calls with the active documents.
+	// TestDocuments runs the tests in documents without applying them. The tests of one request may take 5 s.
 	TestDocuments(ctx context.Context, in *TestDocumentsRequest, opts ...grpc.CallOption) (*TestDocumentsResponse, error)
-	// SimulateCall evaluates a call with documents that are not active. This version does not serve it: UNIMPLEMENTED,
-	// NOT_SERVED. Start a separate mesh with those documents and use ExplainCall there.
+	// SimulateCall evaluates a call like ExplainCall, as if the documents of the request were the only active documents.
+	// The catalog, the stops, and `mode: observe` of the configuration count as they do for ExplainCall. It does not count
+	// against limits. Errors:
+	//
+	//	INVALID_ARGUMENT     CHAIN_NESTED: a principal in a chain has a chain
+	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may evaluate documents with the catalog
+	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	SimulateCall(ctx context.Context, in *SimulateCallRequest, opts ...grpc.CallOption) (*SimulateCallResponse, error)
 	// DiffRevisions returns the calls with different decisions in two versions of documents, deny to allow first: calls of
 	// the tools in the catalog and of the names that the documents mention, by principals that the documents or configured
@@ -119,8 +123,7 @@ type PolicyServiceClient interface {
 	// UNIMPLEMENTED, NOT_SERVED. Use `sluice policy suggest`.
 	SuggestDocument(ctx context.Context, in *SuggestDocumentRequest, opts ...grpc.CallOption) (*SuggestDocumentResponse, error)
 	// ImportDocument translates a policy from another dialect and reports the parts that it could not translate. It does
-	// not apply the policy. This version does not serve it: UNIMPLEMENTED, NOT_SERVED. Use `sluice policy suggest` for a
-	// first document.
+	// not apply the policy.
 	ImportDocument(ctx context.Context, in *ImportDocumentRequest, opts ...grpc.CallOption) (*ImportDocumentResponse, error)
 	// ApplyDocuments replaces the active documents. If the documents are already active, nothing changes, and it returns
 	// OK. Errors:
@@ -474,11 +477,15 @@ type PolicyServiceServer interface {
 	// LintDocuments checks documents without applying them. For people of the tenant "default" it also compares them with
 	// the lists of the configured servers and the accepted schemas of their tools.
 	LintDocuments(context.Context, *LintDocumentsRequest) (*LintDocumentsResponse, error)
-	// TestDocuments runs the tests in documents without applying them. This version does not serve it: UNIMPLEMENTED,
-	// NOT_SERVED. Use `sluice policy explain` or DecideCall, which evaluate calls with the active documents.
+	// TestDocuments runs the tests in documents without applying them. The tests of one request may take 5 s.
 	TestDocuments(context.Context, *TestDocumentsRequest) (*TestDocumentsResponse, error)
-	// SimulateCall evaluates a call with documents that are not active. This version does not serve it: UNIMPLEMENTED,
-	// NOT_SERVED. Start a separate mesh with those documents and use ExplainCall there.
+	// SimulateCall evaluates a call like ExplainCall, as if the documents of the request were the only active documents.
+	// The catalog, the stops, and `mode: observe` of the configuration count as they do for ExplainCall. It does not count
+	// against limits. Errors:
+	//
+	//	INVALID_ARGUMENT     CHAIN_NESTED: a principal in a chain has a chain
+	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may evaluate documents with the catalog
+	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	SimulateCall(context.Context, *SimulateCallRequest) (*SimulateCallResponse, error)
 	// DiffRevisions returns the calls with different decisions in two versions of documents, deny to allow first: calls of
 	// the tools in the catalog and of the names that the documents mention, by principals that the documents or configured
@@ -497,8 +504,7 @@ type PolicyServiceServer interface {
 	// UNIMPLEMENTED, NOT_SERVED. Use `sluice policy suggest`.
 	SuggestDocument(context.Context, *SuggestDocumentRequest) (*SuggestDocumentResponse, error)
 	// ImportDocument translates a policy from another dialect and reports the parts that it could not translate. It does
-	// not apply the policy. This version does not serve it: UNIMPLEMENTED, NOT_SERVED. Use `sluice policy suggest` for a
-	// first document.
+	// not apply the policy.
 	ImportDocument(context.Context, *ImportDocumentRequest) (*ImportDocumentResponse, error)
 	// ApplyDocuments replaces the active documents. If the documents are already active, nothing changes, and it returns
 	// OK. Errors:

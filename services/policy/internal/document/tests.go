@@ -24,34 +24,71 @@ type Test struct {
 	want           testWant
 }
 
+// A TestResult is the result of one test.
+type TestResult struct {
+	// Document is the name of the test's document, and Name is the name of the test, which may be empty.
+	Document, Name string
+	// Place is the position of the test.
+	Place strictyaml.Problem
+	// Failure describes why the test failed. It is nil if the test passed.
+	Failure *strictyaml.Problem
+}
+
 // RunTests runs the tests of all documents against the set of the documents, in which every rule is enforced. It returns
 // a problem for each test that fails, at most 100. If the tests take longer than within, it returns a problem of the
 // document whose tests took most of the time. It stops with an error if ctx ends.
 func (s *Set) RunTests(ctx context.Context, within time.Duration, sessionCap int, times engine.Times) (strictyaml.Errors, error) {
+	var failed strictyaml.Errors
+	late, err := s.eachTest(ctx, within, engine.Options{SessionCap: sessionCap, Times: times}, func(_ *Test, failure *strictyaml.Problem) bool {
+		if failure != nil {
+			failed = append(failed, *failure)
+		}
+		return len(failed) < maxProblems
+	})
+	if late != nil {
+		failed = append(failed, *late)
+	}
+	return failed, err
+}
+
+// TestResults is like [Set.RunTests], but returns the result of each test that was run. late is nil unless the tests
+// take longer than within.
+func (s *Set) TestResults(ctx context.Context, within time.Duration, sessionCap int, times engine.Times) (all []TestResult, late *strictyaml.Problem, err error) {
+	late, err = s.eachTest(ctx, within, engine.Options{SessionCap: sessionCap, Times: times}, func(t *Test, failure *strictyaml.Problem) bool {
+		all = append(all, TestResult{Document: t.document, Name: t.name, Place: t.source.Problem(t.at, "", ""), Failure: failure})
+		return true
+	})
+	return all, late, err
+}
+
+// eachTest runs tests and calls each with the result of each test, until each returns false. late is a problem of the
+// document whose tests took most of the time if the tests take longer than within.
+func (s *Set) eachTest(ctx context.Context, within time.Duration, options engine.Options, each func(*Test, *strictyaml.Problem) bool) (late *strictyaml.Problem, _ error) {
 	if len(s.Tests) == 0 {
 		return nil, nil
 	}
-	compiled, err := engine.Compile(s.Documents, engine.Options{SessionCap: sessionCap, Times: times})
+	compiled, err := engine.Compile(s.Documents, options)
 	if err != nil {
 		return nil, fmt.Errorf("compile the policy for its tests: %w", err)
 	}
-	var failed strictyaml.Errors
 	watch := stopwatch{spent: make(map[string]time.Duration), last: time.Now()}
 	for i := range s.Tests {
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("run the tests of the policy: %w", context.Cause(ctx))
 		}
 		t := &s.Tests[i]
+		var failure *strictyaml.Problem
 		if !t.passes(compiled.Decide(t.call)) {
-			if failed = append(failed, t.problem(compiled.Explain(t.call))); len(failed) == maxProblems {
-				break
-			}
+			failure = new(t.problem(compiled.Explain(t.call)))
+		}
+		if !each(t, failure) {
+			return nil, nil
 		}
 		if watch.add(t.document); watch.total > within && i+1 < len(s.Tests) {
-			return append(failed, s.tooLong(&watch, within, i+1)), nil
+			return new(s.tooLong(&watch, within, i+1)), nil
 		}
 	}
-	return failed, nil
+	return nil, nil
 }
 
 // stopwatch measures the time of tests by document.

@@ -1,12 +1,9 @@
 package cli
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -14,16 +11,15 @@ import (
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
-	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
 func (t *tool) policy() *cobra.Command {
-	return group("policy", "Check policy documents, and explain their decisions", t.policyLint(), t.policyTest(), t.policyExplain(), t.policyAccess(), t.policyDiff(), t.policySuggest(), t.policySchema())
+	return group("policy", "Check policy documents, and explain their decisions", t.policyLint(), t.policyTest(), t.policyExplain(), t.policyAccess(),
+		t.policyDiff(), t.policySuggest(), t.policyImport(), t.policySchema())
 }
 
 func (t *tool) policyLint() *cobra.Command {
@@ -67,6 +63,22 @@ func (t *tool) checkLive(ctx context.Context, paths []string) ([]*policyv1.Findi
 	if err != nil {
 		return nil, nil, err
 	}
+	client, done, err := t.policyClient()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer done()
+	ctx, cancel := requestContext(ctx)
+	defer cancel()
+	resp, err := client.LintDocuments(ctx, &policyv1.LintDocumentsRequest{Documents: documents})
+	if err != nil {
+		return nil, nil, t.explainError(err)
+	}
+	return resp.GetFindings(), documents, nil
+}
+
+// policyClient connects to the policy service of the running mesh. The caller must call done.
+func (t *tool) policyClient() (_ policyv1.PolicyServiceClient, done func(), _ error) {
 	f, err := t.load()
 	if err != nil {
 		return nil, nil, err
@@ -75,14 +87,7 @@ func (t *tool) checkLive(ctx context.Context, paths []string) ([]*policyv1.Findi
 	if err != nil {
 		return nil, nil, err
 	}
-	defer conn.Close() //nolint:errcheck // only the answer matters
-	ctx, cancel := requestContext(ctx)
-	defer cancel()
-	resp, err := policyv1.NewPolicyServiceClient(conn).LintDocuments(ctx, &policyv1.LintDocumentsRequest{Documents: documents})
-	if err != nil {
-		return nil, nil, t.explainError(err)
-	}
-	return resp.GetFindings(), documents, nil
+	return policyv1.NewPolicyServiceClient(conn), func() { _ = conn.Close() }, nil
 }
 
 // checkDocuments reads and checks documents. Without a configuration, the approvers and the servers are not known and
@@ -114,13 +119,7 @@ type finding struct {
 
 // printFindings prints findings about documents, and the summary if the documents load.
 func (t *tool) printFindings(findings []*policyv1.Finding, summary string) error {
-	out := make([]finding, len(findings))
-	for i, f := range findings {
-		out[i] = finding{
-			Severity: enum.Name(f.GetSeverity()),
-			Path:     f.GetPath(), Line: f.GetLine(), Column: f.GetColumn(), Message: f.GetMessage(), Suggestion: f.GetSuggestion(),
-		}
-	}
+	out := findingsForJSON(findings)
 	if t.json() {
 		if err := t.printJSON(out); err != nil {
 			return err
@@ -137,6 +136,17 @@ func (t *tool) printFindings(findings []*policyv1.Finding, summary string) error
 		t.printf("%s", summary)
 	}
 	return nil
+}
+
+func findingsForJSON(findings []*policyv1.Finding) []finding {
+	out := make([]finding, len(findings))
+	for i, f := range findings {
+		out[i] = finding{
+			Severity: enum.Name(f.GetSeverity()),
+			Path:     f.GetPath(), Line: f.GetLine(), Column: f.GetColumn(), Message: f.GetMessage(), Suggestion: f.GetSuggestion(),
+		}
+	}
+	return out
 }
 
 // blocksLoading reports whether a document with this finding does not load.
@@ -232,138 +242,6 @@ func (t *tool) catalogTools(ctx context.Context, server string) ([]policy.Classi
 		}
 	}
 	return out, nil
-}
-
-type explainFlags struct {
-	server, tool, method   string
-	prompt, uri            string
-	tenant, subject, agent string
-	groups                 []string
-	session, run           string
-	paramsJSON             string
-	arg                    []string
-	args                   string
-	all                    bool
-}
-
-func (f *explainFlags) call() *policyv1.Call {
-	out := &policyv1.Call{Method: f.method, Server: f.server, Name: f.tool}
-	usual, ref := "", ""
-	switch {
-	case f.prompt != "":
-		out.Name, usual, ref = f.prompt, "prompts/get", "ref/prompt"
-	case f.uri != "":
-		out.Name, usual, ref = f.uri, "resources/read", "ref/resource"
-	}
-	out.Method = cmp.Or(out.Method, usual)
-	if out.GetMethod() == "completion/complete" {
-		out.Ref = ref
-	}
-	return out
-}
-
-// params returns the params of the described call, or "" if no flag sets them.
-func (f *explainFlags) params() (string, error) {
-	switch {
-	case f.paramsJSON != "" && (len(f.arg) > 0 || f.args != ""):
-		return "", usageError{errors.New("--params can't be used together with --arg or --args: use one of them")}
-	case f.paramsJSON != "":
-		params, err := jsonObject("params", f.paramsJSON)
-		return string(params), err
-	case len(f.arg) == 0 && f.args == "":
-		return "", nil
-	}
-	arguments, err := callArguments(f.arg, f.args)
-	return `{"arguments":` + string(arguments) + `}`, err
-}
-
-func (t *tool) policyExplain() *cobra.Command {
-	var f explainFlags
-	c := &cobra.Command{
-		Use:   "explain --server SERVER {--tool TOOL | --prompt PROMPT | --uri URI | --method METHOD}",
-		Short: "Show what the active policy decides on a call, and why, without making the call",
-		Example: "  " + t.self + " policy explain --server demo --tool delete_note --groups developers\n" +
-			"  " + t.self + " policy explain --server pay --tool refund --arg amount=12.50 --arg currency=EUR\n" +
-			"  " + t.self + " policy explain --server files --uri file:///srv/notes/today.md",
-		Args: args(cobra.NoArgs),
-		RunE: func(c *cobra.Command, _ []string) error { return t.runExplain(c.Context(), f) },
-	}
-	flags := c.Flags()
-	flags.StringVar(&f.server, "server", "", "the server's name")
-	flags.StringVar(&f.tool, "tool", "", "the tool's name, or the name in the params of another method")
-	flags.StringVar(&f.prompt, "prompt", "", "the prompt's name, for prompts/get or completion/complete")
-	flags.StringVar(&f.uri, "uri", "", "the resource's URI, for resources/read or another method; for completion/complete also a template")
-	flags.StringVar(&f.method, "method", "", "the MCP method (default tools/call, prompts/get with --prompt, resources/read with --uri)")
-	flags.StringVar(&f.tenant, "tenant", "default", "the caller's tenant")
-	flags.StringVar(&f.subject, "subject", "local-agent", "the caller's subject")
-	flags.StringVar(&f.agent, "agent", "local", "the caller's agent")
-	flags.StringSliceVar(&f.groups, "groups", nil, "the caller's groups")
-	flags.StringVar(&f.session, "session", "", "the caller's session")
-	flags.StringVar(&f.run, "run", "", "the caller's run")
-	flags.StringArrayVar(&f.arg, "arg", nil, "an argument as NAME=VALUE, like --arg of call; may be repeated")
-	flags.StringVar(&f.args, "args", "", "all arguments as one JSON object; - reads the object from standard input")
-	flags.StringVar(&f.paramsJSON, "params", "", "the request's params, a JSON object with the arguments inside")
-	flags.BoolVar(&f.all, "all", false, "also print all rules that policy considered, with their comparisons, and all conditions and limits")
-	_ = c.MarkFlagRequired("server")
-	c.MarkFlagsOneRequired("tool", "prompt", "uri", "method")
-	c.MarkFlagsMutuallyExclusive("tool", "prompt", "uri")
-	return c
-}
-
-func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
-	params, err := flags.params()
-	if err != nil {
-		return err
-	}
-	f, err := t.load()
-	if err != nil {
-		return err
-	}
-	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
-	if err != nil {
-		return err
-	}
-	defer conn.Close() //nolint:errcheck // only the answer matters
-	ctx, cancel := requestContext(ctx)
-	defer cancel()
-	call := flags.call()
-	call.ParamsJson = params
-	resp, err := policyv1.NewPolicyServiceClient(conn).ExplainCall(ctx, &policyv1.ExplainCallRequest{
-		Call: call,
-		Subject: &identityv1.Principal{
-			Tenant: flags.tenant, Subject: flags.subject, Agent: flags.agent, Groups: flags.groups,
-			Session: flags.session, Run: flags.run, Role: authv1.TokenRole_TOKEN_ROLE_AGENT,
-		},
-	})
-	if err != nil {
-		return t.explainError(err)
-	}
-	if err := t.printExplanation(resp, params != "", flags.all); err != nil {
-		return err
-	}
-	t.warnUnknownServer(ctx, f, flags.server)
-	for _, why := range rejectedLines(t.activeRevision(ctx, f)) {
-		fmt.Fprintf(t.errOut, "sluice: the newest policy documents do not load, so this is the decision of the previous revision: %s\n", why)
-	}
-	return nil
-}
-
-// warnUnknownServer prints a note if the gateway has no server with this name. The note is necessary because policy
-// also evaluates calls to servers that don't exist. If the gateway does not respond, warnUnknownServer prints nothing.
-func (t *tool) warnUnknownServer(ctx context.Context, f *config.File, name string) {
-	gateway, err := t.gatewayStatus(ctx, f)
-	if err != nil {
-		return
-	}
-	var names []string
-	for _, s := range gateway.GetServers() {
-		if s.GetName() == name {
-			return
-		}
-		names = append(names, s.GetName())
-	}
-	_ = oneLine(t.errOut, "sluice: no server %s is configured, so the gateway refuses this call before policy decides; the servers are: %s",
-		strconv.Quote(name), orDash(strings.Join(names, ", ")))
 }
 
 // termsText returns a description of the terms of an approval, in one line.

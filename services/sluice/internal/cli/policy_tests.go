@@ -1,34 +1,110 @@
 package cli
 
 import (
+	"context"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
+type testFlags struct {
+	live  bool
+	junit string
+}
+
 func (t *tool) policyTest() *cobra.Command {
-	return &cobra.Command{
+	var f testFlags
+	c := &cobra.Command{
 		Use:   "test FILE...",
-		Short: "Run the tests of policy documents, offline",
+		Short: "Run the tests of policy documents, offline or in the running mesh",
 		Long: `Run the tests of documents. A test is decided by all documents that are given, so give all
 documents of the mesh. The command makes the checks of lint, too, and sends nothing over the
-network. It exits with 1 if a test fails or lint finds an error.`,
-		Example: "  " + t.self + " policy test policies",
-		Args:    args(cobra.MinimumNArgs(1)),
-		RunE: func(c *cobra.Command, given []string) error {
-			findings, documents, err := t.checkDocuments(c.Context(), given)
-			if err != nil {
-				return err
-			}
-			summary := fmt.Sprintf("no tests in %d document(s)", len(documents))
-			if tests := policy.CountTests(documents); tests > 0 {
-				summary = fmt.Sprintf("ok: %d test(s) in %d document(s)", tests, len(documents))
-			}
-			return t.printFindings(findings, summary)
-		},
+network. With --live, the running mesh runs the tests, without the other checks of lint. The
+command exits with 1 if a test fails or lint finds an error.
+
+With --junit, the command also writes the results to a file, for CI systems: a suite for each
+document, with a case for each test and for each error.`,
+		Example: "  " + t.self + " policy test policies\n" +
+			"  " + t.self + " policy test policies --junit report.xml",
+		Args: args(cobra.MinimumNArgs(1)),
+		RunE: func(c *cobra.Command, given []string) error { return t.runPolicyTests(c.Context(), given, f) },
 	}
+	c.Flags().BoolVar(&f.live, "live", false, "let the running mesh run the tests")
+	c.Flags().StringVar(&f.junit, "junit", "", "write the results to this file as JUnit XML")
+	return c
+}
+
+func (t *tool) runPolicyTests(ctx context.Context, paths []string, flags testFlags) error {
+	run := t.testOffline
+	if flags.live {
+		run = t.testLive
+	}
+	documents, findings, results, err := run(ctx, paths, flags.junit != "")
+	if err != nil {
+		return err
+	}
+	if flags.junit != "" {
+		report := junitReport(documents, results, findings)
+		if err := os.WriteFile(flags.junit, report, 0o644); err != nil {
+			return fmt.Errorf("write the report: %w", err)
+		}
+	}
+	summary := fmt.Sprintf("no tests in %d document(s)", len(documents))
+	if tests := policy.CountTests(documents); tests > 0 {
+		summary = fmt.Sprintf("ok: %d test(s) in %d document(s)", tests, len(documents))
+	}
+	return t.printFindings(findings, summary)
+}
+
+// testOffline checks documents and runs their tests. It returns the results of the tests only if they are needed,
+// because the tests then run a second time.
+func (t *tool) testOffline(ctx context.Context, paths []string, needed bool) ([]*policyv1.Document, []*policyv1.Finding, []*policyv1.TestResult, error) {
+	findings, documents, err := t.checkDocuments(ctx, paths)
+	if err != nil || !needed {
+		return documents, findings, nil, err
+	}
+	var f *config.File
+	if t.config != "" {
+		if f, err = t.load(); err != nil {
+			return nil, nil, nil, err
+		}
+		f = withGeneratedTokens(f)
+	}
+	resp, err := policy.RunTests(ctx, f, documents)
+	return documents, findings, resp.GetResults(), err
+}
+
+// testLive lets the running mesh run the tests of documents.
+func (t *tool) testLive(ctx context.Context, paths []string, _ bool) ([]*policyv1.Document, []*policyv1.Finding, []*policyv1.TestResult, error) {
+	documents, err := policy.ReadDocuments(paths)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	client, done, err := t.policyClient()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	defer done()
+	ctx, cancel := requestContext(ctx)
+	defer cancel()
+	resp, err := client.TestDocuments(ctx, &policyv1.TestDocumentsRequest{Documents: documents})
+	if err != nil {
+		return nil, nil, nil, t.explainError(err)
+	}
+	findings := resp.GetFindings()
+	for _, r := range resp.GetResults() {
+		if !r.GetPassed() {
+			findings = append(findings, &policyv1.Finding{
+				Severity: policyv1.Severity_SEVERITY_ERROR, Path: r.GetPath(), Line: r.GetLine(), Column: r.GetColumn(), Message: r.GetMessage(), Check: "load",
+			})
+		}
+	}
+	return documents, findings, resp.GetResults(), nil
 }
 
 func (t *tool) policySchema() *cobra.Command {

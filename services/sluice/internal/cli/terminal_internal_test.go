@@ -42,7 +42,7 @@ func TestCommands_EscapeHostileTexts(t *testing.T) {
 	t.Parallel()
 	calls := hostileCalls()
 	// These commands print the position of a problem in a file, but not the content at that position.
-	named := []string{"config check", "policy lint", "policy test", "journal verify"}
+	named := []string{"config check", "policy import", "policy lint", "policy test", "journal verify"}
 	// These commands print no untrusted strings, or, like stdio, print for a program. Package e2e/personal tests init,
 	// which reads files in HOME.
 	own := []string{"certs", "completion", "demo-server", "forward", "help", "hook install", "hook remove", "hook status", "init", "policy schema", "service install", "service remove", "service status", "setup", "start-mesh", "stdio", "token show", "up", "version"}
@@ -98,7 +98,9 @@ func hostileCalls() map[string][]string {
 		"catalog accept": {"raw", "tool", "--digest", hostileDigest}, "catalog refuse": {"raw", "tool", "--digest", hostileDigest},
 		"catalog override": {"raw", "tool", "--risk", "low", "--reason", "x"}, "catalog quarantine": {"raw", "--reason", "x"}, "catalog export": {"--format", "json"},
 		"catalog classify": {"--server", hostile, "--file", "tools.json"}, "policy suggest": {"--server", "raw", "--file", "tools.json"},
-		"policy explain": {"--server", "raw", "--tool", "tool"}, "policy access": {"--server", "raw"}, "policy lint": {"policy.yaml"}, "policy diff": {"policy.yaml"}, "stop": {"--agent", "a", "-m", "x"}, "stop --list": nil, "stop --history": nil, "resume": {"--all"}, "policy test": {"policy.yaml"}, "journal verify": {"journal"}, "status": nil, "doctor": nil, "tools": {"raw"},
+		"policy explain": {"--server", "raw", "--tool", "tool"}, "policy access": {"--server", "raw"}, "policy lint": {"policy.yaml"}, "policy diff": {"policy.yaml"}, "stop": {"--agent", "a", "-m", "x"}, "stop --list": nil, "stop --history": nil, "resume": {"--all"}, "policy test": {"policy.yaml"}, "policy test --live": {"policy.yaml"},
+		"policy explain --draft": {"policy.yaml", "--server", "raw", "--tool", "tool"}, "policy import": {"--server", "raw", "--from", "operator-yaml", "policy.yaml"},
+		"journal verify": {"journal"}, "status": nil, "doctor": nil, "tools": {"raw"},
 		"token create": {"a"}, "token list": {"--all"}, "token revoke": {"a"},
 		"__complete approvals show": {""}, "__complete decisions tail --server": {""}, "__complete call raw": {""}, "__complete agents show": {""}, "__complete token revoke": {""},
 	}

@@ -1,0 +1,134 @@
+// Package dialect translates policies of two other formats to policy documents.
+//
+// [HostedJSON] is the JSON format of a hosted gateway:
+//
+//	{"version": "1", "default": "deny", "hide": ["delete_account"],
+//	 "all_tools": {"limits": [{"counter": "all", "window": "minute", "max": 60, "scope": "grant"}]},
+//	 "tools": {"create_refund": {
+//	   "require": [{"conditions": [{"path": "args.reason", "op": "exists", "value": true}], "on_deny": "give a reason"}],
+//	   "deny_if": [{"conditions": [{"path": "args.amount", "op": "gt", "value": 10000}]}],
+//	   "limits": []}}}
+//
+// [OperatorYAML] is the older YAML format of a local proxy:
+//
+//	version: "1"
+//	default: allow
+//	hide: [delete_repository]
+//	tools:
+//	  create_issue:
+//	    rules:
+//	      - {name: hourly, rate_limit: 5/hour, on_deny: wait an hour}
+//	      - {name: title, conditions: [{path: args.title, op: regex, value: "^[A-Z]"}]}
+//	  "*":
+//	    rules: [{name: all, rate_limit: 60/minute}]
+//
+// A translation denies at least what its source denies. A rule that can't be translated becomes a rule that denies
+// every call of its tool, and a problem with the position of the rule. Values are compared as the formats compare them:
+// numbers as 64-bit floating-point numbers, and other values as text. If Sluice can't compare a value in that way, the
+// call is denied.
+package dialect
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
+)
+
+// Bounds of a policy.
+const (
+	// MaxRules is the maximum number of rules and limits of a policy, of all tools together.
+	MaxRules = 1000
+	// MaxConditions is the maximum number of conditions of a policy, of all rules together.
+	MaxConditions = 2000
+	// MaxTools is the maximum number of tools that a policy lists or hides.
+	MaxTools = 10_000
+)
+
+// A Format is the format of a policy.
+type Format int
+
+// The formats. The zero value is no format.
+const (
+	// HostedJSON has the keys require, deny_if, limits, hide and all_tools.
+	HostedJSON Format = iota + 1
+	// OperatorYAML has rules with conditions, operators and counters.
+	OperatorYAML
+)
+
+// String returns the name of the format, as commands write it.
+func (f Format) String() string {
+	switch f {
+	case HostedJSON:
+		return "hosted-json"
+	case OperatorYAML:
+		return "operator-yaml"
+	}
+	return fmt.Sprintf("Format(%d)", int(f))
+}
+
+// Formats returns all formats.
+func Formats() []Format { return []Format{HostedJSON, OperatorYAML} }
+
+// A Source is a policy to translate.
+type Source struct {
+	// File is the name of the policy in messages.
+	File string
+	// Text is the policy, at most [strictyaml.MaxBytes].
+	Text []byte
+	// Format is the format of Text.
+	Format Format
+	// Server is the server of the policy: a name, or a pattern. The source does not contain it.
+	Server string
+}
+
+// A Severity is the severity of a problem.
+type Severity int
+
+// The severities.
+const (
+	// Error means that a part of the policy is not translated. The translation denies all calls that the part concerns.
+	Error Severity = iota
+	// Warning means that a part of the policy has no effect in the source, or that its meaning is not certain.
+	Warning
+	// Info is about a part of the policy that does not change decisions.
+	Info
+)
+
+// A Problem is a part of the policy that could not be translated, or that a person should check.
+type Problem struct { //nolint:errname // an item of a report
+	strictyaml.Problem
+
+	Severity Severity
+}
+
+// Translate translates a policy. document is a policy document in YAML. It is nil if the policy as a whole can't be
+// read. problems are in the order of the policy. Translate returns an error only if ctx ends.
+func Translate(ctx context.Context, src *Source) (document []byte, problems []Problem, err error) {
+	p, found := parse(src)
+	if p == nil {
+		return nil, found, nil
+	}
+	t := &translator{policy: p, problems: found, hidden: make(map[string]bool), names: make(map[string]bool)}
+	if err := t.translate(ctx); err != nil {
+		return nil, nil, err
+	}
+	return t.text(src), t.sorted(), nil
+}
+
+func parse(src *Source) (*policy, []Problem) {
+	source, err := strictyaml.Parse(src.File, src.Text)
+	if err != nil {
+		return nil, problemsOf(err)
+	}
+	r := &reader{source: source}
+	switch {
+	case source.Empty():
+		r.add(Error, "", "is empty", `a policy starts with version: "1"`)
+		return nil, r.problems
+	case src.Format == HostedJSON:
+		return r.hosted(src.Text), r.problems
+	default:
+		return r.operator(), r.problems
+	}
+}

@@ -1,0 +1,307 @@
+package dialect
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A side says in which direction an expression may differ from the condition that it translates.
+type side bool
+
+const (
+	// atMost means that the expression is true only if the condition holds.
+	atMost side = false
+	// atLeast means that the expression is true, or can't be evaluated, whenever the condition holds.
+	atLeast side = true
+)
+
+// An untranslatable is the reason why a condition can't be translated.
+type untranslatable struct{ at, message, suggestion string }
+
+// Error implements error.
+func (u *untranslatable) Error() string { return u.message }
+
+// expression translates a condition. The error is an [*untranslatable].
+func expression(c *conditionForm, to side) (string, error) {
+	fail := func(message, suggestion string) (string, error) {
+		return "", &untranslatable{c.at, message, suggestion}
+	}
+	if suggestion, ok := checkOp(c.Op); !ok {
+		return fail(fmt.Sprintf("%q is not an operator", c.Op), suggestion)
+	}
+	if strings.HasPrefix(c.Path, "state.") {
+		return fail("reads a counter of another rule", "write a limit of its own")
+	}
+	path, ok := strings.CutPrefix(c.Path, "args.")
+	keys := strings.Split(path, ".")
+	if !ok || slices.Contains(keys, "") {
+		return fail(fmt.Sprintf("%q is not the path of an argument", c.Path), "write args.NAME")
+	}
+	of := argument{keys: keys}
+	v := literalOf(&c.Value)
+	if c.Op == "exists" {
+		if v.kind != boolValue {
+			return fail("exists needs true or false", "")
+		}
+		return of.exists(v.truth), nil
+	}
+	if test := test(c.Op, of.read(), &v, to); test != "" {
+		return of.present() + " && " + test, nil
+	}
+	return fail(fmt.Sprintf("the operator %s with this value can't be translated exactly", c.Op), "write a condition for it")
+}
+
+// An argument is a value in the arguments of a call.
+type argument struct{ keys []string }
+
+// identifier matches the keys that conditions can read with a dot, except for those in keywords.
+var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+var keywords = []string{
+	"as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in", "let", "loop", "package", "namespace",
+	"null", "return", "true", "var", "void", "while",
+}
+
+func isIdentifier(key string) bool {
+	return identifier.MatchString(key) && !slices.Contains(keywords, key)
+}
+
+// upTo returns the expression that reads the value of the first n keys.
+func (a argument) upTo(n int) string {
+	parts := []string{"args"}
+	for _, key := range a.keys[:n] {
+		if isIdentifier(key) {
+			parts = append(parts, "."+key)
+		} else {
+			parts = append(parts, "["+strconv.Quote(key)+"]")
+		}
+	}
+	return strings.Join(parts, "")
+}
+
+func (a argument) read() string { return a.upTo(len(a.keys)) }
+
+// guards returns an expression for each key, which is true if the value of the keys before it has the key.
+func (a argument) guards() (out []string) {
+	for i, key := range a.keys {
+		if isIdentifier(key) {
+			out = append(out, "has("+a.upTo(i+1)+")")
+		} else {
+			out = append(out, strconv.Quote(key)+" in "+a.upTo(i))
+		}
+	}
+	return out
+}
+
+func (a argument) present() string { return strings.Join(a.guards(), " && ") }
+
+// exists returns the test whether the argument is present and not null.
+func (a argument) exists(wanted bool) string {
+	if wanted {
+		return a.present() + " && " + a.read() + " != null"
+	}
+	guards := a.guards()
+	for i, guard := range guards {
+		guards[i] = "!(" + guard + ")"
+	}
+	return "(" + strings.Join(guards, " || ") + " || " + a.read() + " == null)"
+}
+
+// test translates the comparison of a value that is present. It returns "" if it can't.
+func test(op, x string, v *literal, to side) string {
+	switch op {
+	case "eq":
+		return equal(x, v, to)
+	case "neq":
+		return differs(x, v, to)
+	case "in", "not_in":
+		return member(op == "in", x, v, to)
+	case "regex":
+		return matches(x, v)
+	case "contains":
+		return contains(x, v, to)
+	}
+	if v.kind != numberValue {
+		return ""
+	}
+	return compared(op, x, v.number, to)
+}
+
+// compared translates a comparison of numbers. The formats round the argument to a 64-bit floating-point number before
+// they compare it, so an argument that is less than a bound can be equal to it after rounding.
+func compared(op, x string, bound float64, to side) string {
+	switch {
+	case op == "lt" && to == atMost:
+		return atMostNumber(x, below(bound))
+	case op == "lte" && to == atMost:
+		return atMostNumber(x, bound)
+	case op == "lt":
+		return lessThan(x, bound)
+	case op == "lte":
+		return lessThan(x, above(bound))
+	case op == "gt" && to == atMost:
+		return atLeastNumber(x, above(bound))
+	case op == "gte" && to == atMost:
+		return atLeastNumber(x, bound)
+	case op == "gt":
+		return greaterThan(x, bound)
+	default:
+		return greaterThan(x, below(bound))
+	}
+}
+
+// The following functions compare a value with a number. Their expressions can't be evaluated, or are false, if the
+// value is no number: decimal accepts text, so it stands only after a comparison with a whole number, which does not.
+
+func atMostNumber(x string, bound float64) string {
+	if isWhole(bound) {
+		return x + " <= " + whole(bound)
+	}
+	return "(" + x + " <= " + whole(math.Ceil(bound)) + " && decimal(" + x + ") <= " + decimal(bound) + ")"
+}
+
+func lessThan(x string, bound float64) string {
+	if isWhole(bound) {
+		return x + " < " + whole(bound)
+	}
+	return "(" + x + " <= " + whole(math.Ceil(bound)) + " && decimal(" + x + ") < " + decimal(bound) + ")"
+}
+
+func atLeastNumber(x string, bound float64) string {
+	if isWhole(bound) {
+		return x + " >= " + whole(bound)
+	}
+	return "(" + x + " >= " + whole(math.Floor(bound)) + " && decimal(" + x + ") >= " + decimal(bound) + ")"
+}
+
+func greaterThan(x string, bound float64) string {
+	if isWhole(bound) {
+		return x + " > " + whole(bound)
+	}
+	return "(" + x + " >= " + whole(math.Floor(bound)) + " && decimal(" + x + ") > " + decimal(bound) + ")"
+}
+
+// equal translates the test whether a value is equal to v.
+func equal(x string, v *literal, to side) string {
+	switch {
+	case v.kind == textValue && (to == atMost || v.isOnlyText()):
+		return x + " == " + strconv.Quote(v.text)
+	case v.kind == boolValue && to == atMost:
+		return x + " == " + strconv.FormatBool(v.truth)
+	case v.kind == boolValue: // the text "true" is equal to true
+		return fmt.Sprintf("%s in [%t, %q]", x, v.truth, strconv.FormatBool(v.truth))
+	case v.kind == numberValue && to == atMost && isWhole(v.number):
+		return x + " == " + whole(v.number)
+	case v.kind == numberValue && to == atMost:
+		return "(" + x + " <= " + whole(math.Ceil(v.number)) + " && decimal(" + x + ") == " + decimal(v.number) + ")"
+	case v.kind == numberValue:
+		return "(" + greaterThan(x, below(v.number)) + " && " + lessThan(x, above(v.number)) + ")"
+	}
+	return ""
+}
+
+// differs translates the test whether a value is not equal to v.
+func differs(x string, v *literal, to side) string {
+	switch {
+	case v.kind == textValue && (to == atLeast || v.isOnlyText()):
+		return x + " != " + strconv.Quote(v.text)
+	case v.kind == boolValue && to == atMost:
+		return x + " == " + strconv.FormatBool(!v.truth)
+	case v.kind == boolValue:
+		return x + " != " + strconv.FormatBool(v.truth)
+	case v.kind == numberValue && to == atLeast && isWhole(v.number):
+		return x + " != " + whole(v.number)
+	case v.kind == numberValue && to == atMost && isWhole(v.number):
+		return "(" + x + " <= " + whole(v.number-1) + " || " + x + " >= " + whole(v.number+1) + ")"
+	}
+	return ""
+}
+
+// member translates the test whether a value is in a list, or is not.
+func member(in bool, x string, list *literal, to side) string {
+	if list.kind != listValue || len(list.list) == 0 {
+		return ""
+	}
+	if text := textMember(in, x, list, to); text != "" {
+		return text
+	}
+	one, join := equal, " || "
+	if !in {
+		one, join = differs, " && "
+	}
+	var parts []string
+	for i := range list.list {
+		part := one(x, &list.list[i], to)
+		if part == "" {
+			return ""
+		}
+		parts = append(parts, part)
+	}
+	return "(" + strings.Join(parts, join) + ")"
+}
+
+// textMember is like member for lists of texts. It returns "" for other lists, and if the result could be wrong for
+// numbers that the formats convert to text.
+func textMember(in bool, x string, list *literal, to side) string {
+	exact := in == (to == atMost)
+	var quoted []string
+	for i := range list.list {
+		v := &list.list[i]
+		if v.kind != textValue || !exact && !v.isOnlyText() {
+			return ""
+		}
+		quoted = append(quoted, strconv.Quote(v.text))
+	}
+	text := x + " in [" + strings.Join(quoted, ", ") + "]"
+	if in {
+		return text
+	}
+	return "!(" + text + ")"
+}
+
+// contains translates the test whether a text contains another text, or a list contains it as an element. With atLeast
+// the expression can't be evaluated for lists.
+func contains(x string, v *literal, to side) string {
+	text := strconv.Quote(v.text)
+	switch {
+	case v.kind != textValue || to == atLeast && !v.isOnlyText():
+		return ""
+	case to == atLeast:
+		return x + ".contains(" + text + ")"
+	default: // a map has no element 0
+		return "(" + x + ".contains(" + text + ") || " + x + ".exists(e, e == " + text + ") && " + x + "[0] == " + x + "[0])"
+	}
+}
+
+// matches translates a regular expression, which the formats search in the text.
+func matches(x string, v *literal) string {
+	if v.kind != textValue {
+		return ""
+	}
+	if _, err := syntax.Parse(v.text, syntax.Perl); err != nil {
+		return ""
+	}
+	return x + ".matches(" + strconv.Quote(wholePattern(v.text)) + ")"
+}
+
+// wholePattern returns a pattern that matches a whole text if pattern matches a part of it. A pattern that consists of
+// one sequence with anchors stays readable.
+func wholePattern(pattern string) string {
+	const anything = "(?s:.*)"
+	if strings.Contains(pattern, "|") || strings.Contains(pattern, "(?") || strings.Contains(pattern, `\Q`) {
+		return "^" + anything + "(?:" + pattern + ")" + anything + "$"
+	}
+	start, end := "^"+anything, anything+"$"
+	if rest, ok := strings.CutPrefix(pattern, "^"); ok && (rest == "" || !strings.ContainsRune("*+?{", rune(rest[0]))) {
+		pattern, start = rest, "^"
+	}
+	if rest, ok := strings.CutSuffix(pattern, "$"); ok && (len(rest)-len(strings.TrimRight(rest, `\`)))%2 == 0 {
+		pattern, end = rest, "$"
+	}
+	return start + pattern + end
+}

@@ -1,0 +1,85 @@
+package dialect
+
+import (
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"go.yaml.in/yaml/v4"
+)
+
+// maxNumber is the largest absolute value of a number that can be translated. All whole numbers up to it are exact as
+// 64-bit floating-point numbers.
+const maxNumber = 1 << 53
+
+type valueKind int
+
+const (
+	otherValue valueKind = iota // a value that can't be translated
+	textValue
+	numberValue
+	boolValue
+	listValue
+)
+
+// A literal is the value of a condition.
+type literal struct {
+	kind   valueKind
+	text   string
+	number float64
+	truth  bool
+	list   []literal
+}
+
+// literalOf returns the value of a node.
+func literalOf(n *yaml.Node) literal {
+	switch {
+	case n.Kind == yaml.SequenceNode:
+		out := literal{kind: listValue}
+		for _, item := range n.Content {
+			out.list = append(out.list, literalOf(item))
+		}
+		return out
+	case n.Kind != yaml.ScalarNode:
+		return literal{}
+	}
+	switch n.ShortTag() {
+	case "!!str":
+		return literal{kind: textValue, text: n.Value}
+	case "!!bool":
+		return literal{kind: boolValue, truth: strings.EqualFold(n.Value, "true")}
+	case "!!int", "!!float":
+		number, err := strconv.ParseFloat(n.Value, 64)
+		if err == nil && jsontext.Value(n.Value).IsValid() && math.Abs(number) <= maxNumber && !(number == 0 && math.Signbit(number)) {
+			return literal{kind: numberValue, number: number}
+		}
+	}
+	return literal{}
+}
+
+// isWhole reports whether a number is a whole number.
+func isWhole(number float64) bool { return number == math.Trunc(number) }
+
+// whole returns a whole number as a literal of conditions.
+func whole(number float64) string { return strconv.FormatFloat(number, 'f', -1, 64) }
+
+// decimal returns a number as a decimal of conditions. It has the shortest text that a parser rounds to the number.
+func decimal(number float64) string {
+	return `decimal("` + strconv.FormatFloat(number, 'g', -1, 64) + `")`
+}
+
+// below and above return the next smaller and the next greater number.
+func below(number float64) float64 { return math.Nextafter(number, math.Inf(-1)) }
+func above(number float64) float64 { return math.Nextafter(number, math.Inf(1)) }
+
+// isOnlyText reports whether no value but a text can have the value's text. The formats compare values of different
+// types as text, so the text "5" is equal to the number 5.
+func (v *literal) isOnlyText() bool {
+	if v.kind != textValue {
+		return false
+	}
+	_, err := strconv.ParseFloat(v.text, 64)
+	isNumber := err == nil || strings.Contains(err.Error(), "range")
+	return !isNumber && v.text != "true" && v.text != "false" && v.text != "<nil>" && !strings.HasPrefix(v.text, "[") && !strings.HasPrefix(v.text, "map[")
+}

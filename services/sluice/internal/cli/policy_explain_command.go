@@ -1,0 +1,187 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/policy"
+)
+
+type explainFlags struct {
+	server, tool, method   string
+	prompt, uri            string
+	tenant, subject, agent string
+	groups                 []string
+	session, run           string
+	paramsJSON             string
+	arg                    []string
+	args                   string
+	all                    bool
+	draft                  []string
+}
+
+func (f *explainFlags) call() *policyv1.Call {
+	out := &policyv1.Call{Method: f.method, Server: f.server, Name: f.tool}
+	usual, ref := "", ""
+	switch {
+	case f.prompt != "":
+		out.Name, usual, ref = f.prompt, "prompts/get", "ref/prompt"
+	case f.uri != "":
+		out.Name, usual, ref = f.uri, "resources/read", "ref/resource"
+	}
+	out.Method = cmp.Or(out.Method, usual)
+	if out.GetMethod() == "completion/complete" {
+		out.Ref = ref
+	}
+	return out
+}
+
+// params returns the params of the described call, or "" if no flag sets them.
+func (f *explainFlags) params() (string, error) {
+	switch {
+	case f.paramsJSON != "" && (len(f.arg) > 0 || f.args != ""):
+		return "", usageError{errors.New("--params can't be used together with --arg or --args: use one of them")}
+	case f.paramsJSON != "":
+		params, err := jsonObject("params", f.paramsJSON)
+		return string(params), err
+	case len(f.arg) == 0 && f.args == "":
+		return "", nil
+	}
+	arguments, err := callArguments(f.arg, f.args)
+	return `{"arguments":` + string(arguments) + `}`, err
+}
+
+func (t *tool) policyExplain() *cobra.Command {
+	var f explainFlags
+	c := &cobra.Command{
+		Use:   "explain --server SERVER {--tool TOOL | --prompt PROMPT | --uri URI | --method METHOD}",
+		Short: "Show what the active policy decides on a call, and why, without making the call",
+		Long: `Show what the active policy of the running mesh decides on a call, and why. The call is not made,
+and does not count against limits.
+
+With --draft, the documents of these files and folders decide instead of the active ones, with
+the catalog and the stops of the running mesh. They replace all active documents, so give all
+documents of the mesh. The command exits with 1 if they do not load.`,
+		Example: "  " + t.self + " policy explain --server demo --tool delete_note --groups developers\n" +
+			"  " + t.self + " policy explain --server pay --tool refund --arg amount=12.50 --arg currency=EUR\n" +
+			"  " + t.self + " policy explain --server files --uri file:///srv/notes/today.md\n" +
+			"  " + t.self + " policy explain --server pay --tool refund --arg amount=12.50 --draft draft/",
+		Args: args(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error { return t.runExplain(c.Context(), f) },
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.server, "server", "", "the server's name")
+	flags.StringVar(&f.tool, "tool", "", "the tool's name, or the name in the params of another method")
+	flags.StringVar(&f.prompt, "prompt", "", "the prompt's name, for prompts/get or completion/complete")
+	flags.StringVar(&f.uri, "uri", "", "the resource's URI, for resources/read or another method; for completion/complete also a template")
+	flags.StringVar(&f.method, "method", "", "the MCP method (default tools/call, prompts/get with --prompt, resources/read with --uri)")
+	flags.StringVar(&f.tenant, "tenant", "default", "the caller's tenant")
+	flags.StringVar(&f.subject, "subject", "local-agent", "the caller's subject")
+	flags.StringVar(&f.agent, "agent", "local", "the caller's agent")
+	flags.StringSliceVar(&f.groups, "groups", nil, "the caller's groups")
+	flags.StringVar(&f.session, "session", "", "the caller's session")
+	flags.StringVar(&f.run, "run", "", "the caller's run")
+	flags.StringArrayVar(&f.arg, "arg", nil, "an argument as NAME=VALUE, like --arg of call; may be repeated")
+	flags.StringVar(&f.args, "args", "", "all arguments as one JSON object; - reads the object from standard input")
+	flags.StringVar(&f.paramsJSON, "params", "", "the request's params, a JSON object with the arguments inside")
+	flags.BoolVar(&f.all, "all", false, "also print all rules that policy considered, with their comparisons, and all conditions and limits")
+	flags.StringArrayVar(&f.draft, "draft", nil, "a file or folder with documents that decide instead of the active ones; may be repeated")
+	_ = c.MarkFlagRequired("server")
+	c.MarkFlagsOneRequired("tool", "prompt", "uri", "method")
+	c.MarkFlagsMutuallyExclusive("tool", "prompt", "uri")
+	return c
+}
+
+func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
+	call := flags.call()
+	var err error
+	if call.ParamsJson, err = flags.params(); err != nil {
+		return err
+	}
+	subject := &identityv1.Principal{
+		Tenant: flags.tenant, Subject: flags.subject, Agent: flags.agent, Groups: flags.groups,
+		Session: flags.session, Run: flags.run, Role: authv1.TokenRole_TOKEN_ROLE_AGENT,
+	}
+	resp, err := t.explanation(ctx, call, subject, flags.draft)
+	if err != nil {
+		return err
+	}
+	if err := t.printExplanation(resp, call.GetParamsJson() != "", flags.all); err != nil {
+		return err
+	}
+	f, err := t.load()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := requestContext(ctx)
+	defer cancel()
+	t.warnUnknownServer(ctx, f, flags.server)
+	if len(flags.draft) > 0 {
+		return nil
+	}
+	for _, why := range rejectedLines(t.activeRevision(ctx, f)) {
+		fmt.Fprintf(t.errOut, "sluice: the newest policy documents do not load, so this is the decision of the previous revision: %s\n", why)
+	}
+	return nil
+}
+
+// explanation returns the explanation of the running mesh. If there are paths of drafts, their documents decide.
+func (t *tool) explanation(ctx context.Context, call *policyv1.Call, subject *identityv1.Principal, drafts []string) (*policyv1.ExplainCallResponse, error) {
+	var documents []*policyv1.Document
+	if len(drafts) > 0 {
+		var err error
+		if documents, err = policy.ReadDocuments(drafts); err != nil {
+			return nil, err
+		}
+	}
+	client, done, err := t.policyClient()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	ctx, cancel := requestContext(ctx)
+	defer cancel()
+	if len(drafts) == 0 {
+		resp, err := client.ExplainCall(ctx, &policyv1.ExplainCallRequest{Call: call, Subject: subject})
+		if err != nil {
+			return nil, t.explainError(err)
+		}
+		return resp, nil
+	}
+	resp, err := client.SimulateCall(ctx, &policyv1.SimulateCallRequest{Documents: documents, Call: call, Subject: subject})
+	if err != nil {
+		return nil, t.explainError(err)
+	}
+	if len(resp.GetFindings()) > 0 || resp.GetExplanation() == nil {
+		return nil, cmp.Or(t.printFindings(resp.GetFindings(), "the documents do not load"), errSilent)
+	}
+	return resp.GetExplanation(), nil
+}
+
+// warnUnknownServer prints a note if the gateway has no server with this name. The note is necessary because policy
+// also evaluates calls to servers that don't exist. If the gateway does not respond, warnUnknownServer prints nothing.
+func (t *tool) warnUnknownServer(ctx context.Context, f *config.File, name string) {
+	gateway, err := t.gatewayStatus(ctx, f)
+	if err != nil {
+		return
+	}
+	var names []string
+	for _, s := range gateway.GetServers() {
+		if s.GetName() == name {
+			return
+		}
+		names = append(names, s.GetName())
+	}
+	_ = oneLine(t.errOut, "sluice: no server %s is configured, so the gateway refuses this call before policy decides; the servers are: %s",
+		strconv.Quote(name), orDash(strings.Join(names, ", ")))
+}
