@@ -152,6 +152,26 @@ func TestRedaction_SecretsReachNobody(t *testing.T) {
 		t.Error(err)
 	}
 	checkRedactedRecords(t, s)
+	checkRawResponses(t, s)
+}
+
+// checkRawResponses checks every byte of the responses in both eras of MCP.
+func checkRawResponses(t *testing.T, s *stack.Stack) {
+	t.Helper()
+	for _, server := range []string{"web", "program"} {
+		sessions, modern := stack.Connect(t, s.MCP(server), stack.AgentToken), stack.NewClient(t, s.MCP(server), stack.AgentToken)
+		modern.Version, modern.Header = "2026-07-28", http.Header{"Mcp-Method": {"tools/call"}, "Mcp-Name": {"leak"}}
+		for era, resp := range map[string]stack.Response{
+			"2025-11-25": sessions.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"leak","arguments":{},"_meta":{"progressToken":"p"}}}`),
+			"2026-07-28": modern.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"leak","arguments":{},"_meta":{"progressToken":"p","io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`),
+		} {
+			all := string(bytes.Join(append(resp.Events, resp.Body), []byte("\n")))
+			checkNoSecrets(t, server+" "+era, all)
+			if strings.Count(all, "[redacted: secrets]") != 3 || !strings.Contains(all, "for [redacted: email]") || !strings.Contains(all, "[redacted: path]") {
+				t.Errorf("%s %s: %s", server, era, all)
+			}
+		}
+	}
 }
 
 // callLeakingTools calls the tools, and checks everything that the client receives.
