@@ -86,7 +86,18 @@ func packDecision(set *activeSet, d engine.Decision, f *engine.Facts) *policyv1.
 	if d.Approval != nil {
 		out.Approval = packTerms(d.Approval)
 	}
+	for _, r := range d.Redactions {
+		out.Redactions = append(out.Redactions, packRedaction(r))
+	}
 	return out
+}
+
+func packRedaction(r engine.RuleRedaction) *policyv1.Redaction {
+	target := policyv1.RedactionTarget_REDACTION_TARGET_RESULT
+	if r.Target == engine.RedactArguments {
+		target = policyv1.RedactionTarget_REDACTION_TARGET_ARGUMENTS
+	}
+	return &policyv1.Redaction{Rule: packRule(r.Rule), Target: target, Path: r.Path, Detector: r.Detector}
 }
 
 // packClass returns the classification of a tool, or nil if the tool has none.

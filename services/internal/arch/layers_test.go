@@ -10,8 +10,8 @@ import (
 // only packages of lower layers. A directory also covers the packages below it that are not listed separately.
 var gatewayLayers = [][]string{
 	{"broadcast", "forms", "httpclient", "limits", "mcp", "mcpschema", "npx", "programs", "toolreport/toolreporttest"}, // values and limits
-	{"jsonrpc", "meters", "refusal"},                                             // messages and refusals
-	{"aggregate", "bodyreader", "httpserver", "question", "spans", "toolreport"}, // built on messages
+	{"jsonrpc", "meters", "refusal"}, // messages and refusals
+	{"aggregate", "bodyreader", "httpserver", "question", "redaction", "spans", "toolreport"}, // built on messages
 	{"upstream"}, // connections to servers
 	{"paramheaders", "session", "upstream/grpctools", "upstream/hosted", "upstream/stdio", "upstream/streamable", "upstream/upstreamtest"}, // transports, and sessions with clients
 	{"discovery"},                        // the features that each server lists

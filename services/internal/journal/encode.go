@@ -164,6 +164,7 @@ func (w *lineWriter) record(r *Record) {
 	w.number("result_bytes", r.ResultBytes)
 	w.text("result_class", string(r.ResultClass))
 	w.number("upstream_status", int64(r.UpstreamStatus))
+	list(w, "redacted", r.Redacted, object((*lineWriter).redacted))
 	w.decimal("latency_ms", r.LatencyMS)
 	w.number("count", r.Count)
 	w.text("peer", r.Peer)
@@ -212,6 +213,11 @@ func (w *lineWriter) limit(l *Limit) {
 	w.text("settle", l.Settle)
 	w.text("remaining", l.Remaining)
 	w.text("session_key", l.SessionKey)
+}
+
+func (w *lineWriter) redacted(r *Redacted) {
+	w.text("name", r.Name)
+	w.number("count", r.Count)
 }
 
 func (w *lineWriter) vote(v *Vote) {

@@ -136,6 +136,7 @@ func fullRecord() journal.Record {
 		ReservedAt: at, LimitLeaseID: "l1", SessionKey: "run", ApprovalID: "a1",
 		ArgumentsHMAC: strings.Repeat("ef", 32), RequestBytes: 312, ResultBytes: 4096,
 		ResultClass: journal.ResultToolError, UpstreamStatus: 200, LatencyMS: 12.345,
+		Redacted: []journal.Redacted{{Name: "secrets", Count: 1}, {Name: "email", Count: 2}},
 	}
 }
 

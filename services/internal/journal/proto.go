@@ -37,6 +37,7 @@ func ToProto(r *Record) *gatewayv1.Record {
 		UpstreamStatus: int32(r.UpstreamStatus), Count: r.Count, Peer: r.Peer, Since: timestampOf(r.Since),
 		CutBytes: r.CutBytes, CutFile: r.CutFile, Build: r.Build,
 		Limits: convertAll(r.Limits, toLimit), Votes: convertAll(r.Votes, toVote), Pruned: convertAll(r.Pruned, toPruned),
+		Redacted: convertAll(r.Redacted, toRedacted),
 	}
 	if r.Kind != KindRecovery { // a recovery counts lost outcomes, possibly 0
 		out.Count = max(r.Count, 1)
@@ -69,7 +70,7 @@ func FromProto(r *gatewayv1.Record) Record {
 		ResultClass: ResultClass(enum.NameOrEmpty(r.GetResult())), UpstreamStatus: int(r.GetUpstreamStatus()),
 		LatencyMS: float64(r.GetLatency().AsDuration()) / float64(time.Millisecond),
 		Peer:      r.GetPeer(), Since: timeOf(r.GetSince()), CutBytes: r.GetCutBytes(), CutFile: r.GetCutFile(),
-		Pruned: convertAll(r.GetPruned(), fromPruned), Build: r.GetBuild(),
+		Pruned: convertAll(r.GetPruned(), fromPruned), Build: r.GetBuild(), Redacted: convertAll(r.GetRedacted(), fromRedacted),
 	}
 	if out.Kind == KindAdmission || out.Kind == KindPassed || out.Kind == KindRecovery || r.GetCount() > 1 { // otherwise the message counts as one
 		out.Count = r.GetCount()
@@ -174,6 +175,14 @@ func fromPruned(p *gatewayv1.PrunedSegment) Pruned {
 		File: p.GetFile(), First: p.GetFirst(), Last: p.GetLast(), Hash: p.GetHash(), Bytes: p.GetBytes(),
 		Reason: PruneReason(enum.NameOrEmpty(p.GetReason())),
 	}
+}
+
+func toRedacted(r Redacted) *gatewayv1.RedactionCount {
+	return &gatewayv1.RedactionCount{Name: r.Name, Count: r.Count}
+}
+
+func fromRedacted(r *gatewayv1.RedactionCount) Redacted {
+	return Redacted{Name: r.GetName(), Count: r.GetCount()}
 }
 
 // CodeOf parses a code in the form of records. It returns CODE_UNSPECIFIED for an empty or unknown name.

@@ -148,6 +148,8 @@ type Record struct {
 	ResultClass ResultClass `json:"result_class,omitzero"`
 	// UpstreamStatus is the HTTP status of the server's response, or 0 if there was none.
 	UpstreamStatus int `json:"upstream_status,omitzero"`
+	// Redacted are the numbers of values that were replaced by redactions. Only outcomes have it.
+	Redacted []Redacted `json:"redacted,omitempty"`
 	// LatencyMS is the time from the last byte of the request to the last byte of the response, in milliseconds. It must
 	// be finite.
 	LatencyMS float64 `json:"latency_ms,omitzero"`
@@ -185,6 +187,14 @@ type Principal struct {
 	Owner string `json:"owner,omitzero"`
 	// TokenID is the id of the presented token. The token's secret is never recorded.
 	TokenID string `json:"token_id,omitzero"`
+}
+
+// Redacted is the number of values that redactions replaced for the same reason.
+type Redacted struct {
+	// Name is the name of a detector, `path`, or `whole`.
+	Name string `json:"name,omitzero"`
+	// Count is the number of values.
+	Count int64 `json:"count,omitzero"`
 }
 
 // Rule names a rule of a policy document.

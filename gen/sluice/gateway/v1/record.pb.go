@@ -441,7 +441,10 @@ type Record struct {
 	FromServer bool `protobuf:"varint,47,opt,name=from_server,json=fromServer,proto3" json:"from_server,omitempty"`
 	// Decision that would have applied if nothing were observed (`mode: observe`), on intents and refusals. It is absent
 	// if it has the effect and the code of the decision that was applied, and no observed limit was exceeded.
-	Observed      *ObservedDecision `protobuf:"bytes,48,opt,name=observed,proto3" json:"observed,omitempty"`
+	Observed *ObservedDecision `protobuf:"bytes,48,opt,name=observed,proto3" json:"observed,omitempty"`
+	// Numbers of values that were replaced by redactions in the arguments, in the result, and in messages before it, on
+	// outcomes.
+	Redacted      []*RedactionCount `protobuf:"bytes,49,rep,name=redacted,proto3" json:"redacted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -812,6 +815,69 @@ func (x *Record) GetObserved() *ObservedDecision {
 	return nil
 }
 
+func (x *Record) GetRedacted() []*RedactionCount {
+	if x != nil {
+		return x.Redacted
+	}
+	return nil
+}
+
+// RedactionCount is the number of values that were replaced for the same reason.
+type RedactionCount struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the detector, `path` for values that a path selects, or `whole` for results and messages that were replaced
+	// or dropped as a whole because they could not be searched.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Number of values: at least 1.
+	Count         int64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RedactionCount) Reset() {
+	*x = RedactionCount{}
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RedactionCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RedactionCount) ProtoMessage() {}
+
+func (x *RedactionCount) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RedactionCount.ProtoReflect.Descriptor instead.
+func (*RedactionCount) Descriptor() ([]byte, []int) {
+	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *RedactionCount) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RedactionCount) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // ObservedDecision is the decision that would have applied to a call if every rule were enforced.
 type ObservedDecision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -828,7 +894,7 @@ type ObservedDecision struct {
 
 func (x *ObservedDecision) Reset() {
 	*x = ObservedDecision{}
-	mi := &file_sluice_gateway_v1_record_proto_msgTypes[1]
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -840,7 +906,7 @@ func (x *ObservedDecision) String() string {
 func (*ObservedDecision) ProtoMessage() {}
 
 func (x *ObservedDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_record_proto_msgTypes[1]
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -853,7 +919,7 @@ func (x *ObservedDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservedDecision.ProtoReflect.Descriptor instead.
 func (*ObservedDecision) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{1}
+	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ObservedDecision) GetEffect() ObservedEffect {
@@ -898,7 +964,7 @@ type PrunedSegment struct {
 
 func (x *PrunedSegment) Reset() {
 	*x = PrunedSegment{}
-	mi := &file_sluice_gateway_v1_record_proto_msgTypes[2]
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -910,7 +976,7 @@ func (x *PrunedSegment) String() string {
 func (*PrunedSegment) ProtoMessage() {}
 
 func (x *PrunedSegment) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_record_proto_msgTypes[2]
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -923,7 +989,7 @@ func (x *PrunedSegment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrunedSegment.ProtoReflect.Descriptor instead.
 func (*PrunedSegment) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{2}
+	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *PrunedSegment) GetFile() string {
@@ -981,7 +1047,7 @@ type LimitRecord struct {
 
 func (x *LimitRecord) Reset() {
 	*x = LimitRecord{}
-	mi := &file_sluice_gateway_v1_record_proto_msgTypes[3]
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -993,7 +1059,7 @@ func (x *LimitRecord) String() string {
 func (*LimitRecord) ProtoMessage() {}
 
 func (x *LimitRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_record_proto_msgTypes[3]
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1006,7 +1072,7 @@ func (x *LimitRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LimitRecord.ProtoReflect.Descriptor instead.
 func (*LimitRecord) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{3}
+	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *LimitRecord) GetLimit() *v11.RuleLimit {
@@ -1027,7 +1093,7 @@ var File_sluice_gateway_v1_record_proto protoreflect.FileDescriptor
 
 const file_sluice_gateway_v1_record_proto_rawDesc = "" +
 	"\n" +
-	"\x1esluice/gateway/v1/record.proto\x12\x11sluice.gateway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!sluice/approval/v1/approval.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a!sluice/policy/v1/tool_class.proto\x1a#sluice/ratelimit/v1/ratelimit.proto\"\xdd\x0e\n" +
+	"\x1esluice/gateway/v1/record.proto\x12\x11sluice.gateway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!sluice/approval/v1/approval.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a!sluice/policy/v1/tool_class.proto\x1a#sluice/ratelimit/v1/ratelimit.proto\"\x9c\x0f\n" +
 	"\x06Record\x121\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1d.sluice.gateway.v1.RecordKindR\x04kind\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x03R\bsequence\x12.\n" +
@@ -1082,7 +1148,11 @@ const file_sluice_gateway_v1_record_proto_rawDesc = "" +
 	"\x04risk\x18. \x01(\x0e2\x16.sluice.policy.v1.RiskR\x04risk\x12\x1f\n" +
 	"\vfrom_server\x18/ \x01(\bR\n" +
 	"fromServer\x12?\n" +
-	"\bobserved\x180 \x01(\v2#.sluice.gateway.v1.ObservedDecisionR\bobserved\"\xa8\x01\n" +
+	"\bobserved\x180 \x01(\v2#.sluice.gateway.v1.ObservedDecisionR\bobserved\x12=\n" +
+	"\bredacted\x181 \x03(\v2!.sluice.gateway.v1.RedactionCountR\bredacted\":\n" +
+	"\x0eRedactionCount\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\"\xa8\x01\n" +
 	"\x10ObservedDecision\x129\n" +
 	"\x06effect\x18\x01 \x01(\x0e2!.sluice.gateway.v1.ObservedEffectR\x06effect\x12*\n" +
 	"\x04code\x18\x02 \x01(\x0e2\x16.sluice.common.v1.CodeR\x04code\x12-\n" +
@@ -1143,58 +1213,60 @@ func file_sluice_gateway_v1_record_proto_rawDescGZIP() []byte {
 }
 
 var file_sluice_gateway_v1_record_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_sluice_gateway_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_sluice_gateway_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_sluice_gateway_v1_record_proto_goTypes = []any{
 	(ObservedEffect)(0),           // 0: sluice.gateway.v1.ObservedEffect
 	(PruneReason)(0),              // 1: sluice.gateway.v1.PruneReason
 	(RecordKind)(0),               // 2: sluice.gateway.v1.RecordKind
 	(ResultClass)(0),              // 3: sluice.gateway.v1.ResultClass
 	(*Record)(nil),                // 4: sluice.gateway.v1.Record
-	(*ObservedDecision)(nil),      // 5: sluice.gateway.v1.ObservedDecision
-	(*PrunedSegment)(nil),         // 6: sluice.gateway.v1.PrunedSegment
-	(*LimitRecord)(nil),           // 7: sluice.gateway.v1.LimitRecord
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
-	(*v1.Principal)(nil),          // 9: sluice.identity.v1.Principal
-	(*v11.RuleRef)(nil),           // 10: sluice.policy.v1.RuleRef
-	(v11.Effect)(0),               // 11: sluice.policy.v1.Effect
-	(v12.Code)(0),                 // 12: sluice.common.v1.Code
-	(*v13.Amount)(nil),            // 13: sluice.ratelimit.v1.Amount
-	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
-	(v11.SessionKey)(0),           // 15: sluice.policy.v1.SessionKey
-	(*v14.Vote)(nil),              // 16: sluice.approval.v1.Vote
-	(v15.Category)(0),             // 17: sluice.mcp.v1.Category
-	(v11.Risk)(0),                 // 18: sluice.policy.v1.Risk
-	(*v11.RuleLimit)(nil),         // 19: sluice.policy.v1.RuleLimit
+	(*RedactionCount)(nil),        // 5: sluice.gateway.v1.RedactionCount
+	(*ObservedDecision)(nil),      // 6: sluice.gateway.v1.ObservedDecision
+	(*PrunedSegment)(nil),         // 7: sluice.gateway.v1.PrunedSegment
+	(*LimitRecord)(nil),           // 8: sluice.gateway.v1.LimitRecord
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*v1.Principal)(nil),          // 10: sluice.identity.v1.Principal
+	(*v11.RuleRef)(nil),           // 11: sluice.policy.v1.RuleRef
+	(v11.Effect)(0),               // 12: sluice.policy.v1.Effect
+	(v12.Code)(0),                 // 13: sluice.common.v1.Code
+	(*v13.Amount)(nil),            // 14: sluice.ratelimit.v1.Amount
+	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
+	(v11.SessionKey)(0),           // 16: sluice.policy.v1.SessionKey
+	(*v14.Vote)(nil),              // 17: sluice.approval.v1.Vote
+	(v15.Category)(0),             // 18: sluice.mcp.v1.Category
+	(v11.Risk)(0),                 // 19: sluice.policy.v1.Risk
+	(*v11.RuleLimit)(nil),         // 20: sluice.policy.v1.RuleLimit
 }
 var file_sluice_gateway_v1_record_proto_depIdxs = []int32{
 	2,  // 0: sluice.gateway.v1.Record.kind:type_name -> sluice.gateway.v1.RecordKind
-	8,  // 1: sluice.gateway.v1.Record.time:type_name -> google.protobuf.Timestamp
-	9,  // 2: sluice.gateway.v1.Record.principal:type_name -> sluice.identity.v1.Principal
-	10, // 3: sluice.gateway.v1.Record.rule:type_name -> sluice.policy.v1.RuleRef
-	11, // 4: sluice.gateway.v1.Record.effect:type_name -> sluice.policy.v1.Effect
-	12, // 5: sluice.gateway.v1.Record.code:type_name -> sluice.common.v1.Code
-	7,  // 6: sluice.gateway.v1.Record.limits:type_name -> sluice.gateway.v1.LimitRecord
-	8,  // 7: sluice.gateway.v1.Record.reserved:type_name -> google.protobuf.Timestamp
-	13, // 8: sluice.gateway.v1.Record.settled:type_name -> sluice.ratelimit.v1.Amount
+	9,  // 1: sluice.gateway.v1.Record.time:type_name -> google.protobuf.Timestamp
+	10, // 2: sluice.gateway.v1.Record.principal:type_name -> sluice.identity.v1.Principal
+	11, // 3: sluice.gateway.v1.Record.rule:type_name -> sluice.policy.v1.RuleRef
+	12, // 4: sluice.gateway.v1.Record.effect:type_name -> sluice.policy.v1.Effect
+	13, // 5: sluice.gateway.v1.Record.code:type_name -> sluice.common.v1.Code
+	8,  // 6: sluice.gateway.v1.Record.limits:type_name -> sluice.gateway.v1.LimitRecord
+	9,  // 7: sluice.gateway.v1.Record.reserved:type_name -> google.protobuf.Timestamp
+	14, // 8: sluice.gateway.v1.Record.settled:type_name -> sluice.ratelimit.v1.Amount
 	3,  // 9: sluice.gateway.v1.Record.result:type_name -> sluice.gateway.v1.ResultClass
-	14, // 10: sluice.gateway.v1.Record.latency:type_name -> google.protobuf.Duration
-	15, // 11: sluice.gateway.v1.Record.session_key:type_name -> sluice.policy.v1.SessionKey
-	8,  // 12: sluice.gateway.v1.Record.since:type_name -> google.protobuf.Timestamp
-	16, // 13: sluice.gateway.v1.Record.votes:type_name -> sluice.approval.v1.Vote
-	6,  // 14: sluice.gateway.v1.Record.pruned:type_name -> sluice.gateway.v1.PrunedSegment
-	17, // 15: sluice.gateway.v1.Record.category:type_name -> sluice.mcp.v1.Category
-	18, // 16: sluice.gateway.v1.Record.risk:type_name -> sluice.policy.v1.Risk
-	5,  // 17: sluice.gateway.v1.Record.observed:type_name -> sluice.gateway.v1.ObservedDecision
-	0,  // 18: sluice.gateway.v1.ObservedDecision.effect:type_name -> sluice.gateway.v1.ObservedEffect
-	12, // 19: sluice.gateway.v1.ObservedDecision.code:type_name -> sluice.common.v1.Code
-	10, // 20: sluice.gateway.v1.ObservedDecision.rule:type_name -> sluice.policy.v1.RuleRef
-	1,  // 21: sluice.gateway.v1.PrunedSegment.reason:type_name -> sluice.gateway.v1.PruneReason
-	19, // 22: sluice.gateway.v1.LimitRecord.limit:type_name -> sluice.policy.v1.RuleLimit
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	15, // 10: sluice.gateway.v1.Record.latency:type_name -> google.protobuf.Duration
+	16, // 11: sluice.gateway.v1.Record.session_key:type_name -> sluice.policy.v1.SessionKey
+	9,  // 12: sluice.gateway.v1.Record.since:type_name -> google.protobuf.Timestamp
+	17, // 13: sluice.gateway.v1.Record.votes:type_name -> sluice.approval.v1.Vote
+	7,  // 14: sluice.gateway.v1.Record.pruned:type_name -> sluice.gateway.v1.PrunedSegment
+	18, // 15: sluice.gateway.v1.Record.category:type_name -> sluice.mcp.v1.Category
+	19, // 16: sluice.gateway.v1.Record.risk:type_name -> sluice.policy.v1.Risk
+	6,  // 17: sluice.gateway.v1.Record.observed:type_name -> sluice.gateway.v1.ObservedDecision
+	5,  // 18: sluice.gateway.v1.Record.redacted:type_name -> sluice.gateway.v1.RedactionCount
+	0,  // 19: sluice.gateway.v1.ObservedDecision.effect:type_name -> sluice.gateway.v1.ObservedEffect
+	13, // 20: sluice.gateway.v1.ObservedDecision.code:type_name -> sluice.common.v1.Code
+	11, // 21: sluice.gateway.v1.ObservedDecision.rule:type_name -> sluice.policy.v1.RuleRef
+	1,  // 22: sluice.gateway.v1.PrunedSegment.reason:type_name -> sluice.gateway.v1.PruneReason
+	20, // 23: sluice.gateway.v1.LimitRecord.limit:type_name -> sluice.policy.v1.RuleLimit
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_sluice_gateway_v1_record_proto_init() }
@@ -1208,7 +1280,7 @@ func file_sluice_gateway_v1_record_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_gateway_v1_record_proto_rawDesc), len(file_sluice_gateway_v1_record_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

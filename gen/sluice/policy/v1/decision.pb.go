@@ -198,9 +198,9 @@ type RedactionTarget int32
 const (
 	// Arguments and results.
 	RedactionTarget_REDACTION_TARGET_UNSPECIFIED RedactionTarget = 0
-	// The arguments, in records and views. The arguments that are sent to the server are never changed.
+	// The arguments, before approvers see them and before they are sent to the server.
 	RedactionTarget_REDACTION_TARGET_ARGUMENTS RedactionTarget = 1
-	// The result, before it is sent to the client.
+	// The result, and the messages that the server sends before it, before they are sent to the client.
 	RedactionTarget_REDACTION_TARGET_RESULT RedactionTarget = 2
 )
 
@@ -362,7 +362,7 @@ type Decision struct {
 	Limits []*RuleLimit `protobuf:"bytes,16,rep,name=limits,proto3" json:"limits,omitempty"`
 	// Terms of the approval. It is present if and only if effect is require_approval.
 	Approval *ApprovalTerms `protobuf:"bytes,7,opt,name=approval,proto3" json:"approval,omitempty"`
-	// Values to remove from arguments and results.
+	// Values to replace in arguments and results. A gateway that can't make one of them must refuse the call.
 	Redactions []*Redaction `protobuf:"bytes,9,rep,name=redactions,proto3" json:"redactions,omitempty"`
 	// Maximum time for the server's response: 1 ms to 1 h. Progress does not extend it. If it is absent, the timeout in the
 	// server's configuration applies.
@@ -950,14 +950,16 @@ func (x *Observation) GetLimits() []*RuleLimit {
 	return nil
 }
 
-// Redaction specifies a value to remove before content is shown or stored.
+// Redaction specifies values to replace before content is sent on, shown or stored.
 type Redaction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The rule.
+	// First rule that has the redaction.
 	Rule *RuleRef `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
 	// Content to which it applies.
 	Target RedactionTarget `protobuf:"varint,2,opt,name=target,proto3,enum=sluice.policy.v1.RedactionTarget" json:"target,omitempty"`
-	// JSON Pointer (RFC 6901) with `*` for any element. It is empty if a detector finds the value.
+	// JSON Pointer (RFC 6901) with `*` for every member and item. It is empty if a detector finds the values. In arguments
+	// it begins at the object of the arguments. In results it begins at the result, at its structuredContent, at the data
+	// of an error, and at each text that is JSON.
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
 	// Name of a detector, for example `secrets`. It is empty if a path is given.
 	Detector      string `protobuf:"bytes,4,opt,name=detector,proto3" json:"detector,omitempty"`

@@ -216,10 +216,10 @@ func hasInvisible(params string) bool {
 }
 
 // redactedPointers returns the JSON Pointers of the arguments that policy rules hide even from approvers. It skips
-// redactions by a detector, because they have no path.
+// redactions of results, and redactions of arguments that the gateway has made before it requested the approval.
 func redactedPointers(d *policyv1.Decision) (out []string) {
 	for _, r := range d.GetRedactions() {
-		if r.GetPath() != "" {
+		if r.GetPath() != "" && r.GetTarget() == policyv1.RedactionTarget_REDACTION_TARGET_UNSPECIFIED {
 			out = append(out, r.GetPath())
 		}
 	}

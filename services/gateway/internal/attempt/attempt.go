@@ -10,6 +10,7 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/redaction"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
@@ -38,6 +39,8 @@ type Attempt struct {
 	Claim *Claim
 	// HeldFor is the time for which the call was held open.
 	HeldFor time.Duration
+	// Redactor makes the decision's redactions in the messages of the call. It is nil if the decision has none.
+	Redactor *redaction.Redactor
 }
 
 // New returns the first attempt at a call.

@@ -56,6 +56,9 @@ func (p *Permit) Renew() error {
 	case !next.Allows():
 		refused = next.PolicyChanged()
 	}
+	if refused == nil && !p.attempt.Redactor.Makes(next.Decision.GetRedactions()) {
+		refused = next.PolicyChanged()
+	}
 	if refused == nil && next.Validity.HasEnded() {
 		refused = &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE, Message: "the policy service responds too slowly."}
 	}

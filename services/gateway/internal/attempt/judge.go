@@ -7,6 +7,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/redaction"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
@@ -56,7 +57,7 @@ func (a Attempt) Refusal() *refusal.Refusal {
 		if a.Decision.GetHidden() { // a hidden tool is refused, regardless of the effect of the decision
 			return a.Denied(commonv1.Code_CODE_TOOL_UNKNOWN)
 		}
-		if d := a.Decision; len(d.GetRedactions()) > 0 || slices.ContainsFunc(d.GetLimits(), isUnknown) {
+		if d := a.Decision; len(d.GetRedactions()) > 0 && !redaction.Supports(d.GetRedactions()) || slices.ContainsFunc(d.GetLimits(), isUnknown) {
 			// A gateway that ignores a condition would allow more than policy does.
 			refused := a.Denied(commonv1.Code_CODE_POLICY_UNAVAILABLE)
 			refused.Message = "the policy asks for something that this gateway can't do yet; upgrade the gateway."

@@ -169,6 +169,9 @@ func (a Attempt) outcomeRecord(ctx context.Context, answer upstream.Answer, err 
 	}
 	rec.UpstreamStatus = answer.Status
 	rec.LimitLeaseID = a.Lease.GetId()
+	for _, c := range a.Redactor.Counts() {
+		rec.Redacted = append(rec.Redacted, journal.Redacted{Name: c.Name, Count: c.N})
+	}
 	if err != nil { // the message of err may quote the server
 		rec.Code = enum.NameOrEmpty(Code(err))
 		rec.Message = (&refusal.Refusal{Code: Code(err), Message: AnswerProblem(answer.Status, err)}).Text()

@@ -128,6 +128,15 @@ func (m *Message) WithoutRetryMembers() (*Message, error) {
 	return m.reparsed(removeItems(nil, m.Raw, m.members(m.Params, paramsAgain)))
 }
 
+// WithArguments returns a copy of a request with other arguments, which are a raw JSON object. The request must have
+// arguments. All other bytes are unchanged. The result is parsed again.
+func (m *Message) WithArguments(arguments []byte) (*Message, error) {
+	if !m.Arguments.Present() {
+		return nil, ErrSplice
+	}
+	return m.reparsed([]Edit{{m.Arguments, arguments}})
+}
+
 // reparsed applies the edits to m and parses the resulting message.
 func (m *Message) reparsed(edits []Edit) (*Message, error) {
 	raw, err := ApplyEdits(m.Raw, edits...)

@@ -14,6 +14,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/internal/detect"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
@@ -59,7 +60,7 @@ type Meters struct {
 	served, worked, sent, held metric.Float64Histogram
 	toClients, toServers       metric.Float64Histogram
 	decided, differed, rested  metric.Int64Counter
-	observed                   metric.Int64Counter
+	observed, redacted         metric.Int64Counter
 
 	// Attribute sets are created once, because creating one costs more than recording a value.
 	operations map[Operation][]metric.RecordOption
@@ -68,6 +69,7 @@ type Meters struct {
 	refusals   map[commonv1.Code][]metric.AddOption
 	allowed    []metric.AddOption
 	effects    map[string][]metric.AddOption
+	redactions map[string][]metric.AddOption
 }
 
 // New returns metrics that are recorded with meter, or an error if meter is nil.
@@ -75,7 +77,7 @@ func New(meter metric.Meter) (*Meters, error) {
 	if meter == nil {
 		return nil, errors.New("meters: a meter is required")
 	}
-	m := &Meters{operations: operations(), states: states(), sessions: sessions(), refusals: refusals(), effects: observedEffects(), allowed: []metric.AddOption{newAttributeSet(decisionEffect.String("allow"))}}
+	m := &Meters{operations: operations(), states: states(), sessions: sessions(), refusals: refusals(), effects: observedEffects(), redactions: redactions(), allowed: []metric.AddOption{newAttributeSet(decisionEffect.String("allow"))}}
 	if err := m.createInstruments(meter); err != nil {
 		return nil, err
 	}
@@ -142,6 +144,14 @@ func observedEffects() map[string][]metric.AddOption {
 		if name := enum.NameOrEmpty(gatewayv1.ObservedEffect(number)); name != "" {
 			out[name] = []metric.AddOption{newAttributeSet(observedEffect.String(name))}
 		}
+	}
+	return out
+}
+
+func redactions() map[string][]metric.AddOption {
+	out := make(map[string][]metric.AddOption)
+	for _, name := range append(detect.Names(), "path", "whole") {
+		out[name] = []metric.AddOption{newAttributeSet(redactionName.String(name))}
 	}
 	return out
 }
@@ -217,6 +227,11 @@ func (m *Meters) CountAllowed(ctx context.Context) { m.decided.Add(ctx, 1, m.all
 // ObservedEffect, for example would_deny.
 func (m *Meters) CountObserved(ctx context.Context, effect string) {
 	m.observed.Add(ctx, 1, m.effects[effect]...)
+}
+
+// CountRedacted counts n values that redactions replaced. name is the name of a detector, path or whole.
+func (m *Meters) CountRedacted(ctx context.Context, name string, n int64) {
+	m.redacted.Add(ctx, n, m.redactions[name]...)
 }
 
 // CountCacheMismatch counts a decision that differs from the cached decision of the same epoch.

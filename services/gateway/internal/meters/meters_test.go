@@ -72,6 +72,7 @@ func TestMeters_UnlistedValuesAreRecordedAsOne(t *testing.T) {
 	m.CountRefused(ctx, commonv1.Code_CODE_UNSPECIFIED)
 	m.CountRefused(ctx, 4711)
 	m.CountObserved(ctx, "would_deny")
+	m.CountRedacted(ctx, "email", 3)
 	m.CountCacheMismatch(ctx)
 	m.RecordClientSession(ctx, "2025-11-25", time.Second)
 	m.RecordServerSession(ctx, "s3cret", "pipe", time.Second)
@@ -91,6 +92,7 @@ func TestMeters_UnlistedValuesAreRecordedAsOne(t *testing.T) {
 		"mcp.client.session.duration mcp.protocol.version=_OTHER,network.transport=pipe":                              1,
 		"mcp.client.session.duration mcp.protocol.version=_OTHER,network.transport=tcp":                               1,
 		"sluice.decisions.differing ":                                                      1,
+		"sluice.redactions sluice.redaction.name=email":                                    3,
 		"sluice.upstream.rests ":                                                           0,
 		"sluice.decisions sluice.decision.effect=allow":                                    1,
 		"sluice.decisions.observed sluice.observed.effect=would_deny":                      1,

@@ -17,6 +17,7 @@ const (
 	decisionCode   = attribute.Key("sluice.decision.code")
 	observedEffect = attribute.Key("sluice.observed.effect")
 	approvalState  = attribute.Key("sluice.approval.state")
+	redactionName  = attribute.Key("sluice.redaction.name")
 )
 
 func (m *Meters) createInstruments(meter metric.Meter) error {
@@ -24,7 +25,7 @@ func (m *Meters) createInstruments(meter metric.Meter) error {
 	operation := metric.WithExplicitBucketBoundaries(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 	// The last boundary is the maximum time for which a call can be held.
 	hold := metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 30, 45, 60, 120, 300, 600)
-	var errs [10]error
+	var errs [11]error
 	// The conventions define these bucket boundaries for sessions; the last ones, up to four hours, are added.
 	lived := metric.WithExplicitBucketBoundaries(1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400)
 	m.served, errs[0] = meter.Float64Histogram("mcp.server.operation.duration",
@@ -47,5 +48,7 @@ func (m *Meters) createInstruments(meter metric.Meter) error {
 		metric.WithUnit("{decision}"), metric.WithDescription("Decisions that differ from an earlier decision on the same call in the same policy epoch; each is a fault"))
 	m.observed, errs[9] = meter.Int64Counter("sluice.decisions.observed",
 		metric.WithUnit("{decision}"), metric.WithDescription("Calls that would have had another result if no rule, document or server were only observed"))
+	m.redacted, errs[10] = meter.Int64Counter("sluice.redactions",
+		metric.WithUnit("{value}"), metric.WithDescription("Values that redactions of the policy replaced in arguments, results and messages before results"))
 	return errors.Join(errs[:]...)
 }

@@ -26,6 +26,9 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	answer, err := p.send(ctx, a)
 	// gofail: var gatewayAfterSend struct{}
 	class, unrecorded := p.attempts.RecordOutcome(ctx, a, answer, err)
+	for _, c := range a.Redactor.Counts() {
+		p.deps.Meters.CountRedacted(ctx, c.Name, c.N)
+	}
 	result := Result{Answer: answer.Message, Status: answer.Status, ID: a.ID, Decision: a.Decision, Held: a.HeldFor}
 	result.Approved = a.Claim != nil && a.Claim.GetGrantedBy() == ""
 	if err != nil {
@@ -96,7 +99,7 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	if d := a.Decision.GetTimeout(); d != nil { // progress reported by the server does not extend policy's timeout
 		timeout, maxTimeout = d.AsDuration(), 0
 	}
-	events, deadline := a.Events(), a.Deadline
+	events, deadline := a.Redactor.Events(a.Events()), a.Deadline
 	if maxTimeout > timeout && events != nil {
 		if deadline == nil {
 			deadline = new(upstream.PausableDeadline)
@@ -128,6 +131,7 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	req.Permit = p.attempts.Permit(ctx, a)
 	// gofail: var gatewayBeforeSend struct{}
 	answer, err := a.Upstream.Forward(ctx, req, events)
+	answer.Message = a.Redactor.Answer(a.Sent.Method, answer.Message)
 	if errors.Is(err, upstream.ErrTimeout) {
 		err = fmt.Errorf("%w: %w", timeoutError(a, timeout, maxTimeout, deadline), err)
 	}

@@ -179,12 +179,18 @@ func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ a
 	if a, refused = p.judge(ctx, a); refused != nil {
 		return a, refused
 	}
+	if a, refused = p.redactArguments(ctx, a); refused != nil {
+		return a, refused
+	}
 	switch {
 	case a.NeedsApproval():
 		turn.end(false) // the call may wait long for approvers
 		a, refused = p.approvals.RequestAndClaim(ctx, callerCtx, a)
 	default:
 		refused = p.approvals.CheckNotRequired(ctx, a)
+	}
+	if refused == nil && !a.Redactor.Makes(a.Decision.GetRedactions()) { // the claim of an approval has another decision
+		a.Redactor = a.Redactor.With(a.Decision.GetRedactions())
 	}
 	if refused == nil && a.Claim == nil && a.IsLimited() { // the claim of an approval has already reserved the limits
 		a, refused = p.attempts.Reserve(ctx, a, a.ID)

@@ -23,6 +23,9 @@
 //	    idempotent: true
 //	    timeout: 20s
 //	    forward: strict            # the arguments must satisfy the tool's input schema
+//	    redact:                    # values that are replaced by a text such as [redacted: email]
+//	      results: {detect: [secrets, email], paths: [/user/phone]}
+//	      arguments: {detect: [secrets]}
 //	  - name: only-drafts
 //	    match: {tool: "create_*"}
 //	    when: args.draft == true   # a condition; see package condition
@@ -42,7 +45,7 @@
 // `default` concerns only tools/call.
 //
 // An entry under `tools` that has a limit and no action allows the tool. Any other entry or rule without an action
-// decides nothing; its limits, timeout and forward apply if another rule or a default allows the call.
+// decides nothing; its limits, timeout, forward and redact apply if another rule or a default allows the call.
 //
 // With `mode: observe`, a rule, an entry or a whole document decides nothing until the time in `until`; see package
 // observe.

@@ -67,6 +67,7 @@ type terms struct {
 	Timeout       *window `yaml:"timeout"`
 	// Forward is "strict" or nil.
 	Forward *string `yaml:"forward"`
+	Redact  *redact `yaml:"redact"`
 
 	When *string `yaml:"when"`
 	// ExtraArgs is "allow" or nil.
@@ -84,6 +85,17 @@ type grant struct {
 	Where    *string `yaml:"where"`
 	// ExtraArgs is "allow" or nil.
 	ExtraArgs *string `yaml:"extra_args"`
+}
+
+// A redact lists what is replaced in results and in arguments.
+type redact struct {
+	Results   *redactPart `yaml:"results"`
+	Arguments *redactPart `yaml:"arguments"`
+}
+
+type redactPart struct {
+	Paths  strictyaml.OneOrMany[string] `yaml:"paths"`
+	Detect strictyaml.OneOrMany[string] `yaml:"detect"`
 }
 
 type rateLimit struct {
@@ -169,6 +181,6 @@ func explainKey(key string) (message, suggestion string, ok bool) {
 
 // notSupported are the keys of the policy language that this version does not support, wherever they appear.
 var notSupported = []string{
-	"redact", "on_limiter_error", // of rules
+	"on_limiter_error",                                                // of rules
 	"algorithm", "burst", "max_in_flight", "cost", "settle", "repeat", // of limits
 }

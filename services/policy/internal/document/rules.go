@@ -114,6 +114,7 @@ func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 	rule.ExecuteWithin = r.time(at+".execute_within", t.ExecuteWithin)
 	rule.SelfConfirm, rule.Idempotent = t.SelfConfirm, t.Idempotent
 	r.forward(at, t, &rule)
+	rule.Redactions = r.redactions(at+".redact", t.Redact)
 	if t.Grant != nil {
 		rule.Grant = r.grant(at+".grant", t.Grant)
 	}

@@ -44,6 +44,8 @@ var structNames = map[reflect.Type]string{
 	reflect.TypeFor[match]():         "match",
 	reflect.TypeFor[grant]():         "grant",
 	reflect.TypeFor[rateLimit]():     "limit",
+	reflect.TypeFor[redact]():        "redact",
+	reflect.TypeFor[redactPart]():    "replaced",
 	reflect.TypeFor[testForm]():      "test",
 	reflect.TypeFor[testCall]():      "call",
 	reflect.TypeFor[testCaller]():    "caller",
@@ -104,6 +106,10 @@ func value(key string, t reflect.Type, k keyword) schema {
 		return schema{"type": "string"}
 	case t == reflect.TypeFor[terms]() && key == "otherwise":
 		return object(key, t, "when", "extra_args", "otherwise", "mode", "until")
+	case t == reflect.TypeFor[redact](), t == reflect.TypeFor[redactPart]():
+		out := object(key, t)
+		out["minProperties"] = 1
+		return out
 	case t.Kind() == reflect.Struct:
 		return object(key, t)
 	case t.Kind() == reflect.Map:

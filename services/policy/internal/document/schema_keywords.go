@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/sluice-mesh/sluice/services/internal/detect"
+	"github.com/sluice-mesh/sluice/services/internal/valuepath"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
@@ -34,6 +36,7 @@ var keywords = map[string]keyword{
 	"rule.idempotent":     {"Whether an approved call with an unknown outcome may be sent again.", nil, false},
 	"rule.timeout":        {"The maximum time for the server's response, for example 20s. Progress does not extend it.", nil, false},
 	"rule.forward":        {"The arguments must satisfy the tool's input schema, and the schema must declare all of them.", oneOf([]string{"strict"}), false},
+	"rule.redact":         {"Values that are replaced before the client receives the result, or the server the arguments.", nil, false},
 	"rule.when":           {"A condition, for example args.draft == true. The rule decides only if the condition is true.", conditionLimits, false},
 	"rule.extra_args":     {"The condition ignores arguments that it does not read.", oneOf([]string{"allow"}), false},
 	"rule.mode":           {"With observe, the rule decides nothing, and its decisions are recorded.", modes, false},
@@ -57,6 +60,11 @@ var keywords = map[string]keyword{
 	"limit.max":    {"The maximum number of calls in any window.", between(1, engine.MaxLimit), true},
 	"limit.window": {"The length of the window: a number of seconds, or for example 90s, 1h or 7d.", nil, true},
 	"limit.per":    {"What the calls are counted by. Default: session, and in entries also server and tool.", oneOf(engine.Dimensions()), false},
+
+	"redact.results":   {"What is replaced in results, before the client receives them.", nil, false},
+	"redact.arguments": {"What is replaced in arguments, before approvers see them and the server receives them.", nil, false},
+	"replaced.paths":   {"JSON Pointers, with * for every member or item, for example /items/*/token.", schema{"pattern": `^/.`, "maxLength": valuepath.MaxBytes}, false},
+	"replaced.detect":  {"Detectors of secrets and personal data.", oneOf(detect.Names()), false},
 
 	"grant.calls":      {"How many calls one approval covers.", between(1, engine.MaxGrantCalls), true},
 	"grant.within":     {"How long the grant is valid, for example 1h.", nil, true},

@@ -38,10 +38,11 @@ func (c *Change) Closes() bool { return rankOf(&c.After) < rankOf(&c.Before) }
 
 // Compare returns the differences between the decisions of two sets about the calls that are equal to call except for
 // their arguments and the time. The sets come from [CompilePair]. A decision differs if it has another effect, or if it
-// hides the tool, or has other limits or other terms of an approval. Reasons and codes are not compared.
+// hides the tool, or has other limits, other redactions or other terms of an approval. Reasons and codes are not
+// compared.
 //
-// Each condition of both sets has the same result in both decisions. Different conditions are taken to be independent of
-// each other, so a change may be impossible. If complete is false, there may be further changes, because too many
+// Each condition of both sets has the same result in both decisions. Different conditions are taken to be independent
+// of each other, so a change may be impossible. If complete is false, there may be further changes, because too many
 // conditions are involved.
 func Compare(before, after *Set, call Call) (changes []Change, complete bool) {
 	call.listed = true
@@ -133,7 +134,7 @@ func alikeDecisions(a, b *Decision) bool {
 	if a.Effect == Deny {
 		return true
 	}
-	return slices.Equal(limitKeys(a.Limits), limitKeys(b.Limits)) && alikeTerms(a.Approval, b.Approval)
+	return slices.Equal(limitKeys(a.Limits), limitKeys(b.Limits)) && alikeTerms(a.Approval, b.Approval) && alikeRedactions(a, b)
 }
 
 // A limitKey describes a limit without the rule that has it.
@@ -161,7 +162,8 @@ func limitKeys(limits []Limit) []limitKey {
 	return out
 }
 
-// alikeTerms reports whether approvals under two terms need the same people, and cover the same calls for the same time.
+// alikeTerms reports whether approvals under two terms need the same people, and cover the same calls for the same
+// time.
 func alikeTerms(a, b *ApprovalTerms) bool {
 	if a == nil || b == nil {
 		return a == b

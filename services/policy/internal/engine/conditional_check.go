@@ -7,11 +7,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// checkEffect reports a rule that does nothing. A rule with Otherwise may have only a reason, which is shown if a default
-// refuses the call.
+// checkEffect reports a rule that does nothing. A rule with Otherwise may have only a reason, which is shown if a
+// default refuses the call.
 func (c *checker) checkEffect(r *Rule) {
 	switch {
-	case r.Action != ActionNone || len(r.Limits) > 0 || r.Timeout != 0 || r.Strict:
+	case r.Action != ActionNone || len(r.Limits) > 0 || r.Timeout != 0 || r.Strict || len(r.Redactions) > 0:
 	case !r.Otherwise:
 		c.add("", "has no effect: it has neither an action nor a rate_limit", "add an action or a rate_limit, or remove the rule")
 	case r.Reason == "":

@@ -15,8 +15,8 @@ func (s *Set) Decide(call Call) Decision {
 }
 
 // EvaluatesConditions reports whether the decision about a call depends on conditions that read the call's arguments or
-// the time, or on a check of the arguments against the tool's schema. Evaluating them can take thousands of times as long
-// as the rest of the decision.
+// the time, or on a check of the arguments against the tool's schema. Evaluating them can take thousands of times as
+// long as the rest of the decision.
 func (s *Set) EvaluatesConditions(call Call) bool {
 	s = s.withoutObservation() // observed rules are evaluated too
 	if !s.conditional || refusal(&call) != "" {
@@ -26,8 +26,8 @@ func (s *Set) EvaluatesConditions(call Call) bool {
 	return slices.ContainsFunc(s.find(space[:0], &call), func(r *rule) bool { return r.readsCall() })
 }
 
-// readsCall reports whether the rule checks the arguments of a call against the tool's schema, or whether a condition of
-// the rule or of its grant reads the arguments or the time.
+// readsCall reports whether the rule checks the arguments of a call against the tool's schema, or whether a condition
+// of the rule or of its grant reads the arguments or the time.
 func (r *rule) readsCall() bool {
 	const varying = condition.VariableArgs | condition.VariableNow
 	return r.Strict || r.where != nil || r.when != nil && r.when.Variables()&varying != 0
@@ -69,6 +69,10 @@ func (s *Set) decide(call *Call) (Decision, verdict) {
 		return d, v
 	}
 	d.Timeout, d.TimeoutRule = call.timeout(rules)
+	if d.Redactions = call.redactions(rules); len(d.Redactions) > MaxRedactions {
+		d = Decision{Code: DeniedByRule, Rule: d.Rule, RuleDigest: d.RuleDigest, ChainIndex: d.ChainIndex}
+		d.Message = "more redactions apply to the call than can be made at once"
+	}
 	return d, v
 }
 

@@ -41,6 +41,9 @@ const (
 	MaxChain = 4
 	// MaxLimits is the largest number of limits of one call. A reservation can't have more.
 	MaxLimits = 64
+	// MaxRuleRedactions is the largest number of redactions of a rule, and MaxRedactions of one call.
+	MaxRuleRedactions = 128
+	MaxRedactions     = 512
 )
 
 // MethodToolsCall is the method that calls a tool (MCP, Tools, Calling Tools).
@@ -122,6 +125,8 @@ type Rule struct {
 	// Strict reports whether a call of a tool is refused if its arguments do not satisfy the tool's input schema, or
 	// include one that the schema does not declare. It concerns the calls to which the rule's limits would apply.
 	Strict bool
+	// Redactions are made in every matching call that is not denied: at most [MaxRuleRedactions], each once.
+	Redactions []Redaction
 }
 
 // Grant lets one approval cover several calls. The zero Grant means that each call needs an approval.

@@ -82,19 +82,11 @@ func checkStrict(call *Call) Check {
 	return c
 }
 
-// timeout returns the shortest timeout of the rules that apply to a principal of the call, and the rule that has it. All
-// of the rules must match the call.
+// timeout returns the shortest timeout of the rules that apply to a principal of the call, and the rule that has it.
+// All of the rules must match the call.
 func (c *Call) timeout(rules []*rule) (shortest time.Duration, of RuleRef) {
-	applies := func(r *rule) bool {
-		for i := range c.Subject.size() {
-			if c.limits(r, i) {
-				return true
-			}
-		}
-		return false
-	}
 	for _, r := range rules {
-		if r.Timeout != 0 && (shortest == 0 || r.Timeout < shortest) && applies(r) {
+		if r.Timeout != 0 && (shortest == 0 || r.Timeout < shortest) && c.limitsAny(r) {
 			shortest, of = r.Timeout, r.ref
 		}
 	}

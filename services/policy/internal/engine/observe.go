@@ -182,8 +182,8 @@ func (s *Set) Until() time.Time {
 	return first
 }
 
-// At returns the set of the same documents and stops, compiled at another time. If nothing is observed, the result is s. The
-// documents must be unchanged since [Compile].
+// At returns the set of the same documents and stops, compiled at another time. If nothing is observed, the result is
+// s. The documents must be unchanged since [Compile].
 func (s *Set) At(now time.Time) (*Set, error) {
 	if s.enforced == nil {
 		return s, nil
@@ -216,8 +216,8 @@ func (o *observation) observesServer(server string) bool {
 }
 
 // opens reports whether the set allows a call that its rules and defaults refuse or ask about, because the server is
-// observed. Calls of the model tool cost money, so those that need a rule of their own are decided as if the server were
-// not observed.
+// observed. Calls of the model tool cost money, so those that need a rule of their own are decided as if the server
+// were not observed.
 func (s *Set) opens(call *Call) bool {
 	return s.enforced != nil && !call.needsModelRule() && s.observesServer(call.Server)
 }
@@ -228,8 +228,8 @@ func (s *Set) opens(call *Call) bool {
 var openableCodes = []Code{DeniedByRule, DeniedByDefault, MethodDenied, ToolUnknown, TypeError, ApprovalRequired}
 
 // open returns the decision about a call to an observed server. It allows what rules and defaults refuse or ask about,
-// and removes the limits and timeouts of rules. It refuses what the catalog does not accept, and what was refused before any rule was
-// consulted.
+// and removes the limits, timeouts and redactions of rules. It refuses what the catalog does not accept, and what was
+// refused before any rule was consulted.
 func (d Decision) open(call *Call) Decision {
 	if refusal(call) != "" || d.Effect != Allow && !slices.Contains(openableCodes, d.Code) {
 		return d
@@ -240,7 +240,7 @@ func (d Decision) open(call *Call) Decision {
 	if d.Effect != Allow {
 		return Decision{Effect: Allow}
 	}
-	d.Limits, d.Timeout, d.TimeoutRule = nil, 0, RuleRef{}
+	d.Limits, d.Timeout, d.TimeoutRule, d.Redactions = nil, 0, RuleRef{}, nil
 	return d
 }
 

@@ -166,6 +166,7 @@ func (c *checker) checkRule(r *Rule) {
 	c.checkLimits(r.Limits)
 	c.checkApproval(r)
 	c.checkForward(r)
+	c.checkRedactions(r)
 	if r.Idempotent && r.Action != ActionAllow && r.Action != ActionRequireApproval {
 		c.add("idempotent", "has no effect without action: allow or require_approval", "")
 	}

@@ -94,6 +94,10 @@ func (c *canonicalForm) options(r *Rule) {
 			c.number(option.value)
 		}
 	}
+	if len(r.Redactions) > 0 {
+		c.text("redact")
+		c.list(redactionTexts(r.Redactions))
+	}
 	if r.Grant.Where != "" {
 		c.text("grant.where")
 		c.text(r.Grant.Where)

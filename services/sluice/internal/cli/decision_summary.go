@@ -82,6 +82,11 @@ func summaryOfDecision(records []*gatewayv1.Record) [][]string {
 	if all.RequestBytes+all.ResultBytes > 0 {
 		add("bytes", fmt.Sprintf("%d sent, %d back", all.RequestBytes, all.ResultBytes))
 	}
+	var redacted []string
+	for _, r := range all.Redacted {
+		redacted = append(redacted, fmt.Sprintf("%d %s", r.Count, r.Name))
+	}
+	add("redacted", strings.Join(redacted, ", "))
 	add("run", all.Run)
 	add("trace", all.TraceID)
 	return rows
@@ -115,5 +120,8 @@ func mergeRecord(all, r *journal.Record) {
 	}
 	if len(r.Limits) > 0 {
 		all.Limits = r.Limits
+	}
+	if len(r.Redacted) > 0 {
+		all.Redacted = r.Redacted
 	}
 }

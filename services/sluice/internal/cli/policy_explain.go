@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -63,8 +64,24 @@ func (t *tool) printDecided(e *policyv1.ExplainCallResponse, hasArguments, all b
 	if d.GetTimeout() != nil {
 		t.printf("timeout: %s for the server's response, by %s", d.GetTimeout().AsDuration(), ruleName(d.GetTimeoutRule()))
 	}
+	t.printSome("redactions", redactionLines(d.GetRedactions()), all)
 	t.printSome("limits", limitLines("limit", d.GetLimits()), all)
 	t.printObserved(d.GetObserved(), all)
+}
+
+// redactionLines returns a line for each redaction.
+func redactionLines(list []*policyv1.Redaction) (lines []string) {
+	for _, r := range list {
+		what := "detector " + r.GetDetector()
+		if r.GetPath() != "" {
+			what = "path " + r.GetPath()
+		}
+		in := map[policyv1.RedactionTarget]string{
+			policyv1.RedactionTarget_REDACTION_TARGET_ARGUMENTS: "arguments", policyv1.RedactionTarget_REDACTION_TARGET_RESULT: "results",
+		}[r.GetTarget()]
+		lines = append(lines, fmt.Sprintf("redacts in %s: %s, by %s", cmp.Or(in, "arguments and results"), what, ruleName(r.GetRule())))
+	}
+	return lines
 }
 
 // limitLines returns a line for each limit.

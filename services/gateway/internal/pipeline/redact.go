@@ -1,0 +1,44 @@
+package pipeline
+
+import (
+	"context"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/redaction"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// redactArguments makes the decision's redactions in the arguments of a permitted call, so that approvers see, and the
+// server receives, the replaced arguments. It sets the redactor for the messages of the server. The call is refused if
+// the redactions can't be made.
+func (p *Pipeline) redactArguments(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
+	list := a.Decision.GetRedactions()
+	if len(list) == 0 || a.Refusal() != nil {
+		return a, nil
+	}
+	if a.Transport == upstream.KindHost {
+		return a, notRedacted(a, "the client runs this tool itself, so that its result does not pass the gateway; limit the rule to other servers (match.server)")
+	}
+	memory := a.Memory // a function that reads a would allocate a for every call
+	a.Redactor = redaction.New(list, func(bytes int) (func(), error) { return memory.TimesliceFor(ctx, bytes) })
+	sent, err := a.Redactor.Arguments(a.Sent)
+	switch {
+	case err != nil:
+		return a, notRedacted(a, "the arguments can't be searched: "+err.Error())
+	case sent != a.Sent && len(a.ParamHeaders) > 0:
+		return a, notRedacted(a, "the tool repeats arguments in HTTP headers, in which they can't be replaced; limit the rule to other tools")
+	}
+	a.Sent = sent
+	return a, nil
+}
+
+// notRedacted returns the refusal of a call whose redactions can't be made.
+func notRedacted(a attempt.Attempt, why string) *refusal.Refusal {
+	first := a.Decision.GetRedactions()[0].GetRule()
+	return &refusal.Refusal{
+		Code: commonv1.Code_CODE_DENIED_BY_RULE, Rule: first, PolicyRevision: a.Decision.GetPolicyRevision(),
+		Message: "the redactions of rule " + first.GetDocument() + "/" + first.GetRule() + " can't be made: " + why + ".",
+	}
+}

@@ -1,0 +1,207 @@
+package redaction
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/internal/detect"
+)
+
+// Reasons for which a message can't be searched. They are shown to clients.
+var (
+	errTask = errors.New("it is a task, and the redactions of a call can't be made in the outcome of a task")
+	errMany = errors.New("more than 10000 values would have to be replaced")
+	errBusy = errors.New("the gateway had no time to search it")
+	errForm = errors.New("the replacements would make it invalid")
+)
+
+// maxReplacements is the maximum number of replacements in one message.
+const maxReplacements = 10_000
+
+// Answer returns a server's answer to a request with this method after all redactions of results. It returns a itself
+// if nothing is found. If a can't be searched, the result is replaced by a text with the reason.
+func (r *Redactor) Answer(method string, a *jsonrpc.Answer) *jsonrpc.Answer {
+	if r == nil || a == nil || r.results.isEmpty() {
+		return a
+	}
+	out, found, err := r.answer(method, a)
+	if err != nil {
+		out, found = wholeAnswer(method, a, err), map[string]int64{Whole: 1}
+	}
+	r.count(found)
+	return out
+}
+
+func (r *Redactor) answer(method string, a *jsonrpc.Answer) (*jsonrpc.Answer, map[string]int64, error) {
+	if method == mcp.MethodToolsCall && isTask(a) {
+		return nil, nil, errTask
+	}
+	part, at := inResult, a.Result
+	if a.Error.Present() {
+		part, at = inError, a.Error
+	}
+	raw, found, err := r.redact(&r.results, a.Raw, at, part)
+	if err != nil || len(found) == 0 {
+		return a, nil, err
+	}
+	out, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
+	if err != nil || out.Kind != a.Kind {
+		return nil, nil, errForm
+	}
+	return out, found, nil
+}
+
+// isTask reports whether an answer to tools/call is a task (MCP 2025-11-25, Tasks; the extension of 2026-07-28).
+func isTask(a *jsonrpc.Answer) bool {
+	if a.TaskID.Present() || jsonrpc.Unquote(a.ResultType.Of(a.Raw)) == mcp.ResultTask {
+		return true
+	}
+	return hasObject(a.Result.Of(a.Raw), "task")
+}
+
+// hasObject reports whether an object has a member with a name whose value is an object.
+func hasObject(object []byte, name string) bool {
+	if !bytes.Contains(object, []byte(name)) {
+		return false
+	}
+	dec := jsontext.NewDecoder(bytes.NewReader(object))
+	if _, err := dec.ReadToken(); err != nil {
+		return false
+	}
+	for dec.PeekKind() == jsontext.KindString {
+		key, err := dec.ReadValue()
+		if err != nil {
+			return false
+		}
+		if jsonrpc.Unquote(key) == name && dec.PeekKind() == jsontext.KindBeginObject {
+			return true
+		}
+		if dec.SkipValue() != nil {
+			return false
+		}
+	}
+	return false
+}
+
+// redact returns a copy of raw in which the values in the part at a span are replaced, and the numbers of replacements
+// by name. It returns raw itself and no numbers if nothing is found.
+func (r *Redactor) redact(p *plan, raw []byte, at jsonrpc.Span, in part) ([]byte, map[string]int64, error) {
+	if r.timeslice != nil {
+		end, err := r.timeslice(len(raw))
+		if err != nil {
+			return nil, nil, errBusy
+		}
+		defer end()
+	}
+	w := walker{plan: p, search: p.set.NewSearch(), part: in, found: make(map[string]int64)}
+	edits, err := w.walk(at.Of(raw))
+	if errors.Is(err, detect.ErrTooLarge) {
+		return nil, nil, detect.ErrTooLarge
+	}
+	if err != nil || len(edits) == 0 {
+		return raw, nil, err
+	}
+	size := len(raw)
+	for i := range edits {
+		edits[i].Span.Start, edits[i].Span.End = edits[i].Span.Start+at.Start, edits[i].Span.End+at.Start
+		size += len(edits[i].With)
+	}
+	if size > jsonrpc.AnswerLimits().Bytes {
+		return nil, nil, detect.ErrTooLarge
+	}
+	out, err := jsonrpc.ApplyEdits(raw, edits...)
+	if err != nil {
+		return nil, nil, errForm
+	}
+	return out, w.found, nil
+}
+
+// wholeAnswer returns the answer that replaces an answer that can't be searched. The result of a tool becomes an error
+// for the model, because a result without structured content would violate the output schemas of some tools.
+func wholeAnswer(method string, a *jsonrpc.Answer, why error) *jsonrpc.Answer {
+	text := quoted("[redacted: the whole result, because " + why.Error() + "]")
+	body := fmt.Appendf(nil, `"error":{"code":%d,"message":%s}`, mcp.CodeRefused, text)
+	if method == mcp.MethodToolsCall && a.Result.Present() {
+		kind := ""
+		if a.ResultType.Present() {
+			kind = `"resultType":"complete",`
+		}
+		body = fmt.Appendf(nil, `"result":{%s"content":[{"type":"text","text":%s}],"isError":true}`, kind, text)
+	}
+	out, err := jsonrpc.ReadAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,%s}`, a.ID.Of(a.Raw), body), jsonrpc.AnswerLimits())
+	if err != nil { // only the id is the server's, and it was read before
+		panic("redaction: " + err.Error())
+	}
+	return out
+}
+
+// Event returns a message that a server sends before its answer, after all redactions of results. It returns nil if the
+// message must be dropped because it can't be searched. A request is then returned without its params, so that the
+// server receives an answer.
+func (r *Redactor) Event(raw []byte) []byte {
+	if r == nil || r.results.isEmpty() || raw == nil {
+		return raw
+	}
+	m, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
+	if err != nil {
+		r.count(map[string]int64{Whole: 1})
+		return nil
+	}
+	if !m.Params.Present() {
+		return raw
+	}
+	out, found, err := r.redact(&r.results, raw, m.Params, inParams)
+	if err == nil && len(found) > 0 {
+		_, err = jsonrpc.ReadAnswer(out, jsonrpc.AnswerLimits())
+	}
+	if err == nil {
+		r.count(found)
+		return out
+	}
+	r.count(map[string]int64{Whole: 1})
+	if m.Kind != jsonrpc.Request {
+		return nil
+	}
+	out, err = jsonrpc.ApplyEdits(raw, jsonrpc.Edit{Span: m.Params, With: []byte("{}")})
+	if err != nil {
+		return nil
+	}
+	return out
+}
+
+// Events returns the function that makes the redactions in each message and passes it to events. It returns events
+// itself if nothing is replaced in results.
+func (r *Redactor) Events(events func(message []byte)) func(message []byte) {
+	if r == nil || r.results.isEmpty() || events == nil {
+		return events
+	}
+	return func(message []byte) {
+		if message = r.Event(message); message != nil {
+			events(message)
+		}
+	}
+}
+
+// Arguments returns a request whose arguments are replaced by the redactions of arguments. It returns m itself if
+// nothing is found. An error means that the arguments can't be searched, so the request must not be sent.
+func (r *Redactor) Arguments(m *jsonrpc.Message) (*jsonrpc.Message, error) {
+	if r == nil || r.arguments.isEmpty() || !m.Arguments.Present() {
+		return m, nil
+	}
+	before := m.Arguments.Of(m.Raw)
+	arguments, found, err := r.redact(&r.arguments, before, jsonrpc.Span{End: len(before)}, inArguments)
+	if err != nil || len(found) == 0 {
+		return m, err
+	}
+	out, err := m.WithArguments(arguments)
+	if err != nil {
+		return nil, errForm
+	}
+	r.count(found)
+	return out, nil
+}

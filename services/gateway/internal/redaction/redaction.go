@@ -1,0 +1,150 @@
+// Package redaction replaces values in messages: the values that a policy's paths select, and what its detectors find.
+//
+// In a result, a path begins at four places: at the result itself, at its structuredContent, at the data of an error,
+// and at every text that is JSON. The message stays valid JSON-RPC, and the parts of it that MCP defines keep their
+// types. A result that can't be searched is replaced as a whole.
+//
+// A text in JSON is searched in its decoded form. The base64 of images, audio and blobs is replaced only by paths.
+package redaction
+
+import (
+	"slices"
+	"sync"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/detect"
+	"github.com/sluice-mesh/sluice/services/internal/valuepath"
+)
+
+// Names under which replacements are counted, besides the names of detectors.
+const (
+	// ByPath counts values that a path selects.
+	ByPath = "path"
+	// Whole counts results and messages that were replaced or dropped as a whole, because they could not be searched.
+	Whole = "whole"
+)
+
+// Names returns all names under which replacements are counted.
+func Names() []string { return append(detect.Names(), ByPath, Whole) }
+
+// A Count is the number of replacements with one name.
+type Count struct {
+	// Name is one of [Names].
+	Name string
+	// N is at least 1.
+	N int64
+}
+
+// A Redactor replaces values in the messages of one call. A nil Redactor changes nothing. A Redactor is safe for
+// concurrent use.
+type Redactor struct {
+	list               []*policyv1.Redaction
+	results, arguments plan
+	// timeslice waits until the caller may use the processor for a message of a size. It may be nil.
+	timeslice func(bytes int) (end func(), err error)
+
+	mu     sync.Mutex
+	counts map[string]int64
+}
+
+// A plan says what is replaced in one kind of content.
+type plan struct {
+	paths []valuepath.Path
+	set   detect.Set
+}
+
+func (p *plan) isEmpty() bool { return len(p.paths) == 0 && p.set.IsEmpty() }
+
+// Supports reports whether this package can make all of the redactions of a decision.
+func Supports(list []*policyv1.Redaction) bool {
+	_, ok := compile(list)
+	return ok
+}
+
+// New returns the redactor for the redactions of a decision, which [Supports] must have accepted. It returns nil if the
+// list is empty. timeslice is called before a message is searched, with the size of the message in bytes; it may be
+// nil.
+func New(list []*policyv1.Redaction, timeslice func(bytes int) (end func(), err error)) *Redactor {
+	if len(list) == 0 {
+		return nil
+	}
+	r, _ := compile(list)
+	r.list, r.timeslice = list, timeslice
+	return r
+}
+
+// Makes reports whether the redactor makes all of these redactions.
+func (r *Redactor) Makes(list []*policyv1.Redaction) bool {
+	return !slices.ContainsFunc(list, func(one *policyv1.Redaction) bool {
+		return r == nil || !slices.ContainsFunc(r.list, func(own *policyv1.Redaction) bool {
+			return own.GetTarget() == one.GetTarget() && own.GetPath() == one.GetPath() && own.GetDetector() == one.GetDetector()
+		})
+	})
+}
+
+// With returns a redactor that also makes the redactions of another decision on the call. It returns r itself if r
+// makes them already.
+func (r *Redactor) With(list []*policyv1.Redaction) *Redactor {
+	if r.Makes(list) {
+		return r
+	}
+	if r == nil {
+		return New(list, nil)
+	}
+	out := New(slices.Concat(r.list, list), r.timeslice)
+	for _, c := range r.Counts() {
+		out.counts[c.Name] = c.N
+	}
+	return out
+}
+
+func compile(list []*policyv1.Redaction) (*Redactor, bool) {
+	r, ok := &Redactor{counts: make(map[string]int64)}, true
+	var results, arguments []string
+	for _, one := range list {
+		target := one.GetTarget()
+		inResults, inArguments := target != policyv1.RedactionTarget_REDACTION_TARGET_ARGUMENTS, target != policyv1.RedactionTarget_REDACTION_TARGET_RESULT
+		ok = ok && target >= 0 && target <= policyv1.RedactionTarget_REDACTION_TARGET_RESULT && (one.GetPath() == "") != (one.GetDetector() == "")
+		if name := one.GetDetector(); name != "" {
+			results, arguments = appendIf(results, name, inResults), appendIf(arguments, name, inArguments)
+			continue
+		}
+		path, err := valuepath.Parse(one.GetPath())
+		ok = ok && err == nil
+		r.results.paths, r.arguments.paths = appendIf(r.results.paths, path, inResults), appendIf(r.arguments.paths, path, inArguments)
+	}
+	var err, argumentsErr error
+	r.results.set, err = detect.NewSet(results...)
+	r.arguments.set, argumentsErr = detect.NewSet(arguments...)
+	return r, ok && err == nil && argumentsErr == nil
+}
+
+func appendIf[T any](list []T, value T, add bool) []T {
+	if add {
+		return append(list, value)
+	}
+	return list
+}
+
+// Counts returns the numbers of all replacements so far, in the order of [Names]. It contains no zeros.
+func (r *Redactor) Counts() (out []Count) {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, name := range Names() {
+		if n := r.counts[name]; n > 0 {
+			out = append(out, Count{name, n})
+		}
+	}
+	return out
+}
+
+func (r *Redactor) count(found map[string]int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, n := range found {
+		r.counts[name] += n
+	}
+}

@@ -1,0 +1,237 @@
+package redaction
+
+import (
+	"bytes"
+	"errors"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/internal/detect"
+	"github.com/sluice-mesh/sluice/services/internal/valuepath"
+)
+
+// maxDepth is the maximum nesting of a value that is searched. A message has at most 512 levels, and a text that is
+// JSON may have as many.
+const maxDepth = 520
+
+var errDepth = errors.New("it is nested too deep")
+
+// A walker finds the values of one JSON value that must be replaced.
+type walker struct {
+	plan   *plan
+	search *detect.Search
+	part   part
+	dec    *jsontext.Decoder
+	// text reports whether the value is the content of a string.
+	text bool
+	// location contains the names of the members from the root to the current value. Indexes of items are replaced by
+	// `*`.
+	location []string
+	edits    []jsonrpc.Edit
+	found    map[string]int64
+}
+
+// A match is a path that selects values below the current one. next is the index of its next token.
+type match struct{ path, next int }
+
+// roots returns the matches at a value where all paths begin.
+func (w *walker) roots() []match {
+	out := make([]match, len(w.plan.paths))
+	for i := range out {
+		out[i].path = i
+	}
+	return out
+}
+
+// below returns the matches for a member or an item, and reports whether a path selects it.
+func (w *walker) below(active []match, name string) (next []match, selected bool) {
+	for _, m := range active {
+		path := w.plan.paths[m.path]
+		if token := path[m.next]; token != valuepath.Any && token != name {
+			continue
+		}
+		if m.next+1 == len(path) {
+			return nil, true
+		}
+		next = append(next, match{m.path, m.next + 1})
+	}
+	return next, false
+}
+
+// walk returns the edits for a raw JSON value.
+func (w *walker) walk(raw []byte) ([]jsonrpc.Edit, error) {
+	w.dec = jsontext.NewDecoder(bytes.NewReader(raw))
+	if err := w.value(w.roots(), ""); err != nil {
+		return nil, err
+	}
+	return w.edits, nil
+}
+
+// value reads a value that no path selects. name is the name of its member; it is empty for an item.
+func (w *walker) value(active []match, name string) error {
+	if len(w.location) > maxDepth {
+		return errDepth
+	}
+	switch w.dec.PeekKind() { //nolint:exhaustive // all other kinds are scalars, or errors of ReadValue
+	case jsontext.KindBeginObject:
+		return w.object(active)
+	case jsontext.KindBeginArray:
+		return w.array(active)
+	default:
+		return w.scalar(name)
+	}
+}
+
+func (w *walker) object(active []match) error {
+	if _, err := w.dec.ReadToken(); err != nil {
+		return err
+	}
+	names := 0
+	for w.dec.PeekKind() != jsontext.KindEndObject {
+		raw, err := w.dec.ReadValue()
+		if err != nil {
+			return err
+		}
+		name, at := jsonrpc.Unquote(raw), w.spanOf(raw)
+		if err := w.name(name, at, &names); err != nil {
+			return err
+		}
+		below, selected := w.below(active, name)
+		if err := w.element(below, name, name, selected); err != nil {
+			return err
+		}
+	}
+	_, err := w.dec.ReadToken()
+	return err
+}
+
+func (w *walker) array(active []match) error {
+	if _, err := w.dec.ReadToken(); err != nil {
+		return err
+	}
+	for i := 0; w.dec.PeekKind() != jsontext.KindEndArray; i++ {
+		below, selected := w.below(active, strconv.Itoa(i))
+		if err := w.element(below, valuepath.Any, "", selected); err != nil {
+			return err
+		}
+	}
+	_, err := w.dec.ReadToken()
+	return err
+}
+
+// element reads a member's value or an item. step is its place in the location.
+func (w *walker) element(active []match, step, name string, selected bool) error {
+	w.location = append(w.location, step)
+	defer func() { w.location = w.location[:len(w.location)-1] }()
+	if w.keeps() {
+		return w.dec.SkipValue()
+	}
+	if selected {
+		raw, err := w.dec.ReadValue()
+		if err != nil {
+			return err
+		}
+		return w.replace(w.spanOf(raw), w.selectedText(raw), ByPath)
+	}
+	if w.isRoot() {
+		active = append(active, w.roots()...)
+	}
+	return w.value(active, name)
+}
+
+// spanOf returns the span of the value that was read last.
+func (w *walker) spanOf(raw []byte) jsonrpc.Span {
+	end := int(w.dec.InputOffset())
+	return jsonrpc.Span{Start: end - len(raw), End: end}
+}
+
+// replace adds an edit and counts it.
+func (w *walker) replace(at jsonrpc.Span, with []byte, name string) error {
+	if len(w.edits) == maxReplacements {
+		return errMany
+	}
+	w.edits = append(w.edits, jsonrpc.Edit{Span: at, With: with})
+	if name != "" {
+		w.found[name]++
+	}
+	return nil
+}
+
+// name replaces what the detectors find in the name of a member. Names that become equal get a number, because names
+// must be unique. n counts the replaced names of the object.
+func (w *walker) name(name string, at jsonrpc.Span, n *int) error {
+	out, err := w.plain("", name)
+	if err != nil || out == name {
+		return err
+	}
+	if *n++; *n > 1 {
+		out += " " + strconv.Itoa(*n)
+	}
+	return w.replace(at, quoted(out), "")
+}
+
+func (w *walker) scalar(name string) error {
+	raw, err := w.dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	at := w.spanOf(raw)
+	switch raw.Kind() { //nolint:exhaustive // the other scalars contain no text
+	case jsontext.KindString:
+		if w.isBase64() {
+			return nil
+		}
+		text := jsonrpc.Unquote(raw)
+		out, err := w.string(name, text)
+		if err != nil || out == text {
+			return err
+		}
+		return w.replace(at, quoted(out), "")
+	case jsontext.KindNumber:
+		if len(raw) < minNumber {
+			return nil
+		}
+		out, err := w.plain("", string(raw))
+		if err != nil || out == string(raw) {
+			return err
+		}
+		return w.replace(at, quoted(out), "")
+	default:
+		return nil
+	}
+}
+
+// minNumber is the minimum length of a number that a detector can find.
+const minNumber = 12
+
+// string returns a text after its redactions. A text that is JSON is searched as JSON, and then as text.
+func (w *walker) string(name, text string) (string, error) {
+	if !w.text && mayBeJSON(text) {
+		inner := walker{plan: w.plan, search: w.search, text: true, found: make(map[string]int64)}
+		edits, err := inner.walk([]byte(text))
+		if err == nil {
+			_, err = inner.dec.ReadToken() // a text with more than one value is not JSON
+			err = ignoreEOF(err)
+		}
+		switch out, spliceErr := jsonrpc.ApplyEdits([]byte(text), edits...); {
+		case isFatal(err):
+			return "", err
+		case err == nil && spliceErr == nil:
+			text = string(out)
+			for by, n := range inner.found {
+				w.found[by] += n
+			}
+		case name == "text" && len(w.plan.paths) > 0:
+			w.found[ByPath]++
+			return "[redacted: a text that begins like JSON and is not valid JSON, in which paths can't be found]", nil
+		}
+	}
+	return w.plain(name, text)
+}
+
+// isFatal reports whether an error means that the message can't be searched, and not that a text is not JSON.
+func isFatal(err error) bool {
+	return errors.Is(err, detect.ErrTooLarge) || errors.Is(err, errMany) || errors.Is(err, errDepth)
+}

@@ -1,0 +1,178 @@
+package detect
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Limits of a search. Text above these limits is not searched, so its reader must treat it as if all of it were found.
+const (
+	// MaxText is the maximum length of one text, in bytes.
+	MaxText = 16 << 20
+	// MaxWork is the maximum number of bytes that the regular expressions of one [Search] read. Each expression reads only
+	// the parts of a text around its keywords. Source code of 1 MiB with many keywords needs about a third of the limit.
+	MaxWork = 16 << 20
+)
+
+// ErrTooLarge means that a text is longer than [MaxText], or that a search needs more than [MaxWork].
+var ErrTooLarge = errors.New("the text is too large to be searched")
+
+// A Hit is a part of a text that a detector found.
+type Hit struct {
+	// Start and End are the byte offsets of the part: text[Start:End]. End is greater than Start.
+	Start, End int
+	// Detector is the detector's name, one of [Names].
+	Detector string
+}
+
+// A finder is a detector.
+type finder struct {
+	name string
+	find func(s *Search, text string) ([]span, error)
+}
+
+// finders are the detectors, in the order in which an overlapping hit gets its name.
+var finders = []finder{
+	{"secrets", (*Search).secrets},
+	{"card", alone(findCards)},
+	{"iban", alone(findIBANs)},
+	{"email", alone(findEmails)},
+	{"phone", alone(findPhones)},
+	{"us_ssn", alone(findSSNs)},
+}
+
+// alone adapts a detector whose time grows linearly with the text.
+func alone(find func(text string) []span) func(*Search, string) ([]span, error) {
+	return func(_ *Search, text string) ([]span, error) { return find(text), nil }
+}
+
+// A span is the half-open range [start, end) of bytes.
+type span struct{ start, end int }
+
+// Names returns the names of all detectors.
+func Names() []string {
+	names := make([]string, len(finders))
+	for i := range finders {
+		names[i] = finders[i].name
+	}
+	return names
+}
+
+// A Set is a set of detectors. The zero Set finds nothing.
+type Set struct{ has uint16 }
+
+// NewSet returns the set of the detectors with these names. The error names the first unknown name.
+func NewSet(names ...string) (Set, error) {
+	var s Set
+	for _, name := range names {
+		i := slices.Index(Names(), name)
+		if i < 0 {
+			return Set{}, fmt.Errorf("there is no detector %q: use %s", name, strings.Join(Names(), ", "))
+		}
+		s.has |= 1 << i
+	}
+	return s, nil
+}
+
+// IsEmpty reports whether the set has no detectors.
+func (s Set) IsEmpty() bool { return s.has == 0 }
+
+// NewSearch returns a search with all of its work left.
+func (s Set) NewSearch() *Search { return &Search{set: s, work: MaxWork} }
+
+// A Search searches the texts of one message. It must not be used concurrently.
+type Search struct {
+	set Set
+	// work is the number of bytes that regular expressions may still read.
+	work int
+}
+
+// Find returns what the detectors of the set find in a text, sorted and without overlaps. Hits that overlap are merged
+// into one hit with the name of the detector that comes first in [Names]. The error is [ErrTooLarge] or nil. With an
+// error, any part of the text may contain further hits.
+func (s *Search) Find(text string) ([]Hit, error) {
+	if s.set.IsEmpty() || text == "" {
+		return nil, nil
+	}
+	if len(text) > MaxText {
+		return nil, ErrTooLarge
+	}
+	hits, err := s.findIn(nil, text, nil)
+	if err != nil {
+		return nil, err
+	}
+	if folded, offsets := fold(text); offsets != nil {
+		if hits, err = s.findIn(hits, folded, offsets); err != nil {
+			return nil, err
+		}
+	}
+	return merge(hits), nil
+}
+
+// findIn appends the hits in a text. If offsets is not nil, it maps the positions in the text to the original text.
+func (s *Search) findIn(hits []Hit, text string, offsets []int) ([]Hit, error) {
+	for i := range finders {
+		if s.set.has&(1<<i) == 0 {
+			continue
+		}
+		found, err := finders[i].find(s, text)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range found {
+			if offsets != nil {
+				f = span{offsets[f.start], offsets[f.end]}
+			}
+			hits = append(hits, Hit{Start: f.start, End: f.end, Detector: finders[i].name})
+		}
+	}
+	return hits, nil
+}
+
+// merge sorts hits and merges those that overlap.
+func merge(hits []Hit) []Hit {
+	if len(hits) < 2 {
+		return hits
+	}
+	order := func(name string) int {
+		return slices.IndexFunc(finders, func(f finder) bool { return f.name == name })
+	}
+	slices.SortFunc(hits, func(a, b Hit) int { return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(b.End, a.End)) })
+	out := hits[:1]
+	for _, h := range hits[1:] {
+		last := &out[len(out)-1]
+		if h.Start >= last.End {
+			out = append(out, h)
+			continue
+		}
+		last.End = max(last.End, h.End)
+		if order(h.Detector) < order(last.Detector) {
+			last.Detector = h.Detector
+		}
+	}
+	return out
+}
+
+// FindMember is like [Search.Find] for the value of a member of a JSON object. If the member's name contains a keyword
+// of the detector `secrets`, the value is also searched as in an assignment of the value to the name, because many
+// rules for secrets need the name. The offsets of all hits are in the value.
+func (s *Search) FindMember(name, value string) ([]Hit, error) {
+	hits, err := s.Find(value)
+	if err != nil || s.set.has&1 == 0 || value == "" || len(name) > maxLine || !gitleaks().keywords.isIn(name) {
+		return hits, err
+	}
+	prefix := name + `="`
+	spans, err := s.secrets(prefix + value + `"`)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range spans {
+		if f = (span{max(0, f.start-len(prefix)), min(len(value), f.end-len(prefix))}); f.start < f.end {
+			hits = append(hits, Hit{Start: f.start, End: f.end, Detector: finders[0].name})
+		}
+	}
+	return merge(hits), nil
+}

@@ -1,0 +1,23 @@
+// Package detect finds secrets and personal data in text. The gateway replaces what it finds if a policy says so.
+//
+// The detectors are:
+//
+//	secrets  keys, tokens and passwords, by the rules of gitleaks (see below)
+//	card     numbers of payment cards: the prefixes and lengths of the card schemes, and the check digit (ISO/IEC 7812-1)
+//	iban     bank account numbers: the length that the country uses, and the check digits (ISO 13616, ISO 7064)
+//	email    e-mail addresses (RFC 5321) whose domain has a top-level domain of letters
+//	phone    phone numbers in the international format, with `+` and an assigned country code (ITU-T E.164)
+//	us_ssn   social security numbers of the United States, with separators and only in the ranges that are issued
+//
+// The rules for secrets are data: rules/gitleaks.toml is the configuration of gitleaks v8.30.1, unchanged, under the
+// MIT licence in rules/LICENSE. A rule that needs the path of a file is not used, because a message has none. The other
+// rules apply as in gitleaks: a rule is tried only if the text contains one of the rule's keywords, and a match counts
+// only if its entropy is high enough and no list of the rules allows it.
+//
+// A text is searched as it is. If it contains characters outside ASCII, it is also searched with invisible characters
+// removed, and with digits and letters of other widths and scripts replaced by ASCII. A secret that is divided between
+// two texts is not found.
+//
+// The time of a search is bounded: see [MaxText] and [MaxWork]. All functions are safe for concurrent use, except that
+// a [Search] belongs to one goroutine.
+package detect
