@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
@@ -36,6 +35,7 @@ func TestCallers_AreEnforcedForEveryMethod(t *testing.T) {
 		"sluice.policy.v1.PolicyService.LeaseRevision",
 		"sluice.policy.v1.PolicyService.LintDocuments",
 		"sluice.policy.v1.PolicyService.ListStops",
+		"sluice.policy.v1.PolicyService.ReplayDecisions",
 		"sluice.policy.v1.PolicyService.ResumeCalls",
 		"sluice.policy.v1.PolicyService.StopCalls",
 		"sluice.policy.v1.PolicyService.ListAccess",
@@ -88,14 +88,6 @@ func TestNotServed_ErrorNamesAnAlternative(t *testing.T) {
 			_, err := client.SimulateCall(t.Context(), &policyv1.SimulateCallRequest{Documents: documents, Call: call("read"), Subject: ana()})
 			return err
 		}, "policy explain"},
-		"ReplayCalls": {func() error {
-			stream, err := client.ReplayCalls(t.Context(), &policyv1.ReplayCallsRequest{Documents: documents, From: timestamppb.Now()})
-			if err != nil {
-				return err
-			}
-			_, err = stream.Recv()
-			return err
-		}, "decisions tail"},
 		"SuggestDocument": {func() error {
 			_, err := client.SuggestDocument(t.Context(), new(policyv1.SuggestDocumentRequest))
 			return err

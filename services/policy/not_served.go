@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
@@ -29,11 +28,6 @@ func (*Service) TestDocuments(context.Context, *policyv1.TestDocumentsRequest) (
 // SimulateCall implements policyv1.PolicyServiceServer.
 func (*Service) SimulateCall(context.Context, *policyv1.SimulateCallRequest) (*policyv1.SimulateCallResponse, error) {
 	return nil, notServed("SimulateCall", "start a mesh of your own with those documents, and run `sluice policy explain` there")
-}
-
-// ReplayCalls implements policyv1.PolicyServiceServer.
-func (*Service) ReplayCalls(*policyv1.ReplayCallsRequest, grpc.ServerStreamingServer[policyv1.ReplayCallsResponse]) error {
-	return notServed("ReplayCalls", "`sluice decisions tail` lists recorded calls, and `sluice policy explain` decides one of them")
 }
 
 // SuggestDocument implements policyv1.PolicyServiceServer.

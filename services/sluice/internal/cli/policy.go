@@ -23,7 +23,7 @@ import (
 )
 
 func (t *tool) policy() *cobra.Command {
-	return group("policy", "Check policy documents, and explain their decisions", t.policyLint(), t.policyTest(), t.policyExplain(), t.policyAccess(), t.policyDiff(), t.policySuggest(), t.policySchema())
+	return group("policy", "Check policy documents, and explain their decisions", t.policyLint(), t.policyTest(), t.policyExplain(), t.policyAccess(), t.policyDiff(), t.policyReplay(), t.policySuggest(), t.policySchema())
 }
 
 func (t *tool) policyLint() *cobra.Command {
