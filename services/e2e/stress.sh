@@ -97,6 +97,9 @@ redeem) # 100: Let 200 callers make one approved call, N times: on both stores, 
 	SLUICE_REDEEMS=$N tests 30m 'TestClaim_OneOf200ConcurrentClaimsSucceeds|TestRetries_ApprovedCallReachesTheServerOnce' \
 		./approval/internal/store ./e2e/mesh
 	;;
+replay) # 100000: Replay a journal with N calls, which takes at most a minute for each 100,000.
+	SLUICE_REPLAYED=$N tests 30m 'TestReplay_ManyCalls$' ./e2e/policy
+	;;
 servers) # 1000: List N servers of a hundred tools each, show a page, decide by category, and restart.
 	SLUICE_SERVERS=$N tests 30m 'TestManyServers_AreListedAndCallsAreDecidedByClass$' ./e2e/catalog
 	;;

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
@@ -37,6 +36,7 @@ func TestCallers_AreEnforcedForEveryMethod(t *testing.T) {
 		"sluice.policy.v1.PolicyService.LeaseRevision",
 		"sluice.policy.v1.PolicyService.LintDocuments",
 		"sluice.policy.v1.PolicyService.ListStops",
+		"sluice.policy.v1.PolicyService.ReplayDecisions",
 		"sluice.policy.v1.PolicyService.ResumeCalls",
 		"sluice.policy.v1.PolicyService.SimulateCall",
 		"sluice.policy.v1.PolicyService.StopCalls",
@@ -74,7 +74,6 @@ func TestNotServed_ErrorNamesAnAlternative(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
 	client := policyv1.NewPolicyServiceClient(s.Person(t, "operator"))
-	documents := []*policyv1.Document{{Path: "p.yaml", Text: document}}
 	for method, tt := range map[string]struct {
 		call    func() error
 		instead string
@@ -83,14 +82,6 @@ func TestNotServed_ErrorNamesAnAlternative(t *testing.T) {
 			_, err := client.ListRevisions(t.Context(), new(policyv1.ListRevisionsRequest))
 			return err
 		}, "GetRevision"},
-		"ReplayCalls": {func() error {
-			stream, err := client.ReplayCalls(t.Context(), &policyv1.ReplayCallsRequest{Documents: documents, From: timestamppb.Now()})
-			if err != nil {
-				return err
-			}
-			_, err = stream.Recv()
-			return err
-		}, "decisions tail"},
 		"SuggestDocument": {func() error {
 			_, err := client.SuggestDocument(t.Context(), new(policyv1.SuggestDocumentRequest))
 			return err

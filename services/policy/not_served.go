@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
@@ -19,11 +18,6 @@ func notServed(method, instead string) error {
 // ListRevisions implements policyv1.PolicyServiceServer.
 func (*Service) ListRevisions(context.Context, *policyv1.ListRevisionsRequest) (*policyv1.ListRevisionsResponse, error) {
 	return nil, notServed("ListRevisions", "only the active revision is stored, and GetRevision returns it")
-}
-
-// ReplayCalls implements policyv1.PolicyServiceServer.
-func (*Service) ReplayCalls(*policyv1.ReplayCallsRequest, grpc.ServerStreamingServer[policyv1.ReplayCallsResponse]) error {
-	return notServed("ReplayCalls", "`sluice decisions tail` lists recorded calls, and `sluice policy explain` decides one of them")
 }
 
 // SuggestDocument implements policyv1.PolicyServiceServer.

@@ -107,6 +107,8 @@ type Service struct {
 	// lintSlots limits the number of checks of documents at a time. They are apart from listSlots, so that lists do not
 	// wait for the tests in documents.
 	lintSlots *fairqueue.Queue[owner]
+	// replaySlots limits the number of open replays. A replay also has one of lintSlots while it works.
+	replaySlots *fairqueue.Queue[owner]
 	// schemas caches the compiled input schemas of definitions.
 	schemas *lru.Cache[schemaKey, *compiledSchema]
 }
@@ -148,14 +150,15 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	}
 	reports, err1 := fairqueue.New[owner](maxReports, maxReportsEach)
 	whole, err2 := fairqueue.New[owner](maxReports, maxReportsEach)
-	if err := errors.Join(err1, err2); err != nil {
+	replays, err3 := fairqueue.New[owner](maxReplays, 1)
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, err
 	}
 	s := &Service{
 		cfg: cfg, deps: deps, tokens: book, changes: newSignal(), epochLeases: epochlease.New(), boot: rand.Text(),
 		listSlots: fairqueue.NewForProcessor[owner](), callerReportSlots: reports, gatewayReportSlots: whole, conditionSlots: fairqueue.NewForProcessor[owner](),
-		lintSlots: fairqueue.NewForProcessor[owner](),
-		schemas:   newSchemaCache(),
+		lintSlots: fairqueue.NewForProcessor[owner](), replaySlots: replays,
+		schemas: newSchemaCache(),
 	}
 	s.approvers.Store(cfg.approvers(cfg.OwnerMayApprove))
 	documents, err := read(cfg.Paths)
@@ -405,6 +408,10 @@ func toStatus(err error) error {
 		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "STOPS_FULL", Err: err}
 	case errors.Is(err, errInFiles):
 		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "POLICIES_IN_FILES", Err: err}
+	case errors.Is(err, errReplayDisorder):
+		return &rpc.Error{Code: codes.InvalidArgument, Reason: "REPLAY_DISORDER", Err: err}
+	case errors.Is(err, errReplayEnded):
+		return &rpc.Error{Code: codes.DeadlineExceeded, Reason: "REPLAY_ENDED", Err: err}
 	case errors.Is(err, errAttest):
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "ATTEST_REFUSED", Err: err}
 	case errors.Is(err, errPageToken):

@@ -1308,221 +1308,6 @@ func (x *Flip) GetKind() FlipKind {
 	return FlipKind_FLIP_KIND_UNSPECIFIED
 }
 
-// ReplayCallsRequest requests decisions on recorded calls.
-type ReplayCallsRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The documents, 1 to 1,000.
-	Documents []*Document `protobuf:"bytes,1,rep,name=documents,proto3" json:"documents,omitempty"`
-	// Time of the first record to evaluate.
-	From *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
-	// Time after the last record to evaluate. If it is absent, the current time applies.
-	To            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReplayCallsRequest) Reset() {
-	*x = ReplayCallsRequest{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[14]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReplayCallsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReplayCallsRequest) ProtoMessage() {}
-
-func (x *ReplayCallsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[14]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReplayCallsRequest.ProtoReflect.Descriptor instead.
-func (*ReplayCallsRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{14}
-}
-
-func (x *ReplayCallsRequest) GetDocuments() []*Document {
-	if x != nil {
-		return x.Documents
-	}
-	return nil
-}
-
-func (x *ReplayCallsRequest) GetFrom() *timestamppb.Timestamp {
-	if x != nil {
-		return x.From
-	}
-	return nil
-}
-
-func (x *ReplayCallsRequest) GetTo() *timestamppb.Timestamp {
-	if x != nil {
-		return x.To
-	}
-	return nil
-}
-
-// ReplayCallsResponse contains a call with a different decision, or the summary.
-type ReplayCallsResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// One of the two.
-	//
-	// Types that are valid to be assigned to Item:
-	//
-	//	*ReplayCallsResponse_Flip
-	//	*ReplayCallsResponse_Summary
-	Item          isReplayCallsResponse_Item `protobuf_oneof:"item"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReplayCallsResponse) Reset() {
-	*x = ReplayCallsResponse{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[15]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReplayCallsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReplayCallsResponse) ProtoMessage() {}
-
-func (x *ReplayCallsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[15]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReplayCallsResponse.ProtoReflect.Descriptor instead.
-func (*ReplayCallsResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{15}
-}
-
-func (x *ReplayCallsResponse) GetItem() isReplayCallsResponse_Item {
-	if x != nil {
-		return x.Item
-	}
-	return nil
-}
-
-func (x *ReplayCallsResponse) GetFlip() *Flip {
-	if x != nil {
-		if x, ok := x.Item.(*ReplayCallsResponse_Flip); ok {
-			return x.Flip
-		}
-	}
-	return nil
-}
-
-func (x *ReplayCallsResponse) GetSummary() *ReplaySummary {
-	if x != nil {
-		if x, ok := x.Item.(*ReplayCallsResponse_Summary); ok {
-			return x.Summary
-		}
-	}
-	return nil
-}
-
-type isReplayCallsResponse_Item interface {
-	isReplayCallsResponse_Item()
-}
-
-type ReplayCallsResponse_Flip struct {
-	// A call with a different decision.
-	Flip *Flip `protobuf:"bytes,1,opt,name=flip,proto3,oneof"`
-}
-
-type ReplayCallsResponse_Summary struct {
-	// Summary, in the last message.
-	Summary *ReplaySummary `protobuf:"bytes,2,opt,name=summary,proto3,oneof"`
-}
-
-func (*ReplayCallsResponse_Flip) isReplayCallsResponse_Item() {}
-
-func (*ReplayCallsResponse_Summary) isReplayCallsResponse_Item() {}
-
-// ReplaySummary is the result of a replay.
-type ReplaySummary struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of records that were evaluated.
-	Judged int64 `protobuf:"varint,1,opt,name=judged,proto3" json:"judged,omitempty"`
-	// Number of records that could not be evaluated, because their arguments were not stored.
-	Skipped int64 `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
-	// Number of records with a different decision.
-	Flipped       int64 `protobuf:"varint,3,opt,name=flipped,proto3" json:"flipped,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReplaySummary) Reset() {
-	*x = ReplaySummary{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[16]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReplaySummary) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReplaySummary) ProtoMessage() {}
-
-func (x *ReplaySummary) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[16]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReplaySummary.ProtoReflect.Descriptor instead.
-func (*ReplaySummary) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{16}
-}
-
-func (x *ReplaySummary) GetJudged() int64 {
-	if x != nil {
-		return x.Judged
-	}
-	return 0
-}
-
-func (x *ReplaySummary) GetSkipped() int64 {
-	if x != nil {
-		return x.Skipped
-	}
-	return 0
-}
-
-func (x *ReplaySummary) GetFlipped() int64 {
-	if x != nil {
-		return x.Flipped
-	}
-	return 0
-}
-
 // SuggestDocumentRequest requests a document.
 type SuggestDocumentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1536,7 +1321,7 @@ type SuggestDocumentRequest struct {
 
 func (x *SuggestDocumentRequest) Reset() {
 	*x = SuggestDocumentRequest{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[17]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1548,7 +1333,7 @@ func (x *SuggestDocumentRequest) String() string {
 func (*SuggestDocumentRequest) ProtoMessage() {}
 
 func (x *SuggestDocumentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[17]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1561,7 +1346,7 @@ func (x *SuggestDocumentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuggestDocumentRequest.ProtoReflect.Descriptor instead.
 func (*SuggestDocumentRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{17}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SuggestDocumentRequest) GetServer() string {
@@ -1591,7 +1376,7 @@ type SuggestDocumentResponse struct {
 
 func (x *SuggestDocumentResponse) Reset() {
 	*x = SuggestDocumentResponse{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[18]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1603,7 +1388,7 @@ func (x *SuggestDocumentResponse) String() string {
 func (*SuggestDocumentResponse) ProtoMessage() {}
 
 func (x *SuggestDocumentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[18]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1616,7 +1401,7 @@ func (x *SuggestDocumentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuggestDocumentResponse.ProtoReflect.Descriptor instead.
 func (*SuggestDocumentResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{18}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SuggestDocumentResponse) GetDocument() *Document {
@@ -1650,7 +1435,7 @@ type ImportDocumentRequest struct {
 
 func (x *ImportDocumentRequest) Reset() {
 	*x = ImportDocumentRequest{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[19]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1662,7 +1447,7 @@ func (x *ImportDocumentRequest) String() string {
 func (*ImportDocumentRequest) ProtoMessage() {}
 
 func (x *ImportDocumentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[19]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1675,7 +1460,7 @@ func (x *ImportDocumentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDocumentRequest.ProtoReflect.Descriptor instead.
 func (*ImportDocumentRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{19}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ImportDocumentRequest) GetDialect() Dialect {
@@ -1720,7 +1505,7 @@ type ImportDocumentResponse struct {
 
 func (x *ImportDocumentResponse) Reset() {
 	*x = ImportDocumentResponse{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[20]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1732,7 +1517,7 @@ func (x *ImportDocumentResponse) String() string {
 func (*ImportDocumentResponse) ProtoMessage() {}
 
 func (x *ImportDocumentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[20]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1745,7 +1530,7 @@ func (x *ImportDocumentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDocumentResponse.ProtoReflect.Descriptor instead.
 func (*ImportDocumentResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{20}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ImportDocumentResponse) GetDocument() *Document {
@@ -1851,19 +1636,7 @@ const file_sluice_policy_v1_document_proto_rawDesc = "" +
 	"\n" +
 	"any_caller\x18\f \x01(\bR\tanyCaller\x12\x14\n" +
 	"\x05calls\x18\r \x01(\x03R\x05calls\x12.\n" +
-	"\x04kind\x18\x0e \x01(\x0e2\x1a.sluice.policy.v1.FlipKindR\x04kind\"\xbf\x01\n" +
-	"\x12ReplayCallsRequest\x12E\n" +
-	"\tdocuments\x18\x01 \x03(\v2\x1a.sluice.policy.v1.DocumentB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\tdocuments\x126\n" +
-	"\x04from\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampB\x06\xbaH\x03\xc8\x01\x01R\x04from\x12*\n" +
-	"\x02to\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02to\"\x88\x01\n" +
-	"\x13ReplayCallsResponse\x12,\n" +
-	"\x04flip\x18\x01 \x01(\v2\x16.sluice.policy.v1.FlipH\x00R\x04flip\x12;\n" +
-	"\asummary\x18\x02 \x01(\v2\x1f.sluice.policy.v1.ReplaySummaryH\x00R\asummaryB\x06\n" +
-	"\x04item\"[\n" +
-	"\rReplaySummary\x12\x16\n" +
-	"\x06judged\x18\x01 \x01(\x03R\x06judged\x12\x18\n" +
-	"\askipped\x18\x02 \x01(\x03R\askipped\x12\x18\n" +
-	"\aflipped\x18\x03 \x01(\x03R\aflipped\"}\n" +
+	"\x04kind\x18\x0e \x01(\x0e2\x1a.sluice.policy.v1.FlipKindR\x04kind\"}\n" +
 	"\x16SuggestDocumentRequest\x123\n" +
 	"\x06server\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^([a-z0-9-]{1,32})?$R\x06server\x12.\n" +
 	"\x04from\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04from\"\x88\x01\n" +
@@ -1914,7 +1687,7 @@ func file_sluice_policy_v1_document_proto_rawDescGZIP() []byte {
 }
 
 var file_sluice_policy_v1_document_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_sluice_policy_v1_document_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_sluice_policy_v1_document_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_sluice_policy_v1_document_proto_goTypes = []any{
 	(Severity)(0),                   // 0: sluice.policy.v1.Severity
 	(FlipKind)(0),                   // 1: sluice.policy.v1.FlipKind
@@ -1934,19 +1707,16 @@ var file_sluice_policy_v1_document_proto_goTypes = []any{
 	(*DiffRevisionsResponse)(nil),   // 15: sluice.policy.v1.DiffRevisionsResponse
 	(*AssumedCondition)(nil),        // 16: sluice.policy.v1.AssumedCondition
 	(*Flip)(nil),                    // 17: sluice.policy.v1.Flip
-	(*ReplayCallsRequest)(nil),      // 18: sluice.policy.v1.ReplayCallsRequest
-	(*ReplayCallsResponse)(nil),     // 19: sluice.policy.v1.ReplayCallsResponse
-	(*ReplaySummary)(nil),           // 20: sluice.policy.v1.ReplaySummary
-	(*SuggestDocumentRequest)(nil),  // 21: sluice.policy.v1.SuggestDocumentRequest
-	(*SuggestDocumentResponse)(nil), // 22: sluice.policy.v1.SuggestDocumentResponse
-	(*ImportDocumentRequest)(nil),   // 23: sluice.policy.v1.ImportDocumentRequest
-	(*ImportDocumentResponse)(nil),  // 24: sluice.policy.v1.ImportDocumentResponse
-	(*Call)(nil),                    // 25: sluice.policy.v1.Call
-	(*v1.Principal)(nil),            // 26: sluice.identity.v1.Principal
-	(*ExplainCallResponse)(nil),     // 27: sluice.policy.v1.ExplainCallResponse
-	(*RuleRef)(nil),                 // 28: sluice.policy.v1.RuleRef
-	(*Decision)(nil),                // 29: sluice.policy.v1.Decision
-	(*timestamppb.Timestamp)(nil),   // 30: google.protobuf.Timestamp
+	(*SuggestDocumentRequest)(nil),  // 18: sluice.policy.v1.SuggestDocumentRequest
+	(*SuggestDocumentResponse)(nil), // 19: sluice.policy.v1.SuggestDocumentResponse
+	(*ImportDocumentRequest)(nil),   // 20: sluice.policy.v1.ImportDocumentRequest
+	(*ImportDocumentResponse)(nil),  // 21: sluice.policy.v1.ImportDocumentResponse
+	(*Call)(nil),                    // 22: sluice.policy.v1.Call
+	(*v1.Principal)(nil),            // 23: sluice.identity.v1.Principal
+	(*ExplainCallResponse)(nil),     // 24: sluice.policy.v1.ExplainCallResponse
+	(*RuleRef)(nil),                 // 25: sluice.policy.v1.RuleRef
+	(*Decision)(nil),                // 26: sluice.policy.v1.Decision
+	(*timestamppb.Timestamp)(nil),   // 27: google.protobuf.Timestamp
 }
 var file_sluice_policy_v1_document_proto_depIdxs = []int32{
 	0,  // 0: sluice.policy.v1.Finding.severity:type_name -> sluice.policy.v1.Severity
@@ -1956,42 +1726,37 @@ var file_sluice_policy_v1_document_proto_depIdxs = []int32{
 	10, // 4: sluice.policy.v1.TestDocumentsResponse.results:type_name -> sluice.policy.v1.TestResult
 	5,  // 5: sluice.policy.v1.TestDocumentsResponse.findings:type_name -> sluice.policy.v1.Finding
 	4,  // 6: sluice.policy.v1.SimulateCallRequest.documents:type_name -> sluice.policy.v1.Document
-	25, // 7: sluice.policy.v1.SimulateCallRequest.call:type_name -> sluice.policy.v1.Call
-	26, // 8: sluice.policy.v1.SimulateCallRequest.subject:type_name -> sluice.identity.v1.Principal
-	27, // 9: sluice.policy.v1.SimulateCallResponse.explanation:type_name -> sluice.policy.v1.ExplainCallResponse
+	22, // 7: sluice.policy.v1.SimulateCallRequest.call:type_name -> sluice.policy.v1.Call
+	23, // 8: sluice.policy.v1.SimulateCallRequest.subject:type_name -> sluice.identity.v1.Principal
+	24, // 9: sluice.policy.v1.SimulateCallResponse.explanation:type_name -> sluice.policy.v1.ExplainCallResponse
 	5,  // 10: sluice.policy.v1.SimulateCallResponse.findings:type_name -> sluice.policy.v1.Finding
 	4,  // 11: sluice.policy.v1.DiffRevisionsRequest.documents:type_name -> sluice.policy.v1.Document
 	4,  // 12: sluice.policy.v1.DiffRevisionsRequest.old_documents:type_name -> sluice.policy.v1.Document
 	14, // 13: sluice.policy.v1.DiffRevisionsRequest.recorded:type_name -> sluice.policy.v1.RecordedCall
-	25, // 14: sluice.policy.v1.RecordedCall.call:type_name -> sluice.policy.v1.Call
-	26, // 15: sluice.policy.v1.RecordedCall.subject:type_name -> sluice.identity.v1.Principal
+	22, // 14: sluice.policy.v1.RecordedCall.call:type_name -> sluice.policy.v1.Call
+	23, // 15: sluice.policy.v1.RecordedCall.subject:type_name -> sluice.identity.v1.Principal
 	17, // 16: sluice.policy.v1.DiffRevisionsResponse.flips:type_name -> sluice.policy.v1.Flip
 	5,  // 17: sluice.policy.v1.DiffRevisionsResponse.findings:type_name -> sluice.policy.v1.Finding
-	28, // 18: sluice.policy.v1.DiffRevisionsResponse.may_open:type_name -> sluice.policy.v1.RuleRef
+	25, // 18: sluice.policy.v1.DiffRevisionsResponse.may_open:type_name -> sluice.policy.v1.RuleRef
 	2,  // 19: sluice.policy.v1.AssumedCondition.result:type_name -> sluice.policy.v1.ConditionResult
-	25, // 20: sluice.policy.v1.Flip.call:type_name -> sluice.policy.v1.Call
-	26, // 21: sluice.policy.v1.Flip.subject:type_name -> sluice.identity.v1.Principal
-	29, // 22: sluice.policy.v1.Flip.before:type_name -> sluice.policy.v1.Decision
-	29, // 23: sluice.policy.v1.Flip.after:type_name -> sluice.policy.v1.Decision
+	22, // 20: sluice.policy.v1.Flip.call:type_name -> sluice.policy.v1.Call
+	23, // 21: sluice.policy.v1.Flip.subject:type_name -> sluice.identity.v1.Principal
+	26, // 22: sluice.policy.v1.Flip.before:type_name -> sluice.policy.v1.Decision
+	26, // 23: sluice.policy.v1.Flip.after:type_name -> sluice.policy.v1.Decision
 	16, // 24: sluice.policy.v1.Flip.conditions:type_name -> sluice.policy.v1.AssumedCondition
-	26, // 25: sluice.policy.v1.Flip.further_subjects:type_name -> sluice.identity.v1.Principal
+	23, // 25: sluice.policy.v1.Flip.further_subjects:type_name -> sluice.identity.v1.Principal
 	1,  // 26: sluice.policy.v1.Flip.kind:type_name -> sluice.policy.v1.FlipKind
-	4,  // 27: sluice.policy.v1.ReplayCallsRequest.documents:type_name -> sluice.policy.v1.Document
-	30, // 28: sluice.policy.v1.ReplayCallsRequest.from:type_name -> google.protobuf.Timestamp
-	30, // 29: sluice.policy.v1.ReplayCallsRequest.to:type_name -> google.protobuf.Timestamp
-	17, // 30: sluice.policy.v1.ReplayCallsResponse.flip:type_name -> sluice.policy.v1.Flip
-	20, // 31: sluice.policy.v1.ReplayCallsResponse.summary:type_name -> sluice.policy.v1.ReplaySummary
-	30, // 32: sluice.policy.v1.SuggestDocumentRequest.from:type_name -> google.protobuf.Timestamp
-	4,  // 33: sluice.policy.v1.SuggestDocumentResponse.document:type_name -> sluice.policy.v1.Document
-	5,  // 34: sluice.policy.v1.SuggestDocumentResponse.findings:type_name -> sluice.policy.v1.Finding
-	3,  // 35: sluice.policy.v1.ImportDocumentRequest.dialect:type_name -> sluice.policy.v1.Dialect
-	4,  // 36: sluice.policy.v1.ImportDocumentResponse.document:type_name -> sluice.policy.v1.Document
-	5,  // 37: sluice.policy.v1.ImportDocumentResponse.findings:type_name -> sluice.policy.v1.Finding
-	38, // [38:38] is the sub-list for method output_type
-	38, // [38:38] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	27, // 27: sluice.policy.v1.SuggestDocumentRequest.from:type_name -> google.protobuf.Timestamp
+	4,  // 28: sluice.policy.v1.SuggestDocumentResponse.document:type_name -> sluice.policy.v1.Document
+	5,  // 29: sluice.policy.v1.SuggestDocumentResponse.findings:type_name -> sluice.policy.v1.Finding
+	3,  // 30: sluice.policy.v1.ImportDocumentRequest.dialect:type_name -> sluice.policy.v1.Dialect
+	4,  // 31: sluice.policy.v1.ImportDocumentResponse.document:type_name -> sluice.policy.v1.Document
+	5,  // 32: sluice.policy.v1.ImportDocumentResponse.findings:type_name -> sluice.policy.v1.Finding
+	33, // [33:33] is the sub-list for method output_type
+	33, // [33:33] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_sluice_policy_v1_document_proto_init() }
@@ -2001,17 +1766,13 @@ func file_sluice_policy_v1_document_proto_init() {
 	}
 	file_sluice_policy_v1_decision_proto_init()
 	file_sluice_policy_v1_judgement_proto_init()
-	file_sluice_policy_v1_document_proto_msgTypes[15].OneofWrappers = []any{
-		(*ReplayCallsResponse_Flip)(nil),
-		(*ReplayCallsResponse_Summary)(nil),
-	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_policy_v1_document_proto_rawDesc), len(file_sluice_policy_v1_document_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   21,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -25,7 +25,7 @@ var File_sluice_policy_v1_policy_service_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_policy_service_proto_rawDesc = "" +
 	"\n" +
-	"%sluice/policy/v1/policy_service.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x1dsluice/policy/v1/access.proto\x1a\x1fsluice/policy/v1/document.proto\x1a sluice/policy/v1/judgement.proto\x1a\x1fsluice/policy/v1/revision.proto\x1a\x1bsluice/policy/v1/stop.proto2\x87\x12\n" +
+	"%sluice/policy/v1/policy_service.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x1dsluice/policy/v1/access.proto\x1a\x1fsluice/policy/v1/document.proto\x1a sluice/policy/v1/judgement.proto\x1a\x1dsluice/policy/v1/replay.proto\x1a\x1fsluice/policy/v1/revision.proto\x1a\x1bsluice/policy/v1/stop.proto2\x96\x12\n" +
 	"\rPolicyService\x12p\n" +
 	"\n" +
 	"DecideCall\x12#.sluice.policy.v1.DecideCallRequest\x1a$.sluice.policy.v1.DecideCallResponse\"\x17\xca\xf3\x18\b\n" +
@@ -42,8 +42,8 @@ const file_sluice_policy_v1_policy_service_proto_rawDesc = "" +
 	"\rLintDocuments\x12&.sluice.policy.v1.LintDocumentsRequest\x1a'.sluice.policy.v1.LintDocumentsResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12q\n" +
 	"\rTestDocuments\x12&.sluice.policy.v1.TestDocumentsRequest\x1a'.sluice.policy.v1.TestDocumentsResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12n\n" +
 	"\fSimulateCall\x12%.sluice.policy.v1.SimulateCallRequest\x1a&.sluice.policy.v1.SimulateCallResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12q\n" +
-	"\rDiffRevisions\x12&.sluice.policy.v1.DiffRevisionsRequest\x1a'.sluice.policy.v1.DiffRevisionsResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12l\n" +
-	"\vReplayCalls\x12$.sluice.policy.v1.ReplayCallsRequest\x1a%.sluice.policy.v1.ReplayCallsResponse\"\x0e\xca\xf3\x18\x03\x12\x01\x02\xd0\xf3\x18\x80\x80\x80\x040\x01\x12o\n" +
+	"\rDiffRevisions\x12&.sluice.policy.v1.DiffRevisionsRequest\x1a'.sluice.policy.v1.DiffRevisionsResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12{\n" +
+	"\x0fReplayDecisions\x12(.sluice.policy.v1.ReplayDecisionsRequest\x1a).sluice.policy.v1.ReplayDecisionsResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04(\x010\x01\x12o\n" +
 	"\x0fSuggestDocument\x12(.sluice.policy.v1.SuggestDocumentRequest\x1a).sluice.policy.v1.SuggestDocumentResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12s\n" +
 	"\x0eImportDocument\x12'.sluice.policy.v1.ImportDocumentRequest\x1a(.sluice.policy.v1.ImportDocumentResponse\"\x0e\xca\xf3\x18\x03\x12\x01\x02\xd0\xf3\x18\x80\x80\xc0\x02\x12s\n" +
 	"\x0eApplyDocuments\x12'.sluice.policy.v1.ApplyDocumentsRequest\x1a(.sluice.policy.v1.ApplyDocumentsResponse\"\x0e\xca\xf3\x18\x03\x12\x01\x02\xd0\xf3\x18\x80\x80\x80\x04\x12d\n" +
@@ -69,7 +69,7 @@ var file_sluice_policy_v1_policy_service_proto_goTypes = []any{
 	(*TestDocumentsRequest)(nil),    // 7: sluice.policy.v1.TestDocumentsRequest
 	(*SimulateCallRequest)(nil),     // 8: sluice.policy.v1.SimulateCallRequest
 	(*DiffRevisionsRequest)(nil),    // 9: sluice.policy.v1.DiffRevisionsRequest
-	(*ReplayCallsRequest)(nil),      // 10: sluice.policy.v1.ReplayCallsRequest
+	(*ReplayDecisionsRequest)(nil),  // 10: sluice.policy.v1.ReplayDecisionsRequest
 	(*SuggestDocumentRequest)(nil),  // 11: sluice.policy.v1.SuggestDocumentRequest
 	(*ImportDocumentRequest)(nil),   // 12: sluice.policy.v1.ImportDocumentRequest
 	(*ApplyDocumentsRequest)(nil),   // 13: sluice.policy.v1.ApplyDocumentsRequest
@@ -90,7 +90,7 @@ var file_sluice_policy_v1_policy_service_proto_goTypes = []any{
 	(*TestDocumentsResponse)(nil),   // 28: sluice.policy.v1.TestDocumentsResponse
 	(*SimulateCallResponse)(nil),    // 29: sluice.policy.v1.SimulateCallResponse
 	(*DiffRevisionsResponse)(nil),   // 30: sluice.policy.v1.DiffRevisionsResponse
-	(*ReplayCallsResponse)(nil),     // 31: sluice.policy.v1.ReplayCallsResponse
+	(*ReplayDecisionsResponse)(nil), // 31: sluice.policy.v1.ReplayDecisionsResponse
 	(*SuggestDocumentResponse)(nil), // 32: sluice.policy.v1.SuggestDocumentResponse
 	(*ImportDocumentResponse)(nil),  // 33: sluice.policy.v1.ImportDocumentResponse
 	(*ApplyDocumentsResponse)(nil),  // 34: sluice.policy.v1.ApplyDocumentsResponse
@@ -113,7 +113,7 @@ var file_sluice_policy_v1_policy_service_proto_depIdxs = []int32{
 	7,  // 7: sluice.policy.v1.PolicyService.TestDocuments:input_type -> sluice.policy.v1.TestDocumentsRequest
 	8,  // 8: sluice.policy.v1.PolicyService.SimulateCall:input_type -> sluice.policy.v1.SimulateCallRequest
 	9,  // 9: sluice.policy.v1.PolicyService.DiffRevisions:input_type -> sluice.policy.v1.DiffRevisionsRequest
-	10, // 10: sluice.policy.v1.PolicyService.ReplayCalls:input_type -> sluice.policy.v1.ReplayCallsRequest
+	10, // 10: sluice.policy.v1.PolicyService.ReplayDecisions:input_type -> sluice.policy.v1.ReplayDecisionsRequest
 	11, // 11: sluice.policy.v1.PolicyService.SuggestDocument:input_type -> sluice.policy.v1.SuggestDocumentRequest
 	12, // 12: sluice.policy.v1.PolicyService.ImportDocument:input_type -> sluice.policy.v1.ImportDocumentRequest
 	13, // 13: sluice.policy.v1.PolicyService.ApplyDocuments:input_type -> sluice.policy.v1.ApplyDocumentsRequest
@@ -134,7 +134,7 @@ var file_sluice_policy_v1_policy_service_proto_depIdxs = []int32{
 	28, // 28: sluice.policy.v1.PolicyService.TestDocuments:output_type -> sluice.policy.v1.TestDocumentsResponse
 	29, // 29: sluice.policy.v1.PolicyService.SimulateCall:output_type -> sluice.policy.v1.SimulateCallResponse
 	30, // 30: sluice.policy.v1.PolicyService.DiffRevisions:output_type -> sluice.policy.v1.DiffRevisionsResponse
-	31, // 31: sluice.policy.v1.PolicyService.ReplayCalls:output_type -> sluice.policy.v1.ReplayCallsResponse
+	31, // 31: sluice.policy.v1.PolicyService.ReplayDecisions:output_type -> sluice.policy.v1.ReplayDecisionsResponse
 	32, // 32: sluice.policy.v1.PolicyService.SuggestDocument:output_type -> sluice.policy.v1.SuggestDocumentResponse
 	33, // 33: sluice.policy.v1.PolicyService.ImportDocument:output_type -> sluice.policy.v1.ImportDocumentResponse
 	34, // 34: sluice.policy.v1.PolicyService.ApplyDocuments:output_type -> sluice.policy.v1.ApplyDocumentsResponse
@@ -160,6 +160,7 @@ func file_sluice_policy_v1_policy_service_proto_init() {
 	file_sluice_policy_v1_access_proto_init()
 	file_sluice_policy_v1_document_proto_init()
 	file_sluice_policy_v1_judgement_proto_init()
+	file_sluice_policy_v1_replay_proto_init()
 	file_sluice_policy_v1_revision_proto_init()
 	file_sluice_policy_v1_stop_proto_init()
 	type x struct{}

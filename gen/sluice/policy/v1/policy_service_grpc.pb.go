@@ -29,7 +29,7 @@ const (
 	PolicyService_TestDocuments_FullMethodName   = "/sluice.policy.v1.PolicyService/TestDocuments"
 	PolicyService_SimulateCall_FullMethodName    = "/sluice.policy.v1.PolicyService/SimulateCall"
 	PolicyService_DiffRevisions_FullMethodName   = "/sluice.policy.v1.PolicyService/DiffRevisions"
-	PolicyService_ReplayCalls_FullMethodName     = "/sluice.policy.v1.PolicyService/ReplayCalls"
+	PolicyService_ReplayDecisions_FullMethodName = "/sluice.policy.v1.PolicyService/ReplayDecisions"
 	PolicyService_SuggestDocument_FullMethodName = "/sluice.policy.v1.PolicyService/SuggestDocument"
 	PolicyService_ImportDocument_FullMethodName  = "/sluice.policy.v1.PolicyService/ImportDocument"
 	PolicyService_ApplyDocuments_FullMethodName  = "/sluice.policy.v1.PolicyService/ApplyDocuments"
@@ -115,10 +115,20 @@ type PolicyServiceClient interface {
 	//	NOT_FOUND            REVISION_UNKNOWN: old_revision is not the active revision, or is sent with old documents
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	DiffRevisions(ctx context.Context, in *DiffRevisionsRequest, opts ...grpc.CallOption) (*DiffRevisionsResponse, error)
-	// ReplayCalls evaluates recorded calls with documents that are not active. It sends each call with a different
-	// decision, then a summary. This version does not serve it: UNIMPLEMENTED, NOT_SERVED. ListDecisions of the gateway
-	// lists recorded calls, and ExplainCall evaluates one of them.
-	ReplayCalls(ctx context.Context, in *ReplayCallsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReplayCallsResponse], error)
+	// ReplayDecisions evaluates recorded decisions with documents, and returns the calls with another decision. The
+	// client sends the documents and waits for the response. Then it sends records, and waits for the last response
+	// before it sends further records. A record is evaluated without arguments, as in a list: if all arguments give the
+	// same effect, the effect is known. Neither the state of the catalog, such as a quarantine, nor stops count. `mode:
+	// observe` of the configuration counts. A call has another decision if its effect differs, or the effect that it
+	// would have if nothing were observed. Limits and the terms of approvals are not compared. Each person has one
+	// stream at a time, and further streams wait. A stream ends after an hour, or if the client sends nothing for two
+	// minutes. Errors:
+	//
+	//	INVALID_ARGUMENT     REPLAY_DISORDER: the first message has no head, or a later message has one
+	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may evaluate the calls of all tenants
+	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
+	//	DEADLINE_EXCEEDED    REPLAY_ENDED: the stream took too long, or the client sent nothing for too long
+	ReplayDecisions(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ReplayDecisionsRequest, ReplayDecisionsResponse], error)
 	// SuggestDocument generates a document from the catalog and recorded traffic. This version does not serve it:
 	// UNIMPLEMENTED, NOT_SERVED. Use `sluice policy suggest`.
 	SuggestDocument(ctx context.Context, in *SuggestDocumentRequest, opts ...grpc.CallOption) (*SuggestDocumentResponse, error)
@@ -292,24 +302,18 @@ func (c *policyServiceClient) DiffRevisions(ctx context.Context, in *DiffRevisio
 	return out, nil
 }
 
-func (c *policyServiceClient) ReplayCalls(ctx context.Context, in *ReplayCallsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReplayCallsResponse], error) {
+func (c *policyServiceClient) ReplayDecisions(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ReplayDecisionsRequest, ReplayDecisionsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[0], PolicyService_ReplayCalls_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[0], PolicyService_ReplayDecisions_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[ReplayCallsRequest, ReplayCallsResponse]{ClientStream: stream}
-	if err := x.ClientStream.SendMsg(in); err != nil {
-		return nil, err
-	}
-	if err := x.ClientStream.CloseSend(); err != nil {
-		return nil, err
-	}
+	x := &grpc.GenericClientStream[ReplayDecisionsRequest, ReplayDecisionsResponse]{ClientStream: stream}
 	return x, nil
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type PolicyService_ReplayCallsClient = grpc.ServerStreamingClient[ReplayCallsResponse]
+type PolicyService_ReplayDecisionsClient = grpc.BidiStreamingClient[ReplayDecisionsRequest, ReplayDecisionsResponse]
 
 func (c *policyServiceClient) SuggestDocument(ctx context.Context, in *SuggestDocumentRequest, opts ...grpc.CallOption) (*SuggestDocumentResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -496,10 +500,20 @@ type PolicyServiceServer interface {
 	//	NOT_FOUND            REVISION_UNKNOWN: old_revision is not the active revision, or is sent with old documents
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	DiffRevisions(context.Context, *DiffRevisionsRequest) (*DiffRevisionsResponse, error)
-	// ReplayCalls evaluates recorded calls with documents that are not active. It sends each call with a different
-	// decision, then a summary. This version does not serve it: UNIMPLEMENTED, NOT_SERVED. ListDecisions of the gateway
-	// lists recorded calls, and ExplainCall evaluates one of them.
-	ReplayCalls(*ReplayCallsRequest, grpc.ServerStreamingServer[ReplayCallsResponse]) error
+	// ReplayDecisions evaluates recorded decisions with documents, and returns the calls with another decision. The
+	// client sends the documents and waits for the response. Then it sends records, and waits for the last response
+	// before it sends further records. A record is evaluated without arguments, as in a list: if all arguments give the
+	// same effect, the effect is known. Neither the state of the catalog, such as a quarantine, nor stops count. `mode:
+	// observe` of the configuration counts. A call has another decision if its effect differs, or the effect that it
+	// would have if nothing were observed. Limits and the terms of approvals are not compared. Each person has one
+	// stream at a time, and further streams wait. A stream ends after an hour, or if the client sends nothing for two
+	// minutes. Errors:
+	//
+	//	INVALID_ARGUMENT     REPLAY_DISORDER: the first message has no head, or a later message has one
+	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may evaluate the calls of all tenants
+	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
+	//	DEADLINE_EXCEEDED    REPLAY_ENDED: the stream took too long, or the client sent nothing for too long
+	ReplayDecisions(grpc.BidiStreamingServer[ReplayDecisionsRequest, ReplayDecisionsResponse]) error
 	// SuggestDocument generates a document from the catalog and recorded traffic. This version does not serve it:
 	// UNIMPLEMENTED, NOT_SERVED. Use `sluice policy suggest`.
 	SuggestDocument(context.Context, *SuggestDocumentRequest) (*SuggestDocumentResponse, error)
@@ -603,8 +617,8 @@ func (UnimplementedPolicyServiceServer) SimulateCall(context.Context, *SimulateC
 func (UnimplementedPolicyServiceServer) DiffRevisions(context.Context, *DiffRevisionsRequest) (*DiffRevisionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DiffRevisions not implemented")
 }
-func (UnimplementedPolicyServiceServer) ReplayCalls(*ReplayCallsRequest, grpc.ServerStreamingServer[ReplayCallsResponse]) error {
-	return status.Error(codes.Unimplemented, "method ReplayCalls not implemented")
+func (UnimplementedPolicyServiceServer) ReplayDecisions(grpc.BidiStreamingServer[ReplayDecisionsRequest, ReplayDecisionsResponse]) error {
+	return status.Error(codes.Unimplemented, "method ReplayDecisions not implemented")
 }
 func (UnimplementedPolicyServiceServer) SuggestDocument(context.Context, *SuggestDocumentRequest) (*SuggestDocumentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SuggestDocument not implemented")
@@ -837,16 +851,12 @@ func _PolicyService_DiffRevisions_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
-func _PolicyService_ReplayCalls_Handler(srv interface{}, stream grpc.ServerStream) error {
-	m := new(ReplayCallsRequest)
-	if err := stream.RecvMsg(m); err != nil {
-		return err
-	}
-	return srv.(PolicyServiceServer).ReplayCalls(m, &grpc.GenericServerStream[ReplayCallsRequest, ReplayCallsResponse]{ServerStream: stream})
+func _PolicyService_ReplayDecisions_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(PolicyServiceServer).ReplayDecisions(&grpc.GenericServerStream[ReplayDecisionsRequest, ReplayDecisionsResponse]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type PolicyService_ReplayCallsServer = grpc.ServerStreamingServer[ReplayCallsResponse]
+type PolicyService_ReplayDecisionsServer = grpc.BidiStreamingServer[ReplayDecisionsRequest, ReplayDecisionsResponse]
 
 func _PolicyService_SuggestDocument_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(SuggestDocumentRequest)
@@ -1092,9 +1102,10 @@ var PolicyService_ServiceDesc = grpc.ServiceDesc{
 	},
 	Streams: []grpc.StreamDesc{
 		{
-			StreamName:    "ReplayCalls",
-			Handler:       _PolicyService_ReplayCalls_Handler,
+			StreamName:    "ReplayDecisions",
+			Handler:       _PolicyService_ReplayDecisions_Handler,
 			ServerStreams: true,
+			ClientStreams: true,
 		},
 		{
 			StreamName:    "LeaseRevision",

@@ -37,6 +37,9 @@ type Call struct {
 	// listed reports whether the call stands for all calls of a tool or method, while a list is filtered. Conditions then
 	// know neither the arguments nor the time.
 	listed bool
+	// anyName reports whether the name of the prompt or resource is not known. Every rule about names of this kind then
+	// matches.
+	anyName bool
 	// uriCache caches the result of the method uri. It is nil until the result is computed.
 	uriCache *uriReadings
 	// evaluations caches the results of conditions. It is nil until a condition is evaluated.

@@ -22,6 +22,10 @@ type evaluations struct {
 	failing uint
 	// permissive reports whether each rule whose condition has an unknown result applies.
 	permissive bool
+	// anyArguments reports whether a decision stands for the calls with all arguments. The result of a condition that
+	// reads arguments is then unknown even if the read values do not matter, because the condition fails for arguments
+	// with look-alike keys.
+	anyArguments bool
 }
 
 // An evaluated is the result of a condition for one principal of a call.
@@ -30,8 +34,10 @@ type evaluated struct {
 	principal int
 	result    condition.Result
 	err       error
-	// bit is the position in evaluations.assumed if the result is unknown.
-	bit uint
+	// open reports whether the result depends on unknown values: result is [condition.Unknown], or the condition has this
+	// result or fails. bit is then the position in evaluations.assumed and evaluations.failing.
+	open bool
+	bit  uint
 }
 
 // applies reports whether a rule that matches the call decides for a principal: the rule matches the principal, and
@@ -105,12 +111,14 @@ func (c *Call) evaluate(when *condition.Condition, i int) (condition.Result, err
 		e.results = append(e.results, e.run(c, when, i))
 		found = &e.results[len(e.results)-1]
 	}
-	if found.result != condition.Unknown || e.permissive {
+	if !found.open || e.permissive {
 		return found.result, found.err
 	}
 	switch bit := uint(1) << found.bit; {
 	case e.failing&bit != 0:
 		return condition.Failed, errAssumedFailure
+	case found.result != condition.Unknown:
+		return found.result, nil
 	case e.assumed&bit != 0:
 		return condition.True, nil
 	}
@@ -137,7 +145,9 @@ func (e *evaluations) run(c *Call, when *condition.Condition, i int) evaluated {
 		e.setCaller(c, i)
 	}
 	out := evaluated{condition: when, principal: i}
-	if out.result, out.err = when.Evaluate(&e.input); out.result == condition.Unknown {
+	out.result, out.err = when.Evaluate(&e.input)
+	mayFail := e.anyArguments && variables&condition.VariableArgs != 0 && out.err == nil
+	if out.open = out.result == condition.Unknown || mayFail; out.open {
 		out.bit = e.open
 		e.open++
 	}

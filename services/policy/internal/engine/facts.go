@@ -31,6 +31,8 @@ type Facts struct {
 
 	// anyTool reports whether the facts represent every possible tool.
 	anyTool bool
+	// anyClass reports whether the class is not known. Every rule about tool properties then matches.
+	anyClass bool
 }
 
 // Status says whether a tool may be called with a definition.
@@ -91,7 +93,7 @@ func (f *Facts) dangerous() bool {
 // matchesProperties reports whether a tool with the facts has the properties that a rule names. An unknown property
 // counts against the caller: it does not match in a rule with ActionAllow, and it matches in any other rule.
 func (r *rule) matchesProperties(f *Facts) bool {
-	if !r.hasToolProperties {
+	if !r.hasToolProperties || f.anyClass {
 		return true
 	}
 	if f.anyTool {

@@ -113,11 +113,11 @@ func (r *rule) matchesName(call *Call) bool {
 	}
 	switch call.nameKind() {
 	case namesPrompt:
-		return len(r.prompts) > 0 && r.prompts.match(call.Tool)
+		return len(r.prompts) > 0 && (call.anyName || r.prompts.match(call.Tool))
 	case namesResource:
-		return len(r.uris) > 0 && r.matchesURI(call)
+		return len(r.uris) > 0 && (call.anyName || r.matchesURI(call))
 	case namesUnknown:
-		return r.Action != ActionAllow
+		return r.Action != ActionAllow || call.anyName
 	case namesNone:
 	}
 	return false

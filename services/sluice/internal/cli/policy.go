@@ -19,7 +19,7 @@ import (
 
 func (t *tool) policy() *cobra.Command {
 	return group("policy", "Check policy documents, and explain their decisions", t.policyLint(), t.policyTest(), t.policyExplain(), t.policyAccess(),
-		t.policyDiff(), t.policySuggest(), t.policyImport(), t.policySchema())
+		t.policyDiff(), t.policyReplay(), t.policySuggest(), t.policyImport(), t.policySchema())
 }
 
 func (t *tool) policyLint() *cobra.Command {

@@ -1,0 +1,56 @@
+package policy
+
+import (
+	"slices"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// currentGroups contains the groups that the valid tokens have. The journal records no groups.
+type currentGroups struct {
+	byName   map[string]*identityv1.Token
+	byHolder map[holder][]string
+	// differing contains the holders of tokens with different groups.
+	differing map[holder]bool
+}
+
+type holder struct{ tenant, subject, agent string }
+
+func newCurrentGroups(tokens []*identityv1.TokenRecord) *currentGroups {
+	out := &currentGroups{byName: make(map[string]*identityv1.Token), byHolder: make(map[holder][]string), differing: make(map[holder]bool)}
+	for _, r := range tokens {
+		t := r.GetToken()
+		out.byName[t.GetName()] = t
+		of := holder{t.GetTenant(), t.GetSubject(), t.GetAgent()}
+		groups := slices.Sorted(slices.Values(t.GetGroups()))
+		if known, ok := out.byHolder[of]; ok && !slices.Equal(known, groups) {
+			out.differing[of] = true
+		}
+		out.byHolder[of] = groups
+	}
+	return out
+}
+
+// set sets the groups of a recorded subject and of its chain. It reports whether all of them are known.
+func (g *currentGroups) set(s *engine.Subject, recorded *identityv1.Principal) bool {
+	known := g.setOne(&s.Caller, recorded)
+	for i, p := range recorded.GetChain() {
+		known = g.setOne(&s.Chain[i], p) && known
+	}
+	return known
+}
+
+func (g *currentGroups) setOne(p *engine.Principal, recorded *identityv1.Principal) bool {
+	of := holder{p.Tenant, p.Name, p.Agent}
+	if t := g.byName[recorded.GetTokenId()]; t != nil && of == (holder{t.GetTenant(), t.GetSubject(), t.GetAgent()}) {
+		p.Groups = t.GetGroups()
+		return true
+	}
+	groups, ok := g.byHolder[of]
+	p.Groups = groups
+	if g.differing[of] {
+		p.Groups, ok = nil, false
+	}
+	return ok
+}

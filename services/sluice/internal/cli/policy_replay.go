@@ -1,0 +1,233 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/policy"
+)
+
+// maxReplayBatch is the size of a request with records after which a further request is sent, in bytes.
+const maxReplayBatch = 2 << 20
+
+func (t *tool) policyReplay() *cobra.Command {
+	var since, until string
+	filter := &gatewayv1.DecisionFilter{WithoutProtocol: true, Kinds: []gatewayv1.RecordKind{gatewayv1.RecordKind_RECORD_KIND_INTENT, gatewayv1.RecordKind_RECORD_KIND_REFUSAL}}
+	c := &cobra.Command{
+		Use:   "replay [PATH...]",
+		Short: "Show which recorded calls would get another result by a draft of the policy documents",
+		Long: `Decide the calls in the gateway's journal again by other policy documents, and show the calls
+that would get another result: first the calls that were refused and would be allowed. PATHs are
+files or folders with all documents of the draft; without PATH, the active documents decide. The
+journal is read from the running mesh, whose policy service decides. Nothing is changed, and no
+call is made. --since and --until take a time such as 2026-03-01T12:00:00Z, or how long ago: 90s,
+15m, 2h, 7d. Ctrl-C prints what was found until then.
+
+The journal contains no arguments. If rules that can decide a call read its arguments, its result
+is unknown, unless all arguments give the same result. Such calls are listed separately, with the
+rules. The journal contains no groups either: callers have the groups that their tokens have now.
+If no valid token has the caller's tenant, subject and agent, the result is unknown if a rule
+reads groups. Tools have the class that the catalog has now for the recorded definition. Names of
+prompts and resources are shortened in the journal, so the result is unknown if a rule reads them.
+Limits and the terms of approvals are not compared, and calls that were refused for another reason
+than rules, such as a limit or a stop, are only counted.
+
+The command exits with 0 if no call that was refused would be allowed or could be approved, and no
+call that needed an approval would be allowed; with 1 if there is such a call; and with 2 if the
+replay fails, is interrupted, or if calls with an unknown result may be such calls.`,
+		Example: "  " + t.self + " policy replay draft/ --since 7d",
+		RunE: func(c *cobra.Command, given []string) error {
+			now := time.Now()
+			if err := setTimes(filter, since, until, now); err != nil {
+				return usageError{err}
+			}
+			err := t.runReplay(c.Context(), given, newReplayReport(filter, now))
+			if err != nil && !errors.Is(err, errSilent) {
+				return exitError{err, 2}
+			}
+			return err
+		},
+	}
+	c.Flags().StringVar(&since, "since", "7d", "only calls since this time: RFC 3339, or how long ago (15m, 2h, 7d)")
+	c.Flags().StringVar(&until, "until", "", "only calls before this time, in the same form")
+	c.Flags().StringVar(&filter.Server, "server", "", "only this server")
+	c.Flags().StringVar(&filter.Subject, "subject", "", "only this subject")
+	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
+	for _, flag := range []string{"since", "until", "subject"} {
+		_ = c.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions)
+	}
+	return c
+}
+
+func (t *tool) runReplay(ctx context.Context, paths []string, r *replayReport) error {
+	var documents []*policyv1.Document
+	if len(paths) > 0 {
+		var err error
+		if documents, err = policy.ReadDocuments(paths); err != nil {
+			return err
+		}
+	}
+	if term.IsTerminal(int(os.Stderr.Fd())) {
+		r.progress = t.errOut
+	}
+	f, err := t.load()
+	if err != nil {
+		return err
+	}
+	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // only the answers matter
+	gateway, done, err := t.gatewayClient()
+	if err != nil {
+		return err
+	}
+	defer done()
+	return t.replayAndPrint(ctx, replayClients{policyv1.NewPolicyServiceClient(conn), gateway}, documents, r)
+}
+
+// replayClients are the clients of a replay.
+type replayClients struct {
+	policy  policyv1.PolicyServiceClient
+	gateway gatewayv1.GatewayServiceClient
+}
+
+// replayAndPrint replays the journal and prints the report. If ctx is cancelled before all calls are read, it prints
+// what was found until then.
+func (t *tool) replayAndPrint(ctx context.Context, clients replayClients, documents []*policyv1.Document, r *replayReport) error {
+	err := r.replay(ctx, clients, documents)
+	if err != nil && ctx.Err() == nil {
+		return t.explainError(err)
+	}
+	if r.complete = err == nil; !r.complete && r.searched == nil {
+		return errors.New("interrupted before any call was read")
+	}
+	if len(r.findings) == 0 || t.json() {
+		if err := t.printReplay(r); err != nil {
+			return err
+		}
+	}
+	if len(r.findings) > 0 {
+		return notLoading(r.findings)
+	}
+	return r.result()
+}
+
+// A replayConn is an open replay. A request that is not answered within requestTimeout ends it.
+type replayConn struct {
+	stream  grpc.BidiStreamingClient[policyv1.ReplayDecisionsRequest, policyv1.ReplayDecisionsResponse]
+	timeout *time.Timer
+}
+
+// errNoAnswer ends a replay whose request is not answered in time.
+var errNoAnswer = errors.New("the policy service did not answer in time: try again, with a shorter time in --since")
+
+// openReplay opens a replay. It ends with ctx, or when end is called.
+func openReplay(ctx context.Context, client policyv1.PolicyServiceClient) (c *replayConn, end func(), err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	c = &replayConn{timeout: time.AfterFunc(requestTimeout, func() { cancel(errNoAnswer) })}
+	end = func() {
+		c.timeout.Stop()
+		cancel(nil)
+	}
+	if c.stream, err = client.ReplayDecisions(ctx); err != nil {
+		end()
+		return nil, nil, err
+	}
+	return c, end, nil
+}
+
+// ask sends a request, and passes the responses to add until the last one.
+func (c *replayConn) ask(req *policyv1.ReplayDecisionsRequest, add func(*policyv1.ReplayDecisionsResponse)) error {
+	c.timeout.Reset(requestTimeout)
+	defer c.timeout.Stop()
+	if err := c.stream.Send(req); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	for {
+		resp, err := c.stream.Recv() // returns the server's error if Send has returned io.EOF
+		if err != nil {
+			if cause := context.Cause(c.stream.Context()); errors.Is(cause, errNoAnswer) {
+				return cause
+			}
+			return err
+		}
+		add(resp)
+		if resp.GetLast() {
+			return nil
+		}
+	}
+}
+
+// replay reads the calls of the journal, newest first, lets the policy service decide them, and adds the results. After
+// an error, the report contains the results until then.
+func (r *replayReport) replay(ctx context.Context, clients replayClients, documents []*policyv1.Document) error {
+	conn, end, err := openReplay(ctx, clients.policy)
+	if err != nil {
+		return err
+	}
+	defer end()
+	defer r.sort()
+	head := &policyv1.ReplayHead{Documents: documents}
+	if err := conn.ask(&policyv1.ReplayDecisionsRequest{Part: &policyv1.ReplayDecisionsRequest_Head{Head: head}}, r.add); err != nil || len(r.findings) > 0 {
+		return err
+	}
+	req, lastReport := &gatewayv1.ListDecisionsRequest{Filter: r.filter, PageSize: maxPage}, time.Now()
+	for {
+		page, err := listDecisionsPage(ctx, clients.gateway, req)
+		if err != nil {
+			return err
+		}
+		for _, batch := range r.batches(page.GetRecords()) {
+			if err := conn.ask(&policyv1.ReplayDecisionsRequest{Part: &policyv1.ReplayDecisionsRequest_Decisions{Decisions: batch}}, r.add); err != nil {
+				return err
+			}
+		}
+		if at := timeOrNil(page.GetSearched()); at != nil {
+			r.searched = at
+		}
+		if req.PageToken = page.GetNextPageToken(); req.GetPageToken() == "" {
+			return nil
+		}
+		if r.progress != nil && r.searched != nil && time.Since(lastReport) > progressInterval {
+			lastReport = time.Now()
+			fmt.Fprintf(r.progress, "sluice: replayed %s so far, back to %s\n", countOfCalls(r.calls()), localTime(*r.searched))
+		}
+	}
+}
+
+// batches converts records to requests of limited size. It counts the calls that policy did not evaluate.
+func (r *replayReport) batches(records []*gatewayv1.Record) (out []*policyv1.RecordedDecisions) {
+	size := 0
+	for _, rec := range records {
+		call := recordedCall(rec)
+		if call == nil || rec.GetPolicyRevision() == "" {
+			r.notDecided[rec.GetCode()] += max(rec.GetCount(), 1)
+			continue
+		}
+		one := &policyv1.RecordedDecision{
+			Call: call.GetCall(), Subject: call.GetSubject(), Decision: recordedDecision(rec), Time: rec.GetTime(),
+			Count: max(rec.GetCount(), 1), DecisionId: rec.GetDecisionId(),
+		}
+		addTokens(one.GetSubject(), rec.GetPrincipal())
+		if size += proto.Size(one); len(out) == 0 || size > maxReplayBatch {
+			out, size = append(out, new(policyv1.RecordedDecisions)), proto.Size(one)
+		}
+		last := out[len(out)-1]
+		last.Decisions = append(last.Decisions, one)
+	}
+	return out
+}
