@@ -174,12 +174,12 @@ func produceAllMetrics(t *testing.T, collector *stack.Collector) {
 	observed := "rules: [{name: watched, match: {tool: free}, action: deny, mode: observe, until: " + time.Now().AddDate(0, 0, 7).Format(time.DateOnly) + "}]\n"
 	s := stack.StartInProcess(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL),
-		Policy:  "version: 1\nname: p\ndefault: deny\ntools:\n  free: {action: allow}\n  pay: {action: require_approval}\n" + observed,
+		Policy:  "version: 1\nname: p\ndefault: deny\ntools:\n  free: {action: allow, redact: {arguments: {detect: email}}}\n  pay: {action: require_approval}\n" + observed,
 		Extra:   fmt.Sprintf("telemetry: {otlp: %q}\napprovals: {hold: 1s}", collector.URL),
 	})
 	c := stack.Connect(t, s.MCP("raw"), stack.AgentToken)
 	c.Call("pay", "{}") // the call is held, and gets a ticket
-	c.Call("free", "{}")
+	c.Call("free", `{"to": "ana@example.com"}`)
 	up.Stop()
 	c.Call("free", "{}")
 	for end := time.Now().Add(20 * time.Second); collector.Counts("sluice.approval.open")["sluice.approval.open{sluice.approval.state=pending}"] != 1; {
