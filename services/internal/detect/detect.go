@@ -13,8 +13,11 @@ const (
 	// MaxText is the maximum length of one text, in bytes.
 	MaxText = 16 << 20
 	// MaxWork is the maximum number of bytes that the regular expressions of one [Search] read. Each expression reads only
-	// the parts of a text around its keywords. Source code of 1 MiB with many keywords needs about a third of the limit.
+	// the parts of a text around its keywords. For a message of n bytes the limit is at most 256 KiB + 24 n, so that a
+	// small message can't use as much time as a large one. Source code with many keywords needs about 5 n.
 	MaxWork = 16 << 20
+
+	minWork, workPerByte = 256 << 10, 24
 )
 
 // ErrTooLarge means that a text is longer than [MaxText], or that a search needs more than [MaxWork].
@@ -80,8 +83,10 @@ func NewSet(names ...string) (Set, error) {
 // IsEmpty reports whether the set has no detectors.
 func (s Set) IsEmpty() bool { return s.has == 0 }
 
-// NewSearch returns a search with all of its work left.
-func (s Set) NewSearch() *Search { return &Search{set: s, work: MaxWork} }
+// NewSearch returns a search of the texts in a message of a size in bytes.
+func (s Set) NewSearch(size int) *Search {
+	return &Search{set: s, work: min(MaxWork, minWork+workPerByte*size)}
+}
 
 // A Search searches the texts of one message. It must not be used concurrently.
 type Search struct {

@@ -53,7 +53,7 @@ func find(t testing.TB, text string, names ...string) []detect.Hit {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hits, err := set.NewSearch().Find(text)
+	hits, err := set.NewSearch(len(text)).Find(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func TestFindMember_ReadsTheNameOfTheMember(t *testing.T) {
 	}
 	value := "wJalr" + "XUtnFEMI9K7MDENGbPxRfiCYzq4" + "hW"
 	for name, want := range map[string]int{"aws_secret_access_key": 1, "clientSecret": 1, "description": 0, "": 0} {
-		hits, err := set.NewSearch().FindMember(name, value)
+		hits, err := set.NewSearch(len(value)).FindMember(name, value)
 		if err != nil || len(hits) != want || want == 1 && value[hits[0].Start:hits[0].End] != value {
 			t.Errorf("%s: %v, %v", name, hits, err)
 		}
@@ -158,7 +158,7 @@ func TestFind_WorkIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := set.NewSearch().Find(strings.Repeat("x", detect.MaxText+1)); !errors.Is(err, detect.ErrTooLarge) {
+	if _, err := set.NewSearch(detect.MaxText).Find(strings.Repeat("x", detect.MaxText+1)); !errors.Is(err, detect.ErrTooLarge) {
 		t.Errorf("a text above the limit: %v", err)
 	}
 	var hostile strings.Builder // every keyword, again and again
@@ -169,10 +169,13 @@ func TestFind_WorkIsBounded(t *testing.T) {
 	for hostile.Len() < 4<<20 {
 		hostile.Write(raw)
 	}
-	if _, err := set.NewSearch().Find(hostile.String()); !errors.Is(err, detect.ErrTooLarge) {
+	if _, err := set.NewSearch(hostile.Len()).Find(hostile.String()); !errors.Is(err, detect.ErrTooLarge) {
 		t.Errorf("a text with too many keywords: %v", err)
 	}
-	search := set.NewSearch()
+	if _, err := set.NewSearch(1000).Find(string(raw)); !errors.Is(err, detect.ErrTooLarge) {
+		t.Errorf("more work than the size of the message permits: %v", err)
+	}
+	search := set.NewSearch(len(raw))
 	for range 100 { // the limit is for all texts together
 		if _, err = search.Find(string(raw)); err != nil {
 			break
@@ -189,7 +192,7 @@ func TestNewSet_RefusesUnknownNames(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	var none detect.Set
-	if hits, err := none.NewSearch().Find("a@example.com"); !none.IsEmpty() || hits != nil || err != nil {
+	if hits, err := none.NewSearch(1).Find("a@example.com"); !none.IsEmpty() || hits != nil || err != nil {
 		t.Errorf("the zero set finds %v, %v", hits, err)
 	}
 }
@@ -228,7 +231,7 @@ func BenchmarkFind(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(int64(len(text)))
 			for b.Loop() {
-				if _, err := set.NewSearch().Find(text); err != nil {
+				if _, err := set.NewSearch(len(text)).Find(text); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -189,8 +189,8 @@ func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ a
 	default:
 		refused = p.approvals.CheckNotRequired(ctx, a)
 	}
-	if refused == nil && !a.Redactor.Makes(a.Decision.GetRedactions()) { // the claim of an approval has another decision
-		a.Redactor = a.Redactor.With(a.Decision.GetRedactions())
+	if refused == nil && a.Claim != nil { // the claim has a decision of its own
+		a = addRedactions(ctx, a)
 	}
 	if refused == nil && a.Claim == nil && a.IsLimited() { // the claim of an approval has already reserved the limits
 		a, refused = p.attempts.Reserve(ctx, a, a.ID)

@@ -21,8 +21,7 @@ func (p *Pipeline) redactArguments(ctx context.Context, a attempt.Attempt) (atte
 	if a.Transport == upstream.KindHost {
 		return a, notRedacted(a, "the client runs this tool itself, so that its result does not pass the gateway; limit the rule to other servers (match.server)")
 	}
-	memory := a.Memory // a function that reads a would allocate a for every call
-	a.Redactor = redaction.New(list, func(bytes int) (func(), error) { return memory.TimesliceFor(ctx, bytes) })
+	a.Redactor = redaction.New(list, timeslices(ctx, a))
 	sent, err := a.Redactor.Arguments(a.Sent)
 	switch {
 	case err != nil:
@@ -32,6 +31,21 @@ func (p *Pipeline) redactArguments(ctx context.Context, a attempt.Attempt) (atte
 	}
 	a.Sent = sent
 	return a, nil
+}
+
+// addRedactions adds the redactions of results in the decision for the claim of an approval. That decision has no further
+// redactions of arguments, because the approval would not have been claimed.
+func addRedactions(ctx context.Context, a attempt.Attempt) attempt.Attempt {
+	if list := a.Decision.GetRedactions(); !a.Redactor.Makes(list) {
+		a.Redactor = a.Redactor.With(list, timeslices(ctx, a))
+	}
+	return a
+}
+
+// timeslices returns the function with which a redactor waits for the processor on behalf of the call's caller.
+func timeslices(ctx context.Context, a attempt.Attempt) func(bytes int) (end func(), err error) {
+	memory := a.Memory // a function that reads a would allocate a for every call
+	return func(bytes int) (func(), error) { return memory.TimesliceFor(ctx, bytes) }
 }
 
 // notRedacted returns the refusal of a call whose redactions can't be made.

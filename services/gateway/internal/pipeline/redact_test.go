@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
@@ -110,6 +111,42 @@ func TestDo_CallDoesNotBeginWithoutANewRedaction(t *testing.T) {
 					t.Errorf("%+v, %v", got.Refusal, w.steps)
 				}
 			})
+		})
+	}
+}
+
+// While a call waits for an approval, a rule begins to redact arguments. The call does not run with the arguments of its
+// caller, and the approval is not used. A further redaction of results is made.
+func TestApproval_CallDoesNotRunWithoutANewRedactionOfArguments(t *testing.T) {
+	t.Parallel()
+	rule := &policyv1.RuleRef{Document: "files", Rule: "clean"}
+	for target, code := range map[policyv1.RedactionTarget]commonv1.Code{
+		policyv1.RedactionTarget_REDACTION_TARGET_ARGUMENTS: commonv1.Code_CODE_POLICY_UNAVAILABLE,
+		policyv1.RedactionTarget_REDACTION_TARGET_RESULT:    commonv1.Code_CODE_UNSPECIFIED,
+	} {
+		t.Run(target.String(), func(t *testing.T) {
+			t.Parallel()
+			w := newApprovalPipeline()
+			w.approvals.answerRequest = answerStates(approvalIn(approved))
+			first := w.decide
+			w.decide = func(ctx context.Context, req *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
+				resp, err := first(ctx, req)
+				if req.GetAttest().GetApprovalId() != "" {
+					resp = proto.CloneOf(resp)
+					resp.Decision.Redactions = []*policyv1.Redaction{{Rule: rule, Target: target, Detector: "email"}}
+				}
+				return resp, err
+			}
+			w.answer = func(_ context.Context, r upstream.Request) (upstream.Answer, error) {
+				return result(r, `{"content":[{"type":"text","text":"b@example.com"}]}`), nil
+			}
+			got := w.do(t)
+			if codeOf(got.Refusal) != code || w.count("claim") > 0 != (code == 0) || w.count("send") > 0 != (code == 0) {
+				t.Fatalf("%+v, %v", got.Refusal, w.steps)
+			}
+			if code == 0 && strings.Contains(string(got.Answer.Raw), "b@example.com") {
+				t.Errorf("answered %s", got.Answer.Raw)
+			}
 		})
 	}
 }

@@ -29,7 +29,16 @@ func (r *Redactor) Answer(method string, a *jsonrpc.Answer) *jsonrpc.Answer {
 	if r == nil || a == nil || r.results.isEmpty() {
 		return a
 	}
-	out, found, err := r.answer(method, a)
+	defined, removed, err := readDefined(a.Raw)
+	if err == nil && removed > 0 {
+		r.count(map[string]int64{Whole: removed})
+		a = defined
+	}
+	var out *jsonrpc.Answer
+	var found map[string]int64
+	if err == nil {
+		out, found, err = r.answer(method, a)
+	}
 	if err != nil {
 		out, found = wholeAnswer(method, a, err), map[string]int64{Whole: 1}
 	}
@@ -98,7 +107,7 @@ func (r *Redactor) redact(p *plan, raw []byte, at jsonrpc.Span, in part) ([]byte
 		}
 		defer end()
 	}
-	w := walker{plan: p, search: p.set.NewSearch(), part: in, found: make(map[string]int64)}
+	w := walker{plan: p, search: p.set.NewSearch(len(raw)), part: in, found: make(map[string]int64)}
 	edits, err := w.walk(at.Of(raw))
 	if errors.Is(err, detect.ErrTooLarge) {
 		return nil, nil, detect.ErrTooLarge
@@ -147,12 +156,15 @@ func (r *Redactor) Event(raw []byte) []byte {
 	if r == nil || r.results.isEmpty() || raw == nil {
 		return raw
 	}
-	m, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
+	m, removed, err := readDefined(raw)
 	if err != nil {
 		r.count(map[string]int64{Whole: 1})
 		return nil
 	}
-	if !m.Params.Present() {
+	if removed > 0 {
+		r.count(map[string]int64{Whole: removed})
+	}
+	if raw = m.Raw; !m.Params.Present() {
 		return raw
 	}
 	out, found, err := r.redact(&r.results, raw, m.Params, inParams)

@@ -20,7 +20,8 @@ import (
 const (
 	// ByPath counts values that a path selects.
 	ByPath = "path"
-	// Whole counts results and messages that were replaced or dropped as a whole, because they could not be searched.
+	// Whole counts results and messages that were replaced or dropped as a whole, because they could not be searched, and
+	// members of messages that were removed, because JSON-RPC does not define them.
 	Whole = "whole"
 )
 
@@ -82,16 +83,23 @@ func (r *Redactor) Makes(list []*policyv1.Redaction) bool {
 	})
 }
 
+// MakesInArguments reports whether the redactor makes all of these redactions that concern arguments.
+func (r *Redactor) MakesInArguments(list []*policyv1.Redaction) bool {
+	return !slices.ContainsFunc(list, func(one *policyv1.Redaction) bool {
+		return one.GetTarget() != policyv1.RedactionTarget_REDACTION_TARGET_RESULT && !r.Makes([]*policyv1.Redaction{one})
+	})
+}
+
 // With returns a redactor that also makes the redactions of another decision on the call. It returns r itself if r
-// makes them already.
-func (r *Redactor) With(list []*policyv1.Redaction) *Redactor {
+// makes them already. timeslice is as for [New].
+func (r *Redactor) With(list []*policyv1.Redaction, timeslice func(bytes int) (end func(), err error)) *Redactor {
 	if r.Makes(list) {
 		return r
 	}
 	if r == nil {
-		return New(list, nil)
+		return New(list, timeslice)
 	}
-	out := New(slices.Concat(r.list, list), r.timeslice)
+	out := New(slices.Concat(r.list, list), timeslice)
 	for _, c := range r.Counts() {
 		out.counts[c.Name] = c.N
 	}

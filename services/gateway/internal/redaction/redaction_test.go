@@ -217,6 +217,23 @@ func TestEvents_AreReplacedOrDropped(t *testing.T) {
 	}
 }
 
+// Members that JSON-RPC does not define are removed, because redactions do not search them.
+func TestMessages_LoseMembersThatAreNotSearched(t *testing.T) {
+	t.Parallel()
+	r := redaction.New(list("email"), nil)
+	answer := read(t, `{"x":"a@example.com","jsonrpc":"2.0","id":1,"result":{"content":[]},"y":{"z":["a@example.com"]}}`)
+	if got, want := string(r.Answer(toolsCall, answer).Raw), `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`; got != want {
+		t.Errorf("answer %s, want %s", got, want)
+	}
+	event := r.Event([]byte(`{"jsonrpc":"2.0","method":"notifications/x","params":{"a":"a@example.com"},"x":"a@example.com"}`))
+	if want := `{"jsonrpc":"2.0","method":"notifications/x","params":{"a":"[redacted: email]"}}`; string(event) != want {
+		t.Errorf("event %s, want %s", event, want)
+	}
+	if diff := cmp.Diff([]redaction.Count{{Name: "email", N: 1}, {Name: redaction.Whole, N: 3}}, r.Counts()); diff != "" {
+		t.Errorf("counts (-want +got):\n%s", diff)
+	}
+}
+
 func TestArguments_AreReplacedInTheRequest(t *testing.T) {
 	t.Parallel()
 	raw := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"send","arguments":{"to":"a@example.com","body":{"text":"x"}},"_meta":{"k":"a@example.com"}}}`
@@ -261,15 +278,15 @@ func TestSupports_RefusesWhatItCannotDo(t *testing.T) {
 func TestWith_MakesTheRedactionsOfBothDecisions(t *testing.T) {
 	t.Parallel()
 	var none *redaction.Redactor
-	if !none.Makes(nil) || none.Makes(list("email")) || none.With(nil) != nil {
+	if !none.Makes(nil) || none.Makes(list("email")) || none.With(nil, nil) != nil {
 		t.Error("a nil redactor makes redactions")
 	}
 	r := redaction.New(list("email"), nil)
-	if r.With(list("email")) != r {
+	if r.With(list("email"), nil) != r {
 		t.Error("the same redactions give another redactor")
 	}
 	r.Answer(toolsCall, read(t, `{"jsonrpc":"2.0","id":1,"result":{"a":"a@example.com"}}`))
-	both := r.With(list("/b"))
+	both := r.With(list("/b"), nil)
 	got := both.Answer(toolsCall, read(t, `{"jsonrpc":"2.0","id":1,"result":{"a":"a@example.com","b":1}}`))
 	if string(got.Raw) != `{"jsonrpc":"2.0","id":1,"result":{"a":"[redacted: email]","b":"[redacted: path]"}}` {
 		t.Errorf("%s", got.Raw)
@@ -327,7 +344,7 @@ func checkClean(t *testing.T, a *jsonrpc.Answer) {
 		if token.Kind() != '"' {
 			continue
 		}
-		if hits, err := set.NewSearch().Find(token.String()); err != nil || len(hits) > 0 {
+		if hits, err := set.NewSearch(len(raw)).Find(token.String()); err != nil || len(hits) > 0 {
 			t.Fatalf("%v, %v in %q", hits, err, token.String())
 		}
 	}
