@@ -64,7 +64,8 @@ func signedAgo(ago time.Duration) func(*policyv1.DecisionStatement) {
 }
 
 // forgeries returns, by name, the forgeries that the service must refuse in a request for an approval and in a claim.
-func forgeries(t *testing.T) map[string]forgery {
+// The service must have started after the given time.
+func forgeries(t *testing.T, before time.Time) map[string]forgery {
 	t.Helper()
 	other := newFakePolicy(t)
 	return map[string]forgery{
@@ -99,7 +100,7 @@ func forgeries(t *testing.T) map[string]forgery {
 		"another attempt":       signsOther(func(s *policyv1.DecisionStatement) { s.Attempt += 7 }),
 		"6 s old":               wantStale(forgery{changeStatement: signedAgo(6 * time.Second)}),
 		"3 s ahead":             wantStale(forgery{changeStatement: signedAgo(-3 * time.Second)}),
-		"from before the start": wantStale(forgery{changeStatement: signedAgo(4 * time.Second)}),
+		"from before the start": wantStale(forgery{changeStatement: func(s *policyv1.DecisionStatement) { s.Time = timestamppb.New(before) }}),
 		"of an older revision": wantStale(forgery{
 			changeUnsigned:  func(d *policyv1.Decision) { d.PolicyRevision = "r0" },
 			changeStatement: func(s *policyv1.DecisionStatement) { s.Decision.PolicyRevision, s.Activation = "r0", "a-r0" },
@@ -146,6 +147,7 @@ func (f *forgery) make(t *testing.T, s *fixture, use func(*policyv1.DecisionStat
 // ignores the unsigned decision in a gateway's request.
 func TestDecisionVerifier_RefusesForgedDecisions(t *testing.T) {
 	t.Parallel()
+	before := time.Now()
 	s := serveOnDisk(t)
 	direct := approvalv1.NewApprovalServiceClient(s.Gateway())
 	asks := func(st *policyv1.DecisionStatement) { st.ServerIdentity = bound(params).GetServerIdentity() }
@@ -153,7 +155,7 @@ func TestDecisionVerifier_RefusesForgedDecisions(t *testing.T) {
 		_, err := direct.RequestApproval(ctx, &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: d, DecisionId: "d", SignedDecision: signed})
 		return err
 	}
-	all := forgeries(t)
+	all := forgeries(t, before)
 	for name, f := range all {
 		if name == "another effect" {
 			continue // an earlier check refuses a decision that does not require approval

@@ -43,7 +43,8 @@ func readDefined(raw []byte) (_ *jsonrpc.Answer, removed int64, err error) {
 		}
 	}
 	if removed > 0 {
-		raw = append(defined, '}')
+		defined = append(defined, '}')
+		raw = defined
 	}
 	a, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 	return a, removed, err
