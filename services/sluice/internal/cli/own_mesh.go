@@ -21,8 +21,10 @@ import (
 )
 
 const (
-	// meshStartTimeout is the maximum time to wait for a mesh that a client starts.
-	meshStartTimeout = 8 * time.Second
+	// meshStartTimeout is the maximum time to wait for a mesh to start. On an idle machine a start takes about a second,
+	// but a busy one can need much longer. A client that waits for less time finds the mesh when it tries again, because
+	// the mesh goes on starting.
+	meshStartTimeout = 45 * time.Second
 	findInterval     = 10 * time.Millisecond
 	// maxUpLog is the size from which the log of earlier meshes is removed before another mesh starts.
 	maxUpLog = 1 << 20

@@ -30,7 +30,7 @@ import (
 )
 
 // startTimeout is the maximum time until every role serves.
-const startTimeout = 10 * time.Second
+const startTimeout = 40 * time.Second
 
 const demoName = "demo"
 
