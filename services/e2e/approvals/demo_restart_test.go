@@ -28,12 +28,8 @@ func TestApprovals_OfTheDemoServerSurviveARestart(t *testing.T) {
 	if d := (<-answered).Decision(t); d.Code != "approval_pending" {
 		t.Fatalf("the call that waited: %+v", d)
 	}
-	policy := filepath.Join(p.Dir, ".sluice", "policies", "starter.yaml")
-	text, err := os.ReadFile(policy)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(policy, append(text, "\n  list_accounts: {action: allow}\n"...), 0o600); err != nil {
+	added := filepath.Join(p.Dir, ".sluice", "policies", "accounts.yaml") // the mesh reads all documents of the folder
+	if err := os.WriteFile(added, []byte("version: 1\nserver: demo\ntools:\n  list_accounts: {action: allow}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 

@@ -297,20 +297,21 @@ func addDemo(ctx context.Context, group *errgroup.Group, f *config.File, log *sl
 	return nil
 }
 
-// ensureStarterPolicy adds the starter policies to the configuration. It creates their files, which operators can edit,
-// and does not change existing files. It also writes the JSON Schema that their first lines name. It reports whether
+// ensureStarterPolicy adds the folder with the starter policies to the configuration. It creates the files, which
+// operators can edit, and does not change existing files. It also writes the JSON Schema that their first lines name. It reports whether
 // the demo server's policy is unchanged.
 func ensureStarterPolicy(f *config.File, demo bool) (bool, error) {
 	if !demo {
 		return false, errNoPolicies
 	}
+	dir, err := filepath.Abs(filepath.Join(f.Path(f.Data), "policies"))
+	if err != nil {
+		return false, fmt.Errorf("find the starter policies: %w", err)
+	}
+	f.Policies = append(f.Policies, dir)
 	asMade := false
 	for name, starter := range map[string]string{"starter.yaml": starterPolicy, "agents.yaml": agentsPolicy} {
-		file, err := filepath.Abs(filepath.Join(f.Path(f.Data), "policies", name))
-		if err != nil {
-			return false, fmt.Errorf("find the starter policy: %w", err)
-		}
-		f.Policies = append(f.Policies, file)
+		file := filepath.Join(dir, name)
 		text, err := os.ReadFile(file)
 		if errors.Is(err, fs.ErrNotExist) {
 			text, err = []byte(starter), pki.WriteFile(file, []byte(starter), 0o600)
@@ -322,7 +323,6 @@ func ensureStarterPolicy(f *config.File, demo bool) (bool, error) {
 			asMade = string(text) == starter
 		}
 	}
-	slices.Sort(f.Policies)
 	return asMade, writeSchema(filepath.Join(f.Path(f.Data), "policy.schema.json"))
 }
 
