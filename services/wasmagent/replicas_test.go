@@ -137,7 +137,7 @@ func TestReplicas_AgentsContinueWhenReplicaIsLost(t *testing.T) {
 
 	lastError := ""
 	t.Cleanup(func() { t.Log("the last error was:", lastError) })
-	eventually.Within(t, time.Minute, "the agents continue in the other replica", func() bool {
+	eventually.Within(t, 3*time.Minute, "the agents continue in the other replica", func() bool {
 		for _, id := range ids {
 			if _, _, err := two.prompt(id, "say here"); err != nil {
 				lastError = err.Error()

@@ -82,7 +82,7 @@ func TestTasks_CallThatNeedsApprovalBecomesATask(t *testing.T) {
 	}
 	ends := func(id string) (task taskView) {
 		t.Helper()
-		eventually.Within(t, time.Minute, "the task ends", func() bool {
+		eventually.Within(t, 3*time.Minute, "the task ends", func() bool {
 			task = get(id)
 			return task.Status != "working"
 		})

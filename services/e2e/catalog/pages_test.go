@@ -19,7 +19,7 @@ func TestCatalogPages_HaveTheStatementsOfTheHandwrittenOnes(t *testing.T) {
 	catalog := func(args ...string) stack.CommandResult {
 		return stack.Run(t, stack.Command{Args: append([]string{"catalog", "--config", p.Config}, args...), Dir: p.Dir, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}})
 	}
-	eventually.Within(t, time.Minute, "the gateway has listed the server", func() bool { return catalog("list", "claude-flow").Code == 0 })
+	eventually.Within(t, 3*time.Minute, "the gateway has listed the server", func() bool { return catalog("list", "claude-flow").Code == 0 })
 	out := filepath.Join(p.Dir, "pages")
 	stack.CheckCommand(t, catalog("export", "--format", "md", "--out", out), 0, "")
 	if pages, err := os.ReadDir(filepath.Join(out, "tool", "claude-flow")); err != nil || len(pages) != 353 {

@@ -34,7 +34,7 @@ func TestCatalog_ReleaseIsReportedAndAcceptedAsShown(t *testing.T) {
 	waits := func(n int) {
 		t.Helper()
 		want := fmt.Sprintf("%d definitions of tools are new or have changed", n)
-		eventually.Within(t, time.Minute, want, func() bool {
+		eventually.Within(t, 3*time.Minute, want, func() bool {
 			run(stack.AgentToken, "tools", "raw")
 			return strings.Contains(operator("status").Stdout, want)
 		})
@@ -57,7 +57,7 @@ func TestCatalog_ReleaseIsReportedAndAcceptedAsShown(t *testing.T) {
 		return call.Code != 0
 	})
 	stack.CheckCommand(t, call, 1, call.Stderr, "can't be called until an operator has accepted it", "`sluice catalog diff raw`")
-	eventually.Within(t, time.Minute, "the log has a warning with the command to run", func() bool {
+	eventually.Within(t, 3*time.Minute, "the log has a warning with the command to run", func() bool {
 		log := regexp.MustCompile(`.*definitions of tools are new or have changed.*`).FindString(p.Stderr())
 		return strings.Contains(log, "WARN") && strings.Contains(log, "sluice catalog diff raw") && strings.Contains(log, "get_note")
 	})

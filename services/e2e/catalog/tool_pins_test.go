@@ -220,7 +220,7 @@ func TestToolPins_AnnouncedChangeIsShownToTheOperator(t *testing.T) {
 	})
 	p.Upstream.SetTools(libraryTools(toolDefinition("purge", "Purges everything.")))
 	p.checkCode("list_notes", "")
-	eventually.Within(t, 30*time.Second, "the operator sees the new tool", func() bool {
+	eventually.Within(t, 3*time.Minute, "the operator sees the new tool", func() bool {
 		return strings.Contains(p.runCatalog("list", "--waiting").Stdout, "purge")
 	})
 }

@@ -36,7 +36,7 @@ const (
 )
 
 // waitTimeLimit is the maximum time that a test waits for one event.
-const waitTimeLimit = 30 * time.Second
+const waitTimeLimit = time.Minute
 
 const killPolicy = `version: 1
 name: kill

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -119,27 +120,26 @@ func (w *pendingRun) requestApprovals(t *testing.T) {
 }
 
 // requestTicket makes a call until the response is a ticket, and returns the approval's id. On a busy machine the first
-// response may be approval_unavailable.
+// responses may be approval_unavailable.
 func requestTicket(c *stack.Client, n int) (string, error) {
-	for range 10 {
+	for end := time.Now().Add(waitTimeLimit); ; time.Sleep(100 * time.Millisecond) {
 		resp, err := c.TryPost([]byte(stack.CallRequest(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, n))))
 		switch d := parseRefusal(resp.Body); {
 		case err != nil:
 			return "", err
 		case d.Code == "approval_pending" && d.Approval.ID != "":
 			return d.Approval.ID, nil
-		case !d.Retryable:
+		case !d.Retryable || time.Now().After(end):
 			return "", fmt.Errorf("answered %s", resp.Body)
 		}
 	}
-	return "", errors.New("no ticket")
 }
 
 // decideUntil starts approvers. When the given number of decisions was acknowledged, it kills the process while they
 // still work.
 func (w *pendingRun) decideUntil(t *testing.T, acknowledged int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*waitTimeLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*waitTimeLimit)
 	defer cancel()
 	enough := make(chan struct{})
 	var deciding sync.WaitGroup
@@ -157,19 +157,21 @@ func (w *pendingRun) decideUntil(t *testing.T, acknowledged int) {
 		t.Errorf("%d decisions were not acknowledged in time", acknowledged)
 	}
 	w.kill()
+	cancel()
 	deciding.Wait()
 }
 
-// decideAll votes on approvals one by one until a request fails.
+// decideAll votes on approvals one by one until ctx ends. A vote may fail, because the process is killed, or because a
+// busy machine does not answer in time.
 func (w *pendingRun) decideAll(ctx context.Context, client approvalv1.ApprovalServiceClient, acknowledged int, enough chan<- struct{}) {
-	for id := w.takeUndecided(); id != ""; id = w.takeUndecided() {
+	for id := w.takeUndecided(); id != "" && ctx.Err() == nil; id = w.takeUndecided() {
 		seen, err := client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
-		if err != nil {
-			return
+		if err == nil {
+			_, err = client.DecideApproval(ctx, &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: w.verdictFor(id), ViewDigest: seen.GetView().GetDigest()})
 		}
-		_, err = client.DecideApproval(ctx, &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: w.verdictFor(id), ViewDigest: seen.GetView().GetDigest()})
 		if err != nil {
-			return
+			time.Sleep(100 * time.Millisecond)
+			continue
 		}
 		w.mu.Lock()
 		if w.acknowledged[id] = true; len(w.acknowledged) == acknowledged {

@@ -171,7 +171,7 @@ func (d *day) refusesInsecureCalls(t *testing.T) {
 		}
 	}
 	think := stack.Connect(t, d.MCP("thinking"), a.token)
-	eventually.Within(t, time.Minute, "the catalog has all servers", func() bool {
+	eventually.Within(t, 3*time.Minute, "the catalog has all servers", func() bool {
 		listed := d.sluice(t, "catalog", "servers").Stdout
 		return !slices.ContainsFunc(slices.Collect(maps.Keys(dayPolicies(d.root))), func(server string) bool { return !strings.Contains(listed, "\n"+server+" ") })
 	})
@@ -341,7 +341,7 @@ func (d *day) writePolicies(t *testing.T, since time.Time) {
 // await waits until the mesh has loaded the policies.
 func (d *day) await(t *testing.T) {
 	t.Helper()
-	eventually.Within(t, 30*time.Second, "the policies are in force", func() bool {
+	eventually.Within(t, 3*time.Minute, "the policies are in force", func() bool {
 		explained := d.sluice(t, "policy", "explain", "--server", "files", "--tool", "move_file")
 		return strings.Contains(explained.Stdout, "ask a person to move files")
 	})

@@ -45,6 +45,6 @@ func TestFirstUse_CallNamesTheFailedListing(t *testing.T) {
 	}
 	repaired.Store(true)
 	for _, c := range []*stack.Client{lists, callsOnly} {
-		eventually.Within(t, 30*time.Second, "the call runs", func() bool { return strings.Contains(string(c.Call("one", "{}").Body), `"ran"`) })
+		eventually.Within(t, 3*time.Minute, "the call runs", func() bool { return strings.Contains(string(c.Call("one", "{}").Body), `"ran"`) })
 	}
 }

@@ -141,7 +141,7 @@ func TestDefinitions_InvalidToolRemovesNoOther(t *testing.T) {
 	}
 	p := stack.Start(t, stack.WriteConfig(t, stack.Options{Servers: servers, Policy: policy, Tokens: tokens}))
 	var ran, found stack.CommandResult
-	eventually.Within(t, time.Minute, "the gateway has listed every server", func() bool {
+	eventually.Within(t, 3*time.Minute, "the gateway has listed every server", func() bool {
 		ran = runAsOperator(t, p, "catalog", "servers")
 		return strings.Count(ran.Stdout, "it is not a valid tool") == len(invalidTools)-6
 	})

@@ -81,7 +81,7 @@ func TestKeychain_ServersGetTheirSecretsOnceItIsUnlocked(t *testing.T) {
 	// A person stores the missing entry. The next attempts of the gateway succeed without a restart.
 	box.Put("gone/TOKEN", "found again")
 	client := stack.NewClient(t, p.MCP("gone"), stack.AgentToken)
-	eventually.Within(t, time.Minute, "the server works", func() bool { return client.Open() == nil })
+	eventually.Within(t, 3*time.Minute, "the server works", func() bool { return client.Open() == nil })
 }
 
 // A mesh without a keychain serves the servers that don't need it.

@@ -20,7 +20,7 @@ import (
 )
 
 // runTimeout is the maximum time for which [Run] lets a command run.
-const runTimeout = time.Minute
+const runTimeout = 3 * time.Minute
 
 // builds contains the programs that tests run. Each is built once per run of a test package.
 type builds struct {

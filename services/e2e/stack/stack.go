@@ -35,7 +35,7 @@ const (
 const OpenPolicy = "version: 1\nname: open\ndefault: allow\ntools:\n  limited: {rate_limit: {max: 3, window: 60}}\n"
 
 // readyTimeout is the maximum time for a start.
-const readyTimeout = 20 * time.Second
+const readyTimeout = time.Minute
 
 // Options describes what a stack serves.
 type Options struct {

@@ -8,12 +8,12 @@ import (
 
 const (
 	// timeout is the maximum duration of a quick operation on a busy machine.
-	timeout = 30 * time.Second
+	timeout = 2 * time.Minute
 	// interval is the time between two checks. slowInterval is the time between two expensive checks.
 	interval, slowInterval = 5 * time.Millisecond, 200 * time.Millisecond
 )
 
-// Holds waits until ok returns true. If that takes more than 30 s, Holds ends the test. what describes the condition.
+// Holds waits until ok returns true. If that takes more than two minutes, Holds ends the test. what describes the condition.
 func Holds(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	wait(t, timeout, interval, what, ok)

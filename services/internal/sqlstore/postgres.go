@@ -21,9 +21,9 @@ const (
 	// It is short, because many connections may be lost without notice, and callers wait for the tests.
 	testAfter   = time.Second
 	pingTimeout = 500 * time.Millisecond
-	// answerTimeout is the timeout for each response from the store until a transaction has begun. No transaction waits
-	// longer than lockTimeout for another one, so a store that takes longer counts as unavailable.
-	answerTimeout = 2 * time.Second
+	// postgresAnswerTimeout is the timeout for each response from PostgreSQL until a transaction has begun. No transaction
+	// waits longer than lockTimeout for another one, so a server that takes longer counts as unavailable.
+	postgresAnswerTimeout = 2 * time.Second
 	// transactionTimeout is the maximum duration of a transaction.
 	transactionTimeout = time.Minute
 )

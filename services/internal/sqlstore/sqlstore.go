@@ -52,6 +52,9 @@ type DB struct {
 	sql   *sql.DB
 	queue string           // SQL that waits for earlier transactions, or empty if there is no queue
 	now   func() time.Time // if nil, the database's clock is used
+	// answerTimeout is the timeout for each response from the store until a transaction has begun. SQLite runs in this
+	// process and its transactions wait for each other, so only the timeout of a whole transaction applies to it.
+	answerTimeout time.Duration
 	// slots has a slot for each transaction that uses a connection. It is nil for SQLite, which has only one connection.
 	slots chan struct{}
 }
@@ -91,13 +94,13 @@ func open(cfg Config) (*DB, goose.Dialect, error) {
 		if now == nil {
 			now = time.Now
 		}
-		return &DB{sql: db, now: now}, goose.DialectSQLite3, nil
+		return &DB{sql: db, now: now, answerTimeout: transactionTimeout}, goose.DialectSQLite3, nil
 	case strings.HasPrefix(cfg.Source, "postgres://"), strings.HasPrefix(cfg.Source, "postgresql://"):
 		db, err := openPostgres(cfg.Source)
 		if err != nil {
 			return nil, "", fmt.Errorf("open the store %s: %w", sourceName(cfg), err)
 		}
-		found := &DB{sql: db, slots: make(chan struct{}, maxOpen)}
+		found := &DB{sql: db, slots: make(chan struct{}, maxOpen), answerTimeout: postgresAnswerTimeout}
 		if cfg.Queue != "" {
 			found.queue = queueFor(cfg.Queue)
 		}

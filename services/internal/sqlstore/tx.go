@@ -39,7 +39,7 @@ func (tx *Tx) Each(ctx context.Context, read func(*sql.Rows) error, query string
 
 // Timeouts of PostgreSQL, in milliseconds.
 //
-// silenceTimeout is the maximum time that a process may be silent during a transaction. It equals answerTimeout.
+// silenceTimeout is the maximum time that a process may be silent during a transaction. It equals postgresAnswerTimeout.
 //
 // lockTimeout is the time that a transaction waits in the queue before it returns to the end of the queue. Therefore a
 // process that has lost its network connection blocks others only for a short time.
@@ -106,11 +106,8 @@ func (d *DB) runOnce(ctx context.Context, queue string, fn func(ctx context.Cont
 	defer end()
 	ctx, giveUp := context.WithTimeout(ctx, transactionTimeout)
 	defer giveUp()
-	answer := time.AfterFunc(answerTimeout, giveUp)
+	answer := time.AfterFunc(d.answerTimeout, giveUp)
 	defer answer.Stop()
-	if d.now != nil { // SQLite begins a transaction only when earlier ones have ended
-		answer.Stop()
-	}
 	inner, err := d.sql.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelSerializable})
 	if err != nil {
 		return err
@@ -118,12 +115,12 @@ func (d *DB) runOnce(ctx context.Context, queue string, fn func(ctx context.Cont
 	defer inner.Rollback() //nolint:errcheck // after Commit there is nothing to roll back
 	tx := &Tx{Tx: inner}
 	if queue != "" {
-		answer.Reset(answerTimeout)
+		answer.Reset(d.answerTimeout)
 		if _, err := inner.ExecContext(ctx, queue); err != nil {
 			return err
 		}
 	}
-	answer.Reset(answerTimeout)
+	answer.Reset(d.answerTimeout)
 	if tx.Now, err = d.clock(ctx, inner); err != nil {
 		return err
 	}

@@ -22,8 +22,10 @@ import (
 )
 
 const (
-	// askTimeout is the timeout of one request to the approval service.
-	askTimeout = 2 * time.Second
+	// askTimeout is the timeout of a short request to the approval service. requestTimeout is the timeout of a request that
+	// contains a whole call. It is longer, because a call can have megabytes of arguments, and a person decides later
+	// anyway. The approval service itself answers within 2 s if its store does not.
+	askTimeout, requestTimeout = 2 * time.Second, 10 * time.Second
 	// progressEvery is the interval between progress notifications to a held caller.
 	progressEvery = 10 * time.Second
 	// firstPause and lastPause are the minimum and the maximum pause before a failed watch is restarted.
@@ -173,7 +175,7 @@ func (w *Client) request(ctx context.Context, q Request, req *approvalv1.Request
 			return nil, last, nil, nil
 		}
 		req.Decision, req.SignedDecision = last, said.GetSignedDecision()
-		inTime, cancel := context.WithTimeout(ctx, askTimeout)
+		inTime, cancel := context.WithTimeout(ctx, requestTimeout)
 		resp, err := w.client.RequestApproval(inTime, req)
 		cancel()
 		if !isStale(err) || judged == maxAttestations {
