@@ -1,6 +1,7 @@
 package wasmagent_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -27,7 +28,9 @@ func TestCreateAgent_FromTemplate(t *testing.T) {
 	if _, err := c.gallery().AddTemplate(c.ctx, &wasmagentv1.AddTemplateRequest{Template: customTemplate("mine")}); err != nil {
 		t.Fatal(err)
 	}
-	made, err := c.gallery().CreateAgentFromTemplate(c.ctx, &wasmagentv1.CreateAgentFromTemplateRequest{Template: "mine"})
+	ctx, cancel := context.WithTimeout(c.ctx, createTime)
+	defer cancel()
+	made, err := c.gallery().CreateAgentFromTemplate(ctx, &wasmagentv1.CreateAgentFromTemplateRequest{Template: "mine"})
 	if err != nil || made.GetTemplate() != "mine" || made.GetAgent().GetConfig().GetInstructions() != "You are mine" || made.GetAgent().GetTemplate() != "mine" {
 		t.Fatalf("the agent is created as %v, %v", made, err)
 	}
