@@ -35,6 +35,7 @@ func TestCallers_AreEnforcedForEveryMethod(t *testing.T) {
 		"sluice.policy.v1.PolicyService.ImportDocument",
 		"sluice.policy.v1.PolicyService.LeaseRevision",
 		"sluice.policy.v1.PolicyService.LintDocuments",
+		"sluice.policy.v1.PolicyService.ListRevisions",
 		"sluice.policy.v1.PolicyService.ListStops",
 		"sluice.policy.v1.PolicyService.ReplayDecisions",
 		"sluice.policy.v1.PolicyService.ResumeCalls",
@@ -56,9 +57,10 @@ func TestCallers_AreEnforcedForEveryMethod(t *testing.T) {
 func TestCallers_AgentIsRefusedBeforeUnimplementedIsReported(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
-	_, err := policyv1.NewPolicyServiceClient(s.Person(t, "agent")).ListRevisions(t.Context(), new(policyv1.ListRevisionsRequest))
+	req := &policyv1.TestDocumentsRequest{Documents: []*policyv1.Document{{Path: "p.yaml", Text: document}}}
+	_, err := policyv1.NewPolicyServiceClient(s.Person(t, "agent")).TestDocuments(t.Context(), req)
 	rpctest.WantStatus(t, err, codes.PermissionDenied, "CALLER_REFUSED")
-	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "viewer")).ListRevisions(t.Context(), new(policyv1.ListRevisionsRequest))
+	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "viewer")).TestDocuments(t.Context(), req)
 	rpctest.WantStatus(t, err, codes.Unimplemented, "NOT_SERVED")
 	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "agent")).ExplainCall(t.Context(), new(policyv1.ExplainCallRequest))
 	rpctest.WantStatus(t, err, codes.PermissionDenied, "CALLER_REFUSED")
@@ -78,10 +80,6 @@ func TestNotServed_ErrorNamesAnAlternative(t *testing.T) {
 		call    func() error
 		instead string
 	}{
-		"ListRevisions": {func() error {
-			_, err := client.ListRevisions(t.Context(), new(policyv1.ListRevisionsRequest))
-			return err
-		}, "GetRevision"},
 		"SuggestDocument": {func() error {
 			_, err := client.SuggestDocument(t.Context(), new(policyv1.SuggestDocumentRequest))
 			return err

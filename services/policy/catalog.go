@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -21,11 +22,11 @@ import (
 const (
 	// pollInterval is the interval at which the store is read if other processes can change it.
 	pollInterval = 400 * time.Millisecond
-	// maxStale is the maximum age of the catalog that was last read while the store is unavailable.
-	maxStale = 5 * time.Minute
+	// defaultMaxStoreAge is the value of [Config.MaxStoreAge] if it is zero.
+	defaultMaxStoreAge = 5 * time.Minute
 )
 
-var errStale = errors.New("the store of the catalog has been unavailable for too long: calls are refused because the catalog may be out of date")
+var errStale = errors.New("the policy service's store has been unavailable for too long: calls are refused because the policy, the catalog and the stops may be out of date")
 
 // catalogSnapshot is the catalog that one revision uses. It is immutable.
 type catalogSnapshot struct {
@@ -109,7 +110,7 @@ func (s *Service) follow(ctx context.Context) error {
 		case <-tick.C:
 		}
 		if err := s.catchUp(ctx); err != nil && ctx.Err() == nil {
-			s.deps.Log.WarnContext(ctx, "the catalog could not be read; the state that was read last stays in use", "error", err)
+			s.deps.Log.WarnContext(ctx, "the store could not be read; the state that was read last stays in use", "error", err)
 		}
 	}
 }
@@ -131,6 +132,9 @@ func (s *Service) catchUp(ctx context.Context) error {
 		}
 		if err == nil {
 			err = s.readTokens(ctx)
+		}
+		if err == nil {
+			err = s.readRevision(ctx)
 		}
 		if err == nil { // after publish, so that the changes are in use when lastRead has the new time
 			s.lastRead.Store(&began)
@@ -182,9 +186,9 @@ func (s *Service) replaceCatalog(ctx context.Context, next *catalogSnapshot) {
 	s.changes.notify()
 }
 
-// checkFresh returns [errStale] if the store was last read more than [maxStale] ago.
+// checkFresh returns [errStale] if the store was last read more than [Config.MaxStoreAge] ago.
 func (s *Service) checkFresh() error {
-	if s.cfg.Source != sqlstore.SQLite && s.catalogAge() > maxStale {
+	if s.cfg.Source != sqlstore.SQLite && s.catalogAge() > cmp.Or(s.cfg.MaxStoreAge, defaultMaxStoreAge) {
 		return errStale
 	}
 	return nil

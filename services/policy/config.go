@@ -18,8 +18,10 @@ import (
 
 // Config configures the policy service.
 type Config struct {
-	// Paths are the files and directories with policy documents.
-	Paths []string
+	// Paths are the files and directories with policy documents. Stored is true if the documents are in the store
+	// instead, where ApplyDocuments replaces them; then there are no paths.
+	Paths  []string
+	Stored bool
 	// SessionCap limits the usage of a principal in all its sessions together. It is a multiple of the limit per
 	// session, and at least 1.
 	SessionCap int
@@ -31,6 +33,9 @@ type Config struct {
 	// Source is the store of the catalog: `sqlite`, or the URL of a PostgreSQL database. Data is the data directory,
 	// which contains the SQLite database.
 	Source, Data string
+	// MaxStoreAge is the time for which the last state of the store is used while the store is unavailable. After that,
+	// calls are refused. It applies only to PostgreSQL. Zero means 5 minutes.
+	MaxStoreAge time.Duration
 	// Servers contains the settings of the configured servers, by name. Tool definitions of other servers are pinned at
 	// first use.
 	Servers map[string]catalog.Settings
@@ -69,7 +74,8 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 		}
 		cfg.Servers[name] = catalog.Settings{Mode: mode, Trusted: server.Trusted}
 	}
-	for _, p := range f.Policies {
+	cfg.Stored, cfg.MaxStoreAge = f.PoliciesInStore(), f.Stores.PolicyMaxAge
+	for _, p := range f.PolicyFiles() {
 		cfg.Paths = append(cfg.Paths, f.Path(p))
 	}
 	cfg.Identities, err = identitiesOf(f, env)
@@ -137,6 +143,12 @@ func (c *Config) Validate() error {
 	}
 	if c.Source == "" || c.Source == sqlstore.SQLite && c.Data == "" {
 		errs = append(errs, errors.New("policy: a store is required"))
+	}
+	if c.Stored && len(c.Paths) > 0 {
+		errs = append(errs, errors.New("policy: policies come either from files or from the store"))
+	}
+	if c.MaxStoreAge < 0 {
+		errs = append(errs, errors.New("policy: the maximum age of the store's state must not be negative"))
 	}
 	if c.Decide <= 0 || c.Execute <= 0 {
 		errs = append(errs, errors.New("policy: the times to decide and to execute must be positive"))

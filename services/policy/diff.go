@@ -55,8 +55,10 @@ func (s *Service) DiffRevisions(ctx context.Context, req *policyv1.DiffRevisions
 		return nil, toStatus(err)
 	case set == nil:
 		return nil, toStatus(errNoPolicy)
-	case req.GetOldRevision() != "" && (req.GetOldRevision() != set.Revision() || len(req.GetOldDocuments()) > 0):
-		return nil, toStatus(errNoRevision)
+	}
+	before, after, err := s.comparedDocuments(ctx, set, req)
+	if err != nil {
+		return nil, toStatus(err)
 	}
 	done, err := s.lintSlots.Acquire(ctx, callerOwner(ctx))
 	if err != nil {
@@ -65,15 +67,39 @@ func (s *Service) DiffRevisions(ctx context.Context, req *policyv1.DiffRevisions
 	defer done()
 	limited, cancel := context.WithTimeout(ctx, maxDiffTime)
 	defer cancel()
-	before := req.GetOldDocuments()
-	if len(before) == 0 {
-		before = set.documents
-	}
 	cfg := s.cfg
 	cfg.Identities = s.tokens.identities()
 	d := &differ{cfg: cfg, servers: set.catalog.servers, settings: s.settings}
-	out := d.diff(limited, before, req.GetDocuments(), req.GetRecorded())
+	out := d.diff(limited, before, after, req.GetRecorded())
 	return out, ctx.Err()
+}
+
+// comparedDocuments returns the documents that a request compares.
+func (s *Service) comparedDocuments(ctx context.Context, set *activeSet, req *policyv1.DiffRevisionsRequest) (before, after []*policyv1.Document, err error) {
+	before, after = req.GetOldDocuments(), req.GetDocuments()
+	switch {
+	case (len(after) == 0) == (req.GetNewRevision() == ""):
+		return nil, nil, errDocumentsRequired
+	case req.GetOldRevision() != "" && len(before) > 0:
+		return nil, nil, errNoRevision
+	}
+	if req.GetOldRevision() != "" {
+		found, err := s.findRevision(ctx, req.GetOldRevision())
+		if err != nil {
+			return nil, nil, err
+		}
+		before = found.documents
+	} else if len(before) == 0 {
+		before = set.documents
+	}
+	if req.GetNewRevision() != "" {
+		found, err := s.findRevision(ctx, req.GetNewRevision())
+		if err != nil {
+			return nil, nil, err
+		}
+		after = found.documents
+	}
+	return before, after, nil
 }
 
 // Diff compares the decisions of two versions of documents. f is the configuration of the mesh, whose data directory

@@ -59,9 +59,41 @@ func filesOf(documents []*policyv1.Document) []document.File {
 	return files
 }
 
+const (
+	// kubernetesData is the link to the current version of a directory that Kubernetes mounts from a ConfigMap or a
+	// Secret. To replace the version, Kubernetes replaces the link.
+	kubernetesData = "..data"
+	// maxReadings is the number of times that documents are read if such a link is replaced meanwhile.
+	maxReadings = 5
+)
+
 // read returns the documents at paths. A path names a document, or a directory of documents. Subdirectories are not
-// read.
+// read. If Kubernetes replaces the version of a directory meanwhile, read begins again, so that it never returns
+// documents of different versions.
 func read(paths []string) ([]*policyv1.Document, error) {
+	for range maxReadings {
+		before := dataVersions(paths)
+		documents, err := readOnce(paths)
+		if slices.Equal(before, dataVersions(paths)) {
+			return documents, err
+		}
+	}
+	return nil, errors.New("read the policy: the folder was replaced during each reading; it is read again")
+}
+
+// dataVersions returns the target of the link [kubernetesData] in the directory of each path, or "" if there is none.
+func dataVersions(paths []string) []string {
+	out := make([]string, 0, 2*len(paths))
+	for _, path := range paths {
+		for _, dir := range []string{path, filepath.Dir(path)} {
+			target, _ := os.Readlink(filepath.Join(dir, kubernetesData)) // "" if there is no link
+			out = append(out, target)
+		}
+	}
+	return out
+}
+
+func readOnce(paths []string) ([]*policyv1.Document, error) {
 	var names []string
 	for _, path := range paths {
 		found, err := documentsAt(path)
@@ -226,12 +258,4 @@ func (s *Service) peopleFor(ctx context.Context) *engine.Approvers {
 		return s.people()
 	}
 	return nil
-}
-
-// ApplyDocuments implements policyv1.PolicyServiceServer. It always fails, because documents come from files.
-func (s *Service) ApplyDocuments(ctx context.Context, _ *policyv1.ApplyDocumentsRequest) (*policyv1.ApplyDocumentsResponse, error) {
-	if authn.CallerOf(ctx).Tenant() != homeTenant {
-		return nil, toStatus(errOtherTenant)
-	}
-	return nil, toStatus(fmt.Errorf("%w: %s", errInFiles, strings.Join(s.cfg.Paths, ", ")))
 }

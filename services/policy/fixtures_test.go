@@ -67,6 +67,9 @@ type options struct {
 	observe engine.Observe
 	// source is the store. If it is empty, the store is SQLite.
 	source string
+	// stored is true if the policies are in the store. maxStoreAge is the time for which the store may be unavailable.
+	stored      bool
+	maxStoreAge time.Duration
 	// testsWithin limits the time for the tests in documents. If it is 0, the limit is a minute.
 	testsWithin time.Duration
 	// groups are the groups of the configuration. reload reads its tokens and groups again.
@@ -90,6 +93,7 @@ func records() []*identityv1.TokenRecord {
 func build(t testing.TB, opts options) (*policy.Service, *authn.Tokens) {
 	t.Helper()
 	switch {
+	case opts.stored:
 	case opts.paths == nil && opts.tokens != nil: // the tokens may not include the approvers that document requires
 		opts.paths = []string{folder(t, strings.Replace(document, "pay:", "# pay:", 1))}
 	case opts.paths == nil:
@@ -111,7 +115,7 @@ func build(t testing.TB, opts options) (*policy.Service, *authn.Tokens) {
 	}
 	tokens := new(authn.Tokens)
 	svc, err := policy.New(t.Context(), policy.Config{
-		Paths: opts.paths, SessionCap: 10, Identities: policy.Identities{Tokens: opts.tokens, Groups: opts.groups}, Decide: 15 * time.Minute, Execute: 5 * time.Minute, TestsWithin: cmp.Or(opts.testsWithin, time.Minute),
+		Paths: opts.paths, Stored: opts.stored, MaxStoreAge: opts.maxStoreAge, SessionCap: 10, Identities: policy.Identities{Tokens: opts.tokens, Groups: opts.groups}, Decide: 15 * time.Minute, Execute: 5 * time.Minute, TestsWithin: cmp.Or(opts.testsWithin, time.Minute),
 		Source: cmp.Or(opts.source, "sqlite"), Data: data, Servers: opts.servers, Observe: opts.observe,
 	}, policy.Deps{Tokens: tokens, Signer: signer(t), Log: log, Reload: opts.reload})
 	if err != nil {

@@ -15,11 +15,6 @@ func notServed(method, instead string) error {
 	return &rpc.Error{Code: codes.Unimplemented, Reason: "NOT_SERVED", Err: errors.New(method + " is not served in this version: " + instead)}
 }
 
-// ListRevisions implements policyv1.PolicyServiceServer.
-func (*Service) ListRevisions(context.Context, *policyv1.ListRevisionsRequest) (*policyv1.ListRevisionsResponse, error) {
-	return nil, notServed("ListRevisions", "only the active revision is stored, and GetRevision returns it")
-}
-
 // SuggestDocument implements policyv1.PolicyServiceServer.
 func (*Service) SuggestDocument(context.Context, *policyv1.SuggestDocumentRequest) (*policyv1.SuggestDocumentResponse, error) {
 	return nil, notServed("SuggestDocument", "`sluice policy suggest` writes a document")

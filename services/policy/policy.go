@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
@@ -24,11 +23,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 	"github.com/sluice-mesh/sluice/services/internal/fairqueue"
 	"github.com/sluice-mesh/sluice/services/internal/lru"
-	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
-	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 	"github.com/sluice-mesh/sluice/services/policy/internal/epochlease"
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
@@ -36,21 +33,6 @@ import (
 
 // homeTenant is the tenant of the installation. Its operators manage the whole mesh.
 const homeTenant = "default"
-
-// Errors that toStatus maps to a gRPC code and a reason.
-var (
-	errNoPolicy       = errors.New("no policy is active because the documents did not load: see the log of the policy service")
-	errNoRevision     = errors.New("this revision is not stored: the policies come from files, so only the active revision is stored")
-	errTooOld         = errors.New("the requested revision is not active here yet")
-	errSubjectNamed   = errors.New("only operators may name a subject: for a service, the subject is the principal in the request's metadata")
-	errSubjectMissing = errors.New("name the subject on whose behalf the call would be made")
-	errOtherTenant    = errors.New("only people of the tenant \"default\" may do this: people of other tenants may only name principals of their own tenant, and may not read or change policy documents or read the catalog")
-	errInFiles        = errors.New("the policies come from files: change those")
-	errAttest         = errors.New("only services may request a signed decision: operators ask about other principals")
-	errPageToken      = errors.New("page_token must come from the previous page of the same request")
-	errParams         = errors.New("params_json can't be read")
-	errNested         = errors.New("a principal of a chain must not have a chain: put all principals into the caller's chain, nearest first")
-)
 
 // Deps contains the dependencies of a [Service]. All fields except Reload are required.
 type Deps struct {
@@ -92,6 +74,8 @@ type Service struct {
 	reading            singleflight.Group
 	version, stopsRead int64
 	inStore            sync.Mutex
+	// loading is the newer revision in the store that is being compiled, or nil. Meanwhile no call is evaluated.
+	loading atomic.Pointer[loadingRevision]
 	// lastRead is the time at which the last successful read of the store began. It is never nil after open.
 	lastRead atomic.Pointer[time.Time]
 	// listSlots limits the number of lists of tools or names that are processed at a time. The evaluation of calls does
@@ -118,6 +102,9 @@ type activeSet struct {
 	*engine.Set
 	// number is unique. A set that is activated later has a greater number.
 	number uint64
+	// stored is the activation of the documents, or nil if they come from files. It is the zero Revision if no documents
+	// have been applied.
+	stored *store.Revision
 	// catalog is the tool catalog. revision identifies the documents, the catalog and the stops.
 	// stopsVersion is the version of the store from which the stops of the set come.
 	catalog      *catalogSnapshot
@@ -136,7 +123,7 @@ type activeSet struct {
 func (a *activeSet) Revision() string { return a.revision }
 
 // New loads the documents and tokens and returns a Service, which the caller must close. New returns an error if the
-// documents don't load. If changed documents don't load later, the service only logs the problem.
+// documents in files don't load. If changed documents don't load later, the service only logs the problem.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if deps.Tokens == nil || deps.Signer == nil || deps.Log == nil {
 		return nil, errors.New("policy: every dependency is required")
@@ -161,23 +148,35 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 		schemas: newSchemaCache(),
 	}
 	s.approvers.Store(cfg.approvers(cfg.OwnerMayApprove))
-	documents, err := read(cfg.Paths)
-	if err != nil {
-		return nil, fmt.Errorf("the policies do not load:\n%w", err)
+	set := &activeSet{activated: time.Now()}
+	if !cfg.Stored {
+		if err := s.loadFiles(ctx, set); err != nil {
+			return nil, fmt.Errorf("the policies do not load:\n%w", err)
+		}
 	}
-	set, warnings, err := cfg.compile(ctx, documents, s.people())
-	if err != nil {
-		return nil, fmt.Errorf("the policies do not load:\n%w", err)
-	}
-	if err := s.open(ctx, &activeSet{Set: set, documents: documents, activated: time.Now(), warnings: warnings}); err != nil {
+	if err := s.open(ctx, set); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
+// loadFiles reads and compiles the documents in files.
+func (s *Service) loadFiles(ctx context.Context, set *activeSet) (err error) {
+	if set.documents, err = read(s.cfg.Paths); err != nil {
+		return err
+	}
+	set.Set, set.warnings, err = s.cfg.compile(ctx, set.documents, s.people())
+	return err
+}
+
 func (s *Service) open(ctx context.Context, set *activeSet) (err error) {
 	if err := s.openStore(ctx); err != nil {
 		return err
+	}
+	if s.cfg.Stored {
+		if err := s.loadStored(ctx, set); err != nil {
+			return err
+		}
 	}
 	s.opened = time.Now() // from now on no other process uses a SQLite store
 	began := s.opened
@@ -318,6 +317,9 @@ func (s *Service) CheckServer(ctx context.Context, req *policyv1.CheckServerRequ
 // service asserts, or the principal that an operator names. An operator must name a subject, and a service may not name
 // one.
 func (s *Service) resolve(ctx context.Context, minRevision string, named *identityv1.Principal) (*activeSet, engine.Subject, error) {
+	if err := s.waitForLoading(ctx); err != nil {
+		return nil, engine.Subject{}, err
+	}
 	set, err := s.current(ctx)
 	if err != nil {
 		return nil, engine.Subject{}, err
@@ -363,66 +365,4 @@ func (s *Service) resolve(ctx context.Context, minRevision string, named *identi
 func ofTenant(p *identityv1.Principal, tenant string) bool {
 	foreign := func(p *identityv1.Principal) bool { return p.GetTenant() != tenant }
 	return !foreign(p) && !slices.ContainsFunc(p.GetChain(), foreign)
-}
-
-// toStatus adds a gRPC code and a reason to an error of this service. It returns other errors unchanged.
-func toStatus(err error) error {
-	switch {
-	case errors.Is(err, errNoPolicy):
-		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "POLICY_NONE_ACTIVE", Err: err}
-	case errors.Is(err, errNoRevision):
-		return &rpc.Error{Code: codes.NotFound, Reason: "REVISION_UNKNOWN", Err: err}
-	case errors.Is(err, errStale), errors.Is(err, sqlstore.ErrUnavailable):
-		return &rpc.Error{Code: codes.Unavailable, Reason: "CATALOGUE_STORE_AWAY", Err: err}
-	case errors.Is(err, errUnknownServer):
-		return &rpc.Error{Code: codes.NotFound, Reason: "SERVER_UNKNOWN", Err: err}
-	case errors.Is(err, catalog.ErrUnknownTool):
-		return &rpc.Error{Code: codes.NotFound, Reason: "TOOL_UNKNOWN", Err: err}
-	case errors.Is(err, catalog.ErrUnknownDefinition), errors.Is(err, store.ErrNotStored):
-		return &rpc.Error{Code: codes.NotFound, Reason: "DEFINITION_UNKNOWN", Err: err}
-	case errors.Is(err, catalog.ErrChanged):
-		return &rpc.Error{Code: codes.Aborted, Reason: "TOOL_CHANGED", Err: err}
-	case errors.Is(err, errPinningOff):
-		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "PINNING_OFF", Err: err}
-	case errors.Is(err, errInvalidList):
-		return &rpc.Error{Code: codes.InvalidArgument, Reason: "LIST_INVALID", Err: err}
-	case errors.Is(err, errDuplicateTool):
-		return &rpc.Error{Code: codes.InvalidArgument, Reason: "TOOL_DUPLICATE", Err: err}
-	case errors.Is(err, epochlease.ErrDisorder):
-		return &rpc.Error{Code: codes.InvalidArgument, Reason: "LEASE_DISORDER", Err: err}
-	case errors.Is(err, errTooLong):
-		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "LIST_TOO_LONG", Err: err}
-	case errors.Is(err, errTooOld):
-		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "POLICY_TOO_OLD", Err: err}
-	case errors.Is(err, errSubjectNamed):
-		return &rpc.Error{Code: codes.InvalidArgument, Reason: "SUBJECT_REFUSED", Err: err}
-	case errors.Is(err, errOtherTenant):
-		return &rpc.Error{Code: codes.PermissionDenied, Reason: "TENANT_REFUSED", Err: err}
-	case errors.Is(err, errScope):
-		return &rpc.Error{Code: codes.PermissionDenied, Reason: "TENANT_REFUSED", Err: err}
-	case errors.Is(err, errSelector):
-		return &rpc.Error{Code: codes.InvalidArgument, Reason: "SELECTOR_INVALID", Err: err}
-	case errors.Is(err, errReason):
-		return &rpc.Error{Code: codes.InvalidArgument, Reason: "REASON_MISSING", Err: err}
-	case errors.Is(err, store.ErrStopsFull):
-		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "STOPS_FULL", Err: err}
-	case errors.Is(err, errInFiles):
-		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "POLICIES_IN_FILES", Err: err}
-	case errors.Is(err, errReplayDisorder):
-		return &rpc.Error{Code: codes.InvalidArgument, Reason: "REPLAY_DISORDER", Err: err}
-	case errors.Is(err, errReplayEnded):
-		return &rpc.Error{Code: codes.DeadlineExceeded, Reason: "REPLAY_ENDED", Err: err}
-	case errors.Is(err, errAttest):
-		return &rpc.Error{Code: codes.InvalidArgument, Reason: "ATTEST_REFUSED", Err: err}
-	case errors.Is(err, errPageToken):
-		return &rpc.Error{Code: codes.InvalidArgument, Reason: "PAGE_TOKEN_INVALID", Err: err}
-	case errors.Is(err, errParams):
-		return &rpc.Error{Code: codes.InvalidArgument, Reason: "JSON_INVALID", Err: err}
-	case errors.Is(err, errNested):
-		return &rpc.Error{Code: codes.InvalidArgument, Reason: "CHAIN_NESTED", Err: err}
-	case errors.Is(err, errSubjectMissing):
-		return &rpc.Error{Code: codes.InvalidArgument, Reason: "SUBJECT_MISSING", Err: err}
-	default:
-		return err
-	}
 }

@@ -27,6 +27,8 @@ type fingerprint [sha256.Size]byte
 // the old set stays active. A change is applied only after two consecutive scans have read the same documents.
 // Otherwise a partly written file, or a mix of old and new files, could become a policy that the operator did not
 // write.
+//
+// If the policies are stored, watch only reads the tokens and groups of the configuration.
 func (s *Service) watch(ctx context.Context) error {
 	tick := time.NewTicker(rescanInterval)
 	defer tick.Stop()
@@ -35,6 +37,9 @@ func (s *Service) watch(ctx context.Context) error {
 	}
 	s.warn(ctx)
 	s.warnOfLists(ctx)
+	if s.cfg.Stored {
+		return s.watchIdentities(ctx, tick.C)
+	}
 	done := fingerprintOf(s.active.Load().documents, nil)
 	var identities identityScan
 	renewed := false // the approvers have changed since the documents were checked

@@ -223,6 +223,64 @@ func TestReload_ActivatesAConfigMapUpdate(t *testing.T) {
 	})
 }
 
+// Kubernetes replaces a folder with two documents again and again. No reading returns documents of two versions.
+func TestReadDocuments_NeverMixVersionsOfAConfigMap(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	replaceData := func(version int) error {
+		name := fmt.Sprintf("..version-%d", version)
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			return err
+		}
+		for _, file := range []string{"a.yaml", "b.yaml"} {
+			if err := os.WriteFile(filepath.Join(dir, name, file), []byte(name), 0o600); err != nil {
+				return err
+			}
+		}
+		if err := os.Symlink(name, filepath.Join(dir, "..data_tmp")); err != nil {
+			return err
+		}
+		if err := os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")); err != nil {
+			return err
+		}
+		return os.RemoveAll(filepath.Join(dir, fmt.Sprintf("..version-%d", version-1)))
+	}
+	if err := replaceData(1); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"a.yaml", "b.yaml"} {
+		if err := os.Symlink("..data/"+file, filepath.Join(dir, file)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		for version := 2; version < 400 && err == nil; version++ {
+			time.Sleep(time.Duration(version%7) * 100 * time.Microsecond)
+			err = replaceData(version)
+		}
+		done <- err
+	}()
+	for whole := 0; ; {
+		select {
+		case err := <-done:
+			if err != nil || whole == 0 {
+				t.Errorf("%d readings succeeded: %v", whole, err)
+			}
+			return
+		default:
+		}
+		documents, err := policy.ReadDocuments([]string{dir})
+		if err != nil {
+			continue
+		}
+		if whole++; len(documents) != 2 || documents[0].GetText() != documents[1].GetText() {
+			t.Fatalf("documents of two versions were read: %v", documents)
+		}
+	}
+}
+
 func TestReload_KeepsTheRevisionWhenTheFolderIsMissingOrEmpty(t *testing.T) {
 	t.Parallel()
 	runReload(t, oneDocument(allowDocument), func(r *reloadFixture) {

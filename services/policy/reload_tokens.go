@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
@@ -43,6 +44,19 @@ func (s *Service) rescan(ctx context.Context, scan *identityScan) bool {
 	s.approvers.Store(now.approvers(s.cfg.OwnerMayApprove))
 	s.deps.Log.InfoContext(ctx, "the tokens or groups of the configuration have changed", "tokens", len(now.Tokens), "groups", len(now.Groups))
 	return true
+}
+
+// watchIdentities calls rescan at each tick until ctx is cancelled.
+func (s *Service) watchIdentities(ctx context.Context, tick <-chan time.Time) error {
+	var identities identityScan
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick:
+			s.rescan(ctx, &identities)
+		}
+	}
 }
 
 func (s *Service) people() *engine.Approvers { return s.approvers.Load() }

@@ -47,6 +47,23 @@ func TestGetRevision_ReturnsTheActiveRevision(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.NotFound, "REVISION_UNKNOWN")
 }
 
+func TestListRevisions_ListsTheActiveRevisionOfFiles(t *testing.T) {
+	t.Parallel()
+	s := serve(t, options{})
+	viewer := policyv1.NewPolicyServiceClient(s.Person(t, "viewer"))
+	active, err := viewer.GetRevision(t.Context(), new(policyv1.GetRevisionRequest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := viewer.ListRevisions(t.Context(), new(policyv1.ListRevisionsRequest))
+	if err != nil || len(list.GetRevisions()) != 1 || list.GetNextPageToken() != "" {
+		t.Fatalf("%v: %v", list, err)
+	}
+	if diff := cmp.Diff(active.GetRevision(), list.GetRevisions()[0], protocmp.Transform()); diff != "" {
+		t.Errorf("(-active +listed):\n%s", diff)
+	}
+}
+
 func TestApplyDocuments_IsRefusedWhenPoliciesComeFromFiles(t *testing.T) {
 	t.Parallel()
 	dir := folder(t, document)

@@ -1,11 +1,6 @@
 package policy
 
 import (
-	"cmp"
-	"context"
-	"fmt"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,23 +11,6 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
-
-// activation returns the token with which a caller can require this revision or a later one. The token contains the
-// time of the activation, which increases with each activation, and the first 16 digits of the revision.
-func (a *activeSet) activation() string {
-	return strconv.FormatInt(a.activated.UnixNano(), 36) + "-" + a.short()
-}
-
-// short returns the first 16 hexadecimal digits of the revision, which are enough to distinguish revisions.
-func (a *activeSet) short() string { return a.Revision()[:16] }
-
-// reaches reports whether the set has the revision in an activation token, or was activated later. Replicas activate
-// the same revision at different times, so an equal revision is sufficient.
-func (a *activeSet) reaches(activation string) bool {
-	when, short, ok := strings.Cut(activation, "-")
-	at, err := strconv.ParseInt(when, 36, 64)
-	return ok && err == nil && (short == a.short() || at < a.activated.UnixNano())
-}
 
 // withheldFinding returns the finding that callers of other tenants get instead of the findings about the
 // installation's documents.
@@ -58,6 +36,7 @@ func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 	if mayReadDocuments(caller) {
 		observed, count := packObserved(a.Set)
 		out.Observed, out.ObservedCount = observed, int32(count)
+		a.describeStored(out)
 	}
 	switch {
 	case !mayReadDocuments(caller):
@@ -74,26 +53,6 @@ func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 		out.Rejected[i].Suggestion = ""
 	}
 	return out
-}
-
-// GetRevision implements policyv1.PolicyServiceServer. It waits until no call is evaluated by an older revision any
-// more, and returns the active revision. Older revisions are not stored, because the documents come from files.
-func (s *Service) GetRevision(ctx context.Context, req *policyv1.GetRevisionRequest) (*policyv1.GetRevisionResponse, error) {
-	caller := authn.CallerOf(ctx)
-	if !mayReadDocuments(caller) {
-		return nil, toStatus(errOtherTenant)
-	}
-	set := s.active.Load()
-	if set == nil {
-		return nil, toStatus(errNoPolicy)
-	}
-	if want := cmp.Or(req.GetRevision(), set.Revision()); want != set.Revision() {
-		return nil, toStatus(fmt.Errorf("%s: %w", want, errNoRevision))
-	}
-	if err := s.waitForOlderLeases(ctx, set); err != nil {
-		return nil, err
-	}
-	return &policyv1.GetRevisionResponse{Revision: set.describe(caller), Documents: set.documents}, nil
 }
 
 // WatchRevision implements policyv1.PolicyServiceServer. Services get a revision at once. People get it only when no

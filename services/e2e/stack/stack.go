@@ -42,8 +42,9 @@ type Options struct {
 	// Servers is the YAML below the key `servers`, indented, for example "  demo: {http: {url:
 	// \"http://127.0.0.1:1/mcp\"}}".
 	Servers string
-	// Policy is one policy document.
-	Policy string
+	// Policy is one policy document. StoredPolicies is true if the policies are in the policy service's store instead.
+	Policy         string
+	StoredPolicies bool
 	// Tokens contains additional tokens: indented YAML below `auth.tokens`, with one line for each token.
 	Tokens string
 	// Extra contains additional YAML for the top level of the configuration.
@@ -165,6 +166,9 @@ servers:
 `, cmp.Or(opts.Listen, "127.0.0.1:0"), cmp.Or(opts.GRPC, "127.0.0.1:0"), AgentToken, OtherToken, OperatorToken, ViewerToken, opts.Tokens, strings.TrimRight(opts.Servers, "\n"), opts.Extra)
 	if strings.TrimSpace(opts.Servers) == "" {
 		text = strings.Replace(text, "servers:\n", "", 1)
+	}
+	if opts.StoredPolicies {
+		text = strings.Replace(text, "policies: [policy.yaml]", "policies: [store]", 1)
 	}
 	WriteFile(t, s.Config, text)
 	WriteFile(t, s.Policy, opts.Policy)

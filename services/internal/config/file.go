@@ -59,7 +59,8 @@ type File struct {
 	Hooks []Hook `yaml:"hooks"`
 	// Agents configures the mesh's own agents.
 	Agents Agents `yaml:"agents"`
-	// Policies lists files and directories with policy documents.
+	// Policies lists files and directories with policy documents. With `[store]`, the documents are in the database
+	// `stores.policy` instead, and `sluice policy apply` changes them.
 	Policies []string `yaml:"policies"`
 	// Mode is `enforce` or `observe`. With `observe`, every server is observed, as with `servers.NAME.mode`.
 	Mode string `yaml:"mode"`
@@ -176,8 +177,12 @@ type Log struct {
 
 // Stores configures the databases of the roles.
 type Stores struct {
-	// Policy is the database of the tool catalog: `sqlite`, in the data directory, or the URL of a PostgreSQL database.
+	// Policy is the database of the tool catalog, stops, created tokens and applied policies: `sqlite`, in the data
+	// directory, or the URL of a PostgreSQL database.
 	Policy Secret `yaml:"policy"`
+	// PolicyMaxAge is the time for which the policy role uses what it has read last while a PostgreSQL database is
+	// unavailable, 5s to 1h. After that, every call is refused.
+	PolicyMaxAge time.Duration `yaml:"policy_max_age"`
 	// Approval is the database of approvals, in the same form as `policy`.
 	Approval Secret `yaml:"approval"`
 	// Agents is the database of agents and their journals, in the same form as `policy`.
@@ -209,7 +214,7 @@ func Default() File {
 		Listen:    "127.0.0.1:8080",
 		GRPC:      "127.0.0.1:9090",
 		Data:      ".sluice",
-		Stores:    Stores{Policy: "sqlite", Approval: "sqlite", Agents: "sqlite"},
+		Stores:    Stores{Policy: "sqlite", PolicyMaxAge: 5 * time.Minute, Approval: "sqlite", Agents: "sqlite"},
 		Agents:    Agents{Workers: 1},
 		Approvals: Approvals{Hold: 45 * time.Second, Decide: 15 * time.Minute, Execute: 5 * time.Minute, MaxPending: 5, MaxAsked: MaxAsked{Max: 30, Window: time.Hour}},
 		Decisions: Decisions{Keep: true},

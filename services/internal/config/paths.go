@@ -21,8 +21,22 @@ func (f *File) SecretPaths() []string {
 	return f.absolutePaths(paths)
 }
 
+// inStore is the entry of `policies` for documents in the store of the policy role.
+const inStore = "store"
+
+// PoliciesInStore reports whether the policy documents are in the store of the policy role instead of files.
+func (f *File) PoliciesInStore() bool { return len(f.Policies) == 1 && f.Policies[0] == inStore }
+
+// PolicyFiles returns the entries of `policies` that name files and directories, as they are written.
+func (f *File) PolicyFiles() []string {
+	if f.PoliciesInStore() {
+		return nil
+	}
+	return f.Policies
+}
+
 // PolicyPaths returns the absolute paths of the files and directories with policies.
-func (f *File) PolicyPaths() []string { return f.absolutePaths(f.Policies) }
+func (f *File) PolicyPaths() []string { return f.absolutePaths(f.PolicyFiles()) }
 
 // absolutePaths returns the paths as clean absolute paths, without duplicates or empty paths.
 func (f *File) absolutePaths(paths []string) []string {

@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -39,5 +40,35 @@ approvals: {notify: {webhooks: [{name: w, url: "https://example.com", secret: "$
 	}
 	if diff := cmp.Diff([]string{filepath.Join(dir, "policies"), "/srv/more.yaml"}, f.PolicyPaths(), cmpopts.SortSlices(less)); diff != "" {
 		t.Errorf("documents (-want +got):\n%s", diff)
+	}
+}
+
+func TestPolicyFiles_AreEmptyIfPoliciesAreInTheStore(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string][]string{
+		"policies: [store]":   nil,
+		"policies: [./store]": {"./store"},
+		"policies: [p, q]":    {"p", "q"},
+	} {
+		f, err := config.Parse("sluice.yaml", []byte(text), noEnv)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if diff := cmp.Diff(want, f.PolicyFiles()); diff != "" || f.PoliciesInStore() != (want == nil) || len(f.PolicyPaths()) != len(want) {
+			t.Errorf("%s: in the store: %t, %v (-want +got):\n%s", text, f.PoliciesInStore(), f.PolicyPaths(), diff)
+		}
+	}
+}
+
+func TestLoad_RefusesStoreBesideFiles(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"policies: [more, store]":      `policies[1]: "store" must be the only entry, because policies come either from files or from the store`,
+		"stores: {policy_max_age: 1s}": "stores.policy_max_age: 1s is not between 5s and 1h0m0s",
+	} {
+		if _, err := config.Parse("sluice.yaml", []byte(text), noEnv); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
 	}
 }

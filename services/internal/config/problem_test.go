@@ -199,7 +199,6 @@ func TestLoad_RefusesUnsupportedKeysByName(t *testing.T) {
 	for text, want := range map[string]string{
 		`auth: {oidc: []}`:                `auth: "oidc" is not offered in this version; use auth.tokens`,
 		`ratelimit: {redis: "redis://x"}`: `"ratelimit" is not offered in this version; take it out`,
-		`policies: [store]`:               `policies[0]: "store" is not offered in this version; name files or folders`,
 	} {
 		got := load(t, text)
 		if !slices.ContainsFunc(got, func(line string) bool {

@@ -132,9 +132,10 @@ func (f *File) problems() []Problem {
 		}
 	}
 	f.checkObservations(p)
-	if i := slices.Index(f.Policies, "store"); i >= 0 {
-		p.addf(fmt.Sprintf("policies[%d]", i), `"store" is not offered in this version; name files or folders`)
+	if i := slices.Index(f.Policies, inStore); i >= 0 && len(f.Policies) > 1 {
+		p.addf(fmt.Sprintf("policies[%d]", i), `"store" must be the only entry, because policies come either from files or from the store; write ./store for a folder of this name`)
 	}
+	p.checkBetween("stores.policy_max_age", f.Stores.PolicyMaxAge, 5*time.Second, time.Hour)
 	return p.found
 }
 

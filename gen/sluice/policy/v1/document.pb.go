@@ -821,15 +821,16 @@ func (x *SimulateCallResponse) GetFindings() []*Finding {
 // DiffRevisionsRequest specifies two sets of documents.
 type DiffRevisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The old revision: hex SHA-256, which must be the active revision. Empty means the active revision, or the old
-	// documents.
+	// The old revision, as in GetRevisionRequest. Empty means the active revision, or the old documents.
 	OldRevision string `protobuf:"bytes,1,opt,name=old_revision,json=oldRevision,proto3" json:"old_revision,omitempty"`
-	// The new documents, 1 to 1,000.
+	// The new documents, at most 1,000. They are required unless `new_revision` is set.
 	Documents []*Document `protobuf:"bytes,2,rep,name=documents,proto3" json:"documents,omitempty"`
 	// The old documents, at most 1,000. If there are none, the old revision applies.
 	OldDocuments []*Document `protobuf:"bytes,3,rep,name=old_documents,json=oldDocuments,proto3" json:"old_documents,omitempty"`
 	// Recorded calls that are compared in addition, at most 2,000.
-	Recorded      []*RecordedCall `protobuf:"bytes,4,rep,name=recorded,proto3" json:"recorded,omitempty"`
+	Recorded []*RecordedCall `protobuf:"bytes,4,rep,name=recorded,proto3" json:"recorded,omitempty"`
+	// The new revision, as in GetRevisionRequest, instead of new documents.
+	NewRevision   string `protobuf:"bytes,5,opt,name=new_revision,json=newRevision,proto3" json:"new_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -890,6 +891,13 @@ func (x *DiffRevisionsRequest) GetRecorded() []*RecordedCall {
 		return x.Recorded
 	}
 	return nil
+}
+
+func (x *DiffRevisionsRequest) GetNewRevision() string {
+	if x != nil {
+		return x.NewRevision
+	}
+	return ""
 }
 
 // RecordedCall describes calls in the gateway's journal. The journal contains neither the arguments of a call nor the
@@ -1591,12 +1599,13 @@ const file_sluice_policy_v1_document_proto_rawDesc = "" +
 	"\asubject\x18\x03 \x01(\v2\x1d.sluice.identity.v1.PrincipalB\x06\xbaH\x03\xc8\x01\x01R\asubject\"\x96\x01\n" +
 	"\x14SimulateCallResponse\x12G\n" +
 	"\vexplanation\x18\x01 \x01(\v2%.sluice.policy.v1.ExplainCallResponseR\vexplanation\x125\n" +
-	"\bfindings\x18\x02 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\"\xad\x02\n" +
-	"\x14DiffRevisionsRequest\x12;\n" +
-	"\fold_revision\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\voldRevision\x12E\n" +
-	"\tdocuments\x18\x02 \x03(\v2\x1a.sluice.policy.v1.DocumentB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\tdocuments\x12J\n" +
+	"\bfindings\x18\x02 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\"\xec\x02\n" +
+	"\x14DiffRevisionsRequest\x12=\n" +
+	"\fold_revision\x18\x01 \x01(\tB\x1a\xbaH\x17r\x152\x13^([0-9a-f]{8,64})?$R\voldRevision\x12C\n" +
+	"\tdocuments\x18\x02 \x03(\v2\x1a.sluice.policy.v1.DocumentB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\tdocuments\x12J\n" +
 	"\rold_documents\x18\x03 \x03(\v2\x1a.sluice.policy.v1.DocumentB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\foldDocuments\x12E\n" +
-	"\brecorded\x18\x04 \x03(\v2\x1e.sluice.policy.v1.RecordedCallB\t\xbaH\x06\x92\x01\x03\x10\xd0\x0fR\brecorded\"\xcc\x01\n" +
+	"\brecorded\x18\x04 \x03(\v2\x1e.sluice.policy.v1.RecordedCallB\t\xbaH\x06\x92\x01\x03\x10\xd0\x0fR\brecorded\x12=\n" +
+	"\fnew_revision\x18\x05 \x01(\tB\x1a\xbaH\x17r\x152\x13^([0-9a-f]{8,64})?$R\vnewRevision\"\xcc\x01\n" +
 	"\fRecordedCall\x122\n" +
 	"\x04call\x18\x01 \x01(\v2\x16.sluice.policy.v1.CallB\x06\xbaH\x03\xc8\x01\x01R\x04call\x12?\n" +
 	"\asubject\x18\x02 \x01(\v2\x1d.sluice.identity.v1.PrincipalB\x06\xbaH\x03\xc8\x01\x01R\asubject\x12\x1d\n" +

@@ -112,8 +112,11 @@ type PolicyServiceClient interface {
 	// stops, nor `mode: observe` of the configuration count. The comparison ends after 5 s. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read documents
-	//	NOT_FOUND            REVISION_UNKNOWN: old_revision is not the active revision, or is sent with old documents
+	//	INVALID_ARGUMENT     DOCUMENTS_REQUIRED: neither new documents nor new_revision is set, or both are;
+	//	                     REVISION_AMBIGUOUS: several revisions begin with the characters of a revision
+	//	NOT_FOUND            REVISION_UNKNOWN: a revision is not stored, or old_revision is sent with old documents
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the revisions could not be read
 	DiffRevisions(ctx context.Context, in *DiffRevisionsRequest, opts ...grpc.CallOption) (*DiffRevisionsResponse, error)
 	// ReplayDecisions evaluates recorded decisions with documents, and returns the calls with another decision. The
 	// client sends the documents and waits for the response. Then it sends records, and waits for the last response
@@ -135,25 +138,38 @@ type PolicyServiceClient interface {
 	// ImportDocument translates a policy from another dialect and reports the parts that it could not translate. It does
 	// not apply the policy.
 	ImportDocument(ctx context.Context, in *ImportDocumentRequest, opts ...grpc.CallOption) (*ImportDocumentResponse, error)
-	// ApplyDocuments replaces the active documents. If the documents are already active, nothing changes, and it returns
-	// OK. Errors:
+	// ApplyDocuments replaces the active documents, if the configuration says that policies are stored. It responds when
+	// no gateway begins a call by a decision of older documents any more. If the documents are already active, nothing
+	// changes, and it returns OK, so the RPC is safe to repeat. The store keeps the last 1,000 revisions, and at most
+	// 256 MiB of documents; the oldest revisions are deleted first, but never the active one or the one before it. Errors:
 	//
-	//	INVALID_ARGUMENT     POLICY_INVALID: a document does not load; the message contains one location, and
-	//	                     LintDocuments returns all of them
+	//	INVALID_ARGUMENT     POLICY_INVALID: a document does not load, or one of its tests fails; the message contains one
+	//	                     location, and LintDocuments returns all of them
 	//	PERMISSION_DENIED    TENANT_REFUSED: policies belong to the installation, and only operators of the tenant
 	//	                     "default" may change them
 	//	ABORTED              REVISION_CHANGED: expected_revision is no longer the active revision
-	//	FAILED_PRECONDITION  POLICIES_IN_FILES: the policies are loaded from files; change the files
+	//	FAILED_PRECONDITION  POLICIES_IN_FILES: the policies are loaded from files; change the files;
+	//	                     REVISIONS_LOST: the store has lost revisions that were active; restart the policy services
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the documents could not be stored; it is not known whether they are
+	//	                     active
 	ApplyDocuments(ctx context.Context, in *ApplyDocumentsRequest, opts ...grpc.CallOption) (*ApplyDocumentsResponse, error)
-	// GetRevision returns a revision with its documents, by default the active revision. Errors:
+	// GetRevision returns a revision with its documents, by default the active revision. If documents became active
+	// several times, it returns the last time. If policies are loaded from files, only the active revision is known.
+	// Errors:
 	//
+	//	INVALID_ARGUMENT     REVISION_AMBIGUOUS: several revisions begin with these characters
 	//	PERMISSION_DENIED    TENANT_REFUSED: documents belong to the installation, and only people of the tenant
 	//	                     "default" may read them
 	//	NOT_FOUND            REVISION_UNKNOWN: this revision is not stored
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the revisions could not be read
 	GetRevision(ctx context.Context, in *GetRevisionRequest, opts ...grpc.CallOption) (*GetRevisionResponse, error)
-	// ListRevisions lists the stored revisions, newest first. This version does not serve it: UNIMPLEMENTED, NOT_SERVED.
-	// Only the active revision is stored, and GetRevision returns it.
+	// ListRevisions lists the stored revisions, newest first. If policies are loaded from files, it lists only the active
+	// revision. Errors:
+	//
+	//	INVALID_ARGUMENT     PAGE_TOKEN_INVALID: page_token does not come from the previous page
+	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read revisions
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the revisions could not be read
 	ListRevisions(ctx context.Context, in *ListRevisionsRequest, opts ...grpc.CallOption) (*ListRevisionsResponse, error)
 	// LeaseRevision lets a gateway use cached decisions for a limited time without a request for each call. The responses
 	// contain the current epoch of decisions and the time for which decisions with that `epoch` may be used
@@ -497,8 +513,11 @@ type PolicyServiceServer interface {
 	// stops, nor `mode: observe` of the configuration count. The comparison ends after 5 s. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read documents
-	//	NOT_FOUND            REVISION_UNKNOWN: old_revision is not the active revision, or is sent with old documents
+	//	INVALID_ARGUMENT     DOCUMENTS_REQUIRED: neither new documents nor new_revision is set, or both are;
+	//	                     REVISION_AMBIGUOUS: several revisions begin with the characters of a revision
+	//	NOT_FOUND            REVISION_UNKNOWN: a revision is not stored, or old_revision is sent with old documents
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the revisions could not be read
 	DiffRevisions(context.Context, *DiffRevisionsRequest) (*DiffRevisionsResponse, error)
 	// ReplayDecisions evaluates recorded decisions with documents, and returns the calls with another decision. The
 	// client sends the documents and waits for the response. Then it sends records, and waits for the last response
@@ -520,25 +539,38 @@ type PolicyServiceServer interface {
 	// ImportDocument translates a policy from another dialect and reports the parts that it could not translate. It does
 	// not apply the policy.
 	ImportDocument(context.Context, *ImportDocumentRequest) (*ImportDocumentResponse, error)
-	// ApplyDocuments replaces the active documents. If the documents are already active, nothing changes, and it returns
-	// OK. Errors:
+	// ApplyDocuments replaces the active documents, if the configuration says that policies are stored. It responds when
+	// no gateway begins a call by a decision of older documents any more. If the documents are already active, nothing
+	// changes, and it returns OK, so the RPC is safe to repeat. The store keeps the last 1,000 revisions, and at most
+	// 256 MiB of documents; the oldest revisions are deleted first, but never the active one or the one before it. Errors:
 	//
-	//	INVALID_ARGUMENT     POLICY_INVALID: a document does not load; the message contains one location, and
-	//	                     LintDocuments returns all of them
+	//	INVALID_ARGUMENT     POLICY_INVALID: a document does not load, or one of its tests fails; the message contains one
+	//	                     location, and LintDocuments returns all of them
 	//	PERMISSION_DENIED    TENANT_REFUSED: policies belong to the installation, and only operators of the tenant
 	//	                     "default" may change them
 	//	ABORTED              REVISION_CHANGED: expected_revision is no longer the active revision
-	//	FAILED_PRECONDITION  POLICIES_IN_FILES: the policies are loaded from files; change the files
+	//	FAILED_PRECONDITION  POLICIES_IN_FILES: the policies are loaded from files; change the files;
+	//	                     REVISIONS_LOST: the store has lost revisions that were active; restart the policy services
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the documents could not be stored; it is not known whether they are
+	//	                     active
 	ApplyDocuments(context.Context, *ApplyDocumentsRequest) (*ApplyDocumentsResponse, error)
-	// GetRevision returns a revision with its documents, by default the active revision. Errors:
+	// GetRevision returns a revision with its documents, by default the active revision. If documents became active
+	// several times, it returns the last time. If policies are loaded from files, only the active revision is known.
+	// Errors:
 	//
+	//	INVALID_ARGUMENT     REVISION_AMBIGUOUS: several revisions begin with these characters
 	//	PERMISSION_DENIED    TENANT_REFUSED: documents belong to the installation, and only people of the tenant
 	//	                     "default" may read them
 	//	NOT_FOUND            REVISION_UNKNOWN: this revision is not stored
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the revisions could not be read
 	GetRevision(context.Context, *GetRevisionRequest) (*GetRevisionResponse, error)
-	// ListRevisions lists the stored revisions, newest first. This version does not serve it: UNIMPLEMENTED, NOT_SERVED.
-	// Only the active revision is stored, and GetRevision returns it.
+	// ListRevisions lists the stored revisions, newest first. If policies are loaded from files, it lists only the active
+	// revision. Errors:
+	//
+	//	INVALID_ARGUMENT     PAGE_TOKEN_INVALID: page_token does not come from the previous page
+	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read revisions
+	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the revisions could not be read
 	ListRevisions(context.Context, *ListRevisionsRequest) (*ListRevisionsResponse, error)
 	// LeaseRevision lets a gateway use cached decisions for a limited time without a request for each call. The responses
 	// contain the current epoch of decisions and the time for which decisions with that `epoch` may be used

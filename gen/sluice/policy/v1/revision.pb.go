@@ -24,14 +24,15 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ApplyDocumentsRequest replaces the active documents.
+// ApplyDocumentsRequest replaces the active documents. It contains all documents, so that one request is one revision.
 type ApplyDocumentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// All documents of the new revision, 1 to 1,000.
 	Documents []*Document `protobuf:"bytes,1,rep,name=documents,proto3" json:"documents,omitempty"`
-	// Revision that the author saw: hex SHA-256. If it is empty, any active revision is replaced.
+	// Revision that the author saw: `documents_id` or `id` of the active revision. If it is empty, any active revision is
+	// replaced.
 	ExpectedRevision string `protobuf:"bytes,2,opt,name=expected_revision,json=expectedRevision,proto3" json:"expected_revision,omitempty"`
-	// Reason for the change, for the record. At most 1,024 bytes.
+	// Reason for the change, for the record. At most 1,024 bytes, without NUL.
 	Comment       string `protobuf:"bytes,3,opt,name=comment,proto3" json:"comment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -96,7 +97,11 @@ type ApplyDocumentsResponse struct {
 	// Activation token for `min_revision`, at most 128 bytes.
 	Activation string `protobuf:"bytes,2,opt,name=activation,proto3" json:"activation,omitempty"`
 	// Warnings about the documents.
-	Findings      []*Finding `protobuf:"bytes,3,rep,name=findings,proto3" json:"findings,omitempty"`
+	Findings []*Finding `protobuf:"bytes,3,rep,name=findings,proto3" json:"findings,omitempty"`
+	// Id of the active documents: hex SHA-256, 64 characters.
+	DocumentsId string `protobuf:"bytes,4,opt,name=documents_id,json=documentsId,proto3" json:"documents_id,omitempty"`
+	// Whether the documents were active before, so that nothing has changed.
+	Unchanged     bool `protobuf:"varint,5,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -152,10 +157,25 @@ func (x *ApplyDocumentsResponse) GetFindings() []*Finding {
 	return nil
 }
 
+func (x *ApplyDocumentsResponse) GetDocumentsId() string {
+	if x != nil {
+		return x.DocumentsId
+	}
+	return ""
+}
+
+func (x *ApplyDocumentsResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
+}
+
 // GetRevisionRequest specifies a revision.
 type GetRevisionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id of the revision: hex SHA-256. Empty means the active revision.
+	// `documents_id` of a stored revision, `id` of the active revision, or at least the first 8 characters of one of them.
+	// Empty means the active revision.
 	Revision      string `protobuf:"bytes,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -256,7 +276,8 @@ func (x *GetRevisionResponse) GetDocuments() []*Document {
 // Revision is a set of documents that is or was active.
 type Revision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Hex SHA-256 of its documents, overrides and accepted pins: 64 characters.
+	// Hex SHA-256 of its documents, overrides, accepted pins and stops: 64 characters. Decisions contain it. It is empty if
+	// the revision is not active.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Time at which the revision became active.
 	Activated *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=activated,proto3" json:"activated,omitempty"`
@@ -274,6 +295,15 @@ type Revision struct {
 	Observed []*ObservedPolicy `protobuf:"bytes,8,rep,name=observed,proto3" json:"observed,omitempty"`
 	// Number of all parts of the policy that are only observed, or 0 for people of tenants other than "default".
 	ObservedCount int32 `protobuf:"varint,9,opt,name=observed_count,json=observedCount,proto3" json:"observed_count,omitempty"`
+	// Hex SHA-256 of the paths and texts of its documents: 64 characters. Unlike `id` it does not change with the catalog
+	// and the stops. It is empty if the documents were loaded from files, if no documents have been applied, and for people
+	// of tenants other than "default".
+	DocumentsId string `protobuf:"bytes,10,opt,name=documents_id,json=documentsId,proto3" json:"documents_id,omitempty"`
+	// Number of the activation: 1 for the first one, and greater by 1 for each later one. It is 0 if `documents_id` is
+	// empty.
+	Number int64 `protobuf:"varint,11,opt,name=number,proto3" json:"number,omitempty"`
+	// Whether policies are stored by the policy service, so that ApplyDocuments replaces them.
+	Stored        bool `protobuf:"varint,12,opt,name=stored,proto3" json:"stored,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -369,6 +399,27 @@ func (x *Revision) GetObservedCount() int32 {
 		return x.ObservedCount
 	}
 	return 0
+}
+
+func (x *Revision) GetDocumentsId() string {
+	if x != nil {
+		return x.DocumentsId
+	}
+	return ""
+}
+
+func (x *Revision) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Revision) GetStored() bool {
+	if x != nil {
+		return x.Stored
+	}
+	return false
 }
 
 // ObservedPolicy is a part of the policy that is only observed until a time (`mode: observe`): a rule, a document, a
@@ -494,7 +545,7 @@ func (x *ListRevisionsRequest) GetPageToken() string {
 // ListRevisionsResponse is a page of revisions.
 type ListRevisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The revisions, newest first, without documents.
+	// The revisions, newest first, without documents. Documents that became active several times are listed several times.
 	Revisions []*Revision `protobuf:"bytes,1,rep,name=revisions,proto3" json:"revisions,omitempty"`
 	// Token of the next page. It is empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
@@ -773,22 +824,25 @@ var File_sluice_policy_v1_revision_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_revision_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsluice/policy/v1/revision.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a\x1fsluice/policy/v1/document.proto\"\xc9\x01\n" +
+	"\x1fsluice/policy/v1/revision.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a\x1fsluice/policy/v1/document.proto\"\xd5\x01\n" +
 	"\x15ApplyDocumentsRequest\x12E\n" +
 	"\tdocuments\x18\x01 \x03(\v2\x1a.sluice.policy.v1.DocumentB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\tdocuments\x12E\n" +
-	"\x11expected_revision\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\x10expectedRevision\x12\"\n" +
-	"\acomment\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\acomment\"\x98\x01\n" +
+	"\x11expected_revision\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\x10expectedRevision\x12.\n" +
+	"\acomment\x18\x03 \x01(\tB\x14\xbaH\x11r\x0f(\x80\b2\n" +
+	"^[^\\x00]*$R\acomment\"\xd9\x01\n" +
 	"\x16ApplyDocumentsResponse\x12'\n" +
 	"\x0fpolicy_revision\x18\x01 \x01(\tR\x0epolicyRevision\x12\x1e\n" +
 	"\n" +
 	"activation\x18\x02 \x01(\tR\n" +
 	"activation\x125\n" +
-	"\bfindings\x18\x03 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\"J\n" +
-	"\x12GetRevisionRequest\x124\n" +
-	"\brevision\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{64})?$R\brevision\"\x87\x01\n" +
+	"\bfindings\x18\x03 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\x12!\n" +
+	"\fdocuments_id\x18\x04 \x01(\tR\vdocumentsId\x12\x1c\n" +
+	"\tunchanged\x18\x05 \x01(\bR\tunchanged\"L\n" +
+	"\x12GetRevisionRequest\x126\n" +
+	"\brevision\x18\x01 \x01(\tB\x1a\xbaH\x17r\x152\x13^([0-9a-f]{8,64})?$R\brevision\"\x87\x01\n" +
 	"\x13GetRevisionResponse\x126\n" +
 	"\brevision\x18\x01 \x01(\v2\x1a.sluice.policy.v1.RevisionR\brevision\x128\n" +
-	"\tdocuments\x18\x02 \x03(\v2\x1a.sluice.policy.v1.DocumentR\tdocuments\"\xda\x02\n" +
+	"\tdocuments\x18\x02 \x03(\v2\x1a.sluice.policy.v1.DocumentR\tdocuments\"\xad\x03\n" +
 	"\bRevision\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x128\n" +
 	"\tactivated\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tactivated\x12\x16\n" +
@@ -800,7 +854,11 @@ const file_sluice_policy_v1_revision_proto_rawDesc = "" +
 	"\x06active\x18\x06 \x01(\bR\x06active\x125\n" +
 	"\brejected\x18\a \x03(\v2\x19.sluice.policy.v1.FindingR\brejected\x12<\n" +
 	"\bobserved\x18\b \x03(\v2 .sluice.policy.v1.ObservedPolicyR\bobserved\x12%\n" +
-	"\x0eobserved_count\x18\t \x01(\x05R\robservedCount\"\x89\x01\n" +
+	"\x0eobserved_count\x18\t \x01(\x05R\robservedCount\x12!\n" +
+	"\fdocuments_id\x18\n" +
+	" \x01(\tR\vdocumentsId\x12\x16\n" +
+	"\x06number\x18\v \x01(\x03R\x06number\x12\x16\n" +
+	"\x06stored\x18\f \x01(\bR\x06stored\"\x89\x01\n" +
 	"\x0eObservedPolicy\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12-\n" +
 	"\x04rule\x18\x02 \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\x120\n" +

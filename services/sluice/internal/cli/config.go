@@ -89,6 +89,9 @@ func resolveAll(f *config.File, lists policy.ToolLists) (warnings []string, err 
 // checkPolicies returns an error, because `up` does not start with such a configuration. If it has no servers either,
 // `up` creates a policy.
 func checkPolicies(f *config.File, lists policy.ToolLists) (warnings []string, err error) {
+	if f.PoliciesInStore() { // their documents were checked when they were applied
+		return nil, nil
+	}
 	if len(f.Policies) == 0 {
 		switch {
 		case f.HasSeparateRoles(): // the policy role may use another file

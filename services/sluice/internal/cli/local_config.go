@@ -120,7 +120,10 @@ func printUses(w io.Writer, f *config.File) {
 	for _, name := range slices.Sorted(maps.Keys(f.Servers)) {
 		line("server", "%s: %s", name, describeServer(f.Servers[name]))
 	}
-	for _, p := range f.Policies {
+	if f.PoliciesInStore() {
+		line("policies", "in the store")
+	}
+	for _, p := range f.PolicyFiles() {
 		line("policies", "%s", f.Path(p))
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.Agents.Guests)) {

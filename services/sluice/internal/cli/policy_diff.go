@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -41,7 +43,9 @@ func (t *tool) policyDiff() *cobra.Command {
 		Long: `Compare two versions of all policy documents of a mesh, and show the calls that get another
 result: first the calls that were refused and are allowed. OLD and NEW are files or folders;
 without OLD, NEW is compared with the active documents of the running mesh. A rule that is only
-observed does not refuse, so its calls are shown as 'deny -> allow (observed)'.
+observed does not refuse, so its calls are shown as 'deny -> allow (observed)'. If the policies
+are in the store, OLD and NEW may also be revisions: at least 8 digits of an id that
+` + "`policy revisions`" + ` prints.
 
 The command compares the calls of each tool that a server lists, and of each name in the
 documents, by the callers that tokens or documents name, and by any other caller. Arguments are
@@ -56,7 +60,8 @@ allowed or can be approved, or a call that needed an approval is allowed, and wi
 comparison fails or is incomplete. It is incomplete if the change of a rule may open calls that
 are not among the compared ones, for example calls of callers with several groups.`,
 		Example: "  " + t.self + " policy diff policies/ draft/\n" +
-			"  " + t.self + " policy diff draft/ --since 24h",
+			"  " + t.self + " policy diff draft/ --since 24h\n" +
+			"  " + t.self + " policy diff 3f9a0c1d draft/",
 		Args: args(cobra.RangeArgs(1, 2)),
 		RunE: func(c *cobra.Command, given []string) error {
 			err := t.runDiff(c.Context(), given, &f)
@@ -75,16 +80,16 @@ are not among the compared ones, for example calls of callers with several group
 func (t *tool) runDiff(ctx context.Context, given []string, flags *diffFlags) error {
 	req := new(policyv1.DiffRevisionsRequest)
 	var err error
-	if req.Documents, err = policy.ReadDocuments(given[len(given)-1:]); err != nil {
+	if req.Documents, req.NewRevision, err = documentsOrRevision(given[len(given)-1]); err != nil {
 		return err
 	}
 	if len(given) == 2 {
-		if req.OldDocuments, err = policy.ReadDocuments(given[:1]); err != nil {
+		if req.OldDocuments, req.OldRevision, err = documentsOrRevision(given[0]); err != nil {
 			return err
 		}
 	}
 	var resp *policyv1.DiffRevisionsResponse
-	if len(given) == 2 && !flags.live && flags.since == "" {
+	if len(given) == 2 && !flags.live && flags.since == "" && req.GetOldRevision() == "" && req.GetNewRevision() == "" {
 		resp, err = t.diffOffline(ctx, req)
 	} else {
 		resp, err = t.diffLive(ctx, req, flags.since)
@@ -93,6 +98,16 @@ func (t *tool) runDiff(ctx context.Context, given []string, flags *diffFlags) er
 		return err
 	}
 	return t.printPolicyDiff(resp, flags.since != "")
+}
+
+// documentsOrRevision returns the documents at a path. If the path does not exist and the argument consists of digits of
+// a revision, it returns the digits instead.
+func documentsOrRevision(given string) (documents []*policyv1.Document, revision string, err error) {
+	if _, err := os.Stat(given); errors.Is(err, fs.ErrNotExist) && revisionID.MatchString(given) {
+		return nil, strings.ToLower(given), nil
+	}
+	documents, err = policy.ReadDocuments([]string{given})
+	return documents, "", err
 }
 
 func (t *tool) diffOffline(ctx context.Context, req *policyv1.DiffRevisionsRequest) (*policyv1.DiffRevisionsResponse, error) {

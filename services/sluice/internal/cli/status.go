@@ -68,6 +68,8 @@ type roleAnswers struct {
 	// rejected contains the reasons why newer policy documents did not replace the active documents. Each reason is one
 	// line.
 	rejected []string
+	// documents describes the stored policy documents. It is nil if the policies come from files.
+	documents *policyDocuments
 	// observed describes the parts of the policy that are only observed, one line each. observedParts contains the first
 	// of these parts.
 	observed      []string
@@ -100,7 +102,7 @@ func (t *tool) queryRoles(ctx context.Context, f *config.File) roleAnswers {
 	ask(func(t *tool) {
 		active := t.activeRevision(ctx, f)
 		h.rejected, h.observed = rejectedLines(active), describeObserved(active.GetObserved(), int(active.GetObservedCount()))
-		h.observedParts = active.GetObserved()
+		h.observedParts, h.documents = active.GetObserved(), newPolicyDocuments(active)
 	})
 	ask(func(t *tool) { h.pending = t.pendingDefinitions(ctx, f) })
 	ask(func(t *tool) { h.stops = t.stopsInForce(ctx, f) })
@@ -194,25 +196,27 @@ func (t *tool) health(ctx context.Context, f *config.File, role authv1.Role) rol
 }
 
 type meshStatus struct {
-	Stops          []stopRecord   `json:"stops,omitempty"`
-	EndingTokens   []tokenRecord  `json:"endingTokens,omitempty"`
-	Version        string         `json:"version"`
-	Ready          bool           `json:"ready"`
-	OnDemand       string         `json:"onDemand,omitempty"`
-	NotReady       []string       `json:"notReady,omitempty"`
-	Degraded       []string       `json:"degraded,omitempty"`
-	PolicyRevision string         `json:"policyRevision"`
-	PolicyRejected []string       `json:"policyRejected,omitempty"`
-	PolicyObserved []string       `json:"policyObserved,omitempty"`
-	JournalHealthy bool           `json:"journalHealthy"`
-	JournalHead    *journal.Head  `json:"journalHead,omitempty"`
-	JournalCheck   journalCheck   `json:"journalCheck"`
-	JournalRoom    journalRoom    `json:"journalRoom"`
-	OwnTenantOnly  bool           `json:"ownTenantOnly,omitzero"`
-	SilentClients  []silentClient `json:"silentClients,omitempty"`
-	Sessions       int32          `json:"sessions"`
-	Roles          []roleStatus   `json:"roles"`
-	Servers        []serverStatus `json:"servers"`
+	Stops          []stopRecord  `json:"stops,omitempty"`
+	EndingTokens   []tokenRecord `json:"endingTokens,omitempty"`
+	Version        string        `json:"version"`
+	Ready          bool          `json:"ready"`
+	OnDemand       string        `json:"onDemand,omitempty"`
+	NotReady       []string      `json:"notReady,omitempty"`
+	Degraded       []string      `json:"degraded,omitempty"`
+	PolicyRevision string        `json:"policyRevision"`
+	// PolicyDocuments is nil if the policies come from files.
+	PolicyDocuments *policyDocuments `json:"policyDocuments,omitempty"`
+	PolicyRejected  []string         `json:"policyRejected,omitempty"`
+	PolicyObserved  []string         `json:"policyObserved,omitempty"`
+	JournalHealthy  bool             `json:"journalHealthy"`
+	JournalHead     *journal.Head    `json:"journalHead,omitempty"`
+	JournalCheck    journalCheck     `json:"journalCheck"`
+	JournalRoom     journalRoom      `json:"journalRoom"`
+	OwnTenantOnly   bool             `json:"ownTenantOnly,omitzero"`
+	SilentClients   []silentClient   `json:"silentClients,omitempty"`
+	Sessions        int32            `json:"sessions"`
+	Roles           []roleStatus     `json:"roles"`
+	Servers         []serverStatus   `json:"servers"`
 }
 
 type serverStatus struct {
@@ -281,7 +285,7 @@ func (t *tool) printStatus(h roleAnswers) error {
 	g := h.gateway
 	all := meshStatus{
 		Stops: stopRecords(h.stops), EndingTokens: h.ending, Version: g.GetVersion(), OnDemand: h.onDemand, Ready: g.GetReady(), NotReady: g.GetNotReady(), Degraded: g.GetDegraded(),
-		PolicyRevision: g.GetPolicyRevision(), PolicyRejected: h.rejected, PolicyObserved: h.observed,
+		PolicyRevision: g.GetPolicyRevision(), PolicyDocuments: h.documents, PolicyRejected: h.rejected, PolicyObserved: h.observed,
 		JournalHealthy: g.GetJournalHealthy(), JournalHead: journal.HeadFromProto(g.GetJournal().GetHead()), JournalCheck: newJournalCheck(g.GetJournal().GetCheck()),
 		Sessions: g.GetSessions(), Roles: h.roles, JournalRoom: newJournalRoom(g.GetJournal()), OwnTenantOnly: g.GetOwnTenantOnly(),
 		SilentClients: silentClients(g),
@@ -354,9 +358,14 @@ func gatewayRows(all meshStatus) [][]string {
 		{"version", all.Version},
 		{"ready", strconv.FormatBool(all.Ready)},
 		{"policy", orDash(all.PolicyRevision)},
+	}
+	if all.PolicyDocuments != nil {
+		rows = append(rows, []string{"documents", all.PolicyDocuments.String()})
+	}
+	rows = append(rows, [][]string{
 		{"journal", journalState(all.JournalHealthy)},
 		{"sessions", strconv.Itoa(int(all.Sessions))},
-	}
+	}...)
 	if all.OnDemand != "" {
 		rows = append(rows, []string{"on demand", all.OnDemand})
 	}

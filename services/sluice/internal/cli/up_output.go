@@ -57,7 +57,7 @@ func (t *tool) printStarted(f *config.File, w startedMesh) error {
 		for _, name := range names {
 			at.MCP[name] = mcpURL(f, name)
 		}
-		for _, p := range f.Policies {
+		for _, p := range f.PolicyFiles() {
 			at.Policies = append(at.Policies, f.Path(p))
 		}
 		return t.printLine(at)
@@ -77,7 +77,10 @@ func (t *tool) printStarted(f *config.File, w startedMesh) error {
 			fmt.Fprintf(&b, "            for a stronger sandbox: %s\n", advice)
 		}
 	}
-	for _, p := range f.Policies {
+	if f.PoliciesInStore() {
+		fmt.Fprintf(&b, "  policy    in the store   (%s changes it)\n", t.command("policy apply"))
+	}
+	for _, p := range f.PolicyFiles() {
 		fmt.Fprintf(&b, "  policy    %s   (edit it: a valid change takes effect in about a second)\n", f.Path(p))
 	}
 	for _, line := range w.observed {

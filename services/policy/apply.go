@@ -1,0 +1,116 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/policy/internal/store"
+)
+
+// ApplyDocuments implements policyv1.PolicyServiceServer.
+func (s *Service) ApplyDocuments(ctx context.Context, req *policyv1.ApplyDocumentsRequest) (*policyv1.ApplyDocumentsResponse, error) {
+	caller := authn.CallerOf(ctx)
+	switch {
+	case !operatesInstallation(caller):
+		return nil, toStatus(errOtherTenant)
+	case !s.cfg.Stored:
+		return nil, toStatus(fmt.Errorf("%w: %s", errInFiles, strings.Join(s.cfg.Paths, ", ")))
+	}
+	compiled, err := s.compileApplied(ctx, req.GetDocuments())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	active, changed, err := s.storeDocuments(ctx, caller, req, compiled)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	s.publishRevision(ctx, active, compiled)
+	set, began := s.active.Load(), time.Now()
+	if err := s.waitForCalls(ctx, set, began); err != nil {
+		return nil, err
+	}
+	resp := &policyv1.ApplyDocumentsResponse{PolicyRevision: set.Revision(), Activation: set.activation(), DocumentsId: active.ID, Unchanged: !changed}
+	for _, w := range compiled.warnings {
+		found := findingOf(w)
+		found.Severity, found.Check = policyv1.Severity_SEVERITY_WARNING, "load"
+		resp.Findings = append(resp.Findings, found)
+	}
+	return resp, nil
+}
+
+// storeDocuments makes documents active in the store. It returns the active revision, and whether it has changed.
+func (s *Service) storeDocuments(ctx context.Context, caller *authn.Caller, req *policyv1.ApplyDocumentsRequest, compiled *compiledDocuments) (*store.Revision, bool, error) {
+	raw, err := packDocuments(compiled.documents)
+	if err != nil {
+		return nil, false, fmt.Errorf("store the policy documents: %w", err)
+	}
+	known := s.active.Load()
+	want := &store.Activation{
+		ID: documentsID(compiled.documents), Documents: raw, Author: caller.Person.GetSubject(), Reason: req.GetComment(),
+		Expected: known.expected(req.GetExpectedRevision()), Known: *known.stored, Again: known.rejected != nil,
+	}
+	active, changed, err := s.store.ActivateRevision(ctx, want)
+	switch {
+	case errors.Is(err, store.ErrRevisionChanged):
+		return nil, false, changedError(&active, err)
+	case errors.Is(err, store.ErrRevisionsLost):
+		return nil, false, err
+	case err != nil:
+		return nil, false, storeError("the policy documents could not be stored, and it is not known whether they are active: apply them again", err)
+	}
+	return &active, changed, nil
+}
+
+// compileApplied compiles documents, runs their tests, and checks that there are people who can give each approval.
+func (s *Service) compileApplied(ctx context.Context, documents []*policyv1.Document) (*compiledDocuments, error) {
+	done, err := s.lintSlots.Acquire(ctx, callerOwner(ctx)) // the tests in the documents may take long
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	out := &compiledDocuments{documents: sortDocuments(documents)}
+	out.set, out.warnings, err = s.cfg.compile(ctx, out.documents, s.people())
+	if err != nil && ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err != nil {
+		return nil, invalidError(err)
+	}
+	return out, nil
+}
+
+// invalidError returns the error for documents that do not load, with the first problem.
+func invalidError(err error) error {
+	problems := findings(err)
+	text := findingLine(problems[0])
+	if more := len(problems) - 1; more > 0 {
+		text += fmt.Sprintf(" (and %d more: `sluice policy lint` lists them)", more)
+	}
+	return fmt.Errorf("%w: %s", errInvalidDocuments, text)
+}
+
+// expected returns the id of the documents that a caller expects to be active, or nil if any may be. The caller may also
+// send the id of the active revision.
+func (a *activeSet) expected(revision string) *string {
+	switch revision {
+	case "":
+		return nil
+	case a.Revision():
+		return &a.stored.ID
+	}
+	return &revision
+}
+
+// changedError returns the error for a change of another revision than the active one.
+func changedError(active *store.Revision, err error) error {
+	if active.Number == 0 {
+		return fmt.Errorf("%w: no documents have been applied yet", err)
+	}
+	return fmt.Errorf("%w: %s is active, applied by %s at %s: %s. Compare your documents with it (`sluice policy diff`), and apply them again",
+		err, active.ID[:16], active.Author, active.Activated.Format(time.RFC3339), active.Reason)
+}

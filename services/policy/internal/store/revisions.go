@@ -1,0 +1,238 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+)
+
+const (
+	// MaxRevisions is the maximum number of activations that are stored.
+	MaxRevisions = 1000
+	// MaxRevisionBytes is the maximum size of the documents of all stored activations. Equal documents count once.
+	MaxRevisionBytes = 256 << 20
+	// minRevisions is the number of newest activations that are never deleted: the active one and its predecessor.
+	minRevisions = 2
+)
+
+// Errors of the revisions. Use errors.Is to compare them.
+var (
+	// ErrRevisionUnknown means that no stored revision has the id.
+	ErrRevisionUnknown = errors.New("no stored revision has this id: `sluice policy revisions` lists all of them")
+	// ErrRevisionAmbiguous means that several stored revisions have the id's first digits.
+	ErrRevisionAmbiguous = errors.New("several stored revisions begin with these digits: write more of them")
+	// ErrRevisionChanged means that another revision is active than the author expected.
+	ErrRevisionChanged = errors.New("another revision is active than the expected one")
+	// ErrRevisionsLost means that the store lacks a revision that was active before, for example because it was restored.
+	ErrRevisionsLost = errors.New("the store has lost policy revisions that were active: restart the policy services to use what the store contains")
+)
+
+// Revision is an activation of policy documents. The zero Revision stands for a store without revisions.
+type Revision struct {
+	// Number is 1 for the first activation, and greater by 1 for each later one.
+	Number int64
+	// ID is the SHA-256 of the documents, in hexadecimal digits. Several activations may have the same documents.
+	ID string
+	// Author is the subject of the operator who applied the documents, and Reason is the operator's reason.
+	Author, Reason string
+	// Activated is the time of the activation. It increases with Number, even if the store's clock was set back.
+	Activated time.Time
+}
+
+// Follows reports whether a store whose active revision is r can have had the active revision before, without having
+// lost a revision since.
+func (r *Revision) Follows(before *Revision) bool {
+	return r.Number > before.Number || r.Number == before.Number && r.ID == before.ID && r.Activated.Equal(before.Activated)
+}
+
+// Activation describes documents to activate.
+type Activation struct {
+	// ID is the SHA-256 of the documents, in hexadecimal digits, and Documents contains them in any form.
+	ID        string
+	Documents []byte
+	// Author and Reason are as in [Revision].
+	Author, Reason string
+	// Expected is the ID of the active revision, empty if none may be stored, or nil if any may be active.
+	Expected *string
+	// Known is a revision that was active before.
+	Known Revision
+	// Again activates the documents also if they are active already.
+	Again bool
+}
+
+// ActivateRevision stores documents and makes them active. If they are active already, nothing changes, and changed is
+// false. The store sets the number and the time. It deletes the oldest activations if there are more than
+// [MaxRevisions], or if their documents are larger than [MaxRevisionBytes]. Errors: [ErrRevisionChanged], with the
+// active revision; [ErrRevisionsLost]; [sqlstore.ErrUnavailable].
+func (s *Store) ActivateRevision(ctx context.Context, want *Activation) (active Revision, changed bool, err error) {
+	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		changed = false
+		if active, err = activeRevision(ctx, tx); err != nil {
+			return err
+		}
+		if !active.Follows(&want.Known) {
+			return ErrRevisionsLost
+		}
+		if active.ID == want.ID && !want.Again {
+			return nil
+		}
+		if want.Expected != nil && *want.Expected != active.ID {
+			return ErrRevisionChanged
+		}
+		changed = true
+		active = Revision{Number: active.Number + 1, ID: want.ID, Author: want.Author, Reason: want.Reason, Activated: laterThan(active.Activated, tx.Now)}
+		if err := insertRevision(ctx, tx, &active, want.Documents); err != nil {
+			return err
+		}
+		return deleteOldRevisions(ctx, tx)
+	})
+	return active, changed, err
+}
+
+// laterThan returns now, or before plus one microsecond if the clock was set back.
+func laterThan(before, now time.Time) time.Time {
+	if now.After(before) {
+		return now
+	}
+	return before.Add(time.Microsecond)
+}
+
+func insertRevision(ctx context.Context, tx *sqlstore.Tx, r *Revision, documents []byte) error {
+	if _, err := tx.ExecContext(ctx, `INSERT INTO policy_documents (id, bytes, documents) VALUES ($1, $2, $3)
+		ON CONFLICT (id) DO UPDATE SET bytes = excluded.bytes, documents = excluded.documents`, r.ID, len(documents), documents); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, "INSERT INTO policy_activations (number, documents, author, reason, activated) VALUES ($1, $2, $3, $4, $5)",
+		r.Number, r.ID, r.Author, r.Reason, sqlstore.Micros(r.Activated))
+	return err
+}
+
+// storedSize is the size of the documents of an activation.
+type storedSize struct {
+	number int64
+	id     string
+	bytes  int64
+}
+
+func deleteOldRevisions(ctx context.Context, tx *sqlstore.Tx) error {
+	var all []storedSize
+	err := tx.Each(ctx, func(rows *sql.Rows) error {
+		var s storedSize
+		err := rows.Scan(&s.number, &s.id, &s.bytes)
+		all = append(all, s)
+		return err
+	}, "SELECT number, id, bytes FROM policy_activations JOIN policy_documents ON documents = id ORDER BY number DESC")
+	if err != nil {
+		return err
+	}
+	last := newestDeleted(all, MaxRevisions, MaxRevisionBytes)
+	if last == 0 {
+		return nil
+	}
+	if _, err := tx.ExecContext(ctx, "DELETE FROM policy_activations WHERE number <= $1", last); err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, "DELETE FROM policy_documents WHERE id NOT IN (SELECT documents FROM policy_activations)")
+	return err
+}
+
+// newestDeleted returns the number of the newest activation that must be deleted, with all older ones, or 0 if none must
+// be. all must be sorted, the newest first.
+func newestDeleted(all []storedSize, maxCount int, maxBytes int64) int64 {
+	counted, total := make(map[string]bool), int64(0)
+	for i, s := range all {
+		if !counted[s.id] {
+			counted[s.id] = true
+			total += s.bytes
+		}
+		if i >= minRevisions && (i >= maxCount || total > maxBytes) {
+			return s.number
+		}
+	}
+	return 0
+}
+
+// ActiveRevision returns the active revision, or the zero Revision if none is stored.
+func (s *Store) ActiveRevision(ctx context.Context) (active Revision, err error) {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		active, err = activeRevision(ctx, tx)
+		return err
+	})
+	return active, err
+}
+
+// DocumentsOf returns the documents with an ID. It returns [ErrRevisionUnknown] if they are not stored.
+func (s *Store) DocumentsOf(ctx context.Context, id string) (documents []byte, err error) {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		err := tx.QueryRowContext(ctx, "SELECT documents FROM policy_documents WHERE id = $1", id).Scan(&documents)
+		if errors.Is(err, sql.ErrNoRows) {
+			return ErrRevisionUnknown
+		}
+		return err
+	})
+	return documents, err
+}
+
+// FindRevision returns the newest activation of the documents whose ID begins with prefix, which contains only lower-case
+// hexadecimal digits. Errors: [ErrRevisionUnknown], [ErrRevisionAmbiguous], [sqlstore.ErrUnavailable].
+func (s *Store) FindRevision(ctx context.Context, prefix string) (found Revision, err error) {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		var ids []string
+		err := tx.Each(ctx, func(rows *sql.Rows) error {
+			var id string
+			err := rows.Scan(&id)
+			ids = append(ids, id)
+			return err
+		}, "SELECT id FROM policy_documents WHERE id LIKE $1 LIMIT 2", prefix+"%")
+		switch {
+		case err != nil:
+			return err
+		case len(ids) == 0:
+			return ErrRevisionUnknown
+		case len(ids) > 1:
+			return ErrRevisionAmbiguous
+		}
+		all, err := readRevisions(ctx, tx, "WHERE documents = $1 ORDER BY number DESC LIMIT 1", ids[0])
+		if err == nil {
+			found = all[0] // documents without an activation are not stored
+		}
+		return err
+	})
+	return found, err
+}
+
+// Revisions returns at most limit activations with numbers below a number, the newest first. If below is 0, it begins
+// with the active one.
+func (s *Store) Revisions(ctx context.Context, below int64, limit int) (all []Revision, err error) {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		all, err = readRevisions(ctx, tx, "WHERE number < $1 OR $1 = 0 ORDER BY number DESC LIMIT $2", below, limit)
+		return err
+	})
+	return all, err
+}
+
+func activeRevision(ctx context.Context, tx *sqlstore.Tx) (Revision, error) {
+	all, err := readRevisions(ctx, tx, "ORDER BY number DESC LIMIT 1")
+	if err != nil || len(all) == 0 {
+		return Revision{}, err
+	}
+	return all[0], nil
+}
+
+func readRevisions(ctx context.Context, tx *sqlstore.Tx, where string, args ...any) (out []Revision, err error) {
+	err = tx.Each(ctx, func(rows *sql.Rows) error {
+		var r Revision
+		var activated int64
+		if err := rows.Scan(&r.Number, &r.ID, &r.Author, &r.Reason, &activated); err != nil {
+			return fmt.Errorf("read a revision of the policy: %w", err)
+		}
+		r.Activated = sqlstore.Time(activated)
+		out = append(out, r)
+		return nil
+	}, "SELECT number, documents, author, reason, activated FROM policy_activations "+where, args...)
+	return out, err
+}

@@ -1,0 +1,254 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/policy"
+)
+
+const (
+	// applyTimeout is the timeout for applying documents. Their tests may take 30 s.
+	applyTimeout = time.Minute
+	// defaultPolicyFolder is the folder that `policy apply` reads if no path is given.
+	defaultPolicyFolder = "policies"
+	// minRevisionDigits is the minimum number of digits with which a revision is named, and shownRevisionDigits the
+	// number of digits that are printed.
+	minRevisionDigits, shownRevisionDigits = 8, 12
+)
+
+type applyFlags struct {
+	reason, expect string
+	yes            bool
+}
+
+func (f *applyFlags) add(c *cobra.Command) {
+	c.Flags().StringVarP(&f.reason, "reason", "m", "", "the reason, which is stored with the revision (required)")
+	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask for confirmation")
+}
+
+// check returns an error if no reason is set.
+func (f *applyFlags) check() error {
+	if strings.TrimSpace(f.reason) == "" {
+		return usageError{errors.New("a reason is required, because it is stored with the revision: set -m")}
+	}
+	return nil
+}
+
+func (t *tool) policyApply() *cobra.Command {
+	f := new(applyFlags)
+	c := &cobra.Command{
+		Use:   "apply [PATH...] -m REASON",
+		Short: "Replace the policy documents of a mesh whose policies are in its store",
+		Long: `Replace all policy documents of a mesh that has ` + "`policies: [store]`" + ` in its configuration. PATHs
+are files and folders with all documents of the new policy; without them, the command reads the
+folder policies. The command shows which calls get another result, first the calls that were
+refused and are allowed, and asks you to confirm. Without a terminal, set --yes.
+
+The mesh checks the documents and runs their tests. When the command ends, no gateway begins a
+call by the older documents any more. If the active revision is not the one that you have
+compared, nothing changes. A document has the name of its file.`,
+		Example: "  " + t.self + " policy apply policies/ -m \"allow drafts\"\n" +
+			"  " + t.self + " policy apply policies/ -m \"release 12\" --expect 3f9a0c1d --yes",
+		Args: args(cobra.ArbitraryArgs),
+		RunE: func(c *cobra.Command, given []string) error {
+			if err := f.check(); err != nil {
+				return err
+			}
+			if len(given) == 0 {
+				given = []string{defaultPolicyFolder}
+			}
+			documents, err := policy.ReadDocuments(given)
+			if err != nil {
+				return err
+			}
+			return t.withPolicyClient(c.Context(), func(ctx context.Context, client policyv1.PolicyServiceClient) error {
+				named := namedByFile(documents)
+				return t.applyChange(ctx, client, &policyChange{documents: named, diff: &policyv1.DiffRevisionsRequest{Documents: named}, flags: f})
+			})
+		},
+	}
+	f.add(c)
+	c.Flags().StringVar(&f.expect, "expect", "", "apply only if this `REVISION` is active: at least 8 digits")
+	return c
+}
+
+func (t *tool) policyRollback() *cobra.Command {
+	f := new(applyFlags)
+	c := &cobra.Command{
+		Use:   "rollback REVISION -m REASON",
+		Short: "Make the policy documents of an earlier revision active again",
+		Long: `Apply the documents of a stored revision again. REVISION is at least 8 digits of an id that
+` + "`policy revisions`" + ` prints. As with ` + "`policy apply`" + `, the command shows which calls get
+another result and asks you to confirm, and the rollback becomes a revision of its own, so that
+it can be undone in the same way.`,
+		Example:           "  " + t.self + " policy rollback 3f9a0c1d -m \"drafts were sent\"",
+		Args:              args(cobra.ExactArgs(1)),
+		ValidArgsFunction: t.completeRevision,
+		RunE: func(c *cobra.Command, given []string) error {
+			if err := errors.Join(f.check(), checkRevisionID(given[0])); err != nil {
+				return err
+			}
+			return t.withPolicyClient(c.Context(), func(ctx context.Context, client policyv1.PolicyServiceClient) error {
+				found, err := t.readRevision(ctx, client, given[0])
+				if err != nil {
+					return err
+				}
+				diff := &policyv1.DiffRevisionsRequest{NewRevision: found.GetRevision().GetDocumentsId()}
+				return t.applyChange(ctx, client, &policyChange{documents: found.GetDocuments(), diff: diff, flags: f})
+			})
+		},
+	}
+	f.add(c)
+	return c
+}
+
+// policyChange describes documents to apply. diff is the request that compares them with the active ones.
+type policyChange struct {
+	documents []*policyv1.Document
+	diff      *policyv1.DiffRevisionsRequest
+	flags     *applyFlags
+}
+
+// applyChange shows what a change opens and closes, asks the person, and applies it.
+func (t *tool) applyChange(ctx context.Context, client policyv1.PolicyServiceClient, change *policyChange) error {
+	active, err := t.storedRevision(ctx, client)
+	if err != nil {
+		return err
+	}
+	if expect := change.flags.expect; expect != "" {
+		if err := checkExpected(active, expect); err != nil {
+			return err
+		}
+	}
+	if err := t.showChange(ctx, client, change); err != nil {
+		return err
+	}
+	question := fmt.Sprintf("Apply these %d document(s) in place of %s?", len(change.documents), activeText(active))
+	switch err := t.confirm(ctx, change.flags.yes, question); {
+	case errors.Is(err, errNoTerminal):
+		return fmt.Errorf("nothing was applied: %w", errNoTerminal)
+	case err != nil:
+		return errors.New("nothing was applied")
+	}
+	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
+	defer cancel()
+	resp, err := client.ApplyDocuments(ctx, &policyv1.ApplyDocumentsRequest{
+		Documents: change.documents, Comment: change.flags.reason, ExpectedRevision: cmp.Or(active.GetDocumentsId(), active.GetId()),
+	})
+	if err != nil {
+		return t.explainError(err)
+	}
+	return t.printApplied(resp)
+}
+
+// storedRevision returns the active revision. It returns an error if the policies are not in the store.
+func (t *tool) storedRevision(ctx context.Context, client policyv1.PolicyServiceClient) (*policyv1.Revision, error) {
+	ctx, cancel := requestContext(ctx)
+	defer cancel()
+	stream, err := client.WatchRevision(ctx, &policyv1.WatchRevisionRequest{})
+	if err != nil {
+		return nil, t.explainError(err)
+	}
+	resp, err := stream.Recv()
+	if err != nil {
+		return nil, t.explainError(err)
+	}
+	if !resp.GetRevision().GetStored() {
+		return nil, errors.New("the policies of this mesh come from files: change those, or set `policies: [store]` in its configuration")
+	}
+	return resp.GetRevision(), nil
+}
+
+// checkExpected returns an error if another revision is active than the person expects.
+func checkExpected(active *policyv1.Revision, expect string) error {
+	if err := checkRevisionID(expect); err != nil {
+		return err
+	}
+	if expect = strings.ToLower(expect); strings.HasPrefix(active.GetDocumentsId(), expect) || strings.HasPrefix(active.GetId(), expect) {
+		return nil
+	}
+	return fmt.Errorf("nothing was applied, because the active revision is not %s, but %s: compare your documents with it (`sluice policy diff`)", expect, activeText(active))
+}
+
+// activeText describes the active revision.
+func activeText(active *policyv1.Revision) string {
+	if active.GetDocumentsId() == "" {
+		return "an empty policy, which refuses every call"
+	}
+	return newRevisionRecord(active).String()
+}
+
+// showChange prints which calls get another result. If the output is JSON, it prints to standard error. It returns an
+// error if the documents do not load.
+func (t *tool) showChange(ctx context.Context, client policyv1.PolicyServiceClient, change *policyChange) error {
+	ctx, cancel := requestContext(ctx)
+	defer cancel()
+	resp, err := client.DiffRevisions(ctx, change.diff)
+	if err != nil {
+		return t.explainError(err)
+	}
+	if len(resp.GetFindings()) > 0 {
+		return notLoading(resp.GetFindings())
+	}
+	shown := *t
+	if t.json() {
+		shown.out = t.errOut
+	}
+	if err := shown.printFlips(resp, false); err != nil {
+		return err
+	}
+	switch {
+	case resp.GetEndedEarly(), resp.GetUncertain() > 0:
+		shown.printf("The comparison is incomplete: further calls may be opened. `sluice policy diff` says why.")
+	case resp.GetOpened() == 0 && len(resp.GetMayOpen()) > 0:
+		shown.printf("%v", mayOpenError(resp.GetMayOpen()))
+	}
+	return nil
+}
+
+type appliedResult struct {
+	ID        string    `json:"id"`
+	Revision  string    `json:"revision"`
+	Unchanged bool      `json:"unchanged"`
+	Warnings  []finding `json:"warnings,omitempty"`
+}
+
+func (t *tool) printApplied(resp *policyv1.ApplyDocumentsResponse) error {
+	if t.json() {
+		return t.printJSON(appliedResult{ID: resp.GetDocumentsId(), Revision: resp.GetPolicyRevision(), Unchanged: resp.GetUnchanged(), Warnings: findingsForJSON(resp.GetFindings())})
+	}
+	for _, f := range resp.GetFindings() {
+		t.printf("%swarning: %s", findingPosition(f), findingText(f))
+	}
+	id := shortRevision(resp.GetDocumentsId())
+	if resp.GetUnchanged() {
+		t.printf("unchanged: revision %s was active before", id)
+		return nil
+	}
+	t.printf("applied: revision %s is active, and no gateway decides by an older one", id)
+	return nil
+}
+
+// namedByFile returns documents whose paths are the names of their files, so that the same files give the same revision
+// from every folder. If two files have the same name, all paths stay.
+func namedByFile(documents []*policyv1.Document) []*policyv1.Document {
+	out, seen := make([]*policyv1.Document, len(documents)), make(map[string]bool)
+	for i, d := range documents {
+		name := filepath.Base(d.GetPath())
+		if seen[name] {
+			return documents
+		}
+		seen[name] = true
+		out[i] = &policyv1.Document{Path: name, Text: d.GetText()}
+	}
+	return out
+}
