@@ -57,10 +57,10 @@ func TestCallers_AreEnforcedForEveryMethod(t *testing.T) {
 func TestCallers_AgentIsRefusedBeforeUnimplementedIsReported(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
-	req := &policyv1.TestDocumentsRequest{Documents: []*policyv1.Document{{Path: "p.yaml", Text: document}}}
-	_, err := policyv1.NewPolicyServiceClient(s.Person(t, "agent")).TestDocuments(t.Context(), req)
+	req := new(policyv1.SuggestDocumentRequest)
+	_, err := policyv1.NewPolicyServiceClient(s.Person(t, "agent")).SuggestDocument(t.Context(), req)
 	rpctest.WantStatus(t, err, codes.PermissionDenied, "CALLER_REFUSED")
-	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "viewer")).TestDocuments(t.Context(), req)
+	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "viewer")).SuggestDocument(t.Context(), req)
 	rpctest.WantStatus(t, err, codes.Unimplemented, "NOT_SERVED")
 	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "agent")).ExplainCall(t.Context(), new(policyv1.ExplainCallRequest))
 	rpctest.WantStatus(t, err, codes.PermissionDenied, "CALLER_REFUSED")

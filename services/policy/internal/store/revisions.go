@@ -125,7 +125,7 @@ func deleteOldRevisions(ctx context.Context, tx *sqlstore.Tx) error {
 		err := rows.Scan(&s.number, &s.id, &s.bytes)
 		all = append(all, s)
 		return err
-	}, "SELECT number, id, bytes FROM policy_activations JOIN policy_documents ON documents = id ORDER BY number DESC")
+	}, "SELECT number, id, bytes FROM policy_activations AS a JOIN policy_documents AS d ON a.documents = d.id ORDER BY number DESC")
 	if err != nil {
 		return err
 	}
