@@ -18,7 +18,7 @@ func TestNamedByFile_SameFilesHaveSameNamesInEveryFolder(t *testing.T) {
 		{"one/a.yaml two/a.yaml", "one/a.yaml two/a.yaml"},
 	} {
 		var documents []*policyv1.Document
-		for _, path := range strings.FieldsSeq(tt.paths) {
+		for path := range strings.FieldsSeq(tt.paths) {
 			documents = append(documents, &policyv1.Document{Path: path, Text: "text of " + path})
 		}
 		var got []string
