@@ -208,6 +208,7 @@ func TestMentions_ContainTheNamesOfDocuments(t *testing.T) {
 			"default any-other-caller any-other-agent []", "default ana any-other-agent [dev]", "default ana any-other-agent [ops]",
 			"default bob any-other-agent []", "default any-other-caller bob []", "default any-other-caller any-other-agent [bob]", "bob any-other-caller any-other-agent []",
 			"default y any-other-agent []", "default any-other-caller y []", "default any-other-caller any-other-agent [y]", "y any-other-caller any-other-agent []",
+			"default ana any-other-agent [dev ops]",
 		}, callers),
 	} {
 		if diff != "" {

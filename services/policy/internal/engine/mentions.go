@@ -113,9 +113,13 @@ func rulesAbout(documents []Document, server string) (out []*Rule) {
 	return out
 }
 
+// maxCombined is the number of callers up to which callers of several rules are combined.
+const maxCombined = 100
+
 // MentionedCallers returns callers that the rules of documents match, and callers with the strings that conditions about
 // the caller contain, at most limit. Before them it returns an example of the callers that no document mentions. If there
-// are more callers, complete is false.
+// are more callers, complete is false. After them it returns callers that several rules match, for example a principal of
+// one rule with an agent of another, as long as there are at most 100 callers.
 func MentionedCallers(documents []Document, limit int) (out []Subject, complete bool) {
 	seen := make(map[string]bool)
 	complete = true
@@ -128,23 +132,56 @@ func MentionedCallers(documents []Document, limit int) (out []Subject, complete 
 		}
 	}
 	add(Subject{Caller: anyCaller()})
+	var matched []Principal // the callers that rules match, without those of conditions
 	for i := range documents {
 		for j := range documents[i].Rules {
-			for _, s := range callersOf(&documents[i].Rules[j]) {
+			r := &documents[i].Rules[j]
+			for _, p := range matchedCallers(&r.Match) {
+				matched = append(matched, p)
+				add(Subject{Caller: p})
+			}
+			for _, s := range callersInCondition(r.When) {
 				add(s)
+			}
+		}
+	}
+	for i := 0; i < len(matched) && len(out) <= min(limit, maxCombined); i++ { // combinations are combined, too
+		for j := range i {
+			if p, ok := combined(&matched[i], &matched[j]); ok && len(out) <= min(limit, maxCombined) {
+				before := len(out)
+				if add(Subject{Caller: p}); len(out) > before {
+					matched = append(matched, p)
+				}
 			}
 		}
 	}
 	return out, complete
 }
 
+// combined returns a caller with what distinguishes two callers from [anyCaller]. It returns false if they have different
+// tenants, subjects or agents.
+func combined(a, b *Principal) (out Principal, ok bool) {
+	other := anyCaller()
+	ok = true
+	either := func(x, y, unset string) string {
+		if x == unset {
+			return y
+		}
+		ok = ok && (y == unset || x == y)
+		return x
+	}
+	return Principal{
+		Tenant: either(a.Tenant, b.Tenant, other.Tenant), Name: either(a.Name, b.Name, other.Name), Agent: either(a.Agent, b.Agent, other.Agent),
+		Groups: slices.Compact(slices.Sorted(slices.Values(slices.Concat(a.Groups, b.Groups)))),
+	}, ok
+}
+
 func anyCaller() Principal {
 	return Principal{Tenant: "default", Name: "any-other-caller", Agent: "any-other-agent"}
 }
 
-// callersOf returns callers that a rule distinguishes from others.
-func callersOf(r *Rule) (out []Subject) {
-	m := &r.Match
+// matchedCallers returns callers that a rule matches.
+func matchedCallers(m *Match) (out []Principal) {
 	for i := range max(len(m.Agent), len(m.Principal), len(m.Groups), len(m.Tenant)) {
 		p := anyCaller()
 		set := func(value *string, patterns []string) {
@@ -158,9 +195,14 @@ func callersOf(r *Rule) (out []Subject) {
 		if len(m.Groups) > 0 {
 			p.Groups = []string{exampleOf(m.Groups[min(i, len(m.Groups)-1)]).Name}
 		}
-		out = append(out, Subject{Caller: p})
+		out = append(out, p)
 	}
-	c, err := condition.Compile(r.When)
+	return out
+}
+
+// callersInCondition returns callers that a condition may distinguish from others.
+func callersInCondition(when string) (out []Subject) {
+	c, err := condition.Compile(when)
 	if err != nil || c.Variables()&condition.VariableCaller == 0 {
 		return out
 	}
@@ -172,7 +214,7 @@ func callersOf(r *Rule) (out []Subject) {
 		subject.Name, agent.Agent, group.Groups, tenant.Tenant = text, text, []string{text}, text
 		for _, p := range []Principal{subject, agent, group, tenant} {
 			out = append(out, Subject{Caller: p})
-			if strings.Contains(r.When, "caller.chain") {
+			if strings.Contains(when, "caller.chain") {
 				out = append(out, Subject{Caller: anyCaller(), Chain: []Principal{p}})
 			}
 		}

@@ -58,7 +58,7 @@ and no groups: the groups are those of the configured tokens.
 The command exits with 0 if no change opens anything, with 1 if a call that was refused is
 allowed or can be approved, or a call that needed an approval is allowed, and with 2 if the
 comparison fails or is incomplete. It is incomplete if the change of a rule may open calls that
-are not among the compared ones, for example calls of callers with several groups.`,
+are not among the compared ones, for example calls of callers that many rules name.`,
 		Example: "  " + t.self + " policy diff policies/ draft/\n" +
 			"  " + t.self + " policy diff draft/ --since 24h\n" +
 			"  " + t.self + " policy diff 3f9a0c1d draft/",
@@ -254,7 +254,7 @@ func mayOpenError(rules []*policyv1.RuleRef) error {
 	if further := len(rules) - len(names); further > 0 {
 		names = append(names, fmt.Sprintf("%d more", further))
 	}
-	return fmt.Errorf("the comparison is incomplete: it found no call that is opened, but the change of %s may open calls that were not compared, for example those of callers with several groups; "+
+	return fmt.Errorf("the comparison is incomplete: it found no call that is opened, but the change of %s may open calls that were not compared, for example those of callers that many rules name; "+
 		"check such a call with `sluice policy explain`, or add it to the `tests` of a document", strings.Join(names, ", "))
 }
 
