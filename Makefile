@@ -68,7 +68,7 @@ test: missing npm build ## Run every test that needs no Docker, with the race de
 
 # -vet=off: `make lint` vets. -ldflags=-w: without debugging information, linking takes half of the time.
 # SLOTS: two packages are tested at a time, because many tests wait for events. If the system has flock(1), the next
-# packages are built meanwhile. -parallel: each package runs 3 tests at a time, or 4 tests that start whole meshes.
+# packages are built meanwhile, and only one is tested while the processors are saturated. -parallel: each package runs 3 tests at a time, or 4 tests that start whole meshes.
 # The packages in SEQUENTIAL are tested without the race detector, because they have no concurrency; a test of
 # internal/arch checks that. The packages of e2e are too, because they test programs in processes of their own.
 SEQUENTIAL := approval/internal/lifecycle approval/internal/view gateway/internal/jsonrpc internal/binding internal/canonicaljson internal/redact internal/strictyaml policy/internal/advice policy/internal/catalog policy/internal/classify policy/internal/document policy/internal/engine policy/internal/locator wasmagent/internal/models

@@ -346,7 +346,7 @@ func AnswerProblem(status int, err error) string {
 	if errors.Is(err, bodyreader.ErrSlow) {
 		return bodyreader.ErrSlow.Error() + ". Whether the call ran is not known."
 	}
-	if late, ok := errors.AsType[TimeoutError](err); ok && late.Key != "" {
+	if late, ok := errors.AsType[TimeoutError](err); ok && (late.Key != "" || late.ByServer) {
 		return late.Error() + "; whether the call ran is not known."
 	}
 	if errors.Is(err, upstream.ErrSessionLost) {
@@ -372,10 +372,16 @@ type TimeoutError struct {
 	Key   string
 	// Progress reports whether progress notifications would have extended the timeout.
 	Progress bool
+	// ByServer reports whether the server has reached a timeout of its own, long before the timeout of the call. After is
+	// then the time that the call took.
+	ByServer bool
 }
 
 // Error implements error.
 func (e TimeoutError) Error() string {
+	if e.ByServer {
+		return fmt.Sprintf("the server reached a timeout of its own after %s", e.After)
+	}
 	text := fmt.Sprintf("the server did not answer within %s (%s)", e.After, e.Key)
 	if e.Progress {
 		text += " and has reported no progress since"

@@ -93,6 +93,9 @@ func (c sendContext) Value(key any) any {
 	return c.values.Value(key)
 }
 
+// serverNotice is the time by which a server that knows the deadline of a call may notice it earlier than the gateway.
+const serverNotice = time.Second
+
 // send sends an allowed request to the server. No other function sends requests.
 func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer, error) {
 	timeout, maxTimeout := a.Timeout, a.MaxTimeout
@@ -130,10 +133,15 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	ctx = authn.OnBehalfOf(ctx, a.Principal) // only services of the mesh receive the principal
 	req.Permit = p.attempts.Permit(ctx, a)
 	// gofail: var gatewayBeforeSend struct{}
+	began := time.Now()
 	answer, err := a.Upstream.Forward(ctx, req, events)
 	answer.Message = a.Redactor.Answer(a.Sent.Method, answer.Message)
 	if errors.Is(err, upstream.ErrTimeout) {
-		err = fmt.Errorf("%w: %w", timeoutError(a, timeout, maxTimeout, deadline), err)
+		late := timeoutError(a, timeout, maxTimeout, deadline)
+		if took := time.Since(began); timeout-took > serverNotice && late.Key != "" {
+			late = attempt.TimeoutError{After: took.Round(time.Second), ByServer: true}
+		}
+		err = fmt.Errorf("%w: %w", late, err)
 	}
 	if err != nil {
 		spans.Failed(span, enum.NameOrEmpty(attempt.Code(err)))
@@ -159,7 +167,7 @@ func extendOnProgress(events func([]byte), deadline *upstream.PausableDeadline) 
 }
 
 // timeoutError returns an error that names the timeout that the call has exceeded.
-func timeoutError(a attempt.Attempt, timeout, maxTimeout time.Duration, deadline *upstream.PausableDeadline) error {
+func timeoutError(a attempt.Attempt, timeout, maxTimeout time.Duration, deadline *upstream.PausableDeadline) attempt.TimeoutError {
 	if a.FromServer {
 		return attempt.TimeoutError{}
 	}

@@ -34,7 +34,7 @@ func TestForward_OnlyUnsentCallsAreGivenBack(t *testing.T) {
 		back   bool
 	}{
 		{"never sent", fmt.Errorf("x: %w", upstream.ErrNeverSent), 0, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "Not executed: the server can't be reached.", journal.ResultNeverSent, true},
-		{"out of time", fmt.Errorf("x: %w", upstream.ErrTimeout), 0, commonv1.Code_CODE_UPSTREAM_TIMEOUT, "Outcome unknown: the server did not answer within 1m0s (servers.files.timeout); whether the call ran is not known.", journal.ResultUnknown, false},
+		{"out of time", fmt.Errorf("x: %w", upstream.ErrTimeout), 0, commonv1.Code_CODE_UPSTREAM_TIMEOUT, "Outcome unknown: the server reached a timeout of its own after 0s; whether the call ran is not known.", journal.ResultUnknown, false},
 		{"no answer", fmt.Errorf("x: %w", upstream.ErrNoAnswer), 200, commonv1.Code_CODE_OUTCOME_UNKNOWN, "Outcome unknown: the server gave no usable answer; whether the call ran is not known.", journal.ResultUnknown, false},
 		{"turned away", fmt.Errorf("x: %w", upstream.ErrNoAnswer), 429, commonv1.Code_CODE_OUTCOME_UNKNOWN, "Outcome unknown: the server answered with HTTP status 429; whether the call ran is not known.", journal.ResultUnknown, false},
 		{"an error that says nothing", errBoom, 0, commonv1.Code_CODE_OUTCOME_UNKNOWN, "Outcome unknown: the server gave no usable answer; whether the call ran is not known.", journal.ResultUnknown, false},

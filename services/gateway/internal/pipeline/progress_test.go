@@ -31,6 +31,14 @@ func (p progressServer) Forward(ctx context.Context, _ upstream.Request, events 
 	return upstream.Answer{}, upstream.ErrTimeout
 }
 
+// impatientServer reaches a timeout of its own after a second.
+type impatientServer struct{}
+
+func (impatientServer) Forward(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
+	<-time.After(time.Second)
+	return upstream.Answer{}, upstream.ErrTimeout
+}
+
 type messageServer struct{ progressServer }
 
 func (s messageServer) Forward(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
@@ -65,6 +73,7 @@ func TestDo_ProgressExtendsACall(t *testing.T) {
 		"too late":                   {every(61*time.Second, 3), nil, 10 * time.Minute, time.Minute, "(servers.files.timeout)"},
 		"where it changes nothing":   {every(50*time.Second, 3), nil, time.Minute, time.Minute, "within 1m0s (servers.files.timeout); whether"},
 		"where a rule says the time": {every(time.Second, 100), durationpb.New(5 * time.Second), 10 * time.Minute, 5 * time.Second, "within 5s (the timeout of rule files/slow); whether"},
+		"a timeout of the server's":  {impatientServer{}, nil, 10 * time.Minute, time.Second, "the server reached a timeout of its own after 1s; whether"},
 		"other messages":             {messageServer{every(50*time.Second, 3)}, nil, 10 * time.Minute, time.Minute, "(servers.files.timeout)"},
 	} {
 		t.Run(name, func(t *testing.T) {
