@@ -223,6 +223,8 @@ func TestTokens_ReloadRefusesNoCall(t *testing.T) {
 	stack.ReplaceInFile(t, m.Config, "groups: [developers]", "groups: [developers, writers]")
 	stack.ReplaceInFile(t, m.Config, "    - "+entry+"\n", "")
 	eventually.Holds(t, "the removed token is refused", func() bool { return other.refused.Load() != nil })
+	other.refused.Store(nil) // a call that was in flight is refused when it is to begin
+	eventually.Holds(t, "a later call is refused", func() bool { return other.refused.Load() != nil })
 	if refused := other.refused.Load(); refused.Status != http.StatusUnauthorized {
 		t.Errorf("%d %s", refused.Status, refused.Body)
 	}
