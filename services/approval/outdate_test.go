@@ -19,11 +19,7 @@ func (s *fixture) askAs(t *testing.T, who *identityv1.Principal, text string, ch
 	if change != nil {
 		change(call)
 	}
-	resp, err := s.gateway().RequestApproval(onBehalfOf(t, who), &approvalv1.RequestApprovalRequest{Bound: call, Decision: decision(terms...), DecisionId: "d1"})
-	if err != nil || resp.GetAsked() == nil {
-		t.Fatalf("ask: %v, %v", resp, err)
-	}
-	return resp.GetAsked().GetApproval()
+	return s.requestAgain(t, who, &approvalv1.RequestApprovalRequest{Bound: call, Decision: decision(terms...), DecisionId: "d1"}).GetApproval()
 }
 
 func (s *fixture) get(t *testing.T, id string) *approvalv1.Approval {
