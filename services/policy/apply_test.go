@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 	"github.com/sluice-mesh/sluice/services/policy"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
 const rolePolicy = authv1.Role_ROLE_POLICY
@@ -269,6 +270,26 @@ func TestApplyDocuments_DamagedDocumentsRefuseEveryCall(t *testing.T) {
 	if resp, err := f.operator.GetRevision(t.Context(), &policyv1.GetRevisionRequest{Revision: id}); err != nil || resp.GetDocuments()[0].GetText() != allowDocument {
 		t.Errorf("%v: %v", resp, err)
 	}
+}
+
+// With `mode: observe`, denied calls run. Before the first documents, and with damaged ones, every call is refused
+// nevertheless, because there is no policy to observe.
+func TestApplyDocuments_ObservedServersRefuseCallsWithoutAPolicy(t *testing.T) {
+	t.Parallel()
+	opts := stored(options{data: t.TempDir(), observe: engine.Observe{All: time.Now().Add(time.Hour)}})
+	svc, tokens := build(t, opts)
+	s := rpctest.Serve(t, rolePolicy, svc, rpctest.Options{Tokens: tokens})
+	f := &stopFixture{
+		t: t, operator: policyv1.NewPolicyServiceClient(s.Person(t, "operator")), gateway: policyv1.NewPolicyServiceClient(s.Gateway()),
+	}
+	f.wantEffect(deny)
+	f.apply(denyDocument, "watch only")
+	f.wantEffect(allow) // the policy denies the call, and is only observed
+	if err := svc.Close(); err != nil {
+		t.Fatal(err)
+	}
+	damage(t, opts, "UPDATE policy_documents SET documents = x'00'")
+	newStopFixture(t, opts).wantEffect(deny)
 }
 
 // A gateway that does not take the change has a lease of one second. ApplyDocuments responds only when the lease has

@@ -212,17 +212,15 @@ func (d *differ) compareMentioned(ctx context.Context) {
 // callers returns the callers whose calls are compared: first an example of the callers that no document mentions, then
 // those of the configured tokens, then those that documents mention.
 func (d *differ) callers() []engine.Subject {
-	mentioned, complete := engine.MentionedCallers(d.documents, maxDiffCallers)
+	agents := d.cfg.approvers(d.cfg.OwnerMayApprove).Callers
+	known := agents[:min(len(agents), maxDiffCallers)]
+	mentioned, complete := engine.MentionedCallers(d.documents, maxDiffCallers-len(known))
+	d.out.EndedEarly = d.out.GetEndedEarly() || !complete || len(known) < len(agents)
 	out := mentioned[:1:1]
-	for _, agent := range d.cfg.approvers(d.cfg.OwnerMayApprove).Callers {
+	for _, agent := range known {
 		out = append(out, engine.Subject{Caller: agent.Principal})
 	}
-	out = append(out, mentioned[1:]...)
-	if len(out) > maxDiffCallers+1 {
-		out, complete = out[:maxDiffCallers+1], false
-	}
-	d.out.EndedEarly = d.out.GetEndedEarly() || !complete
-	return out
+	return append(out, mentioned[1:]...)
 }
 
 // serverNames returns the servers that are configured, in the catalog, or named in the documents. If no server is

@@ -72,7 +72,8 @@ type compiledDocuments struct {
 	rejected []*policyv1.Finding
 }
 
-// refuseAll returns a set that denies every call with a reason.
+// refuseAll returns a set that denies every call with a reason. It denies the calls of observed servers, too, because
+// there is no policy to observe.
 func (s *Service) refuseAll(reason string) (*compiledDocuments, error) {
 	document := &policyv1.Document{Path: "no-policy.yaml", Text: fmt.Sprintf(`version: 1
 name: no-policy
@@ -80,7 +81,9 @@ default: deny
 rules:
   - {name: no-policy, match: {method: "*"}, action: deny, reason: %q}
 `, reason)}
-	_, set, err := s.cfg.load([]*policyv1.Document{document}, nil)
+	cfg := s.cfg
+	cfg.Observe = engine.Observe{}
+	_, set, err := cfg.load([]*policyv1.Document{document}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("refuse every call: %w", err)
 	}

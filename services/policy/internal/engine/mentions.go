@@ -123,13 +123,16 @@ const maxCombined = 100
 func MentionedCallers(documents []Document, limit int) (out []Subject, complete bool) {
 	seen := make(map[string]bool)
 	complete = true
-	add := func(s Subject) {
-		if key := fmt.Sprintf("%q", []any{s.Caller, s.Chain}); !seen[key] {
-			seen[key] = true
-			if complete = len(out) <= limit; complete {
-				out = append(out, s)
-			}
+	add := func(s Subject) (added bool) {
+		key := fmt.Sprintf("%q", []any{s.Caller, s.Chain})
+		if seen[key] {
+			return false
 		}
+		seen[key] = true
+		if complete = len(out) <= limit; complete {
+			out = append(out, s)
+		}
+		return complete
 	}
 	add(Subject{Caller: anyCaller()})
 	var matched []Principal // the callers that rules match, without those of conditions
@@ -137,8 +140,9 @@ func MentionedCallers(documents []Document, limit int) (out []Subject, complete 
 		for j := range documents[i].Rules {
 			r := &documents[i].Rules[j]
 			for _, p := range matchedCallers(&r.Match) {
-				matched = append(matched, p)
-				add(Subject{Caller: p})
+				if add(Subject{Caller: p}) {
+					matched = append(matched, p)
+				}
 			}
 			for _, s := range callersInCondition(r.When) {
 				add(s)
@@ -147,11 +151,8 @@ func MentionedCallers(documents []Document, limit int) (out []Subject, complete 
 	}
 	for i := 0; i < len(matched) && len(out) <= min(limit, maxCombined); i++ { // combinations are combined, too
 		for j := range i {
-			if p, ok := combined(&matched[i], &matched[j]); ok && len(out) <= min(limit, maxCombined) {
-				before := len(out)
-				if add(Subject{Caller: p}); len(out) > before {
-					matched = append(matched, p)
-				}
+			if p, ok := combined(&matched[i], &matched[j]); ok && len(out) <= min(limit, maxCombined) && add(Subject{Caller: p}) {
+				matched = append(matched, p)
 			}
 		}
 	}
