@@ -60,7 +60,7 @@ func TestCallers_AgentIsRefusedBeforeUnimplementedIsReported(t *testing.T) {
 	req := new(policyv1.SuggestDocumentRequest)
 	_, err := policyv1.NewPolicyServiceClient(s.Person(t, "agent")).SuggestDocument(t.Context(), req)
 	rpctest.WantStatus(t, err, codes.PermissionDenied, "CALLER_REFUSED")
-	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "viewer")).SuggestDocument(t.Context(), req)
+	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "operator")).SuggestDocument(t.Context(), req)
 	rpctest.WantStatus(t, err, codes.Unimplemented, "NOT_SERVED")
 	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "agent")).ExplainCall(t.Context(), new(policyv1.ExplainCallRequest))
 	rpctest.WantStatus(t, err, codes.PermissionDenied, "CALLER_REFUSED")
