@@ -16,7 +16,7 @@ const (
 	faultTimeVariable = "SLUICE_AWAY"
 	// databaseRefusalTimeLimit is the maximum time until a call is refused while the database is unavailable: 2 s for each
 	// call to the approval service, and the rest for a busy machine.
-	databaseRefusalTimeLimit = 10 * time.Second
+	databaseRefusalTimeLimit = 15 * time.Second
 	// recoveryTimeLimit is the maximum time from the end of a network fault until approvals can be requested again, on an
 	// otherwise idle machine. `make stress RUN=away` uses it, and other runs use busyRecoveryTimeLimit. The measured time
 	// includes holdTime, because the gateway responds only after it.

@@ -76,15 +76,15 @@ func TestDistributed_CallsAreDecidedAndRecorded(t *testing.T) {
 		if err := a.Stop(t, role); err != nil {
 			t.Errorf("%s stopped with %v:\n%s", role, err, a.Log(role))
 		}
-		if took := time.Since(begin); took > 10*time.Second {
+		if took := time.Since(begin); took > 30*time.Second {
 			t.Errorf("%s took %v to stop", role, took)
 		}
 	}
 }
 
-// refusalTimeLimit is the maximum time until a call is refused while a role is unavailable: about a second, and 2 s
+// refusalTimeLimit is the maximum time until a call is refused while a role is unavailable: about a second, and 9 s
 // more for a busy machine.
-const refusalTimeLimit = 3 * time.Second
+const refusalTimeLimit = 10 * time.Second
 
 // checkRefusedInTime calls a tool and checks that it is refused with this code within refusalTimeLimit.
 func checkRefusedInTime(t *testing.T, c *stack.Client, tool, code string) {
