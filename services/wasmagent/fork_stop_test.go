@@ -82,7 +82,7 @@ func TestStopAgent_SurvivesRestart(t *testing.T) {
 	}
 	for _, id := range []string{works, ends} {
 		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // the restart cancels the prompt
-		eventually.Holds(t, "the agent works", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
+		c.waitUntilSleeping(id)
 	}
 	l.close()
 	l.start()
@@ -90,7 +90,7 @@ func TestStopAgent_SurvivesRestart(t *testing.T) {
 	eventually.Holds(t, "the agent waits for the approval again", func() bool { return c.state(parked).GetInfo().GetWaiting().GetApprovalId() == "a-1" })
 	for _, id := range []string{works, ends} {
 		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // StopAgent or TerminateAgent cancels the prompt
-		eventually.Holds(t, "the agent works", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
+		c.waitUntilSleeping(id)
 	}
 	operator := l.withToken(t, "operator")
 	for _, id := range []string{parked, works} {
@@ -132,7 +132,7 @@ func TestListAgents_PagesHaveAllAgentsInStates(t *testing.T) {
 			continue
 		}
 		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // the end of the test cancels the prompt
-		eventually.Holds(t, "the agent works", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
+		c.waitUntilSleeping(id)
 	}
 	token, working := "", 0
 	for {

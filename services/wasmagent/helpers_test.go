@@ -20,6 +20,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 	"github.com/sluice-mesh/sluice/services/wasmagent"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guesttest"
@@ -256,6 +257,15 @@ func (c client) state(id string) *wasmagentv1.GetStateResponse {
 		c.t.Fatal(err)
 	}
 	return resp
+}
+
+// waitUntilSleeping waits until the turn of an agent sleeps. An agent that waits for a slot has the same state, but runs
+// its guest afterwards.
+func (c client) waitUntilSleeping(id string) {
+	c.t.Helper()
+	eventually.Holds(c.t, "the agent sleeps", func() bool {
+		return c.state(id).GetInfo().GetWaiting().GetWaitingFor() == wasmagentv1.WaitingFor_WAITING_FOR_EFFECT
+	})
 }
 
 func (c client) todos(id string) []*wasmagentv1.Todo {

@@ -241,7 +241,7 @@ func TestTerminateAgent_WinsOverStopDuringTurn(t *testing.T) {
 		_, _, err := c.prompt(id, "sleep 5m")
 		ended <- err
 	}()
-	eventually.Holds(t, "the agent waits", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
+	c.waitUntilSleeping(id)
 	if _, err := c.StopAgent(c.ctx, &wasmagentv1.StopAgentRequest{AgentId: id}); err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +268,7 @@ func TestPrompt_IsUndoneWhenCancelled(t *testing.T) {
 		_, _, err := impatient.prompt(id, "write a.txt x\nsleep 5m")
 		ended <- err
 	}()
-	eventually.Holds(t, "the agent waits", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
+	c.waitUntilSleeping(id)
 	cancel()
 	rpctest.WantStatus(t, <-ended, codes.Canceled, "")
 	eventually.Holds(t, "the agent is idle", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_IDLE })
