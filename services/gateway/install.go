@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -215,4 +216,16 @@ func (s *Service) sweepPrograms(ctx context.Context) {
 	if err := npx.Sweep(s.cfg.programsRoot(), used, time.Now()); err != nil {
 		s.deps.Log.WarnContext(ctx, "packages that no server uses can't be removed", "folder", s.cfg.programsRoot(), "error", err)
 	}
+}
+
+// AdoptPackages moves the packages that the gateway with the data directory from has installed for servers to the data
+// directory to. Neither gateway may run these servers or install their packages meanwhile. The gateway of to uses a
+// package if its server has the same command and environment there. After an error, other packages may have been moved.
+func AdoptPackages(to, from string, servers []string) error {
+	var errs []error
+	for _, name := range servers {
+		source := npx.Folder(filepath.Join((&Config{Data: from}).programsRoot(), name))
+		errs = append(errs, npx.Folder(filepath.Join((&Config{Data: to}).programsRoot(), name)).Adopt(source))
+	}
+	return errors.Join(errs...)
 }

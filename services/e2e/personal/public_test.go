@@ -2,9 +2,14 @@ package personal_test
 
 import (
 	"fmt"
+	"io"
+	"maps"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
@@ -14,12 +19,13 @@ import (
 // packages of npx by npm, so npm installs a package with the demo server as its program.
 const (
 	playedServer = `#!/bin/sh
-exec '%s' demo-server --stdio
+exec '%[1]s' demo-server --stdio
 `
-	playedNPM = `#!/bin/sh
+	playedNPM = `#!/bin/bash
 set -e
 [ "$1" = install ] || exit 0
 for package; do :; done
+echo "$package" >/dev/tcp/127.0.0.1/%[2]d
 mkdir -p "node_modules/$package" node_modules/.bin
 echo "{\"dependencies\": {\"$package\": \"1.0.0\"}}" >package.json
 echo '{"name": "played", "version": "1.0.0", "bin": {"played": "played"}}' >"node_modules/$package/package.json"
@@ -30,12 +36,13 @@ chmod 700 node_modules/.bin/played
 
 // newPublicHome creates a home with configurations found in public, by their paths in the home. Their servers can't be
 // started without a network, so small programs with the names of npx, docker and others play them.
-func newPublicHome(t *testing.T, files map[string]string) (h *home, texts map[string]string) {
+// installs counts how often npm has installed each package.
+func newPublicHome(t *testing.T, files map[string]string) (h *home, texts map[string]string, installs *installCount) {
 	t.Helper()
-	h = newHome(t)
+	h, installs = newHome(t), newInstallCount(t)
 	programs := t.TempDir()
 	for name, script := range map[string]string{"npx": playedServer, "pnpx": playedServer, "docker": playedServer, "npm": playedNPM} {
-		if err := os.WriteFile(filepath.Join(programs, name), fmt.Appendf(nil, script, h.program), 0o700); err != nil {
+		if err := os.WriteFile(filepath.Join(programs, name), fmt.Appendf(nil, script, h.program, installs.port), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -46,14 +53,53 @@ func newPublicHome(t *testing.T, files map[string]string) (h *home, texts map[st
 		texts[path] = stack.ReadFile(t, filepath.Join("..", "..", "sluice", "internal", "clientconfig", "testdata", "public", name))
 		h.write(path, texts[path])
 	}
-	return h, texts
+	return h, texts, installs
+}
+
+// An installCount counts packages, whose names it receives as lines of TCP connections, because npm's sandbox lets it
+// write to no file that remains.
+type installCount struct {
+	port int
+
+	mu     sync.Mutex
+	counts map[string]int
+}
+
+func newInstallCount(t *testing.T) *installCount {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	c := &installCount{port: listener.Addr().(*net.TCPAddr).Port, counts: make(map[string]int)}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return // the test has ended
+			}
+			raw, _ := io.ReadAll(conn)
+			_ = conn.Close()
+			c.mu.Lock()
+			c.counts[strings.TrimSpace(string(raw))]++
+			c.mu.Unlock()
+		}
+	}()
+	return c
+}
+
+func (c *installCount) all() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.counts)
 }
 
 const desktopPath = ".config/Claude/claude_desktop_config.json"
 
 func TestInit_PublicConfigurationsAreWrappedOrHaveAReason(t *testing.T) {
 	t.Parallel()
-	h, texts := newPublicHome(t, map[string]string{
+	h, texts, installs := newPublicHome(t, map[string]string{
 		desktopPath: "claude-desktop-docker.json", vscodePath: "vscode-inputs.json", cursorPath: "cursor-relative.json",
 		".codex/config.toml": "codex-comments.toml",
 	})
@@ -65,6 +111,10 @@ func TestInit_PublicConfigurationsAreWrappedOrHaveAReason(t *testing.T) {
 		"Claude Desktop starts brave-search behind the mesh.", "Claude Desktop starts filesystem behind the mesh.",
 		"Claude Desktop starts github behind the mesh.", "Claude Desktop starts gdrive behind the mesh.",
 		"Claude Desktop starts google-workspace-mcp behind the mesh.")
+	// The mesh starts the packages that the trial has installed.
+	if counts := installs.all(); len(counts) == 0 || slices.Max(slices.Collect(maps.Values(counts))) != 1 {
+		t.Errorf("npm installed these packages so often for the mesh: %v", counts)
+	}
 	for path, text := range texts {
 		if now := h.read(path); path == desktopPath {
 			if strings.Count(now, `"--as"`) != 5 || strings.Contains(now, "replaced") { // the secrets end with this word
@@ -85,7 +135,7 @@ func TestInit_PublicConfigurationsAreWrappedOrHaveAReason(t *testing.T) {
 
 func TestInit_APublicConfigurationThatCannotBeParsedIsRefused(t *testing.T) {
 	t.Parallel()
-	h, texts := newPublicHome(t, map[string]string{desktopPath: "claude-desktop-hash.json", cursorPath: "cursor-relative.json"})
+	h, texts, _ := newPublicHome(t, map[string]string{desktopPath: "claude-desktop-hash.json", cursorPath: "cursor-relative.json"})
 	h.check(2, []string{"init", "--check"}, "claude-desktop: ~/"+desktopPath+" can't be read: ", "line 1, column 1", "1 file(s) that can't be read")
 	h.check(1, []string{"init", "--yes"}, "Claude Desktop: ~/"+desktopPath+" can't be read, and stays as it is: ", "Nothing to do")
 	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")

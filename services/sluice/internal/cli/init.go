@@ -202,6 +202,8 @@ type setup struct {
 	state   *clientsetup.State
 	changes []clientsetup.Change
 	trials  []trial
+	// trialDir is the directory of the mesh that has tried the servers, or "" if there was none.
+	trialDir string
 	// observed is the result of planObserve.
 	observed observation
 	// meshEdit is the change of the mesh's configuration.

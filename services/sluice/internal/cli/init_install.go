@@ -45,6 +45,7 @@ func (s *setup) install(ctx context.Context) error {
 		s.printObserved()
 		return s.refreshEnvironment()
 	}
+	defer s.removeTrial()
 	if err := s.tryNew(ctx); err != nil {
 		return err
 	}
@@ -271,6 +272,7 @@ func (s *setup) write(ctx context.Context, files []meshFile) error {
 			return err
 		}
 	}
+	s.adoptPackages()
 	if err := s.restartMesh(ctx); err != nil {
 		return fmt.Errorf("%w\nThe clients' files were not changed. %s removes what was written", err, s.command("init --undo"))
 	}

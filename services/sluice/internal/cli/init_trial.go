@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -20,6 +19,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/sluice-mesh/sluice/services/gateway"
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
@@ -42,29 +42,29 @@ type trial struct {
 	reason string
 }
 
-// tryServers lists each server directly and behind a mesh of this process, which ends afterwards. done is called after
-// each server, unless ctx has ended.
-func (t *tool) tryServers(ctx context.Context, servers []clientsetup.Server, done func(trial)) ([]trial, error) {
-	mesh, err := t.startTrialMesh(ctx, servers)
+// tryServers lists each server directly and behind a mesh of this process, which ends afterwards. Its data is
+// in s.trialDir. done is called after each server, unless ctx has ended.
+func (s *setup) tryServers(ctx context.Context, servers []clientsetup.Server, done func(trial)) ([]trial, error) {
+	mesh, err := s.startTrialMesh(ctx, servers)
 	if err != nil {
 		return nil, err
 	}
-	defer mesh.close()
+	defer mesh.end()
 	out := make([]trial, len(servers))
-	steps := &progress{print: t.printf}
+	steps := &progress{print: s.printf}
 	defer context.AfterFunc(ctx, func() {
 		steps.do(func() {
-			t.printf("Stopping the servers. One that is still installing its package gets %v to finish. Press Ctrl-C again to stop at once.", installTimeout)
+			s.printf("Stopping the servers. One that is still installing its package gets %v to finish. Press Ctrl-C again to stop at once.", installTimeout)
 		})
 	})()
 	var group errgroup.Group
 	group.SetLimit(maxConcurrentTrials)
-	for i, s := range servers {
+	for i, server := range servers {
 		group.Go(func() error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			out[i] = mesh.try(ctx, s, steps)
+			out[i] = mesh.try(ctx, server, steps)
 			if ctx.Err() == nil {
 				steps.do(func() { done(out[i]) })
 			}
@@ -234,18 +234,18 @@ type trialMesh struct {
 	dir, token string
 	mesh       *sluice.Mesh
 	stop       func()
-	errOut     io.Writer
 }
 
-func (t *tool) startTrialMesh(ctx context.Context, servers []clientsetup.Server) (_ *trialMesh, err error) {
+func (s *setup) startTrialMesh(ctx context.Context, servers []clientsetup.Server) (_ *trialMesh, err error) {
 	dir, err := os.MkdirTemp("", "sluice-init-")
 	if err != nil {
 		return nil, fmt.Errorf("create a folder for the trial: %w", err)
 	}
-	m := &trialMesh{dir: dir, token: authn.NewSecret(), stop: func() {}, errOut: t.errOut}
+	m := &trialMesh{dir: dir, token: authn.NewSecret(), stop: func() {}}
+	s.trialDir = dir
 	defer func() {
 		if err != nil {
-			m.close()
+			m.end()
 		}
 	}()
 	f, env, err := m.config(servers)
@@ -253,7 +253,7 @@ func (t *tool) startTrialMesh(ctx context.Context, servers []clientsetup.Server)
 		return nil, fmt.Errorf("configure the trial: %w", err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	if m.mesh, err = sluice.New(ctx, sluice.Options{File: f, Env: env, Log: log, Version: app.Version(), Launcher: t.launcher}); err != nil {
+	if m.mesh, err = sluice.New(ctx, sluice.Options{File: f, Env: env, Log: log, Version: app.Version(), Launcher: s.launcher}); err != nil {
 		return nil, fmt.Errorf("start the trial: %w", err)
 	}
 	running, cancel := context.WithCancel(ctx)
@@ -282,7 +282,7 @@ func (m *trialMesh) config(servers []clientsetup.Server) (*config.File, config.E
 			env[name], references[clientsetup.SecretKey{Server: s.Name, Setting: v.Name}] = v.Value, "${env:"+name+"}"
 		}
 	}
-	file := clientsetup.MeshFile{Data: filepath.Join(m.dir, "data"), User: "init", Servers: servers, References: references}
+	file := clientsetup.MeshFile{Data: trialDataIn(m.dir), User: "init", Servers: servers, References: references}
 	raw, err := file.Edit(nil)
 	if err != nil {
 		return nil, nil, err
@@ -326,13 +326,38 @@ func (m *trialMesh) list(ctx context.Context, server string) (listedServer, erro
 	return listURL(ctx, "http://"+m.mesh.MCP().String()+mcpPath(server), http.Header{"Authorization": {"Bearer " + m.token}})
 }
 
-// close ends the mesh and removes its data.
-func (m *trialMesh) close() {
+// end ends the mesh. Its data is removed by removeTrial.
+func (m *trialMesh) end() {
 	m.stop()
 	if m.mesh != nil {
 		_ = m.mesh.Close() // the data is removed
 	}
-	if err := datadir.RemoveAll(m.dir); err != nil {
-		fmt.Fprintf(m.errOut, "sluice: remove the data of the trial: %v\n", err)
+}
+
+// trialDataIn returns the data directory of a mesh that tries servers.
+func trialDataIn(dir string) string { return filepath.Join(dir, "data") }
+
+// adoptPackages moves the packages that the trial has installed to the data of the mesh, so that it does not install
+// them again. A package that can't be moved is installed again when its server starts.
+func (s *setup) adoptPackages() {
+	if s.trialDir == "" {
+		return
+	}
+	var names []string
+	for _, server := range s.plan.New() {
+		names = append(names, server.Name)
+	}
+	if err := gateway.AdoptPackages(s.paths.Data, trialDataIn(s.trialDir), names); err != nil {
+		s.printf("Some packages are installed again, because they can't be moved: %v", err)
+	}
+}
+
+// removeTrial removes the data of the trial, if there was one.
+func (s *setup) removeTrial() {
+	if s.trialDir == "" {
+		return
+	}
+	if err := datadir.RemoveAll(s.trialDir); err != nil {
+		fmt.Fprintf(s.errOut, "sluice: remove the data of the trial: %v\n", err)
 	}
 }
