@@ -54,25 +54,29 @@ MISSING = $(foreach p,$(PROGRAMS_OF_TESTS),$(if $(shell PATH="$$PATH:$${PG_BIN:-
 missing:
 	@$(if $(strip $(MISSING)),echo "skipped: tests that start $(strip $(MISSING)) (Debian: apt-get install chromium nginx-light haproxy python3 postgresql dbus-daemon gnome-keyring curl)",true)
 
-STRESS ?= 0
+STRESS  ?= 0
+RETRIES ?= 0
 
 .PHONY: test
-test: missing npm build ## Run every test that needs no Docker, with the race detector (RACE= omits it, STRESS=n adds n busy loops)
+test: missing npm build ## Run every test that needs no Docker, with the race detector (RACE= omits it, STRESS=n adds n busy loops, RETRIES=n tests up to n failed packages once more)
 	@mkdir -p .cache
 	trap 'kill $$(jobs -p) 2>/dev/null || true' EXIT; for loop in $$(seq $(STRESS)); do while :; do :; done & done; \
 		export SLUICE_TEST_PROGRAMS=$(CURDIR)/bin GORACE=atexit_sleep_ms=0 SLUICE_TEST_NO_BROWSER=$(if $(findstring chromium,$(MISSING)),1) \
 		SLUICE_TEST_NO_POSTGRES=$(if $(findstring initdb,$(MISSING)),1); came=0; \
-		go test $(SLOTS) $(BUILT) $(RACE) -timeout 25m $$(go list work | grep -v -e /services/e2e $(SEQUENTIAL:%=-e '/services/%$$')) || came=$$?; \
-		go test $(SLOTS) $(BUILT) -parallel 4 -trimpath -timeout 40m $(SEQUENTIAL:%=./services/%) $$(go list work | grep /services/e2e) || came=$$?; \
+		run() { log=.cache/test-$$1.log; shift; packages=$$1; shift; \
+			go test $(SLOTS) "$$@" $$packages 2>&1 | tee $$log || services/e2e/retest.sh $(RETRIES) $$log "$$@" || came=$$?; }; \
+		run units "$$(go list work | grep -v -e /services/e2e $(SEQUENTIAL:%=-e '/services/%$$'))" $(BUILT) -parallel 3 $(RACE) -timeout 25m; \
+		run stories "$$(echo $(SEQUENTIAL:%=./services/%); go list work | grep /services/e2e)" $(BUILT) -parallel 4 -trimpath -timeout 40m; \
 		exit $$came
 
 # -vet=off: `make lint` vets. -ldflags=-w: without debugging information, linking takes half of the time.
 # SLOTS: two packages are tested at a time, because many tests wait for events. If the system has flock(1), the next
-# packages are built meanwhile, and only one is tested while the processors are saturated. -parallel: each package runs 3 tests at a time, or 4 tests that start whole meshes.
+# packages are built meanwhile, and only one is tested while the processors are saturated. -parallel: each package runs
+# 3 tests at a time, or 4 tests that start whole meshes.
 # The packages in SEQUENTIAL are tested without the race detector, because they have no concurrency; a test of
 # internal/arch checks that. The packages of e2e are too, because they test programs in processes of their own.
 SEQUENTIAL := approval/internal/lifecycle approval/internal/view gateway/internal/jsonrpc internal/binding internal/canonicaljson internal/redact internal/strictyaml policy/internal/advice policy/internal/catalog policy/internal/classify policy/internal/document policy/internal/engine policy/internal/locator wasmagent/internal/models
-BUILT := -vet=off -ldflags=-w -parallel 3
+BUILT := -vet=off -ldflags=-w
 SLOTS := $(if $(shell command -v flock),-p 4 -exec "$(CURDIR)/services/e2e/test-slot.sh $(CURDIR)/.cache/test",-p 2)
 
 .PHONY: recording
