@@ -18,11 +18,11 @@ func retest(t *testing.T, limit, output string, stillFail bool) (arguments strin
 		script += "exit 1\n"
 	}
 	for name, text := range map[string]string{"go": script, "log": output} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil { //nolint:gosec // a program
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), "../../e2e/retest.sh", limit, filepath.Join(dir, "log"), "-race") //nolint:gosec // the script under test
+	cmd := exec.CommandContext(t.Context(), "../../e2e/retest.sh", limit, filepath.Join(dir, "log"), "-race")
 	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
 	err = cmd.Run()
 	raw, _ := os.ReadFile(filepath.Join(dir, "arguments"))

@@ -65,7 +65,7 @@ func TestAdopt_NothingIsInstalled(t *testing.T) {
 // there is none. The directory is removed at the end of the test.
 func otherFileSystem(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "npx-")
+	dir, err := os.MkdirTemp("/dev/shm", "npx-") //nolint:usetesting // another file system
 	if err != nil {
 		return ""
 	}
