@@ -18,6 +18,7 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/arguments"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
@@ -280,6 +281,12 @@ func toStatus(err error) error {
 	switch {
 	case errors.Is(err, errNoDecision):
 		return &rpc.Error{Code: codes.NotFound, Reason: "DECISION_UNKNOWN", Err: err}
+	case errors.Is(err, errNotRecorded):
+		return &rpc.Error{Code: codes.NotFound, Reason: "ARGUMENTS_NOT_RECORDED", Err: err}
+	case errors.Is(err, arguments.ErrRemoved):
+		return &rpc.Error{Code: codes.NotFound, Reason: "ARGUMENTS_REMOVED", Err: err}
+	case errors.Is(err, arguments.ErrDamaged):
+		return &rpc.Error{Code: codes.DataLoss, Reason: "ARGUMENTS_DAMAGED", Err: err}
 	case errors.Is(err, errPageToken):
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "PAGE_TOKEN_INVALID", Err: err}
 	case errors.Is(err, journal.ErrSlowWatcher):

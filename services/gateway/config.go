@@ -39,6 +39,10 @@ type Config struct {
 	// JournalBytes that one principal may use. It must be above 0 and at most 1.
 	JournalBytes int64
 	JournalShare float64
+	// ArgumentsBytes is the maximum size of the copies of arguments, in bytes, and ArgumentsAge their maximum age.
+	// JournalShare is the fraction of ArgumentsBytes that the calls of one person may use.
+	ArgumentsBytes int64
+	ArgumentsAge   time.Duration
 	// KeepDecisions enables the cache of policy's decisions.
 	KeepDecisions bool
 	// SessionIdle is the time without requests after which a session is closed.
@@ -123,6 +127,8 @@ type Server struct {
 	// MaxTimeout limits the duration of a request for which the server reports progress. If MaxTimeout is below Timeout,
 	// progress does not extend the timeout.
 	MaxTimeout time.Duration
+	// RecordArguments reports whether copies of the arguments of calls are stored.
+	RecordArguments bool
 	// Embedded is the name of a server that this process itself serves, or empty for all other servers. The address of an
 	// embedded server changes at every start, so Embedded identifies the server instead of the address.
 	Embedded string
@@ -190,6 +196,9 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 		JournalBytes: int64(f.Journal.CallsMiB) << 20,
 		JournalShare: f.Journal.Share,
 
+		ArgumentsBytes: int64(f.Journal.Arguments.MiB) << 20,
+		ArgumentsAge:   f.Journal.Arguments.Retention,
+
 		KeepDecisions: f.Decisions.Keep,
 
 		SessionIdle: f.Session.Idle,
@@ -223,7 +232,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 }
 
 func serverFrom(f *config.File, s config.Server, refs resolver) (out Server, bad []error) {
-	out = Server{Host: s.Host(), Unwrap: s.Unwrap, Timeout: s.Timeout, MaxTimeout: s.MaxTimeout}
+	out = Server{Host: s.Host(), Unwrap: s.Unwrap, Timeout: s.Timeout, MaxTimeout: s.MaxTimeout, RecordArguments: s.Record.Arguments != ""}
 	switch {
 	case s.HTTP != nil:
 		out.URL = s.HTTP.URL

@@ -33,6 +33,7 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/arguments"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/forms"
@@ -111,6 +112,7 @@ type Service struct {
 	meters         *meters.Meters
 	dir            *datadir.Dir
 	journal        *journal.Journal
+	arguments      *arguments.Store
 	sessions       *session.Store
 	servers        map[string]*upstream.Server
 	answerMemory   *limits.Budget
@@ -165,6 +167,13 @@ func (s *Service) open(ctx context.Context) (err error) {
 	jcfg.Sync, jcfg.Build, jcfg.Log = s.cfg.sync(), s.cfg.Version, s.deps.Log
 	jcfg.Calls.Bytes, jcfg.Share = s.cfg.JournalBytes, s.cfg.JournalShare
 	if s.journal, err = journal.Open(jcfg); err != nil {
+		return err
+	}
+	s.arguments, err = arguments.Open(arguments.Config{
+		Dir: s.dir.Path("arguments"), Keys: filepath.Join(s.cfg.Data, "keys", "arguments"), Bytes: s.cfg.ArgumentsBytes,
+		Share: s.cfg.JournalShare, Age: s.cfg.ArgumentsAge, Sync: s.cfg.SyncAlways, Log: s.deps.Log,
+	})
+	if err != nil {
 		return err
 	}
 	if s.openCalls, err = approvals.OpenCalls(ctx, s.journal); err != nil {
@@ -292,7 +301,7 @@ func (s *Service) newEdge(ctx context.Context) (err error) {
 		return err
 	}
 	s.pipeline, err = pipeline.New(pipeline.Deps{
-		Policy: s.deps.Policy, Decisions: s.decisions, Limiter: s.deps.RateLimit, Journal: s.journal, Approvals: approvalClient, Tracer: s.deps.Tracer, Meters: s.meters, Log: s.deps.Log,
+		Policy: s.deps.Policy, Decisions: s.decisions, Limiter: s.deps.RateLimit, Journal: s.journal, Arguments: s.arguments, Approvals: approvalClient, Tracer: s.deps.Tracer, Meters: s.meters, Log: s.deps.Log,
 	})
 	if err != nil {
 		return err
@@ -304,7 +313,7 @@ func (s *Service) newEdge(ctx context.Context) (err error) {
 	targets := make(map[string]servers.Config, len(s.servers))
 	for name, up := range s.servers {
 		server := s.cfg.Servers[name]
-		targets[name] = servers.Config{Upstream: up, Timeout: server.Timeout, MaxTimeout: server.MaxTimeout, Identity: server.identity(), Host: server.Host}
+		targets[name] = servers.Config{Upstream: up, Timeout: server.Timeout, MaxTimeout: server.MaxTimeout, Identity: server.identity(), Host: server.Host, RecordArguments: server.RecordArguments}
 	}
 	s.forms = forms.Open(ctx, s.dir.Path("forms.json"), s.deps.Log)
 	s.mcp, err = mcpserver.New(
@@ -484,6 +493,7 @@ func (s *Service) Close() error {
 	if s.limiter != nil {
 		s.limiter.Close()
 	}
+	errs = append(errs, s.arguments.Close())
 	if s.journal != nil {
 		errs = append(errs, s.journal.Close())
 	}

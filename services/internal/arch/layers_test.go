@@ -9,7 +9,7 @@ import (
 // gatewayLayers contains the packages of gateway/internal from the lowest layer to the highest. A package may import
 // only packages of lower layers. A directory also covers the packages below it that are not listed separately.
 var gatewayLayers = [][]string{
-	{"broadcast", "forms", "httpclient", "limits", "mcp", "mcpschema", "npx", "programs", "toolreport/toolreporttest"}, // values and limits
+	{"arguments", "broadcast", "forms", "httpclient", "limits", "mcp", "mcpschema", "npx", "programs", "toolreport/toolreporttest"}, // values and limits
 	{"jsonrpc", "meters", "refusal"}, // messages and refusals
 	{"aggregate", "bodyreader", "httpserver", "question", "redaction", "spans", "toolreport"}, // built on messages
 	{"upstream"}, // connections to servers

@@ -144,8 +144,19 @@ type Journal struct {
 	Sync string `yaml:"sync"`
 	// CallsMiB is the maximum total size of the records of calls, in MiB: 64 to 1,048,576.
 	CallsMiB int `yaml:"calls_mib"`
-	// Share is the fraction of `calls_mib` that the calls of one principal may use: above 0, at most 1.
+	// Share is the fraction of `calls_mib`, and of `arguments.mib`, that the calls of one principal may use: above 0, at
+	// most 1. For `arguments.mib` it is the share of a person.
 	Share float64 `yaml:"share"`
+	// Arguments configures the copies of arguments that are stored for servers and rules with `record`.
+	Arguments RecordedArguments `yaml:"arguments"`
+}
+
+// RecordedArguments configures the copies of arguments of calls.
+type RecordedArguments struct {
+	// Retention is the maximum age of a copy: 1 h to 90 days. Copies are removed up to an hour earlier.
+	Retention time.Duration `yaml:"retention"`
+	// MiB is the maximum total size of the copies, in MiB: 16 to 1,048,576. The oldest copies are removed first.
+	MiB int `yaml:"mib"`
 }
 
 // Session configures sessions of the MCP revisions that have them.
@@ -218,7 +229,7 @@ func Default() File {
 		Agents:    Agents{Workers: 1},
 		Approvals: Approvals{Hold: 45 * time.Second, Decide: 15 * time.Minute, Execute: 5 * time.Minute, MaxPending: 5, MaxAsked: MaxAsked{Max: 30, Window: time.Hour}},
 		Decisions: Decisions{Keep: true},
-		Journal:   Journal{Sync: "never", CallsMiB: 1024, Share: 0.5},
+		Journal:   Journal{Sync: "never", CallsMiB: 1024, Share: 0.5, Arguments: RecordedArguments{Retention: 7 * 24 * time.Hour, MiB: 256}},
 		Session:   Session{Idle: 30 * time.Minute, MaxPerPrincipal: 100, Cap: 10},
 		Telemetry: Telemetry{Sample: 0.01},
 		Log:       Log{Level: "info"},

@@ -50,12 +50,12 @@ tls: {dir: certs}
 roles:
   policy: {listen: ":7001", addr: "policy.mesh:7001"}
   gateway: {addr: "gateway.mesh:9005"}
-journal: {sync: always, calls_mib: 128, share: 0.25}
+journal: {sync: always, calls_mib: 128, share: 0.25, arguments: {retention: 48h, mib: 64}}
 session: {idle: 1h, max_per_principal: 7, cap: 3}
 servers:
   notes:
     stdio: {command: [npx, server.js], env: {KEY: "${file:key}"}, per: shared, processes: 9, install: each_start, dir: work, sandbox: {mode: required, write: [shared], network: false}}
-  github: {http: {url: "https://api.example.com/mcp", headers: {Authorization: "Bearer ${env:GITHUB}"}}, timeout: 5s, max_timeout: 7s}
+  github: {http: {url: "https://api.example.com/mcp", headers: {Authorization: "Bearer ${env:GITHUB}"}}, timeout: 5s, max_timeout: 7s, record: {arguments: redacted}}
 policies: [policies, more.yaml]
 telemetry: {otlp: "http://localhost:4317", sample: 0.5, trust_parent: true}
 `
@@ -84,7 +84,7 @@ func TestLoad_ReadsEveryKey(t *testing.T) {
 		"ratelimit": {Listen: ":9002", Addr: "ratelimit:9002"}, "approval": {Listen: ":9003", Addr: "approval:9003"},
 		"wasmagent": {Listen: ":9004", Addr: "wasmagent:9004"},
 	}
-	want.Journal = config.Journal{Sync: "always", CallsMiB: 128, Share: 0.25}
+	want.Journal = config.Journal{Sync: "always", CallsMiB: 128, Share: 0.25, Arguments: config.RecordedArguments{Retention: 48 * time.Hour, MiB: 64}}
 	want.Session = config.Session{Idle: time.Hour, MaxPerPrincipal: 7, Cap: 3}
 	want.Servers = map[string]config.Server{
 		"notes": {Timeout: time.Minute, MaxTimeout: 10 * time.Minute, Stdio: &config.StdioServer{
@@ -93,7 +93,7 @@ func TestLoad_ReadsEveryKey(t *testing.T) {
 			Limits:  config.StdioLimits{Tasks: 512, Memory: 2 << 30, Disk: 2 << 30},
 			Sandbox: config.StdioSandbox{Mode: "required", Write: []string{"shared"}, Network: new(false)},
 		}},
-		"github": {Timeout: 5 * time.Second, MaxTimeout: 7 * time.Second, HTTP: &config.HTTPServer{
+		"github": {Timeout: 5 * time.Second, MaxTimeout: 7 * time.Second, Record: config.Record{Arguments: "redacted"}, HTTP: &config.HTTPServer{
 			URL: "https://api.example.com/mcp", Headers: map[string]config.Secret{"Authorization": "Bearer ${env:GITHUB}"},
 		}},
 	}

@@ -23,6 +23,8 @@ type Server struct {
 	// MaxTimeout is the maximum duration of a call whose server reports progress: `timeout` to 24 h. Each progress message
 	// restarts `timeout`. The default is ten times `timeout`, but at most 1 h, and at least `timeout`.
 	MaxTimeout time.Duration `yaml:"max_timeout"`
+	// Record says what is stored of the calls, besides the journal.
+	Record Record `yaml:"record"`
 	// Pin is the mode of pinning the tools' definitions: `first_use`, `review` or `off`. Empty means `first_use`, or `off`
 	// for the mesh's own agents.
 	Pin string `yaml:"pin"`
@@ -152,4 +154,11 @@ type StdioSandbox struct {
 	// Network gives the program access to the network. With `false`, the program has only a separate loopback. Landlock
 	// can restrict only TCP, and the status reports that.
 	Network *bool `yaml:"network"`
+}
+
+// Record says what is stored of calls, besides the journal.
+type Record struct {
+	// Arguments is `redacted` to store an encrypted copy of the arguments, in which secrets are replaced. By default, none
+	// is stored. A rule can ask for it, too.
+	Arguments string `yaml:"arguments"`
 }

@@ -312,6 +312,10 @@ func (f *File) checkNumbers(p *problems) {
 	if s := f.Journal.Share; !(s > 0 && s <= 1) {
 		p.addf("journal.share", "%v is not above 0 and at most 1", s)
 	}
+	p.checkBetween("journal.arguments.retention", f.Journal.Arguments.Retention, time.Hour, 90*24*time.Hour)
+	if n := f.Journal.Arguments.MiB; n < 16 || n > 1<<20 {
+		p.addf("journal.arguments.mib", "%d is not between 16 and 1048576", n)
+	}
 	if n := f.Agents.Workers; n < 1 || n > 64 {
 		p.addf("agents.workers", "%d is not between 1 and 64", n)
 	}
@@ -402,6 +406,9 @@ func (s Server) check(p *problems, path, name string) {
 		p.addf(path+".pin", "%q is not one of first_use, review, off", s.Pin)
 	}
 	p.checkBetween(path+".timeout", s.Timeout, time.Millisecond, 24*time.Hour)
+	if s.Record.Arguments != "" && s.Record.Arguments != "redacted" {
+		p.addf(path+".record.arguments", "%q is unknown: write redacted, or remove the key", s.Record.Arguments)
+	}
 	p.checkBetween(path+".max_timeout", s.MaxTimeout, s.Timeout, 24*time.Hour)
 }
 

@@ -165,6 +165,10 @@ func (w *lineWriter) record(r *Record) {
 	w.text("result_class", string(r.ResultClass))
 	w.number("upstream_status", int64(r.UpstreamStatus))
 	list(w, "redacted", r.Redacted, object((*lineWriter).redacted))
+	if r.Recorded != (Recorded{}) {
+		w.name("recorded_arguments")
+		object((*lineWriter).recorded)(w, &r.Recorded)
+	}
 	w.decimal("latency_ms", r.LatencyMS)
 	w.number("count", r.Count)
 	w.text("peer", r.Peer)
@@ -218,6 +222,13 @@ func (w *lineWriter) limit(l *Limit) {
 func (w *lineWriter) redacted(r *Redacted) {
 	w.text("name", r.Name)
 	w.number("count", r.Count)
+}
+
+func (w *lineWriter) recorded(r *Recorded) {
+	w.text("digest", r.Digest)
+	w.text("place", r.Place)
+	w.number("bytes", r.Bytes)
+	w.flag("redacted", r.IsRedacted)
 }
 
 func (w *lineWriter) vote(v *Vote) {

@@ -137,6 +137,7 @@ func fullRecord() journal.Record {
 		ArgumentsHMAC: strings.Repeat("ef", 32), RequestBytes: 312, ResultBytes: 4096,
 		ResultClass: journal.ResultToolError, UpstreamStatus: 200, LatencyMS: 12.345,
 		Redacted: []journal.Redacted{{Name: "secrets", Count: 1}, {Name: "email", Count: 2}},
+		Recorded: journal.Recorded{Digest: strings.Repeat("12", 32), Place: "20260304T050607.089000001:4096", Bytes: 120, IsRedacted: true},
 	}
 }
 

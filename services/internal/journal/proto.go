@@ -37,7 +37,7 @@ func ToProto(r *Record) *gatewayv1.Record {
 		UpstreamStatus: int32(r.UpstreamStatus), Count: r.Count, Peer: r.Peer, Since: timestampOf(r.Since),
 		CutBytes: r.CutBytes, CutFile: r.CutFile, Build: r.Build,
 		Limits: convertAll(r.Limits, toLimit), Votes: convertAll(r.Votes, toVote), Pruned: convertAll(r.Pruned, toPruned),
-		Redacted: convertAll(r.Redacted, toRedacted),
+		Redacted: convertAll(r.Redacted, toRedacted), RecordedArguments: toRecorded(r.Recorded),
 	}
 	if r.Kind != KindRecovery { // a recovery counts lost outcomes, possibly 0
 		out.Count = max(r.Count, 1)
@@ -71,6 +71,7 @@ func FromProto(r *gatewayv1.Record) Record {
 		LatencyMS: float64(r.GetLatency().AsDuration()) / float64(time.Millisecond),
 		Peer:      r.GetPeer(), Since: timeOf(r.GetSince()), CutBytes: r.GetCutBytes(), CutFile: r.GetCutFile(),
 		Pruned: convertAll(r.GetPruned(), fromPruned), Build: r.GetBuild(), Redacted: convertAll(r.GetRedacted(), fromRedacted),
+		Recorded: fromRecorded(r.GetRecordedArguments()),
 	}
 	if out.Kind == KindAdmission || out.Kind == KindPassed || out.Kind == KindRecovery || r.GetCount() > 1 { // otherwise the message counts as one
 		out.Count = r.GetCount()
@@ -183,6 +184,17 @@ func toRedacted(r Redacted) *gatewayv1.RedactionCount {
 
 func fromRedacted(r *gatewayv1.RedactionCount) Redacted {
 	return Redacted{Name: r.GetName(), Count: r.GetCount()}
+}
+
+func toRecorded(r Recorded) *gatewayv1.RecordedArguments {
+	if r == (Recorded{}) {
+		return nil
+	}
+	return &gatewayv1.RecordedArguments{Digest: unhex(r.Digest), Place: r.Place, Bytes: r.Bytes, Redacted: r.IsRedacted}
+}
+
+func fromRecorded(r *gatewayv1.RecordedArguments) Recorded {
+	return Recorded{Digest: hex.EncodeToString(r.GetDigest()), Place: r.GetPlace(), Bytes: r.GetBytes(), IsRedacted: r.GetRedacted()}
 }
 
 // CodeOf parses a code in the form of records. It returns CODE_UNSPECIFIED for an empty or unknown name.

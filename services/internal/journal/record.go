@@ -150,6 +150,8 @@ type Record struct {
 	UpstreamStatus int `json:"upstream_status,omitzero"`
 	// Redacted are the numbers of values that were replaced by redactions. Only outcomes have it.
 	Redacted []Redacted `json:"redacted,omitempty"`
+	// Recorded describes the stored copy of the arguments. Only intents have it. It is zero if no copy was stored.
+	Recorded Recorded `json:"recorded_arguments,omitzero"`
 	// LatencyMS is the time from the last byte of the request to the last byte of the response, in milliseconds. It must
 	// be finite.
 	LatencyMS float64 `json:"latency_ms,omitzero"`
@@ -195,6 +197,18 @@ type Redacted struct {
 	Name string `json:"name,omitzero"`
 	// Count is the number of values.
 	Count int64 `json:"count,omitzero"`
+}
+
+// Recorded describes a copy of the arguments of a call, which is stored outside of the journal.
+type Recorded struct {
+	// Digest is the SHA-256 of the encrypted copy, in hex.
+	Digest string `json:"digest,omitzero"`
+	// Place is the position of the copy in the files of the gateway.
+	Place string `json:"place,omitzero"`
+	// Bytes is the size of the copy before its encryption.
+	Bytes int64 `json:"bytes,omitzero"`
+	// IsRedacted reports whether the copy differs from the caller's arguments, because values were replaced.
+	IsRedacted bool `json:"redacted,omitzero"`
 }
 
 // Rule names a rule of a policy document.

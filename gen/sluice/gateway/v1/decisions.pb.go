@@ -116,6 +116,107 @@ func (x *GetDecisionResponse) GetRecords() []*Record {
 	return nil
 }
 
+// GetRecordedArgumentsRequest identifies a call.
+type GetRecordedArgumentsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Identifier of the decision, as in records: 1 to 64 characters.
+	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetRecordedArgumentsRequest) Reset() {
+	*x = GetRecordedArgumentsRequest{}
+	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetRecordedArgumentsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetRecordedArgumentsRequest) ProtoMessage() {}
+
+func (x *GetRecordedArgumentsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetRecordedArgumentsRequest.ProtoReflect.Descriptor instead.
+func (*GetRecordedArgumentsRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_gateway_v1_decisions_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *GetRecordedArgumentsRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// GetRecordedArgumentsResponse contains a copy of the arguments of a call.
+type GetRecordedArgumentsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Arguments as JSON, as the server received them, but with secrets replaced: at most 4 MiB.
+	ArgumentsJson string `protobuf:"bytes,1,opt,name=arguments_json,json=argumentsJson,proto3" json:"arguments_json,omitempty"`
+	// Whether the copy differs from the arguments of the caller, because values were replaced.
+	Redacted      bool `protobuf:"varint,2,opt,name=redacted,proto3" json:"redacted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetRecordedArgumentsResponse) Reset() {
+	*x = GetRecordedArgumentsResponse{}
+	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetRecordedArgumentsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetRecordedArgumentsResponse) ProtoMessage() {}
+
+func (x *GetRecordedArgumentsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetRecordedArgumentsResponse.ProtoReflect.Descriptor instead.
+func (*GetRecordedArgumentsResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_gateway_v1_decisions_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *GetRecordedArgumentsResponse) GetArgumentsJson() string {
+	if x != nil {
+		return x.ArgumentsJson
+	}
+	return ""
+}
+
+func (x *GetRecordedArgumentsResponse) GetRedacted() bool {
+	if x != nil {
+		return x.Redacted
+	}
+	return false
+}
+
 // DecisionFilter selects records. An empty field selects all records.
 type DecisionFilter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -142,7 +243,7 @@ type DecisionFilter struct {
 
 func (x *DecisionFilter) Reset() {
 	*x = DecisionFilter{}
-	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[2]
+	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -154,7 +255,7 @@ func (x *DecisionFilter) String() string {
 func (*DecisionFilter) ProtoMessage() {}
 
 func (x *DecisionFilter) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[2]
+	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -167,7 +268,7 @@ func (x *DecisionFilter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionFilter.ProtoReflect.Descriptor instead.
 func (*DecisionFilter) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_decisions_proto_rawDescGZIP(), []int{2}
+	return file_sluice_gateway_v1_decisions_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *DecisionFilter) GetServer() string {
@@ -241,7 +342,7 @@ type ListDecisionsRequest struct {
 
 func (x *ListDecisionsRequest) Reset() {
 	*x = ListDecisionsRequest{}
-	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[3]
+	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -253,7 +354,7 @@ func (x *ListDecisionsRequest) String() string {
 func (*ListDecisionsRequest) ProtoMessage() {}
 
 func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[3]
+	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -266,7 +367,7 @@ func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_decisions_proto_rawDescGZIP(), []int{3}
+	return file_sluice_gateway_v1_decisions_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListDecisionsRequest) GetFilter() *DecisionFilter {
@@ -306,7 +407,7 @@ type ListDecisionsResponse struct {
 
 func (x *ListDecisionsResponse) Reset() {
 	*x = ListDecisionsResponse{}
-	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[4]
+	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -318,7 +419,7 @@ func (x *ListDecisionsResponse) String() string {
 func (*ListDecisionsResponse) ProtoMessage() {}
 
 func (x *ListDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[4]
+	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -331,7 +432,7 @@ func (x *ListDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*ListDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_decisions_proto_rawDescGZIP(), []int{4}
+	return file_sluice_gateway_v1_decisions_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListDecisionsResponse) GetRecords() []*Record {
@@ -368,7 +469,7 @@ type WatchDecisionsRequest struct {
 
 func (x *WatchDecisionsRequest) Reset() {
 	*x = WatchDecisionsRequest{}
-	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[5]
+	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -380,7 +481,7 @@ func (x *WatchDecisionsRequest) String() string {
 func (*WatchDecisionsRequest) ProtoMessage() {}
 
 func (x *WatchDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[5]
+	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -393,7 +494,7 @@ func (x *WatchDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*WatchDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_decisions_proto_rawDescGZIP(), []int{5}
+	return file_sluice_gateway_v1_decisions_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WatchDecisionsRequest) GetLast() int32 {
@@ -421,7 +522,7 @@ type WatchDecisionsResponse struct {
 
 func (x *WatchDecisionsResponse) Reset() {
 	*x = WatchDecisionsResponse{}
-	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[6]
+	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -433,7 +534,7 @@ func (x *WatchDecisionsResponse) String() string {
 func (*WatchDecisionsResponse) ProtoMessage() {}
 
 func (x *WatchDecisionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[6]
+	mi := &file_sluice_gateway_v1_decisions_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -446,7 +547,7 @@ func (x *WatchDecisionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchDecisionsResponse.ProtoReflect.Descriptor instead.
 func (*WatchDecisionsResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_decisions_proto_rawDescGZIP(), []int{6}
+	return file_sluice_gateway_v1_decisions_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WatchDecisionsResponse) GetRecord() *Record {
@@ -464,7 +565,12 @@ const file_sluice_gateway_v1_decisions_proto_rawDesc = "" +
 	"\x12GetDecisionRequest\x12+\n" +
 	"\x02id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\x02id\"J\n" +
 	"\x13GetDecisionResponse\x123\n" +
-	"\arecords\x18\x01 \x03(\v2\x19.sluice.gateway.v1.RecordR\arecords\"\x9b\x03\n" +
+	"\arecords\x18\x01 \x03(\v2\x19.sluice.gateway.v1.RecordR\arecords\"J\n" +
+	"\x1bGetRecordedArgumentsRequest\x12+\n" +
+	"\x02id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\x02id\"a\n" +
+	"\x1cGetRecordedArgumentsResponse\x12%\n" +
+	"\x0earguments_json\x18\x01 \x01(\tR\rargumentsJson\x12\x1a\n" +
+	"\bredacted\x18\x02 \x01(\bR\bredacted\"\x9b\x03\n" +
 	"\x0eDecisionFilter\x123\n" +
 	"\x06server\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^([a-z0-9-]{1,32})?$R\x06server\x12\x1c\n" +
 	"\x04tool\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x04tool\x12\"\n" +
@@ -504,31 +610,33 @@ func file_sluice_gateway_v1_decisions_proto_rawDescGZIP() []byte {
 	return file_sluice_gateway_v1_decisions_proto_rawDescData
 }
 
-var file_sluice_gateway_v1_decisions_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_sluice_gateway_v1_decisions_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_sluice_gateway_v1_decisions_proto_goTypes = []any{
-	(*GetDecisionRequest)(nil),     // 0: sluice.gateway.v1.GetDecisionRequest
-	(*GetDecisionResponse)(nil),    // 1: sluice.gateway.v1.GetDecisionResponse
-	(*DecisionFilter)(nil),         // 2: sluice.gateway.v1.DecisionFilter
-	(*ListDecisionsRequest)(nil),   // 3: sluice.gateway.v1.ListDecisionsRequest
-	(*ListDecisionsResponse)(nil),  // 4: sluice.gateway.v1.ListDecisionsResponse
-	(*WatchDecisionsRequest)(nil),  // 5: sluice.gateway.v1.WatchDecisionsRequest
-	(*WatchDecisionsResponse)(nil), // 6: sluice.gateway.v1.WatchDecisionsResponse
-	(*Record)(nil),                 // 7: sluice.gateway.v1.Record
-	(v1.Code)(0),                   // 8: sluice.common.v1.Code
-	(RecordKind)(0),                // 9: sluice.gateway.v1.RecordKind
-	(*timestamppb.Timestamp)(nil),  // 10: google.protobuf.Timestamp
+	(*GetDecisionRequest)(nil),           // 0: sluice.gateway.v1.GetDecisionRequest
+	(*GetDecisionResponse)(nil),          // 1: sluice.gateway.v1.GetDecisionResponse
+	(*GetRecordedArgumentsRequest)(nil),  // 2: sluice.gateway.v1.GetRecordedArgumentsRequest
+	(*GetRecordedArgumentsResponse)(nil), // 3: sluice.gateway.v1.GetRecordedArgumentsResponse
+	(*DecisionFilter)(nil),               // 4: sluice.gateway.v1.DecisionFilter
+	(*ListDecisionsRequest)(nil),         // 5: sluice.gateway.v1.ListDecisionsRequest
+	(*ListDecisionsResponse)(nil),        // 6: sluice.gateway.v1.ListDecisionsResponse
+	(*WatchDecisionsRequest)(nil),        // 7: sluice.gateway.v1.WatchDecisionsRequest
+	(*WatchDecisionsResponse)(nil),       // 8: sluice.gateway.v1.WatchDecisionsResponse
+	(*Record)(nil),                       // 9: sluice.gateway.v1.Record
+	(v1.Code)(0),                         // 10: sluice.common.v1.Code
+	(RecordKind)(0),                      // 11: sluice.gateway.v1.RecordKind
+	(*timestamppb.Timestamp)(nil),        // 12: google.protobuf.Timestamp
 }
 var file_sluice_gateway_v1_decisions_proto_depIdxs = []int32{
-	7,  // 0: sluice.gateway.v1.GetDecisionResponse.records:type_name -> sluice.gateway.v1.Record
-	8,  // 1: sluice.gateway.v1.DecisionFilter.codes:type_name -> sluice.common.v1.Code
-	9,  // 2: sluice.gateway.v1.DecisionFilter.kinds:type_name -> sluice.gateway.v1.RecordKind
-	10, // 3: sluice.gateway.v1.DecisionFilter.since:type_name -> google.protobuf.Timestamp
-	10, // 4: sluice.gateway.v1.DecisionFilter.until:type_name -> google.protobuf.Timestamp
-	2,  // 5: sluice.gateway.v1.ListDecisionsRequest.filter:type_name -> sluice.gateway.v1.DecisionFilter
-	7,  // 6: sluice.gateway.v1.ListDecisionsResponse.records:type_name -> sluice.gateway.v1.Record
-	10, // 7: sluice.gateway.v1.ListDecisionsResponse.searched:type_name -> google.protobuf.Timestamp
-	2,  // 8: sluice.gateway.v1.WatchDecisionsRequest.filter:type_name -> sluice.gateway.v1.DecisionFilter
-	7,  // 9: sluice.gateway.v1.WatchDecisionsResponse.record:type_name -> sluice.gateway.v1.Record
+	9,  // 0: sluice.gateway.v1.GetDecisionResponse.records:type_name -> sluice.gateway.v1.Record
+	10, // 1: sluice.gateway.v1.DecisionFilter.codes:type_name -> sluice.common.v1.Code
+	11, // 2: sluice.gateway.v1.DecisionFilter.kinds:type_name -> sluice.gateway.v1.RecordKind
+	12, // 3: sluice.gateway.v1.DecisionFilter.since:type_name -> google.protobuf.Timestamp
+	12, // 4: sluice.gateway.v1.DecisionFilter.until:type_name -> google.protobuf.Timestamp
+	4,  // 5: sluice.gateway.v1.ListDecisionsRequest.filter:type_name -> sluice.gateway.v1.DecisionFilter
+	9,  // 6: sluice.gateway.v1.ListDecisionsResponse.records:type_name -> sluice.gateway.v1.Record
+	12, // 7: sluice.gateway.v1.ListDecisionsResponse.searched:type_name -> google.protobuf.Timestamp
+	4,  // 8: sluice.gateway.v1.WatchDecisionsRequest.filter:type_name -> sluice.gateway.v1.DecisionFilter
+	9,  // 9: sluice.gateway.v1.WatchDecisionsResponse.record:type_name -> sluice.gateway.v1.Record
 	10, // [10:10] is the sub-list for method output_type
 	10, // [10:10] is the sub-list for method input_type
 	10, // [10:10] is the sub-list for extension type_name
@@ -548,7 +656,7 @@ func file_sluice_gateway_v1_decisions_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_gateway_v1_decisions_proto_rawDesc), len(file_sluice_gateway_v1_decisions_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -25,7 +25,7 @@ var File_sluice_gateway_v1_gateway_service_proto protoreflect.FileDescriptor
 
 const file_sluice_gateway_v1_gateway_service_proto_rawDesc = "" +
 	"\n" +
-	"'sluice/gateway/v1/gateway_service.proto\x12\x11sluice.gateway.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x1csluice/gateway/v1/call.proto\x1a!sluice/gateway/v1/decisions.proto\x1a$sluice/gateway/v1/observations.proto\x1a\x1fsluice/gateway/v1/session.proto\x1a\x1esluice/gateway/v1/status.proto2\x85\b\n" +
+	"'sluice/gateway/v1/gateway_service.proto\x12\x11sluice.gateway.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x1csluice/gateway/v1/call.proto\x1a!sluice/gateway/v1/decisions.proto\x1a$sluice/gateway/v1/observations.proto\x1a\x1fsluice/gateway/v1/session.proto\x1a\x1esluice/gateway/v1/status.proto2\x88\t\n" +
 	"\x0eGatewayService\x12g\n" +
 	"\bCallTool\x12\".sluice.gateway.v1.CallToolRequest\x1a#.sluice.gateway.v1.CallToolResponse\"\x10\xca\xf3\x18\x05\n" +
 	"\x01\x05\x18\x01\xd0\xf3\x18\x80\x80\xc0\x020\x01\x12v\n" +
@@ -38,7 +38,8 @@ const file_sluice_gateway_v1_gateway_service_proto_rawDesc = "" +
 	"\fListSessions\x12&.sluice.gateway.v1.ListSessionsRequest\x1a'.sluice.gateway.v1.ListSessionsResponse\"\v\xca\xf3\x18\a\n" +
 	"\x01\a\x12\x02\x02\x04\x12i\n" +
 	"\vGetDecision\x12%.sluice.gateway.v1.GetDecisionRequest\x1a&.sluice.gateway.v1.GetDecisionResponse\"\v\xca\xf3\x18\a\n" +
-	"\x01\a\x12\x02\x02\x04\x12o\n" +
+	"\x01\a\x12\x02\x02\x04\x12\x80\x01\n" +
+	"\x14GetRecordedArguments\x12..sluice.gateway.v1.GetRecordedArgumentsRequest\x1a/.sluice.gateway.v1.GetRecordedArgumentsResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12o\n" +
 	"\rListDecisions\x12'.sluice.gateway.v1.ListDecisionsRequest\x1a(.sluice.gateway.v1.ListDecisionsResponse\"\v\xca\xf3\x18\a\n" +
 	"\x01\a\x12\x02\x02\x04\x12\x87\x01\n" +
 	"\x15SummarizeObservations\x12/.sluice.gateway.v1.SummarizeObservationsRequest\x1a0.sluice.gateway.v1.SummarizeObservationsResponse\"\v\xca\xf3\x18\a\n" +
@@ -54,18 +55,20 @@ var file_sluice_gateway_v1_gateway_service_proto_goTypes = []any{
 	(*GetStatusRequest)(nil),              // 3: sluice.gateway.v1.GetStatusRequest
 	(*ListSessionsRequest)(nil),           // 4: sluice.gateway.v1.ListSessionsRequest
 	(*GetDecisionRequest)(nil),            // 5: sluice.gateway.v1.GetDecisionRequest
-	(*ListDecisionsRequest)(nil),          // 6: sluice.gateway.v1.ListDecisionsRequest
-	(*SummarizeObservationsRequest)(nil),  // 7: sluice.gateway.v1.SummarizeObservationsRequest
-	(*WatchDecisionsRequest)(nil),         // 8: sluice.gateway.v1.WatchDecisionsRequest
-	(*CallToolResponse)(nil),              // 9: sluice.gateway.v1.CallToolResponse
-	(*WithdrawApprovalResponse)(nil),      // 10: sluice.gateway.v1.WithdrawApprovalResponse
-	(*ListToolsResponse)(nil),             // 11: sluice.gateway.v1.ListToolsResponse
-	(*GetStatusResponse)(nil),             // 12: sluice.gateway.v1.GetStatusResponse
-	(*ListSessionsResponse)(nil),          // 13: sluice.gateway.v1.ListSessionsResponse
-	(*GetDecisionResponse)(nil),           // 14: sluice.gateway.v1.GetDecisionResponse
-	(*ListDecisionsResponse)(nil),         // 15: sluice.gateway.v1.ListDecisionsResponse
-	(*SummarizeObservationsResponse)(nil), // 16: sluice.gateway.v1.SummarizeObservationsResponse
-	(*WatchDecisionsResponse)(nil),        // 17: sluice.gateway.v1.WatchDecisionsResponse
+	(*GetRecordedArgumentsRequest)(nil),   // 6: sluice.gateway.v1.GetRecordedArgumentsRequest
+	(*ListDecisionsRequest)(nil),          // 7: sluice.gateway.v1.ListDecisionsRequest
+	(*SummarizeObservationsRequest)(nil),  // 8: sluice.gateway.v1.SummarizeObservationsRequest
+	(*WatchDecisionsRequest)(nil),         // 9: sluice.gateway.v1.WatchDecisionsRequest
+	(*CallToolResponse)(nil),              // 10: sluice.gateway.v1.CallToolResponse
+	(*WithdrawApprovalResponse)(nil),      // 11: sluice.gateway.v1.WithdrawApprovalResponse
+	(*ListToolsResponse)(nil),             // 12: sluice.gateway.v1.ListToolsResponse
+	(*GetStatusResponse)(nil),             // 13: sluice.gateway.v1.GetStatusResponse
+	(*ListSessionsResponse)(nil),          // 14: sluice.gateway.v1.ListSessionsResponse
+	(*GetDecisionResponse)(nil),           // 15: sluice.gateway.v1.GetDecisionResponse
+	(*GetRecordedArgumentsResponse)(nil),  // 16: sluice.gateway.v1.GetRecordedArgumentsResponse
+	(*ListDecisionsResponse)(nil),         // 17: sluice.gateway.v1.ListDecisionsResponse
+	(*SummarizeObservationsResponse)(nil), // 18: sluice.gateway.v1.SummarizeObservationsResponse
+	(*WatchDecisionsResponse)(nil),        // 19: sluice.gateway.v1.WatchDecisionsResponse
 }
 var file_sluice_gateway_v1_gateway_service_proto_depIdxs = []int32{
 	0,  // 0: sluice.gateway.v1.GatewayService.CallTool:input_type -> sluice.gateway.v1.CallToolRequest
@@ -74,20 +77,22 @@ var file_sluice_gateway_v1_gateway_service_proto_depIdxs = []int32{
 	3,  // 3: sluice.gateway.v1.GatewayService.GetStatus:input_type -> sluice.gateway.v1.GetStatusRequest
 	4,  // 4: sluice.gateway.v1.GatewayService.ListSessions:input_type -> sluice.gateway.v1.ListSessionsRequest
 	5,  // 5: sluice.gateway.v1.GatewayService.GetDecision:input_type -> sluice.gateway.v1.GetDecisionRequest
-	6,  // 6: sluice.gateway.v1.GatewayService.ListDecisions:input_type -> sluice.gateway.v1.ListDecisionsRequest
-	7,  // 7: sluice.gateway.v1.GatewayService.SummarizeObservations:input_type -> sluice.gateway.v1.SummarizeObservationsRequest
-	8,  // 8: sluice.gateway.v1.GatewayService.WatchDecisions:input_type -> sluice.gateway.v1.WatchDecisionsRequest
-	9,  // 9: sluice.gateway.v1.GatewayService.CallTool:output_type -> sluice.gateway.v1.CallToolResponse
-	10, // 10: sluice.gateway.v1.GatewayService.WithdrawApproval:output_type -> sluice.gateway.v1.WithdrawApprovalResponse
-	11, // 11: sluice.gateway.v1.GatewayService.ListTools:output_type -> sluice.gateway.v1.ListToolsResponse
-	12, // 12: sluice.gateway.v1.GatewayService.GetStatus:output_type -> sluice.gateway.v1.GetStatusResponse
-	13, // 13: sluice.gateway.v1.GatewayService.ListSessions:output_type -> sluice.gateway.v1.ListSessionsResponse
-	14, // 14: sluice.gateway.v1.GatewayService.GetDecision:output_type -> sluice.gateway.v1.GetDecisionResponse
-	15, // 15: sluice.gateway.v1.GatewayService.ListDecisions:output_type -> sluice.gateway.v1.ListDecisionsResponse
-	16, // 16: sluice.gateway.v1.GatewayService.SummarizeObservations:output_type -> sluice.gateway.v1.SummarizeObservationsResponse
-	17, // 17: sluice.gateway.v1.GatewayService.WatchDecisions:output_type -> sluice.gateway.v1.WatchDecisionsResponse
-	9,  // [9:18] is the sub-list for method output_type
-	0,  // [0:9] is the sub-list for method input_type
+	6,  // 6: sluice.gateway.v1.GatewayService.GetRecordedArguments:input_type -> sluice.gateway.v1.GetRecordedArgumentsRequest
+	7,  // 7: sluice.gateway.v1.GatewayService.ListDecisions:input_type -> sluice.gateway.v1.ListDecisionsRequest
+	8,  // 8: sluice.gateway.v1.GatewayService.SummarizeObservations:input_type -> sluice.gateway.v1.SummarizeObservationsRequest
+	9,  // 9: sluice.gateway.v1.GatewayService.WatchDecisions:input_type -> sluice.gateway.v1.WatchDecisionsRequest
+	10, // 10: sluice.gateway.v1.GatewayService.CallTool:output_type -> sluice.gateway.v1.CallToolResponse
+	11, // 11: sluice.gateway.v1.GatewayService.WithdrawApproval:output_type -> sluice.gateway.v1.WithdrawApprovalResponse
+	12, // 12: sluice.gateway.v1.GatewayService.ListTools:output_type -> sluice.gateway.v1.ListToolsResponse
+	13, // 13: sluice.gateway.v1.GatewayService.GetStatus:output_type -> sluice.gateway.v1.GetStatusResponse
+	14, // 14: sluice.gateway.v1.GatewayService.ListSessions:output_type -> sluice.gateway.v1.ListSessionsResponse
+	15, // 15: sluice.gateway.v1.GatewayService.GetDecision:output_type -> sluice.gateway.v1.GetDecisionResponse
+	16, // 16: sluice.gateway.v1.GatewayService.GetRecordedArguments:output_type -> sluice.gateway.v1.GetRecordedArgumentsResponse
+	17, // 17: sluice.gateway.v1.GatewayService.ListDecisions:output_type -> sluice.gateway.v1.ListDecisionsResponse
+	18, // 18: sluice.gateway.v1.GatewayService.SummarizeObservations:output_type -> sluice.gateway.v1.SummarizeObservationsResponse
+	19, // 19: sluice.gateway.v1.GatewayService.WatchDecisions:output_type -> sluice.gateway.v1.WatchDecisionsResponse
+	10, // [10:20] is the sub-list for method output_type
+	0,  // [0:10] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name

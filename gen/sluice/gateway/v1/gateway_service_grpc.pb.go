@@ -25,6 +25,7 @@ const (
 	GatewayService_GetStatus_FullMethodName             = "/sluice.gateway.v1.GatewayService/GetStatus"
 	GatewayService_ListSessions_FullMethodName          = "/sluice.gateway.v1.GatewayService/ListSessions"
 	GatewayService_GetDecision_FullMethodName           = "/sluice.gateway.v1.GatewayService/GetDecision"
+	GatewayService_GetRecordedArguments_FullMethodName  = "/sluice.gateway.v1.GatewayService/GetRecordedArguments"
 	GatewayService_ListDecisions_FullMethodName         = "/sluice.gateway.v1.GatewayService/ListDecisions"
 	GatewayService_SummarizeObservations_FullMethodName = "/sluice.gateway.v1.GatewayService/SummarizeObservations"
 	GatewayService_WatchDecisions_FullMethodName        = "/sluice.gateway.v1.GatewayService/WatchDecisions"
@@ -70,6 +71,14 @@ type GatewayServiceClient interface {
 	// GetDecision returns every record of one decision. It returns NOT_FOUND, DECISION_UNKNOWN if this gateway has no
 	// record with that id in the caller's tenant.
 	GetDecision(ctx context.Context, in *GetDecisionRequest, opts ...grpc.CallOption) (*GetDecisionResponse, error)
+	// GetRecordedArguments returns the copy of the arguments of a call, in which secrets are replaced. Only operators may
+	// read it, and the gateway logs who did. Errors:
+	//
+	//	NOT_FOUND  DECISION_UNKNOWN: this gateway has no record with that id in the caller's tenant
+	//	NOT_FOUND  ARGUMENTS_NOT_RECORDED: no copy was stored, because neither a rule nor the server asks for it
+	//	NOT_FOUND  ARGUMENTS_REMOVED: the copy was removed, because of its age or because of the space that copies need
+	//	DATA_LOSS  ARGUMENTS_DAMAGED: the copy is not the one whose digest is in the journal
+	GetRecordedArguments(ctx context.Context, in *GetRecordedArgumentsRequest, opts ...grpc.CallOption) (*GetRecordedArgumentsResponse, error)
 	// ListDecisions lists the records of the caller's tenant, newest first. Only the tenant "default" can see the counts
 	// of unauthenticated requests. The calls of one caller are processed one at a time: further calls wait. Errors:
 	//
@@ -166,6 +175,16 @@ func (c *gatewayServiceClient) GetDecision(ctx context.Context, in *GetDecisionR
 	return out, nil
 }
 
+func (c *gatewayServiceClient) GetRecordedArguments(ctx context.Context, in *GetRecordedArgumentsRequest, opts ...grpc.CallOption) (*GetRecordedArgumentsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetRecordedArgumentsResponse)
+	err := c.cc.Invoke(ctx, GatewayService_GetRecordedArguments_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *gatewayServiceClient) ListDecisions(ctx context.Context, in *ListDecisionsRequest, opts ...grpc.CallOption) (*ListDecisionsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListDecisionsResponse)
@@ -245,6 +264,14 @@ type GatewayServiceServer interface {
 	// GetDecision returns every record of one decision. It returns NOT_FOUND, DECISION_UNKNOWN if this gateway has no
 	// record with that id in the caller's tenant.
 	GetDecision(context.Context, *GetDecisionRequest) (*GetDecisionResponse, error)
+	// GetRecordedArguments returns the copy of the arguments of a call, in which secrets are replaced. Only operators may
+	// read it, and the gateway logs who did. Errors:
+	//
+	//	NOT_FOUND  DECISION_UNKNOWN: this gateway has no record with that id in the caller's tenant
+	//	NOT_FOUND  ARGUMENTS_NOT_RECORDED: no copy was stored, because neither a rule nor the server asks for it
+	//	NOT_FOUND  ARGUMENTS_REMOVED: the copy was removed, because of its age or because of the space that copies need
+	//	DATA_LOSS  ARGUMENTS_DAMAGED: the copy is not the one whose digest is in the journal
+	GetRecordedArguments(context.Context, *GetRecordedArgumentsRequest) (*GetRecordedArgumentsResponse, error)
 	// ListDecisions lists the records of the caller's tenant, newest first. Only the tenant "default" can see the counts
 	// of unauthenticated requests. The calls of one caller are processed one at a time: further calls wait. Errors:
 	//
@@ -289,6 +316,9 @@ func (UnimplementedGatewayServiceServer) ListSessions(context.Context, *ListSess
 }
 func (UnimplementedGatewayServiceServer) GetDecision(context.Context, *GetDecisionRequest) (*GetDecisionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetDecision not implemented")
+}
+func (UnimplementedGatewayServiceServer) GetRecordedArguments(context.Context, *GetRecordedArgumentsRequest) (*GetRecordedArgumentsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetRecordedArguments not implemented")
 }
 func (UnimplementedGatewayServiceServer) ListDecisions(context.Context, *ListDecisionsRequest) (*ListDecisionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListDecisions not implemented")
@@ -421,6 +451,24 @@ func _GatewayService_GetDecision_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _GatewayService_GetRecordedArguments_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetRecordedArgumentsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(GatewayServiceServer).GetRecordedArguments(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: GatewayService_GetRecordedArguments_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(GatewayServiceServer).GetRecordedArguments(ctx, req.(*GetRecordedArgumentsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _GatewayService_ListDecisions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListDecisionsRequest)
 	if err := dec(in); err != nil {
@@ -494,6 +542,10 @@ var GatewayService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetDecision",
 			Handler:    _GatewayService_GetDecision_Handler,
+		},
+		{
+			MethodName: "GetRecordedArguments",
+			Handler:    _GatewayService_GetRecordedArguments_Handler,
 		},
 		{
 			MethodName: "ListDecisions",

@@ -444,9 +444,11 @@ type Record struct {
 	Observed *ObservedDecision `protobuf:"bytes,48,opt,name=observed,proto3" json:"observed,omitempty"`
 	// Numbers of values that were replaced by redactions in the arguments, in the result, and in messages before it, on
 	// outcomes.
-	Redacted      []*RedactionCount `protobuf:"bytes,49,rep,name=redacted,proto3" json:"redacted,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Redacted []*RedactionCount `protobuf:"bytes,49,rep,name=redacted,proto3" json:"redacted,omitempty"`
+	// Copy of the arguments that GetRecordedArguments returns, on intents. It is absent if none was stored.
+	RecordedArguments *RecordedArguments `protobuf:"bytes,50,opt,name=recorded_arguments,json=recordedArguments,proto3" json:"recorded_arguments,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Record) Reset() {
@@ -822,6 +824,87 @@ func (x *Record) GetRedacted() []*RedactionCount {
 	return nil
 }
 
+func (x *Record) GetRecordedArguments() *RecordedArguments {
+	if x != nil {
+		return x.RecordedArguments
+	}
+	return nil
+}
+
+// RecordedArguments describes a stored copy of the arguments of a call. The copy itself is not in the journal, and is
+// removed earlier than the records.
+type RecordedArguments struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// SHA-256 of the encrypted copy, 32 bytes. It reveals nothing about the arguments.
+	Digest []byte `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Size of the copy in bytes, before its encryption.
+	Bytes int64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Whether the copy differs from the arguments of the caller, because values were replaced.
+	Redacted bool `protobuf:"varint,3,opt,name=redacted,proto3" json:"redacted,omitempty"`
+	// Position of the copy in the files of the gateway.
+	Place         string `protobuf:"bytes,4,opt,name=place,proto3" json:"place,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordedArguments) Reset() {
+	*x = RecordedArguments{}
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordedArguments) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordedArguments) ProtoMessage() {}
+
+func (x *RecordedArguments) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordedArguments.ProtoReflect.Descriptor instead.
+func (*RecordedArguments) Descriptor() ([]byte, []int) {
+	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *RecordedArguments) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+func (x *RecordedArguments) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *RecordedArguments) GetRedacted() bool {
+	if x != nil {
+		return x.Redacted
+	}
+	return false
+}
+
+func (x *RecordedArguments) GetPlace() string {
+	if x != nil {
+		return x.Place
+	}
+	return ""
+}
+
 // RedactionCount is the number of values that were replaced for the same reason.
 type RedactionCount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -836,7 +919,7 @@ type RedactionCount struct {
 
 func (x *RedactionCount) Reset() {
 	*x = RedactionCount{}
-	mi := &file_sluice_gateway_v1_record_proto_msgTypes[1]
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -848,7 +931,7 @@ func (x *RedactionCount) String() string {
 func (*RedactionCount) ProtoMessage() {}
 
 func (x *RedactionCount) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_record_proto_msgTypes[1]
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -861,7 +944,7 @@ func (x *RedactionCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedactionCount.ProtoReflect.Descriptor instead.
 func (*RedactionCount) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{1}
+	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *RedactionCount) GetName() string {
@@ -894,7 +977,7 @@ type ObservedDecision struct {
 
 func (x *ObservedDecision) Reset() {
 	*x = ObservedDecision{}
-	mi := &file_sluice_gateway_v1_record_proto_msgTypes[2]
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -906,7 +989,7 @@ func (x *ObservedDecision) String() string {
 func (*ObservedDecision) ProtoMessage() {}
 
 func (x *ObservedDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_record_proto_msgTypes[2]
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -919,7 +1002,7 @@ func (x *ObservedDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservedDecision.ProtoReflect.Descriptor instead.
 func (*ObservedDecision) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{2}
+	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ObservedDecision) GetEffect() ObservedEffect {
@@ -964,7 +1047,7 @@ type PrunedSegment struct {
 
 func (x *PrunedSegment) Reset() {
 	*x = PrunedSegment{}
-	mi := &file_sluice_gateway_v1_record_proto_msgTypes[3]
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -976,7 +1059,7 @@ func (x *PrunedSegment) String() string {
 func (*PrunedSegment) ProtoMessage() {}
 
 func (x *PrunedSegment) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_record_proto_msgTypes[3]
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -989,7 +1072,7 @@ func (x *PrunedSegment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrunedSegment.ProtoReflect.Descriptor instead.
 func (*PrunedSegment) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{3}
+	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *PrunedSegment) GetFile() string {
@@ -1047,7 +1130,7 @@ type LimitRecord struct {
 
 func (x *LimitRecord) Reset() {
 	*x = LimitRecord{}
-	mi := &file_sluice_gateway_v1_record_proto_msgTypes[4]
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1059,7 +1142,7 @@ func (x *LimitRecord) String() string {
 func (*LimitRecord) ProtoMessage() {}
 
 func (x *LimitRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_record_proto_msgTypes[4]
+	mi := &file_sluice_gateway_v1_record_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1072,7 +1155,7 @@ func (x *LimitRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LimitRecord.ProtoReflect.Descriptor instead.
 func (*LimitRecord) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{4}
+	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *LimitRecord) GetLimit() *v11.RuleLimit {
@@ -1093,7 +1176,7 @@ var File_sluice_gateway_v1_record_proto protoreflect.FileDescriptor
 
 const file_sluice_gateway_v1_record_proto_rawDesc = "" +
 	"\n" +
-	"\x1esluice/gateway/v1/record.proto\x12\x11sluice.gateway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!sluice/approval/v1/approval.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a!sluice/policy/v1/tool_class.proto\x1a#sluice/ratelimit/v1/ratelimit.proto\"\x9c\x0f\n" +
+	"\x1esluice/gateway/v1/record.proto\x12\x11sluice.gateway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!sluice/approval/v1/approval.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/identity/v1/identity.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a!sluice/policy/v1/tool_class.proto\x1a#sluice/ratelimit/v1/ratelimit.proto\"\xf1\x0f\n" +
 	"\x06Record\x121\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1d.sluice.gateway.v1.RecordKindR\x04kind\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x03R\bsequence\x12.\n" +
@@ -1149,7 +1232,13 @@ const file_sluice_gateway_v1_record_proto_rawDesc = "" +
 	"\vfrom_server\x18/ \x01(\bR\n" +
 	"fromServer\x12?\n" +
 	"\bobserved\x180 \x01(\v2#.sluice.gateway.v1.ObservedDecisionR\bobserved\x12=\n" +
-	"\bredacted\x181 \x03(\v2!.sluice.gateway.v1.RedactionCountR\bredacted\":\n" +
+	"\bredacted\x181 \x03(\v2!.sluice.gateway.v1.RedactionCountR\bredacted\x12S\n" +
+	"\x12recorded_arguments\x182 \x01(\v2$.sluice.gateway.v1.RecordedArgumentsR\x11recordedArguments\"s\n" +
+	"\x11RecordedArguments\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\fR\x06digest\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x1a\n" +
+	"\bredacted\x18\x03 \x01(\bR\bredacted\x12\x14\n" +
+	"\x05place\x18\x04 \x01(\tR\x05place\":\n" +
 	"\x0eRedactionCount\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x03R\x05count\"\xa8\x01\n" +
@@ -1213,60 +1302,62 @@ func file_sluice_gateway_v1_record_proto_rawDescGZIP() []byte {
 }
 
 var file_sluice_gateway_v1_record_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_sluice_gateway_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_sluice_gateway_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_sluice_gateway_v1_record_proto_goTypes = []any{
 	(ObservedEffect)(0),           // 0: sluice.gateway.v1.ObservedEffect
 	(PruneReason)(0),              // 1: sluice.gateway.v1.PruneReason
 	(RecordKind)(0),               // 2: sluice.gateway.v1.RecordKind
 	(ResultClass)(0),              // 3: sluice.gateway.v1.ResultClass
 	(*Record)(nil),                // 4: sluice.gateway.v1.Record
-	(*RedactionCount)(nil),        // 5: sluice.gateway.v1.RedactionCount
-	(*ObservedDecision)(nil),      // 6: sluice.gateway.v1.ObservedDecision
-	(*PrunedSegment)(nil),         // 7: sluice.gateway.v1.PrunedSegment
-	(*LimitRecord)(nil),           // 8: sluice.gateway.v1.LimitRecord
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
-	(*v1.Principal)(nil),          // 10: sluice.identity.v1.Principal
-	(*v11.RuleRef)(nil),           // 11: sluice.policy.v1.RuleRef
-	(v11.Effect)(0),               // 12: sluice.policy.v1.Effect
-	(v12.Code)(0),                 // 13: sluice.common.v1.Code
-	(*v13.Amount)(nil),            // 14: sluice.ratelimit.v1.Amount
-	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
-	(v11.SessionKey)(0),           // 16: sluice.policy.v1.SessionKey
-	(*v14.Vote)(nil),              // 17: sluice.approval.v1.Vote
-	(v15.Category)(0),             // 18: sluice.mcp.v1.Category
-	(v11.Risk)(0),                 // 19: sluice.policy.v1.Risk
-	(*v11.RuleLimit)(nil),         // 20: sluice.policy.v1.RuleLimit
+	(*RecordedArguments)(nil),     // 5: sluice.gateway.v1.RecordedArguments
+	(*RedactionCount)(nil),        // 6: sluice.gateway.v1.RedactionCount
+	(*ObservedDecision)(nil),      // 7: sluice.gateway.v1.ObservedDecision
+	(*PrunedSegment)(nil),         // 8: sluice.gateway.v1.PrunedSegment
+	(*LimitRecord)(nil),           // 9: sluice.gateway.v1.LimitRecord
+	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*v1.Principal)(nil),          // 11: sluice.identity.v1.Principal
+	(*v11.RuleRef)(nil),           // 12: sluice.policy.v1.RuleRef
+	(v11.Effect)(0),               // 13: sluice.policy.v1.Effect
+	(v12.Code)(0),                 // 14: sluice.common.v1.Code
+	(*v13.Amount)(nil),            // 15: sluice.ratelimit.v1.Amount
+	(*durationpb.Duration)(nil),   // 16: google.protobuf.Duration
+	(v11.SessionKey)(0),           // 17: sluice.policy.v1.SessionKey
+	(*v14.Vote)(nil),              // 18: sluice.approval.v1.Vote
+	(v15.Category)(0),             // 19: sluice.mcp.v1.Category
+	(v11.Risk)(0),                 // 20: sluice.policy.v1.Risk
+	(*v11.RuleLimit)(nil),         // 21: sluice.policy.v1.RuleLimit
 }
 var file_sluice_gateway_v1_record_proto_depIdxs = []int32{
 	2,  // 0: sluice.gateway.v1.Record.kind:type_name -> sluice.gateway.v1.RecordKind
-	9,  // 1: sluice.gateway.v1.Record.time:type_name -> google.protobuf.Timestamp
-	10, // 2: sluice.gateway.v1.Record.principal:type_name -> sluice.identity.v1.Principal
-	11, // 3: sluice.gateway.v1.Record.rule:type_name -> sluice.policy.v1.RuleRef
-	12, // 4: sluice.gateway.v1.Record.effect:type_name -> sluice.policy.v1.Effect
-	13, // 5: sluice.gateway.v1.Record.code:type_name -> sluice.common.v1.Code
-	8,  // 6: sluice.gateway.v1.Record.limits:type_name -> sluice.gateway.v1.LimitRecord
-	9,  // 7: sluice.gateway.v1.Record.reserved:type_name -> google.protobuf.Timestamp
-	14, // 8: sluice.gateway.v1.Record.settled:type_name -> sluice.ratelimit.v1.Amount
+	10, // 1: sluice.gateway.v1.Record.time:type_name -> google.protobuf.Timestamp
+	11, // 2: sluice.gateway.v1.Record.principal:type_name -> sluice.identity.v1.Principal
+	12, // 3: sluice.gateway.v1.Record.rule:type_name -> sluice.policy.v1.RuleRef
+	13, // 4: sluice.gateway.v1.Record.effect:type_name -> sluice.policy.v1.Effect
+	14, // 5: sluice.gateway.v1.Record.code:type_name -> sluice.common.v1.Code
+	9,  // 6: sluice.gateway.v1.Record.limits:type_name -> sluice.gateway.v1.LimitRecord
+	10, // 7: sluice.gateway.v1.Record.reserved:type_name -> google.protobuf.Timestamp
+	15, // 8: sluice.gateway.v1.Record.settled:type_name -> sluice.ratelimit.v1.Amount
 	3,  // 9: sluice.gateway.v1.Record.result:type_name -> sluice.gateway.v1.ResultClass
-	15, // 10: sluice.gateway.v1.Record.latency:type_name -> google.protobuf.Duration
-	16, // 11: sluice.gateway.v1.Record.session_key:type_name -> sluice.policy.v1.SessionKey
-	9,  // 12: sluice.gateway.v1.Record.since:type_name -> google.protobuf.Timestamp
-	17, // 13: sluice.gateway.v1.Record.votes:type_name -> sluice.approval.v1.Vote
-	7,  // 14: sluice.gateway.v1.Record.pruned:type_name -> sluice.gateway.v1.PrunedSegment
-	18, // 15: sluice.gateway.v1.Record.category:type_name -> sluice.mcp.v1.Category
-	19, // 16: sluice.gateway.v1.Record.risk:type_name -> sluice.policy.v1.Risk
-	6,  // 17: sluice.gateway.v1.Record.observed:type_name -> sluice.gateway.v1.ObservedDecision
-	5,  // 18: sluice.gateway.v1.Record.redacted:type_name -> sluice.gateway.v1.RedactionCount
-	0,  // 19: sluice.gateway.v1.ObservedDecision.effect:type_name -> sluice.gateway.v1.ObservedEffect
-	13, // 20: sluice.gateway.v1.ObservedDecision.code:type_name -> sluice.common.v1.Code
-	11, // 21: sluice.gateway.v1.ObservedDecision.rule:type_name -> sluice.policy.v1.RuleRef
-	1,  // 22: sluice.gateway.v1.PrunedSegment.reason:type_name -> sluice.gateway.v1.PruneReason
-	20, // 23: sluice.gateway.v1.LimitRecord.limit:type_name -> sluice.policy.v1.RuleLimit
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	16, // 10: sluice.gateway.v1.Record.latency:type_name -> google.protobuf.Duration
+	17, // 11: sluice.gateway.v1.Record.session_key:type_name -> sluice.policy.v1.SessionKey
+	10, // 12: sluice.gateway.v1.Record.since:type_name -> google.protobuf.Timestamp
+	18, // 13: sluice.gateway.v1.Record.votes:type_name -> sluice.approval.v1.Vote
+	8,  // 14: sluice.gateway.v1.Record.pruned:type_name -> sluice.gateway.v1.PrunedSegment
+	19, // 15: sluice.gateway.v1.Record.category:type_name -> sluice.mcp.v1.Category
+	20, // 16: sluice.gateway.v1.Record.risk:type_name -> sluice.policy.v1.Risk
+	7,  // 17: sluice.gateway.v1.Record.observed:type_name -> sluice.gateway.v1.ObservedDecision
+	6,  // 18: sluice.gateway.v1.Record.redacted:type_name -> sluice.gateway.v1.RedactionCount
+	5,  // 19: sluice.gateway.v1.Record.recorded_arguments:type_name -> sluice.gateway.v1.RecordedArguments
+	0,  // 20: sluice.gateway.v1.ObservedDecision.effect:type_name -> sluice.gateway.v1.ObservedEffect
+	14, // 21: sluice.gateway.v1.ObservedDecision.code:type_name -> sluice.common.v1.Code
+	12, // 22: sluice.gateway.v1.ObservedDecision.rule:type_name -> sluice.policy.v1.RuleRef
+	1,  // 23: sluice.gateway.v1.PrunedSegment.reason:type_name -> sluice.gateway.v1.PruneReason
+	21, // 24: sluice.gateway.v1.LimitRecord.limit:type_name -> sluice.policy.v1.RuleLimit
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_sluice_gateway_v1_record_proto_init() }
@@ -1280,7 +1371,7 @@ func file_sluice_gateway_v1_record_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_gateway_v1_record_proto_rawDesc), len(file_sluice_gateway_v1_record_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -383,9 +383,12 @@ type Decision struct {
 	// The catalog's classification of the called tool. It is absent if the tool has none.
 	ToolClass *ToolClass `protobuf:"bytes,17,opt,name=tool_class,json=toolClass,proto3" json:"tool_class,omitempty"`
 	// Decision that would apply if nothing were observed (`mode: observe`). It is absent if it is the same decision.
-	Observed      *Observation `protobuf:"bytes,18,opt,name=observed,proto3" json:"observed,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Observed *Observation `protobuf:"bytes,18,opt,name=observed,proto3" json:"observed,omitempty"`
+	// Whether a rule asks the gateway to store a copy of the arguments, in which secrets and the values of `redactions` are
+	// replaced. A gateway that can't store it must refuse the call.
+	RecordArguments bool `protobuf:"varint,20,opt,name=record_arguments,json=recordArguments,proto3" json:"record_arguments,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Decision) Reset() {
@@ -528,6 +531,13 @@ func (x *Decision) GetObserved() *Observation {
 		return x.Observed
 	}
 	return nil
+}
+
+func (x *Decision) GetRecordArguments() bool {
+	if x != nil {
+		return x.RecordArguments
+	}
+	return false
 }
 
 // RuleRef identifies a rule.
@@ -1038,7 +1048,7 @@ const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"\xbaH\ar\x05(\x80\x80\x80\x02R\n" +
 	"paramsJson\x124\n" +
 	"\x11definition_digest\x18\x05 \x01(\fB\a\xbaH\x04z\x02\x18 R\x10definitionDigest\x125\n" +
-	"\x03ref\x18\x06 \x01(\tB#\xbaH r\x1e2\x1c^(ref/prompt|ref/resource)?$R\x03ref\"\x98\x06\n" +
+	"\x03ref\x18\x06 \x01(\tB#\xbaH r\x1e2\x1c^(ref/prompt|ref/resource)?$R\x03ref\"\xc3\x06\n" +
 	"\bDecision\x120\n" +
 	"\x06effect\x18\x01 \x01(\x0e2\x18.sluice.policy.v1.EffectR\x06effect\x12*\n" +
 	"\x04code\x18\x02 \x01(\x0e2\x16.sluice.common.v1.CodeR\x04code\x12\x18\n" +
@@ -1063,7 +1073,8 @@ const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"ruleDigest\x12:\n" +
 	"\n" +
 	"tool_class\x18\x11 \x01(\v2\x1b.sluice.policy.v1.ToolClassR\ttoolClass\x129\n" +
-	"\bobserved\x18\x12 \x01(\v2\x1d.sluice.policy.v1.ObservationR\bobservedJ\x04\b\x06\x10\aJ\x04\b\b\x10\tJ\x04\b\f\x10\rR\rstrict_schema\"9\n" +
+	"\bobserved\x18\x12 \x01(\v2\x1d.sluice.policy.v1.ObservationR\bobserved\x12)\n" +
+	"\x10record_arguments\x18\x14 \x01(\bR\x0frecordArgumentsJ\x04\b\x06\x10\aJ\x04\b\b\x10\tJ\x04\b\f\x10\rR\rstrict_schema\"9\n" +
 	"\aRuleRef\x12\x1a\n" +
 	"\bdocument\x18\x01 \x01(\tR\bdocument\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\"\xc0\x02\n" +

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/redaction"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
 // Attempt is one attempt at a call. It is a value type: methods that change it return a changed copy.
@@ -41,6 +42,8 @@ type Attempt struct {
 	HeldFor time.Duration
 	// Redactor makes the decision's redactions in the messages of the call. It is nil if the decision has none.
 	Redactor *redaction.Redactor
+	// Recorded describes the stored copy of the arguments. It is zero if there is none.
+	Recorded journal.Recorded
 }
 
 // New returns the first attempt at a call.

@@ -6,9 +6,11 @@ import (
 	"sync/atomic"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
 // A WithheldError means that an allowed call was not sent, because policy did not allow it any more, or its
@@ -56,7 +58,7 @@ func (p *Permit) Renew() error {
 	case !next.Allows():
 		refused = next.PolicyChanged()
 	}
-	if refused == nil && !p.attempt.Redactor.Makes(next.Decision.GetRedactions()) {
+	if refused == nil && (!p.attempt.Redactor.Makes(next.Decision.GetRedactions()) || p.attempt.lacksRecord(next.Decision)) {
 		refused = next.PolicyChanged()
 	}
 	if refused == nil && next.Validity.HasEnded() {
@@ -67,6 +69,11 @@ func (p *Permit) Renew() error {
 	}
 	p.validity.Store(&next.Validity)
 	return nil
+}
+
+// lacksRecord reports whether a later decision asks for a copy of the arguments that was not stored.
+func (a Attempt) lacksRecord(d *policyv1.Decision) bool {
+	return d.GetRecordArguments() && a.Recorded == (journal.Recorded{}) && a.Sent.Arguments.Present()
 }
 
 // tokenRefusal returns the refusal for a call whose caller's token is not valid any more, or nil.

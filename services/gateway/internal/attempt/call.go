@@ -53,6 +53,9 @@ type Call struct {
 	// MaxTimeout is the maximum total time for the server's answer if the server reports progress, unless policy sets a
 	// timeout. If MaxTimeout is not above Timeout, progress does not extend the timeout.
 	MaxTimeout time.Duration
+	// RecordArguments reports whether the server's configuration asks for a copy of the arguments. A rule can ask for it,
+	// too.
+	RecordArguments bool
 	// FromServer is true if a server has sent the request to the client.
 	FromServer bool
 	// DeclaredCapabilities is a raw JSON object that replaces the client capabilities in the message to the server. If it

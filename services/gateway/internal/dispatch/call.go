@@ -63,6 +63,7 @@ func (x *Exchange) newCall(ctx context.Context, tracked *session.Call, relay *Re
 		Timeout:              x.Timeout,
 		MaxTimeout:           x.Server.MaxTimeout,
 		Deadline:             x.Deadline,
+		RecordArguments:      x.Server.RecordArguments,
 		Transport:            x.Server.Upstream.Transport(),
 		Version:              x.Session.Version,
 		Client:               x.ClientName,

@@ -3,6 +3,7 @@ package pipeline_test
 import (
 	"context"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/arguments"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
@@ -45,6 +47,8 @@ type testPipeline struct {
 	meter metric.Meter
 	// broken contains, for each kind of record, the error that the journal returns.
 	broken map[journal.Kind]error
+	// arguments is the store of the calls' arguments. If it is nil, recorded opens one.
+	arguments *arguments.Store
 
 	mu      sync.Mutex
 	steps   []string
@@ -72,13 +76,31 @@ func newTestPipeline() *testPipeline {
 func (w *testPipeline) pipeline(t testing.TB) *pipeline.Pipeline {
 	t.Helper()
 	p, err := pipeline.New(pipeline.Deps{
-		Policy: w, Decisions: w.emptyCache(t), Limiter: w, Journal: (*fakeJournal)(w), Approvals: w.approvalsClient(t), Log: slog.New(slog.DiscardHandler),
+		Policy: w, Decisions: w.emptyCache(t), Limiter: w, Journal: (*fakeJournal)(w), Arguments: w.recorded(t), Approvals: w.approvalsClient(t), Log: slog.New(slog.DiscardHandler),
 		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())).Tracer("test"), Meters: w.meters(t),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// recorded returns the store of the calls' arguments.
+func (w *testPipeline) recorded(t testing.TB) *arguments.Store {
+	t.Helper()
+	if w.arguments != nil {
+		return w.arguments
+	}
+	dir := t.TempDir()
+	s, err := arguments.Open(arguments.Config{
+		Dir: filepath.Join(dir, "arguments"), Keys: filepath.Join(dir, "keys"), Bytes: 1 << 20, Share: 0.5, Age: time.Hour, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	w.arguments = s
+	return s
 }
 
 // emptyCache returns a decision cache that stays empty because it has no lease.

@@ -18,6 +18,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/arguments"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
@@ -34,6 +35,7 @@ type Deps struct {
 	Decisions *decisioncache.Cache
 	Limiter   ratelimitv1.RateLimitServiceClient
 	Journal   attempt.Journal
+	Arguments *arguments.Store
 	Approvals *approvals.Client
 	Tracer    trace.Tracer
 	Meters    *meters.Meters
@@ -54,7 +56,7 @@ type Pipeline struct {
 
 // New returns a pipeline, or an error if a dependency is missing.
 func New(deps Deps) (*Pipeline, error) {
-	if deps.Meters == nil || deps.Log == nil {
+	if deps.Meters == nil || deps.Log == nil || deps.Arguments == nil {
 		return nil, errors.New("pipeline: every dependency is required")
 	}
 	desk, err := attempt.NewClient(attempt.Deps{Policy: deps.Policy, Decisions: deps.Decisions, Limiter: deps.Limiter, Journal: deps.Journal, Tracer: deps.Tracer, Log: deps.Log})
@@ -145,7 +147,11 @@ func (p *Pipeline) Do(ctx context.Context, call attempt.Call) Result {
 		return p.refuse(ctx, a, refused)
 	}
 	a = p.attempts.ReserveObserved(ctx, a)
-	if err := p.attempts.RecordIntent(ctx, a); err != nil {
+	a, err := p.recordArguments(ctx, a)
+	if err == nil {
+		err = p.attempts.RecordIntent(ctx, a)
+	}
+	if err != nil {
 		p.approvals.ReleaseUnsent(ctx, a, "its intent could not be recorded")
 		return p.refuse(ctx, a, p.attempts.NotSent(ctx, a, err))
 	}

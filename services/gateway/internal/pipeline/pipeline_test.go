@@ -32,7 +32,7 @@ var errBoom = errors.New("boom")
 func TestNew_FailsWhenADependencyIsMissing(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
-	whole := pipeline.Deps{Policy: w, Decisions: w.emptyCache(t), Limiter: w, Journal: (*fakeJournal)(w), Approvals: w.approvalsClient(t), Log: slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer(""), Meters: w.meters(t)}
+	whole := pipeline.Deps{Policy: w, Decisions: w.emptyCache(t), Limiter: w, Journal: (*fakeJournal)(w), Arguments: w.recorded(t), Approvals: w.approvalsClient(t), Log: slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer(""), Meters: w.meters(t)}
 	if _, err := pipeline.New(whole); err != nil {
 		t.Fatal(err)
 	}

@@ -40,6 +40,8 @@ type Config struct {
 	MaxTimeout time.Duration
 	// Identity identifies the program or URL that is configured under the server's name. Approvals are bound to it.
 	Identity string
+	// RecordArguments reports whether copies of the arguments of calls are stored.
+	RecordArguments bool
 	// Host is the client whose own tools the server has, or "". Only the hook of the client reaches such a server.
 	Host string
 }

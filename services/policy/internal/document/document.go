@@ -26,6 +26,7 @@
 //	    redact:                    # values that are replaced by a text such as [redacted: email]
 //	      results: {detect: [secrets, email], paths: [/user/phone]}
 //	      arguments: {detect: [secrets]}
+//	    record: {arguments: redacted}  # an encrypted copy of the arguments is stored
 //	  - name: only-drafts
 //	    match: {tool: "create_*"}
 //	    when: args.draft == true   # a condition; see package condition
@@ -45,7 +46,8 @@
 // `default` concerns only tools/call.
 //
 // An entry under `tools` that has a limit and no action allows the tool. Any other entry or rule without an action
-// decides nothing; its limits, timeout, forward and redact apply if another rule or a default allows the call.
+// decides nothing; its limits, timeout, forward, redact and record apply if another rule or a default allows the
+// call.
 //
 // With `mode: observe`, a rule, an entry or a whole document decides nothing until the time in `until`; see package
 // observe.

@@ -68,6 +68,7 @@ type terms struct {
 	// Forward is "strict" or nil.
 	Forward *string `yaml:"forward"`
 	Redact  *redact `yaml:"redact"`
+	Record  *record `yaml:"record"`
 
 	When *string `yaml:"when"`
 	// ExtraArgs is "allow" or nil.
@@ -85,6 +86,12 @@ type grant struct {
 	Where    *string `yaml:"where"`
 	// ExtraArgs is "allow" or nil.
 	ExtraArgs *string `yaml:"extra_args"`
+}
+
+// A record says what is stored of a call besides the journal.
+type record struct {
+	// Arguments is "redacted".
+	Arguments string `yaml:"arguments"`
 }
 
 // A redact lists what is replaced in results and in arguments.

@@ -26,6 +26,7 @@ var kindHints = []struct {
 	{regexp.MustCompile(`\.rate_limit(\[\d+\])?$`), "write it as {max: 10, window: 60}"},
 	{regexp.MustCompile(`\.redact$`), redactExample},
 	{regexp.MustCompile(`\.redact\.(results|arguments)$`), "write it as {detect: [secrets, email], paths: [/user/token]}"},
+	{regexp.MustCompile(`\.record$`), recordExample},
 	{regexp.MustCompile(`\.grant$`), "write it as {calls: 10, within: 1h}"},
 	{regexp.MustCompile(`\.(when|where)$`), `write one condition in quotes, for example 'args.draft == true && args.region == "eu"'`},
 	{regexp.MustCompile(`^tests$`), "begin each test with - call:"},

@@ -115,6 +115,7 @@ func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 	rule.SelfConfirm, rule.Idempotent = t.SelfConfirm, t.Idempotent
 	r.forward(at, t, &rule)
 	rule.Redactions = r.redactions(at+".redact", t.Redact)
+	rule.Record = r.record(at+".record", t.Record)
 	if t.Grant != nil {
 		rule.Grant = r.grant(at+".grant", t.Grant)
 	}
@@ -124,6 +125,16 @@ func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 	}
 	rule.ExtraArgs = r.extraArgs(at, t.ExtraArgs)
 	return rule
+}
+
+const recordExample = "write it as record: {arguments: redacted}"
+
+// record reports whether the key record at a path is set.
+func (r *reader) record(at string, f *record) bool {
+	if f != nil && f.Arguments != "redacted" && !r.has(at) {
+		r.add(at+".arguments", fmt.Sprintf("unknown value %q", f.Arguments), recordExample)
+	}
+	return f != nil
 }
 
 // extraArgs reports whether the key extra_args at a path is set.

@@ -46,6 +46,7 @@ var structNames = map[reflect.Type]string{
 	reflect.TypeFor[rateLimit]():     "limit",
 	reflect.TypeFor[redact]():        "redact",
 	reflect.TypeFor[redactPart]():    "replaced",
+	reflect.TypeFor[record]():        "record",
 	reflect.TypeFor[testForm]():      "test",
 	reflect.TypeFor[testCall]():      "call",
 	reflect.TypeFor[testCaller]():    "caller",

@@ -37,6 +37,7 @@ var keywords = map[string]keyword{
 	"rule.timeout":        {"The maximum time for the server's response, for example 20s. Progress does not extend it.", nil, false},
 	"rule.forward":        {"The arguments must satisfy the tool's input schema, and the schema must declare all of them.", oneOf([]string{"strict"}), false},
 	"rule.redact":         {"Values that are replaced before the client receives the result, or the server the arguments.", nil, false},
+	"rule.record":         {"What is stored of the calls, besides the journal.", nil, false},
 	"rule.when":           {"A condition, for example args.draft == true. The rule decides only if the condition is true.", conditionLimits, false},
 	"rule.extra_args":     {"The condition ignores arguments that it does not read.", oneOf([]string{"allow"}), false},
 	"rule.mode":           {"With observe, the rule decides nothing, and its decisions are recorded.", modes, false},
@@ -65,6 +66,8 @@ var keywords = map[string]keyword{
 	"redact.arguments": {"What is replaced in arguments, before approvers see them and the server receives them.", nil, false},
 	"replaced.paths":   {"JSON Pointers, with * for every member or item, for example /items/*/token.", schema{"pattern": `^/.`, "maxLength": valuepath.MaxBytes}, false},
 	"replaced.detect":  {"Detectors of secrets and personal data.", oneOf(detect.Names()), false},
+
+	"record.arguments": {"A copy of the arguments, encrypted, in which secrets are replaced.", oneOf([]string{"redacted"}), true},
 
 	"grant.calls":      {"How many calls one approval covers.", between(1, engine.MaxGrantCalls), true},
 	"grant.within":     {"How long the grant is valid, for example 1h.", nil, true},

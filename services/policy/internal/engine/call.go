@@ -129,6 +129,8 @@ type Decision struct {
 	TimeoutRule RuleRef
 	// Redactions are the redactions of all rules that apply, in the order of the rules. It is empty if Effect is [Deny].
 	Redactions []RuleRedaction
+	// Record reports whether a copy of the arguments is stored. It is false if Effect is [Deny].
+	Record bool
 	// Hidden reports whether the caller must get the error for an unknown tool.
 	Hidden bool
 	// ChainIndex is the index of the principal for whom the decision was made: 0 for the caller, i+1 for Chain[i].

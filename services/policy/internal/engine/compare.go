@@ -134,7 +134,7 @@ func alikeDecisions(a, b *Decision) bool {
 	if a.Effect == Deny {
 		return true
 	}
-	return slices.Equal(limitKeys(a.Limits), limitKeys(b.Limits)) && alikeTerms(a.Approval, b.Approval) && alikeRedactions(a, b)
+	return slices.Equal(limitKeys(a.Limits), limitKeys(b.Limits)) && alikeTerms(a.Approval, b.Approval) && alikeRedactions(a, b) && a.Record == b.Record
 }
 
 // A limitKey describes a limit without the rule that has it.

@@ -11,7 +11,7 @@ import (
 // default refuses the call.
 func (c *checker) checkEffect(r *Rule) {
 	switch {
-	case r.Action != ActionNone || len(r.Limits) > 0 || r.Timeout != 0 || r.Strict || len(r.Redactions) > 0:
+	case r.Action != ActionNone || len(r.Limits) > 0 || r.Timeout != 0 || r.Strict || len(r.Redactions) > 0 || r.Record:
 	case !r.Otherwise:
 		c.add("", "has no effect: it has neither an action nor a rate_limit", "add an action or a rate_limit, or remove the rule")
 	case r.Reason == "":

@@ -69,6 +69,7 @@ func (s *Set) decide(call *Call) (Decision, verdict) {
 		return d, v
 	}
 	d.Timeout, d.TimeoutRule = call.timeout(rules)
+	d.Record = call.recordedBy(rules)
 	if d.Redactions = call.redactions(rules); len(d.Redactions) > MaxRedactions {
 		d = Decision{Code: DeniedByRule, Rule: d.Rule, RuleDigest: d.RuleDigest, ChainIndex: d.ChainIndex}
 		d.Message = "more redactions apply to the call than can be made at once"

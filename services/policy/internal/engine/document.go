@@ -127,6 +127,9 @@ type Rule struct {
 	Strict bool
 	// Redactions are made in every matching call that is not denied: at most [MaxRuleRedactions], each once.
 	Redactions []Redaction
+	// Record reports whether a copy of the arguments of each matching call that is not denied is stored, in which secrets
+	// and the values of the call's redactions are replaced.
+	Record bool
 }
 
 // Grant lets one approval cover several calls. The zero Grant means that each call needs an approval.

@@ -228,7 +228,7 @@ func (s *Set) opens(call *Call) bool {
 var openableCodes = []Code{DeniedByRule, DeniedByDefault, MethodDenied, ToolUnknown, TypeError, ApprovalRequired}
 
 // open returns the decision about a call to an observed server. It allows what rules and defaults refuse or ask about,
-// and removes the limits, timeouts and redactions of rules. It refuses what the catalog does not accept, and what was
+// and removes the limits, timeouts, redactions and records of arguments of rules. It refuses what the catalog does not accept, and what was
 // refused before any rule was consulted.
 func (d Decision) open(call *Call) Decision {
 	if refusal(call) != "" || d.Effect != Allow && !slices.Contains(openableCodes, d.Code) {
@@ -240,7 +240,7 @@ func (d Decision) open(call *Call) Decision {
 	if d.Effect != Allow {
 		return Decision{Effect: Allow}
 	}
-	d.Limits, d.Timeout, d.TimeoutRule, d.Redactions = nil, 0, RuleRef{}, nil
+	d.Limits, d.Timeout, d.TimeoutRule, d.Redactions, d.Record = nil, 0, RuleRef{}, nil, false
 	return d
 }
 

@@ -88,6 +88,7 @@ func (c *canonicalForm) options(r *Rule) {
 		{"idempotent", flag(r.Idempotent)},
 		{"timeout", int64(r.Timeout)},
 		{"strict", flag(r.Strict)},
+		{"record", flag(r.Record)},
 	} {
 		if option.value != 0 {
 			c.text(option.name)

@@ -87,9 +87,22 @@ func summaryOfDecision(records []*gatewayv1.Record) [][]string {
 		redacted = append(redacted, fmt.Sprintf("%d %s", r.Count, r.Name))
 	}
 	add("redacted", strings.Join(redacted, ", "))
+	add("arguments", recordedSummary(all.Recorded))
 	add("run", all.Run)
 	add("trace", all.TraceID)
 	return rows
+}
+
+// recordedSummary describes the stored copy of a call's arguments. It returns "" if there is none.
+func recordedSummary(r journal.Recorded) string {
+	if r == (journal.Recorded{}) {
+		return ""
+	}
+	text := fmt.Sprintf("%d bytes are recorded", r.Bytes)
+	if r.IsRedacted {
+		text += ", with values replaced"
+	}
+	return text + "; --arguments prints them"
 }
 
 // withPrefix returns a string with a prefix, or "" if the string is empty.
@@ -110,7 +123,7 @@ func mergeRecord(all, r *journal.Record) {
 	all.Message, all.Effect, all.Rule = cmp.Or(r.Message, all.Message), cmp.Or(r.Effect, all.Effect), cmp.Or(r.Rule, all.Rule)
 	all.Observed = cmp.Or(all.Observed, r.Observed)
 	all.Category, all.Risk, all.ApprovalID = cmp.Or(r.Category, all.Category), cmp.Or(r.Risk, all.Risk), cmp.Or(r.ApprovalID, all.ApprovalID)
-	all.LatencyMS = cmp.Or(r.LatencyMS, all.LatencyMS)
+	all.LatencyMS, all.Recorded = cmp.Or(r.LatencyMS, all.LatencyMS), cmp.Or(all.Recorded, r.Recorded)
 	all.RequestBytes, all.ResultBytes = cmp.Or(r.RequestBytes, all.RequestBytes), cmp.Or(r.ResultBytes, all.ResultBytes)
 	if len(r.Chain) > 0 {
 		all.Chain = r.Chain

@@ -74,12 +74,13 @@ were refused for another reason, such as too many sessions.`,
 }
 
 func (t *tool) decisionsShow() *cobra.Command {
-	var all bool
+	var all, withArguments bool
 	c := &cobra.Command{
 		Use: "show ID", Short: "Print the decision on a call and its outcome", Args: args(cobra.ExactArgs(1)),
 		Long: `Print the decision on a call and its outcome, on one screen. ID is the identifier, or its
 first characters, at least 8, if the decision is among the newest. With --all, print all fields
-of all records. With -o json, print the records as JSON.`,
+of all records. With -o json, print the records as JSON. With --arguments, print the recorded
+arguments of the call as JSON instead, which only operators may read.`,
 		RunE: func(c *cobra.Command, given []string) error {
 			client, done, err := t.gatewayClient()
 			if err != nil {
@@ -93,6 +94,8 @@ of all records. With -o json, print the records as JSON.`,
 				return err
 			}
 			switch {
+			case withArguments:
+				return t.printArguments(ctx, client, resp.GetRecords())
 			case t.json():
 				return t.printRecords(resp.GetRecords())
 			case all:
@@ -103,6 +106,8 @@ of all records. With -o json, print the records as JSON.`,
 		},
 	}
 	c.Flags().BoolVar(&all, "all", false, "print all fields of all records")
+	c.Flags().BoolVar(&withArguments, "arguments", false, "print the recorded arguments of the call, in which secrets are replaced")
+	c.MarkFlagsMutuallyExclusive("all", "arguments")
 	return c
 }
 

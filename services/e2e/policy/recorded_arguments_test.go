@@ -1,0 +1,107 @@
+package policy_test
+
+import (
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+const recordingPolicy = `version: 1
+name: files
+default: deny
+tools:
+  write: {action: allow, record: {arguments: redacted}}
+  read: {action: allow}
+`
+
+// A rule, or the configuration of a server, records the arguments of calls. Operators read them without their secrets,
+// also after a restart. No answer to another caller and no file contains them.
+func TestRecordedArguments_OnlyOperatorsReadThem(t *testing.T) {
+	t.Parallel()
+	raw := rawmcp.Start(t, rawmcp.ToolList("read", "write"))
+	collector := stack.NewCollector(t)
+	s := stack.WriteConfig(t, stack.Options{
+		Servers: fmt.Sprintf("  rule: {http: {url: %[1]q}}\n  server: {http: {url: %[1]q}, record: {arguments: redacted}}", raw.URL),
+		Policy:  recordingPolicy, Listen: stack.FreeAddr(t), GRPC: stack.FreeAddr(t),
+		Extra: fmt.Sprintf("telemetry: {otlp: %q, sample: 1}", collector.URL),
+	})
+	p := stack.Start(t, s)
+	show := func(token, id string, args ...string) stack.CommandResult {
+		return stack.Run(t, stack.Command{Args: append([]string{"decisions", "show", id, "--addr", p.GRPC}, args...), Dir: p.Dir, Env: []string{"SLUICE_TOKEN=" + token}})
+	}
+	arguments := fmt.Sprintf(`{"path":"/srv/Überblick-7391.txt","text":"the key is %s"}`, secretKey)
+	ids := make(map[string]string)
+	calls := map[string]struct{ server, tool, code string }{
+		"by the rule": {"rule", "write", ""}, "by the server": {"server", "read", ""},
+		"not asked for": {"rule", "read", ""}, "refused": {"server", "drop", "denied_by_default"},
+	}
+	for name, call := range calls {
+		resp := stack.Connect(t, p.MCP(call.server), stack.AgentToken).Call(call.tool, arguments)
+		if got := resp.Decision(t); got.Code != call.code {
+			t.Fatalf("%s: %s", name, resp.Body)
+		}
+	}
+	for _, r := range stack.ListRecords(t.Context(), t, gatewayv1.NewGatewayServiceClient(p.Operator(t))) {
+		for name, call := range calls {
+			if r.GetServer() == call.server && r.GetTool() == call.tool {
+				ids[name] = r.GetDecisionId()
+			}
+		}
+	}
+	check := func() {
+		t.Helper()
+		for _, name := range []string{"by the rule", "by the server"} {
+			ran := show(stack.OperatorToken, ids[name], "--arguments")
+			stack.CheckCommand(t, ran, 0, ran.Stdout, `"path": "/srv/Überblick-7391.txt"`, `"text": "the key is [redacted: secrets]"`)
+			stack.CheckCommand(t, ran, 0, ran.Stderr, "Values were replaced")
+			for _, token := range []string{stack.ViewerToken, stack.AgentToken, stack.OtherToken} {
+				if ran := show(token, ids[name], "--arguments"); ran.Code == 0 || strings.Contains(ran.Stdout+ran.Stderr, "7391") {
+					t.Errorf("another token reads the arguments: %+v", ran)
+				}
+			}
+			ran = show(stack.ViewerToken, ids[name])
+			stack.CheckCommand(t, ran, 0, ran.Stdout, "bytes are recorded, with values replaced; --arguments prints them")
+		}
+		for _, name := range []string{"not asked for", "refused"} {
+			ran := show(stack.OperatorToken, ids[name], "--arguments")
+			stack.CheckCommand(t, ran, 1, ran.Stderr, "no arguments were recorded")
+		}
+	}
+	check()
+	if spans := string(collector.Raw()); strings.Contains(spans, "7391") || strings.Contains(spans, secretKey) {
+		t.Error("the exported spans contain arguments")
+	}
+	if err := p.Stop(t); err != nil {
+		t.Fatal(err)
+	}
+	checkNoArguments(t, filepath.Join(s.Dir, "data"))
+	p = stack.Start(t, s)
+	check()
+}
+
+// checkNoArguments checks that no file in a directory contains the arguments in plain text.
+func checkNoArguments(t *testing.T, dir string) {
+	t.Helper()
+	segments := 0
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		if strings.HasSuffix(path, ".args") {
+			segments++
+		}
+		if text := stack.ReadFile(t, path); strings.Contains(text, "7391") || strings.Contains(text, secretKey) {
+			t.Errorf("%s contains arguments", path)
+		}
+		return nil
+	})
+	if err != nil || segments != 1 {
+		t.Errorf("%d segments of recorded arguments, want 1: %v", segments, err)
+	}
+}

@@ -1,0 +1,37 @@
+package pipeline
+
+import (
+	"bytes"
+	"context"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/redaction"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+// recordArguments stores a copy of the arguments of a call that is about to be sent, if its server or a rule asks for
+// it. If recordArguments returns an error, the call must not be sent.
+func (p *Pipeline) recordArguments(ctx context.Context, a attempt.Attempt) (attempt.Attempt, error) {
+	if !a.RecordArguments && !a.Decision.GetRecordArguments() || !a.Sent.Arguments.Present() {
+		return a, nil
+	}
+	recorded := redaction.ForRecord(a.Decision.GetRedactions(), timeslices(ctx, a)).Recorded(a.Sent)
+	stored, err := p.deps.Arguments.Put(a.ID, sharer(a), recorded)
+	if err != nil {
+		return a, err
+	}
+	given := a.Message.Arguments.Of(a.Message.Raw)
+	a.Recorded = journal.Recorded{Digest: stored.Digest, Place: stored.Place, Bytes: int64(len(recorded)), IsRedacted: !bytes.Equal(recorded, given)}
+	return a, nil
+}
+
+// sharer identifies the person whose share of the space a copy uses: the person at the end of the chain.
+func sharer(a attempt.Attempt) string {
+	last := a.Principal
+	if chain := a.Principal.GetChain(); len(chain) > 0 {
+		last = chain[len(chain)-1]
+	}
+	person := principal.Person(last)
+	return person.Tenant + "\x00" + person.Subject
+}

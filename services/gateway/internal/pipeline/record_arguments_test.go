@@ -1,0 +1,164 @@
+package pipeline_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/arguments"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+// recordedBy returns the arguments that the intent of a call describes, and the call's result code.
+func recordedBy(t *testing.T, w *testPipeline, c attempt.Call) (text string, recorded journal.Recorded) {
+	t.Helper()
+	p := w.pipeline(t)
+	got := p.Do(t.Context(), c)
+	p.Wait(t.Context())
+	if got.Refusal != nil {
+		t.Fatalf("%+v", got.Refusal)
+	}
+	intent := w.recordsOf(journal.KindIntent)[0]
+	if intent.Recorded == (journal.Recorded{}) {
+		return "", intent.Recorded
+	}
+	raw, err := w.arguments.Get(intent.DecisionID, arguments.Copy{Digest: intent.Recorded.Digest, Place: intent.Recorded.Place})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if int64(len(raw)) != intent.Recorded.Bytes {
+		t.Errorf("the copy has %d bytes, and the record says %d", len(raw), intent.Recorded.Bytes)
+	}
+	return string(raw), intent.Recorded
+}
+
+const callWithSecret = `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"safe","arguments":` +
+	`{"to":"a@example.com","text":"key ghp_0123456789abcdefghijABCDEFGHIJ012345"}}}`
+
+// A copy has the arguments, without secrets and without what the redactions of the call find, also in results alone.
+func TestDo_RecordsArgumentsWithoutSecrets(t *testing.T) {
+	t.Parallel()
+	results := redacting()
+	results.Redactions = results.GetRedactions()[:1] // of results
+	for name, tt := range map[string]struct {
+		decision   *policyv1.Decision
+		message    string
+		want       string
+		isRedacted bool
+	}{
+		"plain":               {allow(), callWithAddress, `{"to":"a@example.com"}`, false},
+		"a secret":            {allow(), callWithSecret, `{"to":"a@example.com","text":"key [redacted: secrets]"}`, true},
+		"redacted arguments":  {redacting(), callWithAddress, `{"to":"[redacted: email]"}`, true},
+		"redacted results":    {results, callWithAddress, `{"to":"[redacted: email]"}`, true},
+		"no arguments":        {allow(), `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"safe"}}`, "", false},
+		"can't be searched":   {allow(), strings.ReplaceAll(callWithSecret, "0123456789abcdefghijABCDEFGHIJ012345", "0123456789abcdefghijABCDEFGHIJ012345"+strings.Repeat(" ghp_0123456789abcdefghijABCDEFGHIJ012345", 10_001)), `"[redacted: all arguments, because `, true},
+		"in another language": {allow(), strings.ReplaceAll(callWithAddress, "a@example.com", "東京 \\u0041"), `{"to":"東京 \u0041"}`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for by, set := range map[string]func(*testPipeline, *attempt.Call, *policyv1.Decision){
+				"server": func(_ *testPipeline, c *attempt.Call, _ *policyv1.Decision) { c.RecordArguments = true },
+				"rule":   func(_ *testPipeline, _ *attempt.Call, d *policyv1.Decision) { d.RecordArguments = true },
+			} {
+				w := newTestPipeline()
+				c, d := w.call(t), proto.CloneOf(tt.decision)
+				set(w, &c, d)
+				w.decide, c.Message = decides(d), parse(t, tt.message)
+				if text, recorded := recordedBy(t, w, c); !strings.HasPrefix(text, tt.want) || (text == "") != (tt.want == "") || recorded.IsRedacted != tt.isRedacted {
+					t.Errorf("by the %s: recorded %s, %+v", by, text, recorded)
+				}
+			}
+		})
+	}
+}
+
+func TestDo_RecordsNoArgumentsUnlessAsked(t *testing.T) {
+	t.Parallel()
+	w := newTestPipeline()
+	c := w.call(t)
+	c.Message = parse(t, callWithAddress)
+	if _, recorded := recordedBy(t, w, c); recorded != (journal.Recorded{}) {
+		t.Errorf("recorded %+v", recorded)
+	}
+}
+
+// A call whose arguments can't be stored is not sent.
+func TestDo_CallIsRefusedIfItsArgumentsCannotBeRecorded(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		prepare func(*testing.T, *testPipeline, *attempt.Call)
+		want    commonv1.Code
+	}{
+		"the store is closed": {func(t *testing.T, w *testPipeline, _ *attempt.Call) {
+			t.Helper()
+			if err := w.recorded(t).Close(); err != nil {
+				t.Fatal(err)
+			}
+		}, commonv1.Code_CODE_AUDIT_UNAVAILABLE},
+		"the person's share is used up": {func(t *testing.T, w *testPipeline, c *attempt.Call) {
+			t.Helper()
+			c.Principal = proto.CloneOf(c.Principal)
+			c.Principal.Chain = nil
+			person := principal.Person(c.Principal)
+			if _, err := w.recorded(t).Put("other", person.Tenant+"\x00"+person.Subject, make([]byte, 512<<10-50)); err != nil {
+				t.Fatal(err)
+			}
+		}, commonv1.Code_CODE_ABUSE_LIMITED},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newTestPipeline()
+			c := w.call(t)
+			c.Message, c.RecordArguments = parse(t, callWithAddress), true
+			p := w.pipeline(t)
+			tt.prepare(t, w, &c)
+			got := p.Do(t.Context(), c)
+			p.Wait(t.Context())
+			if codeOf(got.Refusal) != tt.want || w.count("send") != 0 || len(w.recordsOf(journal.KindRefusal)) != 1 {
+				t.Errorf("%+v, %v", got.Refusal, w.steps)
+			}
+		})
+	}
+}
+
+// A rule begins to record arguments while a call waits for its server. The call does not begin without its copy.
+func TestDo_CallDoesNotBeginWithoutACopyThatIsNewlyAskedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestPipeline()
+		w.beginAfter(time.Second, func() {
+			d := allow()
+			d.RecordArguments = true
+			w.decide = decides(d)
+		})
+		p, c := w.pipeline(t), w.call(t)
+		c.Message = parse(t, callWithAddress)
+		got := p.Do(t.Context(), c)
+		p.Wait(t.Context())
+		if got.Refusal == nil || w.count("begin") != 0 {
+			t.Errorf("%+v, %v", got.Refusal, w.steps)
+		}
+	})
+}
+
+// A copy whose intent can't be recorded belongs to no call.
+func TestDo_CallIsNotSentIfOnlyItsArgumentsAreRecorded(t *testing.T) {
+	t.Parallel()
+	w := newTestPipeline()
+	w.broken[journal.KindIntent] = errors.New("disk full")
+	p, c := w.pipeline(t), w.call(t)
+	c.Message, c.RecordArguments = parse(t, callWithAddress), true
+	got := p.Do(t.Context(), c)
+	p.Wait(t.Context())
+	if codeOf(got.Refusal) != commonv1.Code_CODE_AUDIT_UNAVAILABLE || w.count("send") != 0 {
+		t.Errorf("%+v, %v", got.Refusal, w.steps)
+	}
+}

@@ -1,0 +1,33 @@
+package redaction
+
+import (
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+)
+
+// secretsDetector is the detector that is used in every stored copy of arguments.
+const secretsDetector = "secrets"
+
+// ForRecord returns the redactor for a stored copy of the arguments of a call. In the copy it replaces secrets, the
+// values that the decision's redactions of arguments select, and what its detectors for results find. timeslice is as
+// for [New].
+func ForRecord(list []*policyv1.Redaction, timeslice func(bytes int) (end func(), err error)) *Redactor {
+	const target = policyv1.RedactionTarget_REDACTION_TARGET_ARGUMENTS
+	own := []*policyv1.Redaction{{Target: target, Detector: secretsDetector}}
+	for _, one := range list {
+		if one.GetDetector() != "" || one.GetTarget() != policyv1.RedactionTarget_REDACTION_TARGET_RESULT {
+			own = append(own, &policyv1.Redaction{Target: target, Path: one.GetPath(), Detector: one.GetDetector()})
+		}
+	}
+	return New(own, timeslice)
+}
+
+// Recorded returns the copy of a request's arguments to store. If the arguments can't be searched, the copy is a text
+// that says so.
+func (r *Redactor) Recorded(m *jsonrpc.Message) []byte {
+	out, err := r.Arguments(m)
+	if err != nil {
+		return quoted("[redacted: all arguments, because " + err.Error() + "]")
+	}
+	return out.Arguments.Of(out.Raw)
+}

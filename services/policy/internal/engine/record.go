@@ -1,0 +1,26 @@
+package engine
+
+// recordedBy reports whether one of the rules that apply to a principal of the call records its arguments. All of the
+// rules must match the call.
+func (c *Call) recordedBy(rules []*rule) bool {
+	for _, r := range rules {
+		if r.Record && c.limitsAny(r) {
+			return true
+		}
+	}
+	return false
+}
+
+// checkRecord checks whether a rule that records arguments has any to record.
+func (c *checker) checkRecord(r *Rule) {
+	if !r.Record {
+		return
+	}
+	if r.Action == ActionDeny || r.Action == ActionHide {
+		c.add("record", "has no effect: the rule refuses all calls", "remove it")
+		return
+	}
+	if tools, _ := r.Match.scope(); !tools {
+		c.add("record", "has no effect: the rule does not match tools/call", "remove it, or match tools")
+	}
+}
