@@ -109,7 +109,10 @@ func TestRevisions_AreAppliedAndRolledBack(t *testing.T) {
 	ran = m.policy(operator, "diff", "first")
 	stack.CheckCommand(t, ran, 0, ran.Stdout, "allow -> deny", "raw/drop")
 
-	ran = m.policy(operator, "rollback", first, "-m", "drops were a mistake", "--yes")
+	ran = m.policy(operator, "rollback", first, "-m", "x", "--yes", "--expect", first)
+	stack.CheckCommand(t, ran, 1, ran.Stderr, "nothing was applied, because the active revision is not "+first, "drops are needed")
+	m.wantRun("drop", "")
+	ran = m.policy(operator, "rollback", first, "-m", "drops were a mistake", "--yes", "--expect", applied.ID)
 	stack.CheckCommand(t, ran, 0, ran.Stdout, "allow -> deny", "raw/drop", "applied: revision "+first)
 	m.wantRun("drop", "denied_by_default")
 	m.wantRun("read", "")

@@ -113,7 +113,7 @@ func TestLoad_ReturnsDefaultsWithoutFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Listen != "127.0.0.1:8080" || got.GRPC != "127.0.0.1:9090" || got.Data != ".sluice" || got.Journal != (config.Journal{Sync: "never", CallsMiB: 1024, Share: 0.5}) ||
+	if got.Listen != "127.0.0.1:8080" || got.GRPC != "127.0.0.1:9090" || got.Data != ".sluice" || got.Journal != (config.Journal{Sync: "never", CallsMiB: 1024, Share: 0.5, Arguments: config.RecordedArguments{Retention: 7 * 24 * time.Hour, MiB: 256}}) ||
 		got.Session != (config.Session{Idle: 30 * time.Minute, MaxPerPrincipal: 100, Cap: 10}) || got.Telemetry.Sample != 0.01 ||
 		got.Telemetry.TrustParent || got.HasSeparateRoles() || got.Roles["approval"].Addr != "approval:9003" || len(got.Auth.Tokens) > 0 {
 		t.Errorf("got %+v", got)

@@ -1,6 +1,7 @@
 package arguments
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -55,13 +56,13 @@ func (s *Store) removeFirst() {
 	first := s.segments[0]
 	if len(s.segments) == 1 && s.active != nil {
 		if err := s.end(); err != nil {
-			s.cfg.Log.Warn("a segment of recorded arguments can't be closed", "segment", first.name, "error", err)
+			s.cfg.Log.WarnContext(context.Background(), "a segment of recorded arguments can't be closed", "segment", first.name, "error", err)
 		}
 	}
 	s.segments = slices.Delete(s.segments, 0, 1)
 	for _, path := range []string{s.keyPath(first.name), s.path(first.name)} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			s.cfg.Log.Error("expired recorded arguments can't be removed; remove the file", "file", path, "error", err)
+			s.cfg.Log.ErrorContext(context.Background(), "expired recorded arguments can't be removed; remove the file", "file", path, "error", err)
 		}
 	}
 }
@@ -70,7 +71,7 @@ func (s *Store) removeFirst() {
 func (s *Store) removeKeys() {
 	entries, err := os.ReadDir(s.cfg.Keys)
 	if err != nil {
-		s.cfg.Log.Warn("the keys of recorded arguments can't be listed", "folder", s.cfg.Keys, "error", err)
+		s.cfg.Log.WarnContext(context.Background(), "the keys of recorded arguments can't be listed", "folder", s.cfg.Keys, "error", err)
 		return
 	}
 	for _, entry := range entries {
@@ -79,7 +80,7 @@ func (s *Store) removeKeys() {
 			continue
 		}
 		if err := os.Remove(filepath.Join(s.cfg.Keys, entry.Name())); err != nil {
-			s.cfg.Log.Warn("an unused key of recorded arguments can't be removed", "file", entry.Name(), "error", err)
+			s.cfg.Log.WarnContext(context.Background(), "an unused key of recorded arguments can't be removed", "file", entry.Name(), "error", err)
 		}
 	}
 }

@@ -87,7 +87,7 @@ func (w *writer) write(size int64, owner person, id string, arguments []byte, sy
 	entry := make([]byte, headBytes, entrySize(arguments))
 	binary.BigEndian.PutUint32(entry, uint32(entrySize(arguments)-lengthBytes))
 	copy(entry[lengthBytes:], owner[:])
-	entry = w.aead.Seal(entry, nil, arguments, []byte(id))
+	entry = w.aead.Seal(entry, nil, arguments, []byte(id)) //nolint:gosec // the AEAD adds a random nonce
 	_, err := w.file.Write(entry)
 	if err == nil && sync {
 		err = w.file.Sync()

@@ -146,8 +146,7 @@ func (s *Store) Put(id, who string, arguments []byte) (Copy, error) {
 	at := s.newest()
 	entry, err := s.active.write(at.size, owner, id, arguments, s.cfg.Sync)
 	if err != nil {
-		s.end()
-		return Copy{}, fmt.Errorf("record arguments: %w", err)
+		return Copy{}, fmt.Errorf("record arguments: %w", errors.Join(err, s.end()))
 	}
 	sum := sha256.Sum256(entry)
 	out := Copy{Digest: hex.EncodeToString(sum[:]), Place: fmt.Sprintf("%s:%d", at.name, at.size)}

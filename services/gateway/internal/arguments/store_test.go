@@ -378,7 +378,7 @@ func BenchmarkPut(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			defer s.Close() //nolint:errcheck // nothing is read
+			defer s.Close()
 			text := bytes.Repeat([]byte("x"), size)
 			b.SetBytes(int64(size))
 			for i := 0; b.Loop(); i++ {

@@ -33,6 +33,7 @@ type applyFlags struct {
 func (f *applyFlags) add(c *cobra.Command) {
 	c.Flags().StringVarP(&f.reason, "reason", "m", "", "the reason, which is stored with the revision (required)")
 	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask for confirmation")
+	c.Flags().StringVar(&f.expect, "expect", "", "apply only if this `REVISION` is active: at least 8 digits")
 }
 
 // check returns an error if no reason is set.
@@ -77,7 +78,6 @@ compared, nothing changes. A document has the name of its file.`,
 		},
 	}
 	f.add(c)
-	c.Flags().StringVar(&f.expect, "expect", "", "apply only if this `REVISION` is active: at least 8 digits")
 	return c
 }
 
