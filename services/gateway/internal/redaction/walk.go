@@ -26,9 +26,8 @@ type walker struct {
 	dec    *jsontext.Decoder
 	// text reports whether the value is the content of a string.
 	text bool
-	// location contains the names of the members from the root to the current value. Indexes of items are replaced by
-	// `*`.
-	location []string
+	// location contains the steps from the root to the current value.
+	location []step
 	edits    []jsonrpc.Edit
 	found    map[string]int64
 }
@@ -80,7 +79,11 @@ func (w *walker) value(active []match, name string) error {
 	case jsontext.KindBeginArray:
 		return w.array(active)
 	default:
-		return w.scalar(name)
+		raw, err := w.dec.ReadValue()
+		if err != nil {
+			return err
+		}
+		return w.scalar(name, raw)
 	}
 }
 
@@ -99,7 +102,7 @@ func (w *walker) object(active []match) error {
 			return err
 		}
 		below, selected := w.below(active, name)
-		if err := w.element(below, name, name, selected); err != nil {
+		if err := w.element(below, step{name: name}, selected); err != nil {
 			return err
 		}
 	}
@@ -113,7 +116,7 @@ func (w *walker) array(active []match) error {
 	}
 	for i := 0; w.dec.PeekKind() != jsontext.KindEndArray; i++ {
 		below, selected := w.below(active, strconv.Itoa(i))
-		if err := w.element(below, valuepath.Any, "", selected); err != nil {
+		if err := w.element(below, item, selected); err != nil {
 			return err
 		}
 	}
@@ -121,24 +124,27 @@ func (w *walker) array(active []match) error {
 	return err
 }
 
-// element reads a member's value or an item. step is its place in the location.
-func (w *walker) element(active []match, step, name string, selected bool) error {
-	w.location = append(w.location, step)
+// element reads a member's value or an item. at is the step to it.
+func (w *walker) element(active []match, at step, selected bool) error {
+	w.location = append(w.location, at)
 	defer func() { w.location = w.location[:len(w.location)-1] }()
-	if w.keeps() {
-		return w.dec.SkipValue()
-	}
-	if selected {
-		raw, err := w.dec.ReadValue()
-		if err != nil {
-			return err
+	isKept := w.keptForm()
+	if kind := w.dec.PeekKind(); !selected && (isKept == nil || kind == jsontext.KindBeginObject || kind == jsontext.KindBeginArray) {
+		if w.isRoot() {
+			active = append(active, w.roots()...)
 		}
+		return w.value(active, at.name)
+	}
+	raw, err := w.dec.ReadValue()
+	switch {
+	case err != nil:
+		return err
+	case isKept != nil && isKept(raw):
+		return nil
+	case selected:
 		return w.replace(w.spanOf(raw), w.selectedText(raw), ByPath)
 	}
-	if w.isRoot() {
-		active = append(active, w.roots()...)
-	}
-	return w.value(active, name)
+	return w.scalar(at.name, raw)
 }
 
 // spanOf returns the span of the value that was read last.
@@ -172,18 +178,15 @@ func (w *walker) name(name string, at jsonrpc.Span, n *int) error {
 	return w.replace(at, quoted(out), "")
 }
 
-func (w *walker) scalar(name string) error {
-	raw, err := w.dec.ReadValue()
-	if err != nil {
-		return err
-	}
+// scalar replaces what is found in a scalar that was just read. name is as for [walker.value].
+func (w *walker) scalar(name string, raw jsontext.Value) error {
 	at := w.spanOf(raw)
 	switch raw.Kind() { //nolint:exhaustive // the other scalars contain no text
 	case jsontext.KindString:
-		if w.isBase64() {
+		text := jsonrpc.Unquote(raw)
+		if w.isBase64() && mayBeBase64(text) {
 			return nil
 		}
-		text := jsonrpc.Unquote(raw)
 		out, err := w.string(name, text)
 		if err != nil || out == text {
 			return err
