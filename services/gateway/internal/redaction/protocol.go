@@ -41,7 +41,7 @@ var kept = map[part][]keptMember{
 		{steps("isError"), isBoolean}, {steps("resultType"), isKeyword}, {steps("content/*/type"), isKeyword},
 		{steps("messages/*/role"), isKeyword}, {steps("messages/*/content/type"), isKeyword},
 	},
-	inError: {{steps("code"), isNumber}},
+	inError:     {{steps("code"), isNumber}},
 	inParams:    {{steps("level"), isKeyword}},
 	inProgress:  {{steps("progressToken"), isID}, {steps("progress"), isNumber}, {steps("total"), isNumber}},
 	inCancelled: {{steps("requestId"), isID}},
