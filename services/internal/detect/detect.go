@@ -93,6 +93,8 @@ type Search struct {
 	set Set
 	// work is the number of bytes that regular expressions may still read.
 	work int
+	// windows is memory for the search of the next text. All windows are empty.
+	windows []span
 }
 
 // Find returns what the detectors of the set find in a text, sorted and without overlaps. Hits that overlap are merged

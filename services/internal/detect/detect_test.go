@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -276,5 +277,28 @@ func TestFindMember_InvisibleCharactersHideNothing(t *testing.T) {
 		if err != nil || len(hits) != 1 || hits[0].Start != 0 || hits[0].End != len(value) {
 			t.Errorf("%q: %v, %v", value, hits, err)
 		}
+	}
+}
+
+// A message may have many short texts with keywords.
+func TestFind_ShortTextsShareMemory(t *testing.T) { //nolint:paralleltest // other tests allocate, too
+	set, err := detect.NewSet("secrets")
+	if err != nil {
+		t.Fatal(err)
+	}
+	search := set.NewSearch(1 << 20)
+	if _, err := search.Find("key"); err != nil { // compiles the rules
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range 10_000 {
+		if _, err := search.Find("key"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 8<<20 {
+		t.Errorf("10000 texts of 3 bytes cost %d bytes", allocated)
 	}
 }

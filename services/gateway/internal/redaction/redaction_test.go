@@ -101,6 +101,12 @@ func TestAnswer_ReplacesValues(t *testing.T) {
 			`{"structuredContent":{"pan":"[redacted: card]","n":"[redacted: path]","other":4111111111111112},"content":[]}`,
 			[]redaction.Count{{Name: "card", N: 1}, {Name: "path", N: 1}},
 		},
+		"whole numbers in any form": {
+			list("card"), toolsCall,
+			`{"structuredContent":{"a":[4111111111111111.0,4.111111111111111e15,41111111111111110E-1,411111111111111100e-02,4.1111111111111111,4111111111111111e1,1e999,0e-5,-1.5e-3,4111111111111111.5]},"content":[]}`,
+			`{"structuredContent":{"a":["[redacted: card]","[redacted: card]","[redacted: card]","[redacted: card]",4.1111111111111111,4111111111111111e1,1e999,0e-5,-1.5e-3,4111111111111111.5]},"content":[]}`,
+			[]redaction.Count{{Name: "card", N: 4}},
+		},
 		"base64 only by paths": {
 			list("secrets", "/content/1/data"), toolsCall,
 			`{"content":[{"type":"image","mimeType":"image/png","data":"` + secret + `"},{"type":"image","mimeType":"image/png","data":"aGk="}]}`,
@@ -118,6 +124,12 @@ func TestAnswer_ReplacesValues(t *testing.T) {
 			`{"contents":[{"uri":"file:///a","text":"key ` + secret + `"},{"uri":"file:///b","blob":"` + secret + `"}]}`,
 			`{"contents":[{"uri":"file:///a","text":"key [redacted: secrets]"},{"uri":"file:///b","blob":"` + secret + `"}]}`,
 			[]redaction.Count{{Name: "secrets", N: 1}},
+		},
+		"path in JSON in a text that is JSON": {
+			list("/token", "/*/token"), toolsCall,
+			`{"content":[{"type":"text","text":"{\"body\":\"{\\\"token\\\":\\\"x\\\"}\"}"},{"type":"text","text":"[null,{\"token\":1}]"},{"type":"text","text":"[1] fine"}]}`,
+			`{"content":[{"type":"text","text":"{\"body\":\"{\\\"token\\\":\\\"[redacted: path]\\\"}\"}"},{"type":"text","text":"[null,{\"token\":\"[redacted: path]\"}]"},{"type":"text","text":"[1] fine"}]}`,
+			[]redaction.Count{{Name: "path", N: 2}},
 		},
 		"a text that begins like JSON": {
 			list("/a"), toolsCall,
