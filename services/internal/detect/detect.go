@@ -93,6 +93,8 @@ type Search struct {
 	set Set
 	// work is the number of bytes that regular expressions may still read.
 	work int
+	// windows is memory for the search of the next text. All windows are empty.
+	windows []span
 }
 
 // Find returns what the detectors of the set find in a text, sorted and without overlaps. Hits that overlap are merged
@@ -169,15 +171,33 @@ func (s *Search) FindMember(name, value string) ([]Hit, error) {
 	if err != nil || s.set.has&1 == 0 || value == "" || len(name) > maxLine || !gitleaks().keywords.isIn(name) {
 		return hits, err
 	}
+	if hits, err = s.assigned(hits, name, value, nil); err != nil {
+		return nil, err
+	}
+	if folded, offsets := fold(value); offsets != nil {
+		if hits, err = s.assigned(hits, name, folded, offsets); err != nil {
+			return nil, err
+		}
+	}
+	return merge(hits), nil
+}
+
+// assigned appends the secrets in an assignment of a value to a name. offsets is as for [Search.findIn].
+func (s *Search) assigned(hits []Hit, name, value string, offsets []int) ([]Hit, error) {
 	prefix := name + `="`
 	spans, err := s.secrets(prefix + value + `"`)
 	if err != nil {
 		return nil, err
 	}
 	for _, f := range spans {
-		if f = (span{max(0, f.start-len(prefix)), min(len(value), f.end-len(prefix))}); f.start < f.end {
-			hits = append(hits, Hit{Start: f.start, End: f.end, Detector: finders[0].name})
+		f = span{max(0, f.start-len(prefix)), min(len(value), f.end-len(prefix))}
+		if f.start >= f.end {
+			continue
 		}
+		if offsets != nil {
+			f = span{offsets[f.start], offsets[f.end]}
+		}
+		hits = append(hits, Hit{Start: f.start, End: f.end, Detector: finders[0].name})
 	}
-	return merge(hits), nil
+	return hits, nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -236,5 +237,68 @@ func BenchmarkFind(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// Text that is not valid JSON, and JSON in a string of JSON, contain escapes.
+func TestFind_EscapesOfJSONHideNothing(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`a\u0040example.com`:                        `a\u0040example.com`,
+		`{"a":1} {"b":"x a\u0040example.com\n"}`:    `a\u0040example.com`,
+		`"{\"b\":\"a\\\\u0040example\\u002ecom\"}"`: `a\\\\u0040example\\u002ecom`,
+		`\\\ \\u00zz \na@example.com\`:              `a@example.com`,
+		`\ud835\udfce\ud835 a@exa\u200bmple.com`:    `a@exa\u200bmple.com`,
+		`a@ex\u00e4mple.com`:                        `a@ex\u00e4mple.com`,
+	} {
+		found := ""
+		for _, h := range find(t, text, "email") {
+			found += text[h.Start:h.End]
+		}
+		if !strings.Contains(found, want) {
+			t.Errorf("%s: found %s, want %s", text, found, want)
+		}
+	}
+	for _, text := range []string{`pay:\n4111111111111111`, `\ud835\udfd2111111111111111`} {
+		if hits := find(t, text, "card"); len(hits) != 1 || !strings.HasSuffix(text[hits[0].Start:hits[0].End], "111111111111111") {
+			t.Errorf("%s: %v", text, hits)
+		}
+	}
+}
+
+func TestFindMember_InvisibleCharactersHideNothing(t *testing.T) {
+	t.Parallel()
+	set, err := detect.NewSet("secrets")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, value := range []string{"wJalr" + "XUtnFEMI9K7MDENGbPxRfiCYzq4hW", "wJalr" + "XUtnFEM\u200bI9K7MDENGbPxRfiCYzq4hW", "wJalr" + `XUtnFEM\u0049` + "9K7MDENGbPxRfiCYzq4hW"} {
+		hits, err := set.NewSearch(1<<10).FindMember("aws_secret_access_key", value)
+		if err != nil || len(hits) != 1 || hits[0].Start != 0 || hits[0].End != len(value) {
+			t.Errorf("%q: %v, %v", value, hits, err)
+		}
+	}
+}
+
+// A message may have many short texts with keywords.
+func TestFind_ShortTextsShareMemory(t *testing.T) { //nolint:paralleltest // other tests allocate, too
+	set, err := detect.NewSet("secrets")
+	if err != nil {
+		t.Fatal(err)
+	}
+	search := set.NewSearch(1 << 20)
+	if _, err := search.Find("key"); err != nil { // compiles the rules
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range 10_000 {
+		if _, err := search.Find("key"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 8<<20 {
+		t.Errorf("10000 texts of 3 bytes cost %d bytes", allocated)
 	}
 }

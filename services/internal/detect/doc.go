@@ -14,9 +14,9 @@
 // rules apply as in gitleaks: a rule is tried only if the text contains one of the rule's keywords, and a match counts
 // only if its entropy is high enough and no list of the rules allows it.
 //
-// A text is searched as it is. If it contains characters outside ASCII, it is also searched with invisible characters
-// removed, and with digits and letters of other widths and scripts replaced by ASCII. A secret that is divided between
-// two texts is not found.
+// A text is searched as it is. If it contains characters outside ASCII or escapes of JSON, it is also searched with
+// escapes resolved, with invisible characters removed, and with digits and letters of other widths and scripts replaced
+// by ASCII. A secret that is divided between two texts is not found.
 //
 // The time of a search is bounded: see [MaxText] and [MaxWork]. All functions are safe for concurrent use, except that
 // a [Search] belongs to one goroutine.

@@ -1,17 +1,20 @@
 package detect
 
 import (
+	"strconv"
+	"strings"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
-// fold returns a text without its invisible characters, with decimal digits of all scripts and the full-width forms of
-// ASCII replaced by ASCII, and with dashes and spaces of all kinds replaced by `-` and a space. offsets[i] is the
-// offset in the original text of byte i of the result, and offsets[len(result)] is the length of the original text.
-// offsets is nil if nothing is replaced or removed.
+// fold returns a text without its invisible characters, with escapes of JSON resolved, with decimal digits of all
+// scripts and the full-width forms of ASCII replaced by ASCII, and with dashes and spaces of all kinds replaced by `-`
+// and a space. offsets[i] is the offset in the original text of byte i of the result, and offsets[len(result)] is the
+// length of the original text. offsets is nil if nothing is replaced or removed.
 func fold(text string) (folded string, offsets []int) {
 	first := 0
-	for first < len(text) && text[first] < utf8.RuneSelf {
+	for first < len(text) && text[first] < utf8.RuneSelf && text[first] != '\\' {
 		first++
 	}
 	if first == len(text) {
@@ -20,16 +23,22 @@ func fold(text string) (folded string, offsets []int) {
 	out, changed := make([]byte, 0, len(text)), false
 	offsets = make([]int, 0, len(text)+1)
 	for at := 0; at < len(text); {
-		r, size := utf8.DecodeRuneInString(text[at:])
-		switch with, keep := foldRune(r); {
-		case r < utf8.RuneSelf || keep && with == r:
-			for i := range size {
-				out, offsets = append(out, text[at+i]), append(offsets, at+i)
+		r, size, isEscape := nextRune(text[at:])
+		with, keep := foldRune(r)
+		if changed = changed || isEscape || !keep || with != r; keep {
+			before := len(out)
+			if isEscape || with != r {
+				out = utf8.AppendRune(out, with)
+			} else {
+				out = append(out, text[at:at+size]...)
 			}
-		case keep:
-			out, offsets, changed = append(out, byte(with)), append(offsets, at), true
-		default:
-			changed = true
+			for i := range len(out) - before {
+				offset := at
+				if !isEscape && with == r {
+					offset += i
+				}
+				offsets = append(offsets, offset)
+			}
 		}
 		at += size
 	}
@@ -37,6 +46,47 @@ func fold(text string) (folded string, offsets []int) {
 		return text, nil
 	}
 	return string(out), append(offsets, len(text))
+}
+
+// nextRune returns the first rune of a text and its length in bytes. If the text begins with an escape of JSON (RFC
+// 8259, section 7), it is the rune that the escape stands for. In JSON in a string of JSON, an escape begins with
+// several backslashes. Backslashes that begin no escape are returned together, as one backslash.
+func nextRune(text string) (r rune, size int, isEscape bool) {
+	if text[0] != '\\' {
+		r, size = utf8.DecodeRuneInString(text)
+		return r, size, false
+	}
+	for size < len(text) && text[size] == '\\' {
+		size++
+	}
+	if unit, ok := codeUnit(text[size:]); ok {
+		size += unitLength
+		if !utf16.IsSurrogate(unit) {
+			return unit, size, true
+		}
+		rest := strings.TrimLeft(text[size:], `\`)
+		if low, ok := codeUnit(rest); ok && len(rest) < len(text)-size && utf16.DecodeRune(unit, low) != utf8.RuneError {
+			return utf16.DecodeRune(unit, low), len(text) - len(rest) + unitLength, true
+		}
+		return utf8.RuneError, size, true
+	}
+	const short, meant = `"/bfnrt`, "\"/\b\f\n\r\t"
+	if i := strings.IndexByte(short, at(text, size)); i >= 0 && size < len(text) {
+		return rune(meant[i]), size + 1, true
+	}
+	return '\\', size, false
+}
+
+// unitLength is the length of an escape such as u00e9 without its backslash.
+const unitLength = 5
+
+// codeUnit returns the code unit of an escape such as u00e9.
+func codeUnit(text string) (unit rune, ok bool) {
+	if len(text) < unitLength || text[0] != 'u' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(text[1:unitLength], 16, 16)
+	return rune(n), err == nil
 }
 
 // foldRune returns the ASCII character that replaces a rune, or the rune itself. keep is false if the rune is

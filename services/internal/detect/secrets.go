@@ -9,7 +9,7 @@ import (
 // a rule then reads only the parts of the text in which a match can contain the keyword.
 func (s *Search) secrets(text string) ([]span, error) {
 	rules := gitleaks()
-	scan := secretScan{search: s, rules: rules, text: text}
+	scan := secretScan{search: s, rules: rules, text: text, windows: s.windows}
 	state := int32(0)
 	for i := range len(text) {
 		state = rules.keywords.step(state, text[i])
@@ -55,6 +55,7 @@ type secretScan struct {
 func (s *secretScan) add(rule int, keyword span) error {
 	if s.windows == nil {
 		s.windows = make([]span, len(s.rules.rules))
+		s.search.windows = s.windows // they are empty again when the text has been searched
 	}
 	r := &s.rules.rules[rule]
 	part := span{max(0, keyword.start-r.reach), min(len(s.text), keyword.end+r.reach)}

@@ -122,7 +122,7 @@ func (k *Manager) tryClaim(ctx context.Context, a attempt.Attempt, by *approvalv
 	if refused = a.Refusal(); refused != nil && (a.Decision.GetEffect() != policyv1.Effect_EFFECT_DENY || isStopped) {
 		return a, refused, false // any other denial ends the approval
 	}
-	if list := a.Decision.GetRedactions(); refused == nil && (!a.Redactor.MakesInArguments(list) || a.Transport == upstream.KindHost && !a.Redactor.Makes(list)) {
+	if list := a.Decision.GetRedactions(); refused == nil && (!a.Redactor.MakesInArguments(list) || (a.Transport == upstream.KindHost || a.AnsweredLater) && !a.Redactor.Makes(list)) {
 		return a, a.PolicyChanged(), false // approvers have not seen the arguments that would be sent
 	}
 	a, claimed, refused := k.claim(ctx, a, by, decided, definition)

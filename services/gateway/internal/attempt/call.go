@@ -58,6 +58,9 @@ type Call struct {
 	RecordArguments bool
 	// FromServer is true if a server has sent the request to the client.
 	FromServer bool
+	// AnsweredLater is true if the client answers the server's request in a later request (MCP 2026-07-28, Multi
+	// Round-Trip Requests), so that the pipeline does not receive the answer.
+	AnsweredLater bool
 	// DeclaredCapabilities is a raw JSON object that replaces the client capabilities in the message to the server. If it
 	// is nil, they are unchanged. ParamHeaders are the HTTP headers that repeat arguments (MCP 2026-07-28, Transports).
 	DeclaredCapabilities []byte

@@ -67,21 +67,22 @@ func (x *Exchange) checkInputRequests(ctx context.Context, answer *jsonrpc.Answe
 		}
 	}
 	for _, m := range asked {
-		if refused := x.countAndDecide(ctx, m); refused != nil {
+		if refused := x.countAndDecide(ctx, m, asks); refused != nil {
 			return refused
 		}
 	}
 	return nil
 }
 
-// countAndDecide counts one request in an answer as a request from the server, and asks policy to evaluate it.
-func (x *Exchange) countAndDecide(ctx context.Context, m *jsonrpc.Message) *refusal.Refusal {
+// countAndDecide counts one request in an answer as a request from the server, and asks policy to evaluate it. answered
+// reports whether the client answers it in its next request.
+func (x *Exchange) countAndDecide(ctx context.Context, m *jsonrpc.Message, answered bool) *refusal.Refusal {
 	counted, err := x.Session.ClientRequests.AddFromServer(m.ID.Of(m.Raw))
 	if err != nil {
 		return x.refuseServerRequest(ctx, m.Method, commonv1.Code_CODE_ABUSE_LIMITED, "of the server's requests, "+err.Error()+".")
 	}
 	counted.Close() // the client answers in its next request
-	return x.Decide(ctx, m, true)
+	return x.decide(ctx, m, attempt.Call{FromServer: true, AnsweredLater: answered})
 }
 
 // DecideServerRequest evaluates a request that a server with sessions sends to a client without one. It returns nil if
@@ -102,7 +103,7 @@ func (x *Exchange) DecideServerRequest(ctx context.Context, id, raw []byte) *ups
 			code, text := errorForInvalid(refused, x.refuseServerRequest(ctx, m.Method, refused.Code, refused.Detail+"."))
 			return new(upstream.Refused(id, code, text))
 		}
-		why = x.countAndDecide(ctx, m)
+		why = x.countAndDecide(ctx, m, true)
 	}
 	if why == nil {
 		return nil
@@ -190,14 +191,18 @@ func (x *Exchange) UnusableAnswer(ctx context.Context, why string) *refusal.Refu
 // Decide asks policy to evaluate a request that is part of another message, and records the decision. It returns nil if
 // the request is allowed.
 func (x *Exchange) Decide(ctx context.Context, m *jsonrpc.Message, fromServer bool) *refusal.Refusal {
+	return x.decide(ctx, m, attempt.Call{FromServer: fromServer})
+}
+
+// decide is like [Exchange.Decide]. It sets the other fields of the call.
+func (x *Exchange) decide(ctx context.Context, m *jsonrpc.Message, call attempt.Call) *refusal.Refusal {
 	memory := x.Slot.Answer.Sibling()
 	defer memory.Close()
-	return x.Deps.Pipeline.Do(ctx, attempt.Call{
-		Principal: x.ActingPrincipal(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked,
-		Server: x.ServerName, Message: m, Received: time.Now(), Timeout: x.Timeout, FromServer: fromServer,
-		Transport: x.Server.Upstream.Transport(), Version: x.Session.Version, Client: x.ClientName,
-		Upstream: discardForwarder{}, Memory: memory, Identity: x.Server.Identity,
-	}).Refusal
+	call.Principal, call.Stale, call.Revoked = x.ActingPrincipal(), x.Stale || x.Revoked(), x.Revoked
+	call.Server, call.Message, call.Received, call.Timeout = x.ServerName, m, time.Now(), x.Timeout
+	call.Transport, call.Version, call.Client = x.Server.Upstream.Transport(), x.Session.Version, x.ClientName
+	call.Upstream, call.Memory, call.Identity = discardForwarder{}, memory, x.Server.Identity
+	return x.Deps.Pipeline.Do(ctx, call).Refusal
 }
 
 // discardForwarder is the forwarder for a request that is part of another message. It sends nothing, because the other

@@ -2,8 +2,10 @@ package pipeline
 
 import (
 	"context"
+	"slices"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/redaction"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
@@ -20,6 +22,9 @@ func (p *Pipeline) redactArguments(ctx context.Context, a attempt.Attempt) (atte
 	}
 	if a.Transport == upstream.KindHost {
 		return a, notRedacted(a, "the client runs this tool itself, so that its result does not pass the gateway; limit the rule to other servers (match.server)")
+	}
+	if a.AnsweredLater && slices.ContainsFunc(list, ofResults) {
+		return a, notRedacted(a, "the client answers this request in its next one, in which the answer can't be replaced; limit the rule to other methods (match.method)")
 	}
 	a.Redactor = redaction.New(list, timeslices(ctx, a))
 	sent, err := a.Redactor.Arguments(a.Sent)
@@ -40,6 +45,11 @@ func addRedactions(ctx context.Context, a attempt.Attempt) attempt.Attempt {
 		a.Redactor = a.Redactor.With(list, timeslices(ctx, a))
 	}
 	return a
+}
+
+// ofResults reports whether a redaction concerns results.
+func ofResults(r *policyv1.Redaction) bool {
+	return r.GetTarget() != policyv1.RedactionTarget_REDACTION_TARGET_ARGUMENTS
 }
 
 // timeslices returns the function with which a redactor waits for the processor on behalf of the call's caller.

@@ -75,9 +75,6 @@ func isTask(a *jsonrpc.Answer) bool {
 
 // hasObject reports whether an object has a member with a name whose value is an object.
 func hasObject(object []byte, name string) bool {
-	if !bytes.Contains(object, []byte(name)) {
-		return false
-	}
 	dec := jsontext.NewDecoder(bytes.NewReader(object))
 	if _, err := dec.ReadToken(); err != nil {
 		return false
@@ -167,7 +164,7 @@ func (r *Redactor) Event(raw []byte) []byte {
 	if raw = m.Raw; !m.Params.Present() {
 		return raw
 	}
-	out, found, err := r.redact(&r.results, raw, m.Params, inParams)
+	out, found, err := r.redact(&r.results, raw, m.Params, paramsOf(m.Method))
 	if err == nil && len(found) > 0 {
 		_, err = jsonrpc.ReadAnswer(out, jsonrpc.AnswerLimits())
 	}

@@ -1,8 +1,6 @@
 package redaction
 
 import (
-	"errors"
-	"io"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -60,23 +58,22 @@ func quoted(text string) []byte {
 	return out
 }
 
-// mayBeJSON reports whether a text begins like an object, or like an array of objects, arrays or strings.
+// mayBeJSON reports whether a text begins like an object or an array.
 func mayBeJSON(text string) bool {
-	text = strings.TrimLeft(text, " \t\r\n")
-	if strings.HasPrefix(text, "{") {
-		return true
+	text = strings.TrimLeft(text, space)
+	if rest, isArray := strings.CutPrefix(text, "["); isArray {
+		rest = strings.TrimLeft(rest, space)
+		return rest != "" && strings.IndexByte(`{["-0123456789tfn`, rest[0]) >= 0
 	}
-	rest, isArray := strings.CutPrefix(text, "[")
-	rest = strings.TrimLeft(rest, " \t\r\n")
-	return isArray && rest != "" && strings.IndexByte(`{["`, rest[0]) >= 0
+	return strings.HasPrefix(text, "{")
 }
 
-// ignoreEOF returns nil for the end of a text, and an error for anything else, also for no error.
-func ignoreEOF(err error) error {
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	return errors.Join(err, errMoreValues)
+// isLikeJSON reports whether a text begins like an object, or like an array of objects, arrays or strings.
+func isLikeJSON(text string) bool {
+	rest, isArray := strings.CutPrefix(strings.TrimLeft(text, space), "[")
+	rest = strings.TrimLeft(rest, space)
+	return !isArray || rest != "" && strings.IndexByte(`{["`, rest[0]) >= 0
 }
 
-var errMoreValues = errors.New("the text has more than one value")
+// space contains the white space of JSON.
+const space = " \t\r\n"

@@ -1,11 +1,14 @@
 package redaction
 
 import (
+	"bytes"
 	"encoding/base64"
 	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
 // A part is the part of a message that is searched.
@@ -16,76 +19,155 @@ const (
 	inResult
 	inError
 	inParams
+	inProgress  // params of notifications/progress
+	inCancelled // params of notifications/cancelled
 )
 
+// paramsOf returns the part for the params of a message that a server sends before its answer.
+func paramsOf(method string) part {
+	switch method {
+	case mcp.MethodProgress:
+		return inProgress
+	case mcp.MethodCancelled:
+		return inCancelled
+	}
+	return inParams
+}
+
 // kept are members that MCP defines and that contain no data: their values select how a message is read, or belong to
-// the receiver. They are never replaced.
-var kept = map[part][]string{
-	inResult: {"isError", "resultType", "content/*/type", "messages/*/role", "messages/*/content/type"},
-	inError:  {"code"},
-	inParams: {"progressToken", "requestId", "progress", "total", "level"},
+// the receiver. They are not replaced if they have a value of the form that MCP defines.
+var kept = map[part][]keptMember{
+	inResult: {
+		{steps("isError"), isBoolean}, {steps("resultType"), isKeyword}, {steps("content/*/type"), isKeyword},
+		{steps("messages/*/role"), isKeyword}, {steps("messages/*/content/type"), isKeyword},
+	},
+	inError:     {{steps("code"), isNumber}},
+	inParams:    {{steps("level"), isKeyword}},
+	inProgress:  {{steps("progressToken"), isID}, {steps("progress"), isNumber}, {steps("total"), isNumber}},
+	inCancelled: {{steps("requestId"), isID}},
+}
+
+// A keptMember is a member that is not replaced if its value has a form.
+type keptMember struct {
+	at     []step
+	isForm func(raw jsontext.Value) bool
+}
+
+func isBoolean(raw jsontext.Value) bool {
+	return raw.Kind() == jsontext.KindTrue || raw.Kind() == jsontext.KindFalse
+}
+
+func isNumber(raw jsontext.Value) bool { return raw.Kind() == jsontext.KindNumber }
+
+func isID(raw jsontext.Value) bool { return isNumber(raw) || raw.Kind() == jsontext.KindString }
+
+// isKeyword reports whether a value is a string like those that MCP defines, for example "resource_link".
+func isKeyword(raw jsontext.Value) bool {
+	if raw.Kind() != jsontext.KindString {
+		return false
+	}
+	word := raw[1 : len(raw)-1]
+	return len(word) <= maxKeyword && !bytes.ContainsFunc(word, func(c rune) bool { return (c < 'a' || c > 'z') && c != '_' })
+}
+
+// maxKeyword is the maximum length of a keyword, in bytes. The keywords of MCP have at most 14.
+const maxKeyword = 32
+
+// A step leads from a value to one of its members or items.
+type step struct {
+	// name is the name of the member. It is empty for an item.
+	name   string
+	isItem bool
+}
+
+// item is the step to any item of an array.
+var item = step{isItem: true}
+
+// steps reads a location. In it, `*` stands for every item of an array.
+func steps(location string) (out []step) {
+	for name := range strings.SplitSeq(location, "/") {
+		if name == "*" {
+			out = append(out, item)
+		} else {
+			out = append(out, step{name: name})
+		}
+	}
+	return out
 }
 
 // dataRoots are the members at which paths begin, besides the whole part.
-var dataRoots = map[part]string{inResult: "structuredContent", inError: "data", inParams: "data"}
+var dataRoots = map[part]string{
+	inResult: "structuredContent", inError: "data", inParams: "data", inProgress: "data", inCancelled: "data",
+}
 
 // base64Members are the members with base64 (MCP, Content and Resource Contents).
-var base64Members = []string{
-	"content/*/data", "content/*/resource/blob", "contents/*/blob", "messages/*/content/data", "messages/*/content/resource/blob",
+var base64Members = [][]step{
+	steps("content/*/data"), steps("content/*/resource/blob"), steps("contents/*/blob"), steps("messages/*/content/data"),
+	steps("messages/*/content/resource/blob"),
 }
 
 // objects are replacements for objects and arrays that MCP defines. Anything else becomes a string.
-var objects = map[string]string{
-	"structuredContent":  `{"redacted":"[redacted: path]"}`,
-	"content":            `[` + textContent + `]`,
-	"content/*":          textContent,
-	"content/*/resource": `{"uri":"redacted:path","text":"[redacted: path]"}`,
-	"contents":           `[]`,
-	"contents/*":         `{"uri":"redacted:path","text":"[redacted: path]"}`,
-	"messages":           `[]`,
-	"messages/*":         `{"role":"user","content":` + textContent + `}`,
-	"messages/*/content": textContent,
-	"_meta":              `{}`,
+var objects = []struct {
+	at   []step
+	with string
+}{
+	{steps("structuredContent"), `{"redacted":"[redacted: path]"}`},
+	{steps("content"), `[` + textContent + `]`},
+	{steps("content/*"), textContent},
+	{steps("content/*/resource"), `{"uri":"redacted:path","text":"[redacted: path]"}`},
+	{steps("contents"), `[]`},
+	{steps("contents/*"), `{"uri":"redacted:path","text":"[redacted: path]"}`},
+	{steps("messages"), `[]`},
+	{steps("messages/*"), `{"role":"user","content":` + textContent + `}`},
+	{steps("messages/*/content"), textContent},
+	{steps("_meta"), `{}`},
 }
 
 const textContent = `{"type":"text","text":"[redacted: path]"}`
 
-// here returns the location of the current value as text. It is empty in the content of a string.
-func (w *walker) here() string {
-	if w.text {
-		return ""
-	}
-	return strings.Join(w.location, "/")
-}
+// isAt reports whether the current value of the message is at a location. It is false in the content of a string.
+func (w *walker) isAt(location []step) bool { return !w.text && slices.Equal(w.location, location) }
 
-// keeps reports whether the current value is never replaced.
-func (w *walker) keeps() bool {
-	return !w.text && w.part != inArguments && len(w.location) <= 4 && slices.Contains(kept[w.part], w.here())
+// keptForm returns the function that reports whether the current value is never replaced, or nil if it may be.
+func (w *walker) keptForm() func(raw jsontext.Value) bool {
+	for _, k := range kept[w.part] {
+		if w.isAt(k.at) {
+			return k.isForm
+		}
+	}
+	return nil
 }
 
 // isRoot reports whether paths begin at the current value.
 func (w *walker) isRoot() bool {
-	return !w.text && len(w.location) == 1 && w.location[0] == dataRoots[w.part]
+	return !w.text && len(w.location) == 1 && !w.location[0].isItem && w.location[0].name == dataRoots[w.part]
 }
 
 // isBase64 reports whether MCP defines the current value as base64.
 func (w *walker) isBase64() bool {
-	if w.text || w.part == inArguments || len(w.location) == 0 {
-		return false
-	}
-	last := w.location[len(w.location)-1]
-	return (last == "data" || last == "blob") && slices.Contains(base64Members, w.here())
+	return w.part != inArguments && slices.ContainsFunc(base64Members, w.isAt)
+}
+
+// mayBeBase64 reports whether a text has only characters of base64 (RFC 4648, sections 4 and 5) and line breaks.
+func mayBeBase64(text string) bool {
+	return !strings.ContainsFunc(text, func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("+/-_=\r\n", c)
+	})
 }
 
 // selectedText returns the replacement of a value that a path selects.
 func (w *walker) selectedText(raw jsontext.Value) []byte {
 	text := replacement(ByPath)
-	switch with, ok := objects[w.here()]; {
+	switch isObject := raw.Kind() == jsontext.KindBeginObject || raw.Kind() == jsontext.KindBeginArray; {
 	case w.part != inResult:
 	case w.isBase64():
 		text = base64.StdEncoding.EncodeToString([]byte(text))
-	case ok && (raw.Kind() == jsontext.KindBeginObject || raw.Kind() == jsontext.KindBeginArray):
-		return []byte(with)
+	case isObject:
+		for _, o := range objects {
+			if w.isAt(o.at) {
+				return []byte(o.with)
+			}
+		}
 	}
 	return quoted(text)
 }

@@ -1,10 +1,11 @@
 // Package redaction replaces values in messages: the values that a policy's paths select, and what its detectors find.
 //
 // In a result, a path begins at four places: at the result itself, at its structuredContent, at the data of an error,
-// and at every text that is JSON. The message stays valid JSON-RPC, and the parts of it that MCP defines keep their
-// types. A result that can't be searched is replaced as a whole.
+// and at every text that is JSON, also in another such text. The message stays valid JSON-RPC, and the parts of it that
+// MCP defines keep their types. A result that can't be searched is replaced as a whole.
 //
-// A text in JSON is searched in its decoded form. The base64 of images, audio and blobs is replaced only by paths.
+// A text in JSON is searched in its decoded form. The base64 of images, audio and blobs is replaced only by paths. What
+// is not base64 in its place is searched.
 package redaction
 
 import (

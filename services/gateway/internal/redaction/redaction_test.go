@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -100,6 +101,12 @@ func TestAnswer_ReplacesValues(t *testing.T) {
 			`{"structuredContent":{"pan":"[redacted: card]","n":"[redacted: path]","other":4111111111111112},"content":[]}`,
 			[]redaction.Count{{Name: "card", N: 1}, {Name: "path", N: 1}},
 		},
+		"whole numbers in any form": {
+			list("card"), toolsCall,
+			`{"structuredContent":{"a":[4111111111111111.0,4.111111111111111e15,41111111111111110E-1,411111111111111100e-02,4.1111111111111111,4111111111111111e1,1e999,0e-5,-1.5e-3,4111111111111111.5]},"content":[]}`,
+			`{"structuredContent":{"a":["[redacted: card]","[redacted: card]","[redacted: card]","[redacted: card]",4.1111111111111111,4111111111111111e1,1e999,0e-5,-1.5e-3,4111111111111111.5]},"content":[]}`,
+			[]redaction.Count{{Name: "card", N: 4}},
+		},
 		"base64 only by paths": {
 			list("secrets", "/content/1/data"), toolsCall,
 			`{"content":[{"type":"image","mimeType":"image/png","data":"` + secret + `"},{"type":"image","mimeType":"image/png","data":"aGk="}]}`,
@@ -117,6 +124,12 @@ func TestAnswer_ReplacesValues(t *testing.T) {
 			`{"contents":[{"uri":"file:///a","text":"key ` + secret + `"},{"uri":"file:///b","blob":"` + secret + `"}]}`,
 			`{"contents":[{"uri":"file:///a","text":"key [redacted: secrets]"},{"uri":"file:///b","blob":"` + secret + `"}]}`,
 			[]redaction.Count{{Name: "secrets", N: 1}},
+		},
+		"path in JSON in a text that is JSON": {
+			list("/token", "/*/token"), toolsCall,
+			`{"content":[{"type":"text","text":"{\"body\":\"{\\\"token\\\":\\\"x\\\"}\"}"},{"type":"text","text":"[null,{\"token\":1}]"},{"type":"text","text":"[1] fine"}]}`,
+			`{"content":[{"type":"text","text":"{\"body\":\"{\\\"token\\\":\\\"[redacted: path]\\\"}\"}"},{"type":"text","text":"[null,{\"token\":\"[redacted: path]\"}]"},{"type":"text","text":"[1] fine"}]}`,
+			[]redaction.Count{{Name: "path", N: 2}},
 		},
 		"a text that begins like JSON": {
 			list("/a"), toolsCall,
@@ -166,6 +179,7 @@ func TestAnswer_UnsearchableResultIsReplaced(t *testing.T) {
 	}{
 		"a task":                  {toolsCall, `"result":{"resultType":"task","taskId":"1"}`, "it is a task", nil},
 		"a task of 2025-11-25":    {toolsCall, `"result":{"task":{"taskId":"1"}}`, "it is a task", nil},
+		"a task with escapes":     {toolsCall, `"result":{"t\u0061sk":{"t\u0061skId":"1"}}`, "it is a task", nil},
 		"too many values":         {toolsCall, `"result":{"content":[],"structuredContent":{"a":[` + many[:len(many)-1] + `]}}`, "more than 10000 values", nil},
 		"equal names":             {toolsCall, `"result":{"content":[],"structuredContent":{"a@example.com":1,"[redacted: email]":2}}`, "the replacements would make it invalid", nil},
 		"no time":                 {toolsCall, `"result":{"content":[]}`, "the gateway had no time", errors.New("gone")},
@@ -214,6 +228,48 @@ func TestEvents_AreReplacedOrDropped(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A server chooses names and values so that they look like those that are never replaced.
+func TestMessages_OnlyMembersOfMCPAreKept(t *testing.T) {
+	t.Parallel()
+	for _, result := range []string{
+		`{"content/*/type":{"x":"a@example.com"}}`,
+		`{"content/*":{"data":"a@example.com"}}`,
+		`{"content":{"*":{"type":"a@example.com","data":"a@example.com"}}}`,
+		`{"content":[{"type":"a@example.com"},{"type":{"x":["a@example.com"]}}]}`,
+		`{"content":[{"type":"image","mimeType":"image/png","data":"a@example.com"}]}`,
+		`{"contents":[{"uri":"a:b","blob":"a@example.com"}]}`,
+		`{"messages":[{"role":"a@example.com","content":{"type":"text","text":"x"}}]}`,
+		`{"isError":"a@example.com","resultType":["a@example.com"]}`,
+	} {
+		got := redaction.New(list("email"), nil).Answer(toolsCall, read(t, `{"jsonrpc":"2.0","id":7,"result":`+result+`}`))
+		if strings.Contains(string(got.Raw), "@") {
+			t.Errorf("%s: %s", result, got.Raw)
+		}
+	}
+	for _, params := range []string{
+		`{"level":"a@example.com","progress":"a@example.com","total":["a@example.com"]}`, `{"progressToken":{"x":"a@example.com"},"requestId":["a@example.com"]}`,
+		`{"progressToken":"a@example.com","requestId":"a@example.com"}`,
+	} {
+		got := redaction.New(list("email"), nil).Event([]byte(`{"jsonrpc":"2.0","method":"notifications/message","params":` + params + `}`))
+		if strings.Contains(string(got), "@") || len(got) == 0 {
+			t.Errorf("%s: %s", params, got)
+		}
+	}
+}
+
+// The memory for a value does not grow with the length of the names of the members that contain it.
+func TestAnswer_LongNamesAreNotCopiedForEachValue(t *testing.T) { //nolint:paralleltest // other tests allocate, too
+	a := read(t, `{"jsonrpc":"2.0","id":7,"result":{"`+strings.Repeat("k", 60<<10)+`":[`+strings.Repeat("1,", 20_000)+`1]}}`)
+	r := redaction.New(list("email", "/*/*/x"), nil)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	r.Answer(toolsCall, a)
+	runtime.ReadMemStats(&after)
+	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 64<<20 {
+		t.Errorf("an answer of %d bytes costs %d bytes", len(a.Raw), allocated)
 	}
 }
 

@@ -2,8 +2,11 @@ package redaction
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
+	"io"
 	"strconv"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -24,11 +27,11 @@ type walker struct {
 	search *detect.Search
 	part   part
 	dec    *jsontext.Decoder
-	// text reports whether the value is the content of a string.
-	text bool
-	// location contains the names of the members from the root to the current value. Indexes of items are replaced by
-	// `*`.
-	location []string
+	// text reports whether the value is the content of a string. texts is the number of strings that contain it.
+	text  bool
+	texts int
+	// location contains the steps from the root to the current value.
+	location []step
 	edits    []jsonrpc.Edit
 	found    map[string]int64
 }
@@ -80,7 +83,11 @@ func (w *walker) value(active []match, name string) error {
 	case jsontext.KindBeginArray:
 		return w.array(active)
 	default:
-		return w.scalar(name)
+		raw, err := w.dec.ReadValue()
+		if err != nil {
+			return err
+		}
+		return w.scalar(name, raw)
 	}
 }
 
@@ -99,7 +106,7 @@ func (w *walker) object(active []match) error {
 			return err
 		}
 		below, selected := w.below(active, name)
-		if err := w.element(below, name, name, selected); err != nil {
+		if err := w.element(below, step{name: name}, selected); err != nil {
 			return err
 		}
 	}
@@ -113,7 +120,7 @@ func (w *walker) array(active []match) error {
 	}
 	for i := 0; w.dec.PeekKind() != jsontext.KindEndArray; i++ {
 		below, selected := w.below(active, strconv.Itoa(i))
-		if err := w.element(below, valuepath.Any, "", selected); err != nil {
+		if err := w.element(below, item, selected); err != nil {
 			return err
 		}
 	}
@@ -121,24 +128,27 @@ func (w *walker) array(active []match) error {
 	return err
 }
 
-// element reads a member's value or an item. step is its place in the location.
-func (w *walker) element(active []match, step, name string, selected bool) error {
-	w.location = append(w.location, step)
+// element reads a member's value or an item. at is the step to it.
+func (w *walker) element(active []match, at step, selected bool) error {
+	w.location = append(w.location, at)
 	defer func() { w.location = w.location[:len(w.location)-1] }()
-	if w.keeps() {
-		return w.dec.SkipValue()
-	}
-	if selected {
-		raw, err := w.dec.ReadValue()
-		if err != nil {
-			return err
+	isKept := w.keptForm()
+	if kind := w.dec.PeekKind(); !selected && (isKept == nil || kind == jsontext.KindBeginObject || kind == jsontext.KindBeginArray) {
+		if w.isRoot() {
+			active = append(active, w.roots()...)
 		}
+		return w.value(active, at.name)
+	}
+	raw, err := w.dec.ReadValue()
+	switch {
+	case err != nil:
+		return err
+	case isKept != nil && isKept(raw):
+		return nil
+	case selected:
 		return w.replace(w.spanOf(raw), w.selectedText(raw), ByPath)
 	}
-	if w.isRoot() {
-		active = append(active, w.roots()...)
-	}
-	return w.value(active, name)
+	return w.scalar(at.name, raw)
 }
 
 // spanOf returns the span of the value that was read last.
@@ -172,29 +182,27 @@ func (w *walker) name(name string, at jsonrpc.Span, n *int) error {
 	return w.replace(at, quoted(out), "")
 }
 
-func (w *walker) scalar(name string) error {
-	raw, err := w.dec.ReadValue()
-	if err != nil {
-		return err
-	}
+// scalar replaces what is found in a scalar that was just read. name is as for [walker.value].
+func (w *walker) scalar(name string, raw jsontext.Value) error {
 	at := w.spanOf(raw)
 	switch raw.Kind() { //nolint:exhaustive // the other scalars contain no text
 	case jsontext.KindString:
-		if w.isBase64() {
+		text := jsonrpc.Unquote(raw)
+		if w.isBase64() && mayBeBase64(text) {
 			return nil
 		}
-		text := jsonrpc.Unquote(raw)
 		out, err := w.string(name, text)
 		if err != nil || out == text {
 			return err
 		}
 		return w.replace(at, quoted(out), "")
 	case jsontext.KindNumber:
-		if len(raw) < minNumber {
+		number := wholeNumber(string(raw))
+		if len(number) < minNumber {
 			return nil
 		}
-		out, err := w.plain("", string(raw))
-		if err != nil || out == string(raw) {
+		out, err := w.plain("", number)
+		if err != nil || out == number {
 			return err
 		}
 		return w.replace(at, quoted(out), "")
@@ -203,33 +211,73 @@ func (w *walker) scalar(name string) error {
 	}
 }
 
-// minNumber is the minimum length of a number that a detector can find.
-const minNumber = 12
+// minNumber is the minimum length of a number that a detector can find. maxNumber is the maximum length of a number with
+// an exponent that is written without it.
+const minNumber, maxNumber = 12, 64
+
+// wholeNumber returns a number without its fraction and exponent, because some programs write whole numbers as 1234.0 or
+// 1.234e3. Any other number is returned unchanged.
+func wholeNumber(raw string) string {
+	mantissa, exponent, _ := strings.Cut(strings.ToLower(raw), "e")
+	whole, fraction, _ := strings.Cut(mantissa, ".")
+	shift, err := strconv.Atoi(cmp.Or(exponent, "0"))
+	if err != nil || shift < -maxNumber || shift > maxNumber || len(mantissa) > maxNumber || shift < 0 && len(whole) <= -shift {
+		return raw
+	}
+	digits := whole + fraction + strings.Repeat("0", max(0, shift-len(fraction)))
+	if end := len(whole) + shift; strings.Trim(digits[end:], "0") == "" {
+		return digits[:end]
+	}
+	return raw
+}
+
+// maxTexts is the maximum number of strings that are read as JSON, each in the one before.
+const maxTexts = 4
 
 // string returns a text after its redactions. A text that is JSON is searched as JSON, and then as text.
 func (w *walker) string(name, text string) (string, error) {
-	if !w.text && mayBeJSON(text) {
-		inner := walker{plan: w.plan, search: w.search, text: true, found: make(map[string]int64)}
-		edits, err := inner.walk([]byte(text))
-		if err == nil {
-			_, err = inner.dec.ReadToken() // a text with more than one value is not JSON
-			err = ignoreEOF(err)
-		}
-		switch out, spliceErr := jsonrpc.ApplyEdits([]byte(text), edits...); {
+	if mayBeJSON(text) {
+		inner := walker{plan: w.plan, search: w.search, text: true, texts: w.texts + 1, found: make(map[string]int64)}
+		out, err := inner.content(text)
+		switch {
 		case isFatal(err):
 			return "", err
-		case err == nil && spliceErr == nil:
-			text = string(out)
+		case err == nil:
+			text = out
 			for by, n := range inner.found {
 				w.found[by] += n
 			}
-		case name == "text" && len(w.plan.paths) > 0:
+		case errors.Is(err, errTexts) && len(w.plan.paths) > 0:
+			w.found[ByPath]++
+			return "[redacted: a text that begins like JSON in too many other texts, in which paths can't be found]", nil
+		case name == "text" && !w.text && isLikeJSON(text) && len(w.plan.paths) > 0:
 			w.found[ByPath]++
 			return "[redacted: a text that begins like JSON and is not valid JSON, in which paths can't be found]", nil
 		}
 	}
 	return w.plain(name, text)
 }
+
+// content returns the content of a string after its redactions. It returns an error if the content is not JSON.
+func (w *walker) content(text string) (string, error) {
+	if w.texts > maxTexts {
+		return "", errTexts
+	}
+	edits, err := w.walk([]byte(text))
+	if err != nil {
+		return "", err
+	}
+	if _, err := w.dec.ReadToken(); !errors.Is(err, io.EOF) { // a text with more than one value is not JSON
+		return "", errors.Join(errMoreValues, err)
+	}
+	out, err := jsonrpc.ApplyEdits([]byte(text), edits...)
+	return string(out), err
+}
+
+var (
+	errMoreValues = errors.New("the text has more than one value")
+	errTexts      = errors.New("too many strings contain the text")
+)
 
 // isFatal reports whether an error means that the message can't be searched, and not that a text is not JSON.
 func isFatal(err error) bool {

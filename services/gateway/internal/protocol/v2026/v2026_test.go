@@ -411,6 +411,31 @@ func TestAnswer_RequestsForTheClientAreDecided(t *testing.T) {
 	}
 }
 
+// A client answers a request in an answer in its next request, in which the gateway makes no redactions. The client does
+// not receive such a request if its answer would have to be replaced.
+func TestAnswer_RequestsWhoseAnswersMustBeReplacedAreRefused(t *testing.T) {
+	t.Parallel()
+	for target, code := range map[policyv1.RedactionTarget]string{
+		policyv1.RedactionTarget_REDACTION_TARGET_RESULT: "outcome_unknown", policyv1.RedactionTarget_REDACTION_TARGET_ARGUMENTS: "",
+	} {
+		t.Run(target.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g := gatewaytest.StartModern(t, "sampling/createMessage")
+				g.Files().Respond(`{"resultType":"input_required","inputRequests":{"s":{"method":"sampling/createMessage","params":{"messages":[],"maxTokens":1}}},"requestState":"z"}`)
+				g.Policy.Change(func() {
+					g.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW, Redactions: []*policyv1.Redaction{
+						{Rule: &policyv1.RuleRef{Document: "files", Rule: "clean"}, Target: target, Detector: "email"},
+					}}
+				})
+				if got := g.Do(gatewaytest.Modern("tools/call", "safe", `"name":"safe"`)); got.Code() != code {
+					t.Errorf("%s", got.Text)
+				}
+			})
+		})
+	}
+}
+
 // Policy checks the requests of a server with sessions when the server sends them. They reach the client in the answer.
 func TestAnswer_RequestsOfServersWithSessionsAreDecidedOnce(t *testing.T) {
 	t.Parallel()
