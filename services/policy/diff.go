@@ -206,7 +206,7 @@ func (c *diffCall) factsAfter() *engine.Facts {
 
 // compareMentioned compares the calls of the tools in the catalog, and the calls that documents mention, by each caller.
 func (d *differ) compareMentioned(ctx context.Context) {
-	callers, _ := d.callers()
+	callers, configured := d.callers()
 	for _, server := range d.serverNames() {
 		for call := range d.callsOf(server) {
 			for i := range callers {
@@ -215,6 +215,9 @@ func (d *differ) compareMentioned(ctx context.Context) {
 					return
 				}
 				call.Subject, call.anyCaller = callers[i], i == 0
+				if i == 0 || i > configured || call.pattern != "" || call.serverPattern != "" {
+					d.out.Generated++
+				}
 				d.compare(&call)
 			}
 		}

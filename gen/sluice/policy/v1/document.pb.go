@@ -999,11 +999,9 @@ type DiffRevisionsResponse struct {
 	// Number of servers in the catalog. If it is zero, the compared calls are only those that the documents mention, and
 	// the recorded ones.
 	Servers int32 `protobuf:"varint,9,opt,name=servers,proto3" json:"servers,omitempty"`
-	// Number of compared calls whose principal was generated, and number of changed tools, as in DiffCatalogTotals. Both
-	// are zero in a response to DiffRevisions: `sluice policy diff` prints comparisons of the catalog in this form.
-	Generated int64 `protobuf:"varint,10,opt,name=generated,proto3" json:"generated,omitempty"`
-	// See `generated`.
-	Tools         int64 `protobuf:"varint,11,opt,name=tools,proto3" json:"tools,omitempty"`
+	// Number of compared calls that were not recorded, and whose principal has no configured token, or whose name or server
+	// is an example of a pattern. Conditions on arguments are compared symbolically, with each result that they can have.
+	Generated     int64 `protobuf:"varint,10,opt,name=generated,proto3" json:"generated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1104,13 +1102,6 @@ func (x *DiffRevisionsResponse) GetServers() int32 {
 func (x *DiffRevisionsResponse) GetGenerated() int64 {
 	if x != nil {
 		return x.Generated
-	}
-	return 0
-}
-
-func (x *DiffRevisionsResponse) GetTools() int64 {
-	if x != nil {
-		return x.Tools
 	}
 	return 0
 }
@@ -2010,7 +2001,7 @@ const file_sluice_policy_v1_document_proto_rawDesc = "" +
 	"\asubject\x18\x02 \x01(\v2\x1d.sluice.identity.v1.PrincipalB\x06\xbaH\x03\xc8\x01\x01R\asubject\x12\x1d\n" +
 	"\x05count\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02(\x01R\x05count\x12(\n" +
 	"\vdecision_id\x18\x04 \x01(\tB\a\xbaH\x04r\x02(@R\n" +
-	"decisionId\"\x89\x03\n" +
+	"decisionId\"\xf3\x02\n" +
 	"\x15DiffRevisionsResponse\x12,\n" +
 	"\x05flips\x18\x01 \x03(\v2\x16.sluice.policy.v1.FlipR\x05flips\x12\x14\n" +
 	"\x05total\x18\x02 \x01(\x03R\x05total\x125\n" +
@@ -2023,8 +2014,7 @@ const file_sluice_policy_v1_document_proto_rawDesc = "" +
 	"\bmay_open\x18\b \x03(\v2\x19.sluice.policy.v1.RuleRefR\amayOpen\x12\x18\n" +
 	"\aservers\x18\t \x01(\x05R\aservers\x12\x1c\n" +
 	"\tgenerated\x18\n" +
-	" \x01(\x03R\tgenerated\x12\x14\n" +
-	"\x05tools\x18\v \x01(\x03R\x05tools\"\xd1\x01\n" +
+	" \x01(\x03R\tgenerated\"\xd1\x01\n" +
 	"\x12DiffCatalogRequest\x12I\n" +
 	"\toverrides\x18\x01 \x03(\v2 .sluice.policy.v1.OverrideChangeB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\toverrides\x12O\n" +
 	"\vdefinitions\x18\x02 \x03(\v2\".sluice.policy.v1.DefinitionChangeB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\vdefinitions\x12\x1f\n" +

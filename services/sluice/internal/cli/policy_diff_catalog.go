@@ -158,7 +158,7 @@ func readCatalogDiff(ctx context.Context, client policyv1.PolicyServiceClient, r
 func (t *tool) printCatalogDiff(flips []*policyv1.Flip, totals *policyv1.DiffCatalogTotals) error {
 	resp := &policyv1.DiffRevisionsResponse{
 		Flips: flips, Total: totals.GetTotal(), Opened: totals.GetOpened(), Compared: totals.GetCompared(), Uncertain: totals.GetUncertain(),
-		EndedEarly: totals.GetEndedEarly(), MayOpen: totals.GetMayOpen(), Generated: totals.GetGenerated(), Tools: totals.GetTools(),
+		EndedEarly: totals.GetEndedEarly(), MayOpen: totals.GetMayOpen(), Generated: totals.GetGenerated(),
 	}
 	if t.json() {
 		if err := t.printMessage(resp); err != nil {
