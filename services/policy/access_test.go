@@ -27,6 +27,7 @@ func TestCallers_AreEnforcedForEveryMethod(t *testing.T) {
 		"sluice.policy.v1.PolicyService.ApplyDocuments",
 		"sluice.policy.v1.PolicyService.CheckServer",
 		"sluice.policy.v1.PolicyService.DecideCall",
+		"sluice.policy.v1.PolicyService.DiffCatalog",
 		"sluice.policy.v1.PolicyService.DiffRevisions",
 		"sluice.policy.v1.PolicyService.ExplainCall",
 		"sluice.policy.v1.PolicyService.FilterTools",

@@ -190,11 +190,23 @@ type diffCall struct {
 	anyCaller bool
 	// recorded is the recorded call; nil if the call was generated.
 	recorded *policyv1.RecordedCall
+	// definition is the digest of the tool's definition, and after are the facts about it after the change, if the catalog
+	// changes. after is nil if documents are compared.
+	definition []byte
+	after      *engine.Facts
+}
+
+// factsAfter returns the facts about the tool after the change.
+func (c *diffCall) factsAfter() *engine.Facts {
+	if c.after == nil {
+		return &c.Facts
+	}
+	return c.after
 }
 
 // compareMentioned compares the calls of the tools in the catalog, and the calls that documents mention, by each caller.
 func (d *differ) compareMentioned(ctx context.Context) {
-	callers := d.callers()
+	callers, configured := d.callers()
 	for _, server := range d.serverNames() {
 		for call := range d.callsOf(server) {
 			for i := range callers {
@@ -203,6 +215,9 @@ func (d *differ) compareMentioned(ctx context.Context) {
 					return
 				}
 				call.Subject, call.anyCaller = callers[i], i == 0
+				if i == 0 || i > configured || call.pattern != "" || call.serverPattern != "" {
+					d.out.Generated++
+				}
 				d.compare(&call)
 			}
 		}
@@ -210,17 +225,17 @@ func (d *differ) compareMentioned(ctx context.Context) {
 }
 
 // callers returns the callers whose calls are compared: first an example of the callers that no document mentions, then
-// those of the configured tokens, then those that documents mention.
-func (d *differ) callers() []engine.Subject {
+// those of the configured tokens, whose number it also returns, then those that documents mention.
+func (d *differ) callers() (out []engine.Subject, configured int) {
 	agents := d.cfg.approvers(d.cfg.OwnerMayApprove).Callers
 	known := agents[:min(len(agents), maxDiffCallers)]
 	mentioned, complete := engine.MentionedCallers(d.documents, maxDiffCallers-len(known))
 	d.out.EndedEarly = d.out.GetEndedEarly() || !complete || len(known) < len(agents)
-	out := mentioned[:1:1]
+	out = mentioned[:1:1]
 	for _, agent := range known {
 		out = append(out, engine.Subject{Caller: agent.Principal})
 	}
-	return append(out, mentioned[1:]...)
+	return append(out, mentioned[1:]...), len(known)
 }
 
 // serverNames returns the servers that are configured, in the catalog, or named in the documents. If no server is
@@ -345,9 +360,9 @@ func (d *differ) compare(call *diffCall) {
 // add adds a change. Changes that differ only by the caller become one flip.
 func (d *differ) add(call *diffCall, c *engine.Change) {
 	flip := &policyv1.Flip{
-		Call:    &policyv1.Call{Method: call.Method, Server: call.Server, Name: call.Tool, Ref: call.Ref},
+		Call:    &policyv1.Call{Method: call.Method, Server: call.Server, Name: call.Tool, Ref: call.Ref, DefinitionDigest: call.definition},
 		Pattern: call.pattern, ServerPattern: call.serverPattern, Kind: kindOf(c), InvalidArguments: c.InvalidArguments,
-		Before: d.pack(d.before, &c.Before, call), After: d.pack(d.after, &c.After, call),
+		Before: d.pack(d.before, &c.Before, &call.Facts), After: d.pack(d.after, &c.After, call.factsAfter()),
 	}
 	for _, a := range c.Assumptions {
 		flip.Conditions = append(flip.Conditions, &policyv1.AssumedCondition{Condition: a.Condition, Result: conditionResults[a.Result]})
@@ -381,8 +396,8 @@ func flipKey(f *policyv1.Flip) string {
 	return fmt.Sprintf("%q", []any{f.GetCall().String(), f.GetPattern(), f.GetServerPattern(), decision(f.GetBefore()), decision(f.GetAfter()), fmt.Sprint(f.GetConditions()), f.GetInvalidArguments()})
 }
 
-func (*differ) pack(set *engine.Set, decision *engine.Decision, call *diffCall) *policyv1.Decision {
-	return packDecision(&activeSet{revision: set.Revision()}, *decision, &call.Facts)
+func (*differ) pack(set *engine.Set, decision *engine.Decision, facts *engine.Facts) *policyv1.Decision {
+	return packDecision(&activeSet{revision: set.Revision()}, *decision, facts)
 }
 
 func packSubject(s *engine.Subject) *identityv1.Principal {

@@ -19,6 +19,9 @@ var (
 	errNoRevision        = errors.New("this revision is not stored: the policies come from files, so only the active revision is stored")
 	errInvalidDocuments  = errors.New("the documents do not load, so nothing has changed")
 	errDocumentsRequired = errors.New("set either new documents or new_revision")
+	errChangeRequired    = errors.New("the request has no change of the catalog: name an override or a definition, or set all_waiting")
+	errNoneWaits         = errors.New("no definition of the tool waits for a decision")
+	errActiveInvalid     = errors.New("the active documents do not load, so every call is refused: apply other documents")
 	errTooOld            = errors.New("the requested revision is not active here yet")
 	errSubjectNamed      = errors.New("only operators may name a subject: for a service, the subject is the principal in the request's metadata")
 	errSubjectMissing    = errors.New("name the subject on whose behalf the call would be made")
@@ -44,6 +47,9 @@ var statuses = []struct {
 	{store.ErrRevisionChanged, codes.Aborted, "REVISION_CHANGED"},
 	{errInvalidDocuments, codes.InvalidArgument, "POLICY_INVALID"},
 	{errDocumentsRequired, codes.InvalidArgument, "DOCUMENTS_REQUIRED"},
+	{errChangeRequired, codes.InvalidArgument, "CHANGE_REQUIRED"},
+	{errNoneWaits, codes.NotFound, "DEFINITION_UNKNOWN"},
+	{errActiveInvalid, codes.FailedPrecondition, "POLICY_INVALID"},
 	{store.ErrRevisionsLost, codes.FailedPrecondition, "REVISIONS_LOST"},
 	{errNotLoaded, codes.Unavailable, "CATALOGUE_STORE_AWAY"},
 	{errStale, codes.Unavailable, "CATALOGUE_STORE_AWAY"},

@@ -9,6 +9,7 @@ package policyv1
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	v1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	v11 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
@@ -997,7 +998,10 @@ type DiffRevisionsResponse struct {
 	MayOpen []*RuleRef `protobuf:"bytes,8,rep,name=may_open,json=mayOpen,proto3" json:"may_open,omitempty"`
 	// Number of servers in the catalog. If it is zero, the compared calls are only those that the documents mention, and
 	// the recorded ones.
-	Servers       int32 `protobuf:"varint,9,opt,name=servers,proto3" json:"servers,omitempty"`
+	Servers int32 `protobuf:"varint,9,opt,name=servers,proto3" json:"servers,omitempty"`
+	// Number of compared calls that were not recorded, and whose principal has no configured token, or whose name or server
+	// is an example of a pattern. Conditions on arguments are compared symbolically, with each result that they can have.
+	Generated     int64 `protobuf:"varint,10,opt,name=generated,proto3" json:"generated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1095,6 +1099,392 @@ func (x *DiffRevisionsResponse) GetServers() int32 {
 	return 0
 }
 
+func (x *DiffRevisionsResponse) GetGenerated() int64 {
+	if x != nil {
+		return x.Generated
+	}
+	return 0
+}
+
+// DiffCatalogRequest specifies changes of the catalog, at least one. They are not made.
+type DiffCatalogRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Overrides that are set or removed, at most 1,000. Of several for one tool, the last applies.
+	Overrides []*OverrideChange `protobuf:"bytes,1,rep,name=overrides,proto3" json:"overrides,omitempty"`
+	// Definitions that are accepted, at most 1,000.
+	Definitions []*DefinitionChange `protobuf:"bytes,2,rep,name=definitions,proto3" json:"definitions,omitempty"`
+	// Whether all definitions that wait are accepted, on all servers whose definitions are pinned. If none waits, no call
+	// is compared.
+	AllWaiting    bool `protobuf:"varint,3,opt,name=all_waiting,json=allWaiting,proto3" json:"all_waiting,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiffCatalogRequest) Reset() {
+	*x = DiffCatalogRequest{}
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffCatalogRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffCatalogRequest) ProtoMessage() {}
+
+func (x *DiffCatalogRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffCatalogRequest.ProtoReflect.Descriptor instead.
+func (*DiffCatalogRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *DiffCatalogRequest) GetOverrides() []*OverrideChange {
+	if x != nil {
+		return x.Overrides
+	}
+	return nil
+}
+
+func (x *DiffCatalogRequest) GetDefinitions() []*DefinitionChange {
+	if x != nil {
+		return x.Definitions
+	}
+	return nil
+}
+
+func (x *DiffCatalogRequest) GetAllWaiting() bool {
+	if x != nil {
+		return x.AllWaiting
+	}
+	return false
+}
+
+// OverrideChange sets the override of a tool, as in ToolOverride. Without a category, a risk and tags, it removes the
+// override.
+type OverrideChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Configured name of the server.
+	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	// Name of the tool.
+	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
+	// Category. Unspecified means the catalog's category.
+	Category v11.Category `protobuf:"varint,3,opt,name=category,proto3,enum=sluice.mcp.v1.Category" json:"category,omitempty"`
+	// Risk. Unspecified means the catalog's risk.
+	Risk Risk `protobuf:"varint,4,opt,name=risk,proto3,enum=sluice.policy.v1.Risk" json:"risk,omitempty"`
+	// Tags to add, lower-case-with-dashes, at most 64.
+	Tags          []string `protobuf:"bytes,5,rep,name=tags,proto3" json:"tags,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OverrideChange) Reset() {
+	*x = OverrideChange{}
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OverrideChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OverrideChange) ProtoMessage() {}
+
+func (x *OverrideChange) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OverrideChange.ProtoReflect.Descriptor instead.
+func (*OverrideChange) Descriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *OverrideChange) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *OverrideChange) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *OverrideChange) GetCategory() v11.Category {
+	if x != nil {
+		return x.Category
+	}
+	return v11.Category(0)
+}
+
+func (x *OverrideChange) GetRisk() Risk {
+	if x != nil {
+		return x.Risk
+	}
+	return Risk_RISK_UNSPECIFIED
+}
+
+func (x *OverrideChange) GetTags() []string {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+// DefinitionChange accepts definitions of a tool.
+type DefinitionChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Configured name of the server.
+	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	// Name of the tool.
+	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
+	// Digest of the definition: 32 bytes. Empty means all definitions of the tool that wait.
+	DefinitionDigest []byte `protobuf:"bytes,3,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *DefinitionChange) Reset() {
+	*x = DefinitionChange{}
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DefinitionChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DefinitionChange) ProtoMessage() {}
+
+func (x *DefinitionChange) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DefinitionChange.ProtoReflect.Descriptor instead.
+func (*DefinitionChange) Descriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *DefinitionChange) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *DefinitionChange) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *DefinitionChange) GetDefinitionDigest() []byte {
+	if x != nil {
+		return x.DefinitionDigest
+	}
+	return nil
+}
+
+// DiffCatalogResponse contains flips.
+type DiffCatalogResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Flips, deny to allow first, also across responses. Their number is not limited. `call.definition_digest` is the
+	// definition with which the tool is called. It is empty for a definition that the catalog does not have, which can be
+	// called if the server's definitions are not pinned.
+	Flips []*Flip `protobuf:"bytes,1,rep,name=flips,proto3" json:"flips,omitempty"`
+	// Totals. They are set in the last response only.
+	Totals        *DiffCatalogTotals `protobuf:"bytes,2,opt,name=totals,proto3" json:"totals,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiffCatalogResponse) Reset() {
+	*x = DiffCatalogResponse{}
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffCatalogResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffCatalogResponse) ProtoMessage() {}
+
+func (x *DiffCatalogResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffCatalogResponse.ProtoReflect.Descriptor instead.
+func (*DiffCatalogResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *DiffCatalogResponse) GetFlips() []*Flip {
+	if x != nil {
+		return x.Flips
+	}
+	return nil
+}
+
+func (x *DiffCatalogResponse) GetTotals() *DiffCatalogTotals {
+	if x != nil {
+		return x.Totals
+	}
+	return nil
+}
+
+// DiffCatalogTotals describes a comparison that has ended.
+type DiffCatalogTotals struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of flips in all responses.
+	Total int64 `protobuf:"varint,1,opt,name=total,proto3" json:"total,omitempty"`
+	// Number of flips of the kind opens.
+	Opened int64 `protobuf:"varint,2,opt,name=opened,proto3" json:"opened,omitempty"`
+	// Number of tools that the changes concern.
+	Tools int64 `protobuf:"varint,3,opt,name=tools,proto3" json:"tools,omitempty"`
+	// Number of calls that were compared, each with one definition, by one principal and without arguments: conditions on
+	// arguments are compared symbolically, with each result that they can have.
+	Compared int64 `protobuf:"varint,4,opt,name=compared,proto3" json:"compared,omitempty"`
+	// Number of compared calls whose principal was generated from the documents, or stands for any other.
+	Generated int64 `protobuf:"varint,5,opt,name=generated,proto3" json:"generated,omitempty"`
+	// Number of compared calls for which not all combinations of the results of conditions were tried.
+	Uncertain int64 `protobuf:"varint,6,opt,name=uncertain,proto3" json:"uncertain,omitempty"`
+	// Whether calls were left out, because there are too many principals, or the comparison took too long.
+	EndedEarly bool `protobuf:"varint,7,opt,name=ended_early,json=endedEarly,proto3" json:"ended_early,omitempty"`
+	// Rules that may open calls because of the changes, but decide in no flip of the kind opens.
+	MayOpen       []*RuleRef `protobuf:"bytes,8,rep,name=may_open,json=mayOpen,proto3" json:"may_open,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiffCatalogTotals) Reset() {
+	*x = DiffCatalogTotals{}
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffCatalogTotals) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffCatalogTotals) ProtoMessage() {}
+
+func (x *DiffCatalogTotals) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffCatalogTotals.ProtoReflect.Descriptor instead.
+func (*DiffCatalogTotals) Descriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *DiffCatalogTotals) GetTotal() int64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *DiffCatalogTotals) GetOpened() int64 {
+	if x != nil {
+		return x.Opened
+	}
+	return 0
+}
+
+func (x *DiffCatalogTotals) GetTools() int64 {
+	if x != nil {
+		return x.Tools
+	}
+	return 0
+}
+
+func (x *DiffCatalogTotals) GetCompared() int64 {
+	if x != nil {
+		return x.Compared
+	}
+	return 0
+}
+
+func (x *DiffCatalogTotals) GetGenerated() int64 {
+	if x != nil {
+		return x.Generated
+	}
+	return 0
+}
+
+func (x *DiffCatalogTotals) GetUncertain() int64 {
+	if x != nil {
+		return x.Uncertain
+	}
+	return 0
+}
+
+func (x *DiffCatalogTotals) GetEndedEarly() bool {
+	if x != nil {
+		return x.EndedEarly
+	}
+	return false
+}
+
+func (x *DiffCatalogTotals) GetMayOpen() []*RuleRef {
+	if x != nil {
+		return x.MayOpen
+	}
+	return nil
+}
+
 // AssumedCondition is a condition of a rule, with the result that it has for some calls.
 type AssumedCondition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1108,7 +1498,7 @@ type AssumedCondition struct {
 
 func (x *AssumedCondition) Reset() {
 	*x = AssumedCondition{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[12]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1120,7 +1510,7 @@ func (x *AssumedCondition) String() string {
 func (*AssumedCondition) ProtoMessage() {}
 
 func (x *AssumedCondition) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[12]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1133,7 +1523,7 @@ func (x *AssumedCondition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssumedCondition.ProtoReflect.Descriptor instead.
 func (*AssumedCondition) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{12}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AssumedCondition) GetCondition() string {
@@ -1190,7 +1580,7 @@ type Flip struct {
 
 func (x *Flip) Reset() {
 	*x = Flip{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[13]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1202,7 +1592,7 @@ func (x *Flip) String() string {
 func (*Flip) ProtoMessage() {}
 
 func (x *Flip) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[13]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1215,7 +1605,7 @@ func (x *Flip) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Flip.ProtoReflect.Descriptor instead.
 func (*Flip) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{13}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Flip) GetCall() *Call {
@@ -1329,7 +1719,7 @@ type SuggestDocumentRequest struct {
 
 func (x *SuggestDocumentRequest) Reset() {
 	*x = SuggestDocumentRequest{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[14]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1731,7 @@ func (x *SuggestDocumentRequest) String() string {
 func (*SuggestDocumentRequest) ProtoMessage() {}
 
 func (x *SuggestDocumentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[14]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,7 +1744,7 @@ func (x *SuggestDocumentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuggestDocumentRequest.ProtoReflect.Descriptor instead.
 func (*SuggestDocumentRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{14}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SuggestDocumentRequest) GetServer() string {
@@ -1384,7 +1774,7 @@ type SuggestDocumentResponse struct {
 
 func (x *SuggestDocumentResponse) Reset() {
 	*x = SuggestDocumentResponse{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[15]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1396,7 +1786,7 @@ func (x *SuggestDocumentResponse) String() string {
 func (*SuggestDocumentResponse) ProtoMessage() {}
 
 func (x *SuggestDocumentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[15]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1409,7 +1799,7 @@ func (x *SuggestDocumentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuggestDocumentResponse.ProtoReflect.Descriptor instead.
 func (*SuggestDocumentResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{15}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SuggestDocumentResponse) GetDocument() *Document {
@@ -1443,7 +1833,7 @@ type ImportDocumentRequest struct {
 
 func (x *ImportDocumentRequest) Reset() {
 	*x = ImportDocumentRequest{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[16]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1455,7 +1845,7 @@ func (x *ImportDocumentRequest) String() string {
 func (*ImportDocumentRequest) ProtoMessage() {}
 
 func (x *ImportDocumentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[16]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1468,7 +1858,7 @@ func (x *ImportDocumentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDocumentRequest.ProtoReflect.Descriptor instead.
 func (*ImportDocumentRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{16}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ImportDocumentRequest) GetDialect() Dialect {
@@ -1513,7 +1903,7 @@ type ImportDocumentResponse struct {
 
 func (x *ImportDocumentResponse) Reset() {
 	*x = ImportDocumentResponse{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[17]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1525,7 +1915,7 @@ func (x *ImportDocumentResponse) String() string {
 func (*ImportDocumentResponse) ProtoMessage() {}
 
 func (x *ImportDocumentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[17]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1538,7 +1928,7 @@ func (x *ImportDocumentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportDocumentResponse.ProtoReflect.Descriptor instead.
 func (*ImportDocumentResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{17}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ImportDocumentResponse) GetDocument() *Document {
@@ -1559,7 +1949,7 @@ var File_sluice_policy_v1_document_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_document_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsluice/policy/v1/document.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!sluice/identity/v1/identity.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a sluice/policy/v1/judgement.proto\"J\n" +
+	"\x1fsluice/policy/v1/document.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!sluice/identity/v1/identity.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a sluice/policy/v1/judgement.proto\x1a!sluice/policy/v1/tool_class.proto\"J\n" +
 	"\bDocument\x12\x1e\n" +
 	"\x04path\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\x04R\x04path\x12\x1e\n" +
@@ -1611,7 +2001,7 @@ const file_sluice_policy_v1_document_proto_rawDesc = "" +
 	"\asubject\x18\x02 \x01(\v2\x1d.sluice.identity.v1.PrincipalB\x06\xbaH\x03\xc8\x01\x01R\asubject\x12\x1d\n" +
 	"\x05count\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02(\x01R\x05count\x12(\n" +
 	"\vdecision_id\x18\x04 \x01(\tB\a\xbaH\x04r\x02(@R\n" +
-	"decisionId\"\xd5\x02\n" +
+	"decisionId\"\xf3\x02\n" +
 	"\x15DiffRevisionsResponse\x12,\n" +
 	"\x05flips\x18\x01 \x03(\v2\x16.sluice.policy.v1.FlipR\x05flips\x12\x14\n" +
 	"\x05total\x18\x02 \x01(\x03R\x05total\x125\n" +
@@ -1622,7 +2012,40 @@ const file_sluice_policy_v1_document_proto_rawDesc = "" +
 	"endedEarly\x12\x16\n" +
 	"\x06opened\x18\a \x01(\x03R\x06opened\x124\n" +
 	"\bmay_open\x18\b \x03(\v2\x19.sluice.policy.v1.RuleRefR\amayOpen\x12\x18\n" +
-	"\aservers\x18\t \x01(\x05R\aservers\"k\n" +
+	"\aservers\x18\t \x01(\x05R\aservers\x12\x1c\n" +
+	"\tgenerated\x18\n" +
+	" \x01(\x03R\tgenerated\"\xd1\x01\n" +
+	"\x12DiffCatalogRequest\x12I\n" +
+	"\toverrides\x18\x01 \x03(\v2 .sluice.policy.v1.OverrideChangeB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\toverrides\x12O\n" +
+	"\vdefinitions\x18\x02 \x03(\v2\".sluice.policy.v1.DefinitionChangeB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\vdefinitions\x12\x1f\n" +
+	"\vall_waiting\x18\x03 \x01(\bR\n" +
+	"allWaiting\"\x8c\x02\n" +
+	"\x0eOverrideChange\x120\n" +
+	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12\x1e\n" +
+	"\x04tool\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\bR\x04tool\x12=\n" +
+	"\bcategory\x18\x03 \x01(\x0e2\x17.sluice.mcp.v1.CategoryB\b\xbaH\x05\x82\x01\x02\x10\x01R\bcategory\x124\n" +
+	"\x04risk\x18\x04 \x01(\x0e2\x16.sluice.policy.v1.RiskB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04risk\x123\n" +
+	"\x04tags\x18\x05 \x03(\tB\x1f\xbaH\x1c\x92\x01\x19\x10@\"\x15r\x132\x11^[a-z0-9-]{1,64}$R\x04tags\"\xe2\x01\n" +
+	"\x10DefinitionChange\x120\n" +
+	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12\x1e\n" +
+	"\x04tool\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\bR\x04tool\x12|\n" +
+	"\x11definition_digest\x18\x03 \x01(\fBO\xbaHL\xba\x01I\n" +
+	"\x06digest\x12\x1amust have 32 bytes or none\x1a#size(this) == 0 || size(this) == 32R\x10definitionDigest\"\x80\x01\n" +
+	"\x13DiffCatalogResponse\x12,\n" +
+	"\x05flips\x18\x01 \x03(\v2\x16.sluice.policy.v1.FlipR\x05flips\x12;\n" +
+	"\x06totals\x18\x02 \x01(\v2#.sluice.policy.v1.DiffCatalogTotalsR\x06totals\"\x86\x02\n" +
+	"\x11DiffCatalogTotals\x12\x14\n" +
+	"\x05total\x18\x01 \x01(\x03R\x05total\x12\x16\n" +
+	"\x06opened\x18\x02 \x01(\x03R\x06opened\x12\x14\n" +
+	"\x05tools\x18\x03 \x01(\x03R\x05tools\x12\x1a\n" +
+	"\bcompared\x18\x04 \x01(\x03R\bcompared\x12\x1c\n" +
+	"\tgenerated\x18\x05 \x01(\x03R\tgenerated\x12\x1c\n" +
+	"\tuncertain\x18\x06 \x01(\x03R\tuncertain\x12\x1f\n" +
+	"\vended_early\x18\a \x01(\bR\n" +
+	"endedEarly\x124\n" +
+	"\bmay_open\x18\b \x03(\v2\x19.sluice.policy.v1.RuleRefR\amayOpen\"k\n" +
 	"\x10AssumedCondition\x12\x1c\n" +
 	"\tcondition\x18\x01 \x01(\tR\tcondition\x129\n" +
 	"\x06result\x18\x02 \x01(\x0e2!.sluice.policy.v1.ConditionResultR\x06result\"\xef\x04\n" +
@@ -1696,7 +2119,7 @@ func file_sluice_policy_v1_document_proto_rawDescGZIP() []byte {
 }
 
 var file_sluice_policy_v1_document_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_sluice_policy_v1_document_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_sluice_policy_v1_document_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_sluice_policy_v1_document_proto_goTypes = []any{
 	(Severity)(0),                   // 0: sluice.policy.v1.Severity
 	(FlipKind)(0),                   // 1: sluice.policy.v1.FlipKind
@@ -1714,18 +2137,25 @@ var file_sluice_policy_v1_document_proto_goTypes = []any{
 	(*DiffRevisionsRequest)(nil),    // 13: sluice.policy.v1.DiffRevisionsRequest
 	(*RecordedCall)(nil),            // 14: sluice.policy.v1.RecordedCall
 	(*DiffRevisionsResponse)(nil),   // 15: sluice.policy.v1.DiffRevisionsResponse
-	(*AssumedCondition)(nil),        // 16: sluice.policy.v1.AssumedCondition
-	(*Flip)(nil),                    // 17: sluice.policy.v1.Flip
-	(*SuggestDocumentRequest)(nil),  // 18: sluice.policy.v1.SuggestDocumentRequest
-	(*SuggestDocumentResponse)(nil), // 19: sluice.policy.v1.SuggestDocumentResponse
-	(*ImportDocumentRequest)(nil),   // 20: sluice.policy.v1.ImportDocumentRequest
-	(*ImportDocumentResponse)(nil),  // 21: sluice.policy.v1.ImportDocumentResponse
-	(*Call)(nil),                    // 22: sluice.policy.v1.Call
-	(*v1.Principal)(nil),            // 23: sluice.identity.v1.Principal
-	(*ExplainCallResponse)(nil),     // 24: sluice.policy.v1.ExplainCallResponse
-	(*RuleRef)(nil),                 // 25: sluice.policy.v1.RuleRef
-	(*Decision)(nil),                // 26: sluice.policy.v1.Decision
-	(*timestamppb.Timestamp)(nil),   // 27: google.protobuf.Timestamp
+	(*DiffCatalogRequest)(nil),      // 16: sluice.policy.v1.DiffCatalogRequest
+	(*OverrideChange)(nil),          // 17: sluice.policy.v1.OverrideChange
+	(*DefinitionChange)(nil),        // 18: sluice.policy.v1.DefinitionChange
+	(*DiffCatalogResponse)(nil),     // 19: sluice.policy.v1.DiffCatalogResponse
+	(*DiffCatalogTotals)(nil),       // 20: sluice.policy.v1.DiffCatalogTotals
+	(*AssumedCondition)(nil),        // 21: sluice.policy.v1.AssumedCondition
+	(*Flip)(nil),                    // 22: sluice.policy.v1.Flip
+	(*SuggestDocumentRequest)(nil),  // 23: sluice.policy.v1.SuggestDocumentRequest
+	(*SuggestDocumentResponse)(nil), // 24: sluice.policy.v1.SuggestDocumentResponse
+	(*ImportDocumentRequest)(nil),   // 25: sluice.policy.v1.ImportDocumentRequest
+	(*ImportDocumentResponse)(nil),  // 26: sluice.policy.v1.ImportDocumentResponse
+	(*Call)(nil),                    // 27: sluice.policy.v1.Call
+	(*v1.Principal)(nil),            // 28: sluice.identity.v1.Principal
+	(*ExplainCallResponse)(nil),     // 29: sluice.policy.v1.ExplainCallResponse
+	(*RuleRef)(nil),                 // 30: sluice.policy.v1.RuleRef
+	(v11.Category)(0),               // 31: sluice.mcp.v1.Category
+	(Risk)(0),                       // 32: sluice.policy.v1.Risk
+	(*Decision)(nil),                // 33: sluice.policy.v1.Decision
+	(*timestamppb.Timestamp)(nil),   // 34: google.protobuf.Timestamp
 }
 var file_sluice_policy_v1_document_proto_depIdxs = []int32{
 	0,  // 0: sluice.policy.v1.Finding.severity:type_name -> sluice.policy.v1.Severity
@@ -1735,37 +2165,44 @@ var file_sluice_policy_v1_document_proto_depIdxs = []int32{
 	10, // 4: sluice.policy.v1.TestDocumentsResponse.results:type_name -> sluice.policy.v1.TestResult
 	5,  // 5: sluice.policy.v1.TestDocumentsResponse.findings:type_name -> sluice.policy.v1.Finding
 	4,  // 6: sluice.policy.v1.SimulateCallRequest.documents:type_name -> sluice.policy.v1.Document
-	22, // 7: sluice.policy.v1.SimulateCallRequest.call:type_name -> sluice.policy.v1.Call
-	23, // 8: sluice.policy.v1.SimulateCallRequest.subject:type_name -> sluice.identity.v1.Principal
-	24, // 9: sluice.policy.v1.SimulateCallResponse.explanation:type_name -> sluice.policy.v1.ExplainCallResponse
+	27, // 7: sluice.policy.v1.SimulateCallRequest.call:type_name -> sluice.policy.v1.Call
+	28, // 8: sluice.policy.v1.SimulateCallRequest.subject:type_name -> sluice.identity.v1.Principal
+	29, // 9: sluice.policy.v1.SimulateCallResponse.explanation:type_name -> sluice.policy.v1.ExplainCallResponse
 	5,  // 10: sluice.policy.v1.SimulateCallResponse.findings:type_name -> sluice.policy.v1.Finding
 	4,  // 11: sluice.policy.v1.DiffRevisionsRequest.documents:type_name -> sluice.policy.v1.Document
 	4,  // 12: sluice.policy.v1.DiffRevisionsRequest.old_documents:type_name -> sluice.policy.v1.Document
 	14, // 13: sluice.policy.v1.DiffRevisionsRequest.recorded:type_name -> sluice.policy.v1.RecordedCall
-	22, // 14: sluice.policy.v1.RecordedCall.call:type_name -> sluice.policy.v1.Call
-	23, // 15: sluice.policy.v1.RecordedCall.subject:type_name -> sluice.identity.v1.Principal
-	17, // 16: sluice.policy.v1.DiffRevisionsResponse.flips:type_name -> sluice.policy.v1.Flip
+	27, // 14: sluice.policy.v1.RecordedCall.call:type_name -> sluice.policy.v1.Call
+	28, // 15: sluice.policy.v1.RecordedCall.subject:type_name -> sluice.identity.v1.Principal
+	22, // 16: sluice.policy.v1.DiffRevisionsResponse.flips:type_name -> sluice.policy.v1.Flip
 	5,  // 17: sluice.policy.v1.DiffRevisionsResponse.findings:type_name -> sluice.policy.v1.Finding
-	25, // 18: sluice.policy.v1.DiffRevisionsResponse.may_open:type_name -> sluice.policy.v1.RuleRef
-	2,  // 19: sluice.policy.v1.AssumedCondition.result:type_name -> sluice.policy.v1.ConditionResult
-	22, // 20: sluice.policy.v1.Flip.call:type_name -> sluice.policy.v1.Call
-	23, // 21: sluice.policy.v1.Flip.subject:type_name -> sluice.identity.v1.Principal
-	26, // 22: sluice.policy.v1.Flip.before:type_name -> sluice.policy.v1.Decision
-	26, // 23: sluice.policy.v1.Flip.after:type_name -> sluice.policy.v1.Decision
-	16, // 24: sluice.policy.v1.Flip.conditions:type_name -> sluice.policy.v1.AssumedCondition
-	23, // 25: sluice.policy.v1.Flip.further_subjects:type_name -> sluice.identity.v1.Principal
-	1,  // 26: sluice.policy.v1.Flip.kind:type_name -> sluice.policy.v1.FlipKind
-	27, // 27: sluice.policy.v1.SuggestDocumentRequest.from:type_name -> google.protobuf.Timestamp
-	4,  // 28: sluice.policy.v1.SuggestDocumentResponse.document:type_name -> sluice.policy.v1.Document
-	5,  // 29: sluice.policy.v1.SuggestDocumentResponse.findings:type_name -> sluice.policy.v1.Finding
-	3,  // 30: sluice.policy.v1.ImportDocumentRequest.dialect:type_name -> sluice.policy.v1.Dialect
-	4,  // 31: sluice.policy.v1.ImportDocumentResponse.document:type_name -> sluice.policy.v1.Document
-	5,  // 32: sluice.policy.v1.ImportDocumentResponse.findings:type_name -> sluice.policy.v1.Finding
-	33, // [33:33] is the sub-list for method output_type
-	33, // [33:33] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	30, // 18: sluice.policy.v1.DiffRevisionsResponse.may_open:type_name -> sluice.policy.v1.RuleRef
+	17, // 19: sluice.policy.v1.DiffCatalogRequest.overrides:type_name -> sluice.policy.v1.OverrideChange
+	18, // 20: sluice.policy.v1.DiffCatalogRequest.definitions:type_name -> sluice.policy.v1.DefinitionChange
+	31, // 21: sluice.policy.v1.OverrideChange.category:type_name -> sluice.mcp.v1.Category
+	32, // 22: sluice.policy.v1.OverrideChange.risk:type_name -> sluice.policy.v1.Risk
+	22, // 23: sluice.policy.v1.DiffCatalogResponse.flips:type_name -> sluice.policy.v1.Flip
+	20, // 24: sluice.policy.v1.DiffCatalogResponse.totals:type_name -> sluice.policy.v1.DiffCatalogTotals
+	30, // 25: sluice.policy.v1.DiffCatalogTotals.may_open:type_name -> sluice.policy.v1.RuleRef
+	2,  // 26: sluice.policy.v1.AssumedCondition.result:type_name -> sluice.policy.v1.ConditionResult
+	27, // 27: sluice.policy.v1.Flip.call:type_name -> sluice.policy.v1.Call
+	28, // 28: sluice.policy.v1.Flip.subject:type_name -> sluice.identity.v1.Principal
+	33, // 29: sluice.policy.v1.Flip.before:type_name -> sluice.policy.v1.Decision
+	33, // 30: sluice.policy.v1.Flip.after:type_name -> sluice.policy.v1.Decision
+	21, // 31: sluice.policy.v1.Flip.conditions:type_name -> sluice.policy.v1.AssumedCondition
+	28, // 32: sluice.policy.v1.Flip.further_subjects:type_name -> sluice.identity.v1.Principal
+	1,  // 33: sluice.policy.v1.Flip.kind:type_name -> sluice.policy.v1.FlipKind
+	34, // 34: sluice.policy.v1.SuggestDocumentRequest.from:type_name -> google.protobuf.Timestamp
+	4,  // 35: sluice.policy.v1.SuggestDocumentResponse.document:type_name -> sluice.policy.v1.Document
+	5,  // 36: sluice.policy.v1.SuggestDocumentResponse.findings:type_name -> sluice.policy.v1.Finding
+	3,  // 37: sluice.policy.v1.ImportDocumentRequest.dialect:type_name -> sluice.policy.v1.Dialect
+	4,  // 38: sluice.policy.v1.ImportDocumentResponse.document:type_name -> sluice.policy.v1.Document
+	5,  // 39: sluice.policy.v1.ImportDocumentResponse.findings:type_name -> sluice.policy.v1.Finding
+	40, // [40:40] is the sub-list for method output_type
+	40, // [40:40] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_sluice_policy_v1_document_proto_init() }
@@ -1775,13 +2212,14 @@ func file_sluice_policy_v1_document_proto_init() {
 	}
 	file_sluice_policy_v1_decision_proto_init()
 	file_sluice_policy_v1_judgement_proto_init()
+	file_sluice_policy_v1_tool_class_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_policy_v1_document_proto_rawDesc), len(file_sluice_policy_v1_document_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   18,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

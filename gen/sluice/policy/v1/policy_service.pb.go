@@ -25,7 +25,7 @@ var File_sluice_policy_v1_policy_service_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_policy_service_proto_rawDesc = "" +
 	"\n" +
-	"%sluice/policy/v1/policy_service.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x1dsluice/policy/v1/access.proto\x1a\x1fsluice/policy/v1/document.proto\x1a sluice/policy/v1/judgement.proto\x1a\x1dsluice/policy/v1/replay.proto\x1a\x1fsluice/policy/v1/revision.proto\x1a\x1bsluice/policy/v1/stop.proto2\x96\x12\n" +
+	"%sluice/policy/v1/policy_service.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x1dsluice/policy/v1/access.proto\x1a\x1fsluice/policy/v1/document.proto\x1a sluice/policy/v1/judgement.proto\x1a\x1dsluice/policy/v1/replay.proto\x1a\x1fsluice/policy/v1/revision.proto\x1a\x1bsluice/policy/v1/stop.proto2\xfe\x12\n" +
 	"\rPolicyService\x12p\n" +
 	"\n" +
 	"DecideCall\x12#.sluice.policy.v1.DecideCallRequest\x1a$.sluice.policy.v1.DecideCallResponse\"\x17\xca\xf3\x18\b\n" +
@@ -42,7 +42,8 @@ const file_sluice_policy_v1_policy_service_proto_rawDesc = "" +
 	"\rLintDocuments\x12&.sluice.policy.v1.LintDocumentsRequest\x1a'.sluice.policy.v1.LintDocumentsResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12q\n" +
 	"\rTestDocuments\x12&.sluice.policy.v1.TestDocumentsRequest\x1a'.sluice.policy.v1.TestDocumentsResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12n\n" +
 	"\fSimulateCall\x12%.sluice.policy.v1.SimulateCallRequest\x1a&.sluice.policy.v1.SimulateCallResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12q\n" +
-	"\rDiffRevisions\x12&.sluice.policy.v1.DiffRevisionsRequest\x1a'.sluice.policy.v1.DiffRevisionsResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12{\n" +
+	"\rDiffRevisions\x12&.sluice.policy.v1.DiffRevisionsRequest\x1a'.sluice.policy.v1.DiffRevisionsResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12f\n" +
+	"\vDiffCatalog\x12$.sluice.policy.v1.DiffCatalogRequest\x1a%.sluice.policy.v1.DiffCatalogResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x040\x01\x12{\n" +
 	"\x0fReplayDecisions\x12(.sluice.policy.v1.ReplayDecisionsRequest\x1a).sluice.policy.v1.ReplayDecisionsResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04(\x010\x01\x12o\n" +
 	"\x0fSuggestDocument\x12(.sluice.policy.v1.SuggestDocumentRequest\x1a).sluice.policy.v1.SuggestDocumentResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12s\n" +
 	"\x0eImportDocument\x12'.sluice.policy.v1.ImportDocumentRequest\x1a(.sluice.policy.v1.ImportDocumentResponse\"\x0e\xca\xf3\x18\x03\x12\x01\x02\xd0\xf3\x18\x80\x80\xc0\x02\x12s\n" +
@@ -69,38 +70,40 @@ var file_sluice_policy_v1_policy_service_proto_goTypes = []any{
 	(*TestDocumentsRequest)(nil),    // 7: sluice.policy.v1.TestDocumentsRequest
 	(*SimulateCallRequest)(nil),     // 8: sluice.policy.v1.SimulateCallRequest
 	(*DiffRevisionsRequest)(nil),    // 9: sluice.policy.v1.DiffRevisionsRequest
-	(*ReplayDecisionsRequest)(nil),  // 10: sluice.policy.v1.ReplayDecisionsRequest
-	(*SuggestDocumentRequest)(nil),  // 11: sluice.policy.v1.SuggestDocumentRequest
-	(*ImportDocumentRequest)(nil),   // 12: sluice.policy.v1.ImportDocumentRequest
-	(*ApplyDocumentsRequest)(nil),   // 13: sluice.policy.v1.ApplyDocumentsRequest
-	(*GetRevisionRequest)(nil),      // 14: sluice.policy.v1.GetRevisionRequest
-	(*ListRevisionsRequest)(nil),    // 15: sluice.policy.v1.ListRevisionsRequest
-	(*LeaseRevisionRequest)(nil),    // 16: sluice.policy.v1.LeaseRevisionRequest
-	(*WatchRevisionRequest)(nil),    // 17: sluice.policy.v1.WatchRevisionRequest
-	(*StopCallsRequest)(nil),        // 18: sluice.policy.v1.StopCallsRequest
-	(*ResumeCallsRequest)(nil),      // 19: sluice.policy.v1.ResumeCallsRequest
-	(*ListStopsRequest)(nil),        // 20: sluice.policy.v1.ListStopsRequest
-	(*DecideCallResponse)(nil),      // 21: sluice.policy.v1.DecideCallResponse
-	(*ExplainCallResponse)(nil),     // 22: sluice.policy.v1.ExplainCallResponse
-	(*ListAccessResponse)(nil),      // 23: sluice.policy.v1.ListAccessResponse
-	(*FilterToolsResponse)(nil),     // 24: sluice.policy.v1.FilterToolsResponse
-	(*FilterNamesResponse)(nil),     // 25: sluice.policy.v1.FilterNamesResponse
-	(*CheckServerResponse)(nil),     // 26: sluice.policy.v1.CheckServerResponse
-	(*LintDocumentsResponse)(nil),   // 27: sluice.policy.v1.LintDocumentsResponse
-	(*TestDocumentsResponse)(nil),   // 28: sluice.policy.v1.TestDocumentsResponse
-	(*SimulateCallResponse)(nil),    // 29: sluice.policy.v1.SimulateCallResponse
-	(*DiffRevisionsResponse)(nil),   // 30: sluice.policy.v1.DiffRevisionsResponse
-	(*ReplayDecisionsResponse)(nil), // 31: sluice.policy.v1.ReplayDecisionsResponse
-	(*SuggestDocumentResponse)(nil), // 32: sluice.policy.v1.SuggestDocumentResponse
-	(*ImportDocumentResponse)(nil),  // 33: sluice.policy.v1.ImportDocumentResponse
-	(*ApplyDocumentsResponse)(nil),  // 34: sluice.policy.v1.ApplyDocumentsResponse
-	(*GetRevisionResponse)(nil),     // 35: sluice.policy.v1.GetRevisionResponse
-	(*ListRevisionsResponse)(nil),   // 36: sluice.policy.v1.ListRevisionsResponse
-	(*LeaseRevisionResponse)(nil),   // 37: sluice.policy.v1.LeaseRevisionResponse
-	(*WatchRevisionResponse)(nil),   // 38: sluice.policy.v1.WatchRevisionResponse
-	(*StopCallsResponse)(nil),       // 39: sluice.policy.v1.StopCallsResponse
-	(*ResumeCallsResponse)(nil),     // 40: sluice.policy.v1.ResumeCallsResponse
-	(*ListStopsResponse)(nil),       // 41: sluice.policy.v1.ListStopsResponse
+	(*DiffCatalogRequest)(nil),      // 10: sluice.policy.v1.DiffCatalogRequest
+	(*ReplayDecisionsRequest)(nil),  // 11: sluice.policy.v1.ReplayDecisionsRequest
+	(*SuggestDocumentRequest)(nil),  // 12: sluice.policy.v1.SuggestDocumentRequest
+	(*ImportDocumentRequest)(nil),   // 13: sluice.policy.v1.ImportDocumentRequest
+	(*ApplyDocumentsRequest)(nil),   // 14: sluice.policy.v1.ApplyDocumentsRequest
+	(*GetRevisionRequest)(nil),      // 15: sluice.policy.v1.GetRevisionRequest
+	(*ListRevisionsRequest)(nil),    // 16: sluice.policy.v1.ListRevisionsRequest
+	(*LeaseRevisionRequest)(nil),    // 17: sluice.policy.v1.LeaseRevisionRequest
+	(*WatchRevisionRequest)(nil),    // 18: sluice.policy.v1.WatchRevisionRequest
+	(*StopCallsRequest)(nil),        // 19: sluice.policy.v1.StopCallsRequest
+	(*ResumeCallsRequest)(nil),      // 20: sluice.policy.v1.ResumeCallsRequest
+	(*ListStopsRequest)(nil),        // 21: sluice.policy.v1.ListStopsRequest
+	(*DecideCallResponse)(nil),      // 22: sluice.policy.v1.DecideCallResponse
+	(*ExplainCallResponse)(nil),     // 23: sluice.policy.v1.ExplainCallResponse
+	(*ListAccessResponse)(nil),      // 24: sluice.policy.v1.ListAccessResponse
+	(*FilterToolsResponse)(nil),     // 25: sluice.policy.v1.FilterToolsResponse
+	(*FilterNamesResponse)(nil),     // 26: sluice.policy.v1.FilterNamesResponse
+	(*CheckServerResponse)(nil),     // 27: sluice.policy.v1.CheckServerResponse
+	(*LintDocumentsResponse)(nil),   // 28: sluice.policy.v1.LintDocumentsResponse
+	(*TestDocumentsResponse)(nil),   // 29: sluice.policy.v1.TestDocumentsResponse
+	(*SimulateCallResponse)(nil),    // 30: sluice.policy.v1.SimulateCallResponse
+	(*DiffRevisionsResponse)(nil),   // 31: sluice.policy.v1.DiffRevisionsResponse
+	(*DiffCatalogResponse)(nil),     // 32: sluice.policy.v1.DiffCatalogResponse
+	(*ReplayDecisionsResponse)(nil), // 33: sluice.policy.v1.ReplayDecisionsResponse
+	(*SuggestDocumentResponse)(nil), // 34: sluice.policy.v1.SuggestDocumentResponse
+	(*ImportDocumentResponse)(nil),  // 35: sluice.policy.v1.ImportDocumentResponse
+	(*ApplyDocumentsResponse)(nil),  // 36: sluice.policy.v1.ApplyDocumentsResponse
+	(*GetRevisionResponse)(nil),     // 37: sluice.policy.v1.GetRevisionResponse
+	(*ListRevisionsResponse)(nil),   // 38: sluice.policy.v1.ListRevisionsResponse
+	(*LeaseRevisionResponse)(nil),   // 39: sluice.policy.v1.LeaseRevisionResponse
+	(*WatchRevisionResponse)(nil),   // 40: sluice.policy.v1.WatchRevisionResponse
+	(*StopCallsResponse)(nil),       // 41: sluice.policy.v1.StopCallsResponse
+	(*ResumeCallsResponse)(nil),     // 42: sluice.policy.v1.ResumeCallsResponse
+	(*ListStopsResponse)(nil),       // 43: sluice.policy.v1.ListStopsResponse
 }
 var file_sluice_policy_v1_policy_service_proto_depIdxs = []int32{
 	0,  // 0: sluice.policy.v1.PolicyService.DecideCall:input_type -> sluice.policy.v1.DecideCallRequest
@@ -113,40 +116,42 @@ var file_sluice_policy_v1_policy_service_proto_depIdxs = []int32{
 	7,  // 7: sluice.policy.v1.PolicyService.TestDocuments:input_type -> sluice.policy.v1.TestDocumentsRequest
 	8,  // 8: sluice.policy.v1.PolicyService.SimulateCall:input_type -> sluice.policy.v1.SimulateCallRequest
 	9,  // 9: sluice.policy.v1.PolicyService.DiffRevisions:input_type -> sluice.policy.v1.DiffRevisionsRequest
-	10, // 10: sluice.policy.v1.PolicyService.ReplayDecisions:input_type -> sluice.policy.v1.ReplayDecisionsRequest
-	11, // 11: sluice.policy.v1.PolicyService.SuggestDocument:input_type -> sluice.policy.v1.SuggestDocumentRequest
-	12, // 12: sluice.policy.v1.PolicyService.ImportDocument:input_type -> sluice.policy.v1.ImportDocumentRequest
-	13, // 13: sluice.policy.v1.PolicyService.ApplyDocuments:input_type -> sluice.policy.v1.ApplyDocumentsRequest
-	14, // 14: sluice.policy.v1.PolicyService.GetRevision:input_type -> sluice.policy.v1.GetRevisionRequest
-	15, // 15: sluice.policy.v1.PolicyService.ListRevisions:input_type -> sluice.policy.v1.ListRevisionsRequest
-	16, // 16: sluice.policy.v1.PolicyService.LeaseRevision:input_type -> sluice.policy.v1.LeaseRevisionRequest
-	17, // 17: sluice.policy.v1.PolicyService.WatchRevision:input_type -> sluice.policy.v1.WatchRevisionRequest
-	18, // 18: sluice.policy.v1.PolicyService.StopCalls:input_type -> sluice.policy.v1.StopCallsRequest
-	19, // 19: sluice.policy.v1.PolicyService.ResumeCalls:input_type -> sluice.policy.v1.ResumeCallsRequest
-	20, // 20: sluice.policy.v1.PolicyService.ListStops:input_type -> sluice.policy.v1.ListStopsRequest
-	21, // 21: sluice.policy.v1.PolicyService.DecideCall:output_type -> sluice.policy.v1.DecideCallResponse
-	22, // 22: sluice.policy.v1.PolicyService.ExplainCall:output_type -> sluice.policy.v1.ExplainCallResponse
-	23, // 23: sluice.policy.v1.PolicyService.ListAccess:output_type -> sluice.policy.v1.ListAccessResponse
-	24, // 24: sluice.policy.v1.PolicyService.FilterTools:output_type -> sluice.policy.v1.FilterToolsResponse
-	25, // 25: sluice.policy.v1.PolicyService.FilterNames:output_type -> sluice.policy.v1.FilterNamesResponse
-	26, // 26: sluice.policy.v1.PolicyService.CheckServer:output_type -> sluice.policy.v1.CheckServerResponse
-	27, // 27: sluice.policy.v1.PolicyService.LintDocuments:output_type -> sluice.policy.v1.LintDocumentsResponse
-	28, // 28: sluice.policy.v1.PolicyService.TestDocuments:output_type -> sluice.policy.v1.TestDocumentsResponse
-	29, // 29: sluice.policy.v1.PolicyService.SimulateCall:output_type -> sluice.policy.v1.SimulateCallResponse
-	30, // 30: sluice.policy.v1.PolicyService.DiffRevisions:output_type -> sluice.policy.v1.DiffRevisionsResponse
-	31, // 31: sluice.policy.v1.PolicyService.ReplayDecisions:output_type -> sluice.policy.v1.ReplayDecisionsResponse
-	32, // 32: sluice.policy.v1.PolicyService.SuggestDocument:output_type -> sluice.policy.v1.SuggestDocumentResponse
-	33, // 33: sluice.policy.v1.PolicyService.ImportDocument:output_type -> sluice.policy.v1.ImportDocumentResponse
-	34, // 34: sluice.policy.v1.PolicyService.ApplyDocuments:output_type -> sluice.policy.v1.ApplyDocumentsResponse
-	35, // 35: sluice.policy.v1.PolicyService.GetRevision:output_type -> sluice.policy.v1.GetRevisionResponse
-	36, // 36: sluice.policy.v1.PolicyService.ListRevisions:output_type -> sluice.policy.v1.ListRevisionsResponse
-	37, // 37: sluice.policy.v1.PolicyService.LeaseRevision:output_type -> sluice.policy.v1.LeaseRevisionResponse
-	38, // 38: sluice.policy.v1.PolicyService.WatchRevision:output_type -> sluice.policy.v1.WatchRevisionResponse
-	39, // 39: sluice.policy.v1.PolicyService.StopCalls:output_type -> sluice.policy.v1.StopCallsResponse
-	40, // 40: sluice.policy.v1.PolicyService.ResumeCalls:output_type -> sluice.policy.v1.ResumeCallsResponse
-	41, // 41: sluice.policy.v1.PolicyService.ListStops:output_type -> sluice.policy.v1.ListStopsResponse
-	21, // [21:42] is the sub-list for method output_type
-	0,  // [0:21] is the sub-list for method input_type
+	10, // 10: sluice.policy.v1.PolicyService.DiffCatalog:input_type -> sluice.policy.v1.DiffCatalogRequest
+	11, // 11: sluice.policy.v1.PolicyService.ReplayDecisions:input_type -> sluice.policy.v1.ReplayDecisionsRequest
+	12, // 12: sluice.policy.v1.PolicyService.SuggestDocument:input_type -> sluice.policy.v1.SuggestDocumentRequest
+	13, // 13: sluice.policy.v1.PolicyService.ImportDocument:input_type -> sluice.policy.v1.ImportDocumentRequest
+	14, // 14: sluice.policy.v1.PolicyService.ApplyDocuments:input_type -> sluice.policy.v1.ApplyDocumentsRequest
+	15, // 15: sluice.policy.v1.PolicyService.GetRevision:input_type -> sluice.policy.v1.GetRevisionRequest
+	16, // 16: sluice.policy.v1.PolicyService.ListRevisions:input_type -> sluice.policy.v1.ListRevisionsRequest
+	17, // 17: sluice.policy.v1.PolicyService.LeaseRevision:input_type -> sluice.policy.v1.LeaseRevisionRequest
+	18, // 18: sluice.policy.v1.PolicyService.WatchRevision:input_type -> sluice.policy.v1.WatchRevisionRequest
+	19, // 19: sluice.policy.v1.PolicyService.StopCalls:input_type -> sluice.policy.v1.StopCallsRequest
+	20, // 20: sluice.policy.v1.PolicyService.ResumeCalls:input_type -> sluice.policy.v1.ResumeCallsRequest
+	21, // 21: sluice.policy.v1.PolicyService.ListStops:input_type -> sluice.policy.v1.ListStopsRequest
+	22, // 22: sluice.policy.v1.PolicyService.DecideCall:output_type -> sluice.policy.v1.DecideCallResponse
+	23, // 23: sluice.policy.v1.PolicyService.ExplainCall:output_type -> sluice.policy.v1.ExplainCallResponse
+	24, // 24: sluice.policy.v1.PolicyService.ListAccess:output_type -> sluice.policy.v1.ListAccessResponse
+	25, // 25: sluice.policy.v1.PolicyService.FilterTools:output_type -> sluice.policy.v1.FilterToolsResponse
+	26, // 26: sluice.policy.v1.PolicyService.FilterNames:output_type -> sluice.policy.v1.FilterNamesResponse
+	27, // 27: sluice.policy.v1.PolicyService.CheckServer:output_type -> sluice.policy.v1.CheckServerResponse
+	28, // 28: sluice.policy.v1.PolicyService.LintDocuments:output_type -> sluice.policy.v1.LintDocumentsResponse
+	29, // 29: sluice.policy.v1.PolicyService.TestDocuments:output_type -> sluice.policy.v1.TestDocumentsResponse
+	30, // 30: sluice.policy.v1.PolicyService.SimulateCall:output_type -> sluice.policy.v1.SimulateCallResponse
+	31, // 31: sluice.policy.v1.PolicyService.DiffRevisions:output_type -> sluice.policy.v1.DiffRevisionsResponse
+	32, // 32: sluice.policy.v1.PolicyService.DiffCatalog:output_type -> sluice.policy.v1.DiffCatalogResponse
+	33, // 33: sluice.policy.v1.PolicyService.ReplayDecisions:output_type -> sluice.policy.v1.ReplayDecisionsResponse
+	34, // 34: sluice.policy.v1.PolicyService.SuggestDocument:output_type -> sluice.policy.v1.SuggestDocumentResponse
+	35, // 35: sluice.policy.v1.PolicyService.ImportDocument:output_type -> sluice.policy.v1.ImportDocumentResponse
+	36, // 36: sluice.policy.v1.PolicyService.ApplyDocuments:output_type -> sluice.policy.v1.ApplyDocumentsResponse
+	37, // 37: sluice.policy.v1.PolicyService.GetRevision:output_type -> sluice.policy.v1.GetRevisionResponse
+	38, // 38: sluice.policy.v1.PolicyService.ListRevisions:output_type -> sluice.policy.v1.ListRevisionsResponse
+	39, // 39: sluice.policy.v1.PolicyService.LeaseRevision:output_type -> sluice.policy.v1.LeaseRevisionResponse
+	40, // 40: sluice.policy.v1.PolicyService.WatchRevision:output_type -> sluice.policy.v1.WatchRevisionResponse
+	41, // 41: sluice.policy.v1.PolicyService.StopCalls:output_type -> sluice.policy.v1.StopCallsResponse
+	42, // 42: sluice.policy.v1.PolicyService.ResumeCalls:output_type -> sluice.policy.v1.ResumeCallsResponse
+	43, // 43: sluice.policy.v1.PolicyService.ListStops:output_type -> sluice.policy.v1.ListStopsResponse
+	22, // [22:44] is the sub-list for method output_type
+	0,  // [0:22] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name

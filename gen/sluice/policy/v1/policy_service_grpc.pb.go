@@ -29,6 +29,7 @@ const (
 	PolicyService_TestDocuments_FullMethodName   = "/sluice.policy.v1.PolicyService/TestDocuments"
 	PolicyService_SimulateCall_FullMethodName    = "/sluice.policy.v1.PolicyService/SimulateCall"
 	PolicyService_DiffRevisions_FullMethodName   = "/sluice.policy.v1.PolicyService/DiffRevisions"
+	PolicyService_DiffCatalog_FullMethodName     = "/sluice.policy.v1.PolicyService/DiffCatalog"
 	PolicyService_ReplayDecisions_FullMethodName = "/sluice.policy.v1.PolicyService/ReplayDecisions"
 	PolicyService_SuggestDocument_FullMethodName = "/sluice.policy.v1.PolicyService/SuggestDocument"
 	PolicyService_ImportDocument_FullMethodName  = "/sluice.policy.v1.PolicyService/ImportDocument"
@@ -118,6 +119,21 @@ type PolicyServiceClient interface {
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the revisions could not be read
 	DiffRevisions(ctx context.Context, in *DiffRevisionsRequest, opts ...grpc.CallOption) (*DiffRevisionsResponse, error)
+	// DiffCatalog returns the calls of tools that the active documents decide differently after changes of the catalog,
+	// deny to allow first: after overrides are set or removed, and definitions are accepted. It changes nothing. Each
+	// changed tool is called with each of its definitions, with any arguments, by the principals that the documents or
+	// configured tokens mention. Definitions that wait refuse calls, as in DecideCall. Quarantines, stops and `mode: observe` of the
+	// configuration do not count. The last response has the totals; if it is missing, flips are missing. The comparison
+	// ends after 30 s. Errors:
+	//
+	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read documents and the catalog
+	//	INVALID_ARGUMENT     CHANGE_REQUIRED: the request has no change
+	//	NOT_FOUND            SERVER_UNKNOWN, TOOL_UNKNOWN: no gateway has reported it;
+	//	                     DEFINITION_UNKNOWN: the tool does not have this definition, or none that waits
+	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active;
+	//	                     PINNING_OFF: the definitions of a server are not pinned, so none can be accepted;
+	//	                     POLICY_INVALID: the active documents do not load, so every call is refused
+	DiffCatalog(ctx context.Context, in *DiffCatalogRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DiffCatalogResponse], error)
 	// ReplayDecisions evaluates recorded decisions with documents, and returns the calls with another decision. The
 	// client sends the documents and waits for the response. Then it sends records, and waits for the last response
 	// before it sends further records. A record is evaluated without arguments, as in a list: if all arguments give the
@@ -318,9 +334,28 @@ func (c *policyServiceClient) DiffRevisions(ctx context.Context, in *DiffRevisio
 	return out, nil
 }
 
+func (c *policyServiceClient) DiffCatalog(ctx context.Context, in *DiffCatalogRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DiffCatalogResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[0], PolicyService_DiffCatalog_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[DiffCatalogRequest, DiffCatalogResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PolicyService_DiffCatalogClient = grpc.ServerStreamingClient[DiffCatalogResponse]
+
 func (c *policyServiceClient) ReplayDecisions(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ReplayDecisionsRequest, ReplayDecisionsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[0], PolicyService_ReplayDecisions_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[1], PolicyService_ReplayDecisions_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -383,7 +418,7 @@ func (c *policyServiceClient) ListRevisions(ctx context.Context, in *ListRevisio
 
 func (c *policyServiceClient) LeaseRevision(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[LeaseRevisionRequest, LeaseRevisionResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[1], PolicyService_LeaseRevision_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[2], PolicyService_LeaseRevision_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -396,7 +431,7 @@ type PolicyService_LeaseRevisionClient = grpc.BidiStreamingClient[LeaseRevisionR
 
 func (c *policyServiceClient) WatchRevision(ctx context.Context, in *WatchRevisionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRevisionResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[2], PolicyService_WatchRevision_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[3], PolicyService_WatchRevision_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -519,6 +554,21 @@ type PolicyServiceServer interface {
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the revisions could not be read
 	DiffRevisions(context.Context, *DiffRevisionsRequest) (*DiffRevisionsResponse, error)
+	// DiffCatalog returns the calls of tools that the active documents decide differently after changes of the catalog,
+	// deny to allow first: after overrides are set or removed, and definitions are accepted. It changes nothing. Each
+	// changed tool is called with each of its definitions, with any arguments, by the principals that the documents or
+	// configured tokens mention. Definitions that wait refuse calls, as in DecideCall. Quarantines, stops and `mode: observe` of the
+	// configuration do not count. The last response has the totals; if it is missing, flips are missing. The comparison
+	// ends after 30 s. Errors:
+	//
+	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read documents and the catalog
+	//	INVALID_ARGUMENT     CHANGE_REQUIRED: the request has no change
+	//	NOT_FOUND            SERVER_UNKNOWN, TOOL_UNKNOWN: no gateway has reported it;
+	//	                     DEFINITION_UNKNOWN: the tool does not have this definition, or none that waits
+	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active;
+	//	                     PINNING_OFF: the definitions of a server are not pinned, so none can be accepted;
+	//	                     POLICY_INVALID: the active documents do not load, so every call is refused
+	DiffCatalog(*DiffCatalogRequest, grpc.ServerStreamingServer[DiffCatalogResponse]) error
 	// ReplayDecisions evaluates recorded decisions with documents, and returns the calls with another decision. The
 	// client sends the documents and waits for the response. Then it sends records, and waits for the last response
 	// before it sends further records. A record is evaluated without arguments, as in a list: if all arguments give the
@@ -648,6 +698,9 @@ func (UnimplementedPolicyServiceServer) SimulateCall(context.Context, *SimulateC
 }
 func (UnimplementedPolicyServiceServer) DiffRevisions(context.Context, *DiffRevisionsRequest) (*DiffRevisionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DiffRevisions not implemented")
+}
+func (UnimplementedPolicyServiceServer) DiffCatalog(*DiffCatalogRequest, grpc.ServerStreamingServer[DiffCatalogResponse]) error {
+	return status.Error(codes.Unimplemented, "method DiffCatalog not implemented")
 }
 func (UnimplementedPolicyServiceServer) ReplayDecisions(grpc.BidiStreamingServer[ReplayDecisionsRequest, ReplayDecisionsResponse]) error {
 	return status.Error(codes.Unimplemented, "method ReplayDecisions not implemented")
@@ -882,6 +935,17 @@ func _PolicyService_DiffRevisions_Handler(srv interface{}, ctx context.Context, 
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _PolicyService_DiffCatalog_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(DiffCatalogRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(PolicyServiceServer).DiffCatalog(m, &grpc.GenericServerStream[DiffCatalogRequest, DiffCatalogResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PolicyService_DiffCatalogServer = grpc.ServerStreamingServer[DiffCatalogResponse]
 
 func _PolicyService_ReplayDecisions_Handler(srv interface{}, stream grpc.ServerStream) error {
 	return srv.(PolicyServiceServer).ReplayDecisions(&grpc.GenericServerStream[ReplayDecisionsRequest, ReplayDecisionsResponse]{ServerStream: stream})
@@ -1133,6 +1197,11 @@ var PolicyService_ServiceDesc = grpc.ServiceDesc{
 		},
 	},
 	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "DiffCatalog",
+			Handler:       _PolicyService_DiffCatalog_Handler,
+			ServerStreams: true,
+		},
 		{
 			StreamName:    "ReplayDecisions",
 			Handler:       _PolicyService_ReplayDecisions_Handler,

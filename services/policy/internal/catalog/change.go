@@ -61,14 +61,29 @@ func (s *Server) AcceptAll(digest []byte, by ChangeInfo) (*Server, int, error) {
 	if !bytes.Equal(s.WaitingDigest(), digest) {
 		return nil, 0, ErrChanged
 	}
-	changed, accepted, looks := make(map[string]*Tool), 0, s.NamesBySkeleton()
+	looks := s.NamesBySkeleton()
+	next, accepted := s.acceptWaiting(by, func(name string, d *Definition) bool { return d.Flag(name, looks) == "" })
+	return next, accepted, nil
+}
+
+// AcceptFlagged accepts all waiting definitions, also those that [Server.AcceptAll] does not accept. It returns the same
+// server if no definition waits.
+func (s *Server) AcceptFlagged(by ChangeInfo) *Server {
+	next, _ := s.acceptWaiting(by, func(string, *Definition) bool { return true })
+	return next
+}
+
+// acceptWaiting accepts the waiting definitions for which may returns true. It returns their number, and the same server
+// if the number is zero.
+func (s *Server) acceptWaiting(by ChangeInfo, may func(name string, d *Definition) bool) (*Server, int) {
+	changed, accepted := make(map[string]*Tool), 0
 	for name, t := range s.Tools {
 		if !t.has(Waiting) {
 			continue
 		}
 		t = t.clone()
 		for i := range t.Definitions {
-			if d := &t.Definitions[i]; d.State == Waiting && d.Flag(name, looks) == "" {
+			if d := &t.Definitions[i]; d.State == Waiting && may(name, d) {
 				d.State, d.DecidedBy, d.DecidedAt, d.Reason = Accepted, by.Operator, by.Time, by.Reason
 				changed[name] = t
 				accepted++
@@ -76,9 +91,9 @@ func (s *Server) AcceptAll(digest []byte, by ChangeInfo) (*Server, int, error) {
 		}
 	}
 	if accepted == 0 {
-		return s, 0, nil
+		return s, 0
 	}
-	return s.withTools(changed), accepted, nil
+	return s.withTools(changed), accepted
 }
 
 // SetOverride sets the override of a tool, or removes it if o is nil. etag is the etag of the tool that the operator
@@ -147,4 +162,16 @@ func (t *Tool) Etag() string {
 		return ""
 	}
 	return shortSum(sha256.Sum256(text))
+}
+
+// WithoutQuarantine returns the server as if neither the server nor a tool was in quarantine.
+func (s *Server) WithoutQuarantine(name string) *Server {
+	out := *s
+	out.Quarantine = nil
+	if t := s.Tools[name]; t != nil && t.Quarantine != nil {
+		t = t.clone()
+		t.Quarantine = nil
+		return out.withTools(map[string]*Tool{name: t})
+	}
+	return &out
 }

@@ -50,17 +50,7 @@ func Compare(before, after *Set, call Call) (changes []Change, complete bool) {
 		return nil, true
 	}
 	c := comparer{before: before, after: after}
-	call.evaluations = &evaluations{input: call.conditionInput()}
-	complete = call.evaluations.combine(maxCompared, func() {
-		for _, invalid := range []error{nil, errAssumedArguments} {
-			call.argumentsChecked, call.CheckArguments = false, func(string) error { return invalid }
-			c.compare(&call, invalid != nil)
-			if !call.argumentsChecked {
-				break
-			}
-		}
-	})
-	return c.changes, complete && !c.full
+	return c.compareAll(&call, &call)
 }
 
 // comparer collects the changes of [Compare].
@@ -71,14 +61,35 @@ type comparer struct {
 	full bool
 }
 
+// compareAll compares the decisions about a call for all results of conditions. was is the call before the change, and is
+// the call after it. They are the same, or differ by what the catalog knows about the class and status of the tool.
+func (c *comparer) compareAll(was, is *Call) (changes []Change, complete bool) {
+	was.evaluations = &evaluations{input: was.conditionInput()}
+	is.evaluations = was.evaluations
+	complete = was.evaluations.combine(maxCompared, func() {
+		for _, invalid := range []error{nil, errAssumedArguments} {
+			for _, call := range []*Call{was, is} {
+				call.argumentsChecked, call.CheckArguments = false, func(string) error { return invalid }
+			}
+			c.compare(was, is, invalid != nil)
+			if !was.argumentsChecked && !is.argumentsChecked {
+				break
+			}
+		}
+	})
+	return c.changes, complete && !c.full
+}
+
 // compare compares the decisions for the assumed results of conditions.
-func (c *comparer) compare(call *Call, invalid bool) {
-	old, oldVerdict := c.before.decideObserved(call)
-	next, nextVerdict := c.after.decideObserved(call)
+func (c *comparer) compare(was, is *Call, invalid bool) {
+	was.evaluations.setClass(was)
+	old, oldVerdict := c.before.decideObserved(was)
+	is.evaluations.setClass(is)
+	next, nextVerdict := c.after.decideObserved(is)
 	if alikeDecisions(&old, &next) {
 		return
 	}
-	change := Change{Before: old, After: next, InvalidArguments: invalid && call.argumentsChecked}
+	change := Change{Before: old, After: next, InvalidArguments: invalid && (was.argumentsChecked || is.argumentsChecked)}
 	if slices.ContainsFunc(c.changes, func(o Change) bool { return o.covers(&change) }) {
 		return
 	}
@@ -86,12 +97,15 @@ func (c *comparer) compare(call *Call, invalid bool) {
 		c.full = true
 		return
 	}
-	for _, v := range []verdict{oldVerdict, nextVerdict} {
-		a, open := call.assumption(&v)
+	add := func(a Assumption, open bool) {
 		if open && !slices.Contains(change.Assumptions, a) {
 			change.Assumptions = append(change.Assumptions, a)
 		}
 	}
+	was.evaluations.setClass(was)
+	add(was.assumption(&oldVerdict))
+	is.evaluations.setClass(is)
+	add(is.assumption(&nextVerdict))
 	c.changes = append(c.changes, change)
 }
 

@@ -26,14 +26,19 @@ type evaluations struct {
 	// reads arguments is then unknown even if the read values do not matter, because the condition fails for arguments
 	// with look-alike keys.
 	anyArguments bool
+	// classes are the classes of the tool for which conditions were evaluated. class is the index of the current one.
+	classes []condition.Class
+	class   int
 }
 
 // An evaluated is the result of a condition for one principal of a call.
 type evaluated struct {
 	condition *condition.Condition
 	principal int
-	result    condition.Result
-	err       error
+	// class is the index of the tool's class in evaluations.classes, or 0 if the condition does not read it.
+	class  int
+	result condition.Result
+	err    error
 	// open reports whether the result depends on unknown values: result is [condition.Unknown], or the condition has this
 	// result or fails. bit is then the position in evaluations.assumed and evaluations.failing.
 	open bool
@@ -128,11 +133,32 @@ func (c *Call) evaluate(when *condition.Condition, i int) (condition.Result, err
 // find returns the known result of a condition for a principal, or nil.
 func (e *evaluations) find(when *condition.Condition, i int) *evaluated {
 	for at := range e.results {
-		if known := &e.results[at]; known.condition == when && known.principal == i {
+		if known := &e.results[at]; known.condition == when && known.principal == i && known.class == e.classFor(when) {
 			return known
 		}
 	}
 	return nil
+}
+
+// classFor returns the index of the current class of the tool, or 0 if a condition does not read the class.
+func (e *evaluations) classFor(when *condition.Condition) int {
+	if e.class == 0 || when.Variables()&condition.VariableTool == 0 {
+		return 0
+	}
+	return e.class
+}
+
+// setClass sets the class of the tool to that of a call. A condition that reads the class and unknown values may have
+// another result for each class.
+func (e *evaluations) setClass(c *Call) {
+	class := classOf(&c.Facts)
+	same := func(o condition.Class) bool {
+		return o.Category == class.Category && o.Risk == class.Risk && slices.Equal(o.Tags, class.Tags)
+	}
+	if e.class = slices.IndexFunc(e.classes, same); e.class < 0 {
+		e.class, e.classes = len(e.classes), append(e.classes, class)
+	}
+	e.input.Class = class
 }
 
 // run evaluates a condition for a principal of the call.
@@ -144,7 +170,7 @@ func (e *evaluations) run(c *Call, when *condition.Condition, i int) evaluated {
 	if variables&condition.VariableCaller != 0 {
 		e.setCaller(c, i)
 	}
-	out := evaluated{condition: when, principal: i}
+	out := evaluated{condition: when, principal: i, class: e.classFor(when)}
 	out.result, out.err = when.Evaluate(&e.input)
 	mayFail := e.anyArguments && variables&condition.VariableArgs != 0 && out.err == nil
 	if out.open = out.result == condition.Unknown || mayFail; out.open {
@@ -185,7 +211,7 @@ func (p *Principal) conditionCaller() condition.Caller {
 func (c *Call) conditionInput() condition.Input {
 	in := condition.Input{
 		Server: c.Server, Method: c.method(), Now: c.Now, Properties: c.Facts.Arguments,
-		Class: condition.Class{Category: c.Facts.Category, Risk: c.Facts.Risk, Tags: c.Facts.Tags},
+		Class: classOf(&c.Facts),
 	}
 	if c.OfTool() {
 		in.Tool = c.Tool
@@ -199,6 +225,10 @@ func (c *Call) conditionInput() condition.Input {
 		in.Unknown |= condition.VariableTool
 	}
 	return in
+}
+
+func classOf(f *Facts) condition.Class {
+	return condition.Class{Category: f.Category, Risk: f.Risk, Tags: f.Tags}
 }
 
 // mostPermissive returns the most permissive verdict about a listed call: the verdict if the conditions whose results

@@ -13,6 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
@@ -31,15 +32,16 @@ const (
 )
 
 type diffFlags struct {
-	live  bool
-	since string
+	live    bool
+	since   string
+	catalog catalogDiffFlags
 }
 
 func (t *tool) policyDiff() *cobra.Command {
 	var f diffFlags
 	c := &cobra.Command{
-		Use:   "diff [OLD] NEW",
-		Short: "Show which calls get another result by a change of policy documents",
+		Use:   "diff ([OLD] NEW | --catalog | --definition TOOL | --override TOOL)",
+		Short: "Show which calls get another result by a change of policy documents or of the catalog",
 		Long: `Compare two versions of all policy documents of a mesh, and show the calls that get another
 result: first the calls that were refused and are allowed. OLD and NEW are files or folders;
 without OLD, NEW is compared with the active documents of the running mesh. A rule that is only
@@ -55,14 +57,21 @@ folder, or, without --config, only from the documents. With --live, the running 
 With --since, it also compares the calls in the gateway's journal, which contains no arguments
 and no groups: the groups are those of the configured tokens.
 
+With --catalog, --definition or --override, the running mesh compares the decisions of the active
+documents before and after changes of the catalog, which are not made: all pending definitions of
+tools are accepted, or those of one tool, or overrides are set or removed, as by ` + "`catalog accept`" + `
+and ` + "`catalog override`" + `. A pending definition refuses calls until then. Only calls of the changed
+tools are compared.
+
 The command exits with 0 if no change opens anything, with 1 if a call that was refused is
 allowed or can be approved, or a call that needed an approval is allowed, and with 2 if the
 comparison fails or is incomplete. It is incomplete if the change of a rule may open calls that
 are not among the compared ones, for example calls of callers that many rules name.`,
 		Example: "  " + t.self + " policy diff policies/ draft/\n" +
 			"  " + t.self + " policy diff draft/ --since 24h\n" +
-			"  " + t.self + " policy diff 3f9a0c1d draft/",
-		Args: args(cobra.RangeArgs(1, 2)),
+			"  " + t.self + " policy diff 3f9a0c1d draft/\n" +
+			"  " + t.self + " policy diff --override files/sync=read:low",
+		Args: args(f.catalog.args),
 		RunE: func(c *cobra.Command, given []string) error {
 			err := t.runDiff(c.Context(), given, &f)
 			if err != nil && !errors.Is(err, errSilent) {
@@ -74,10 +83,14 @@ are not among the compared ones, for example calls of callers that many rules na
 	c.Flags().BoolVar(&f.live, "live", false, "let the running mesh compare the documents")
 	c.Flags().StringVar(&f.since, "since", "", "also compare the calls in the journal since this time: RFC 3339, or how long ago (15m, 2h, 7d)")
 	_ = c.RegisterFlagCompletionFunc("since", cobra.NoFileCompletions)
+	f.catalog.add(c)
 	return c
 }
 
 func (t *tool) runDiff(ctx context.Context, given []string, flags *diffFlags) error {
+	if flags.catalog.given() {
+		return t.runCatalogDiff(ctx, &flags.catalog)
+	}
 	req := new(policyv1.DiffRevisionsRequest)
 	var err error
 	if req.Documents, req.NewRevision, err = documentsOrRevision(given[len(given)-1]); err != nil {
@@ -214,11 +227,7 @@ func recordedPrincipal(p *identityv1.Principal) *identityv1.Principal {
 // printPolicyDiff prints a comparison. It returns an error if a change opens something, or if not everything was compared.
 func (t *tool) printPolicyDiff(resp *policyv1.DiffRevisionsResponse, recorded bool) error {
 	if t.json() {
-		raw, err := protojson.Marshal(resp)
-		if err != nil {
-			return fmt.Errorf("print the answer: %w", err)
-		}
-		if err := t.printJSON(jsontext.Value(raw)); err != nil {
+		if err := t.printMessage(resp); err != nil {
 			return err
 		}
 	} else if len(resp.GetFindings()) == 0 {
@@ -244,18 +253,31 @@ func (t *tool) printPolicyDiff(resp *policyv1.DiffRevisionsResponse, recorded bo
 	return nil
 }
 
+// printMessage prints a message as JSON.
+func (t *tool) printMessage(m proto.Message) error {
+	raw, err := protojson.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("print the answer: %w", err)
+	}
+	return t.printJSON(jsontext.Value(raw))
+}
+
 // mayOpenError returns an error with the first rules whose change opened none of the compared calls, but may open others.
 func mayOpenError(rules []*policyv1.RuleRef) error {
+	return fmt.Errorf("the comparison is incomplete: it found no call that is opened, but the change of %s may open calls that were not compared, for example those of callers that many rules name; "+
+		"check such a call with `sluice policy explain`, or add it to the `tests` of a document", strings.Join(ruleNames(rules), ", "))
+}
+
+// ruleNames returns the names of the first rules of a list, and the number of the others.
+func ruleNames(rules []*policyv1.RuleRef) (names []string) {
 	const shown = 5
-	var names []string
 	for _, r := range rules[:min(len(rules), shown)] {
 		names = append(names, r.GetDocument()+"/"+r.GetRule())
 	}
 	if further := len(rules) - len(names); further > 0 {
 		names = append(names, fmt.Sprintf("%d more", further))
 	}
-	return fmt.Errorf("the comparison is incomplete: it found no call that is opened, but the change of %s may open calls that were not compared, for example those of callers that many rules name; "+
-		"check such a call with `sluice policy explain`, or add it to the `tests` of a document", strings.Join(names, ", "))
+	return names
 }
 
 // notLoading returns an error with the findings because of which documents do not load.
@@ -325,8 +347,12 @@ func diffHeadline(resp *policyv1.DiffRevisionsResponse) string {
 
 // diffRows returns one row for each change, in the order of the flips. Calls with the same change share a row.
 func diffRows(flips []*policyv1.Flip) (rows []*diffRow) {
+	several := definitionsOf(flips)
 	for _, f := range flips {
 		row := &diffRow{kind: f.GetKind(), what: []string{flipTarget(f)}, calls: f.GetCalls(), result: flipResult(f), by: flipRules(f), who: flipCallers(f), ifs: flipConditions(f)}
+		if several[f.GetCall().GetServer()+"/"+f.GetCall().GetName()] {
+			row.what[0] = withDefinition(row.what[0], f)
+		}
 		row.key = strings.Join([]string{row.result, row.by, row.who, row.ifs}, "\x00")
 		at := slices.IndexFunc(rows, func(o *diffRow) bool { return o.key == row.key })
 		if at < 0 {
@@ -411,6 +437,9 @@ func flipRules(f *policyv1.Flip) string {
 }
 
 func ruleOrDefault(d *policyv1.Decision) string {
+	if why := refusedByCatalog(d); why != "" {
+		return why
+	}
 	if d.GetRule() == nil {
 		return "default"
 	}

@@ -1,0 +1,356 @@
+package policy
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+const (
+	// maxCatalogDiffTime limits the time of one DiffCatalog request.
+	maxCatalogDiffTime = 30 * time.Second
+	// maxFlipPart is the size of a response after which a further response is sent, in bytes.
+	maxFlipPart = 1 << 20
+	// flipOrders is the number of results of [orderOf] and more.
+	flipOrders = 16
+)
+
+type catalogDiffStream = grpc.ServerStreamingServer[policyv1.DiffCatalogResponse]
+
+// DiffCatalog implements policyv1.PolicyServiceServer. The flips of one tool at a time are in memory: the tools are
+// compared once for each kind of flips that exists, and the flips of this kind are sent.
+func (s *Service) DiffCatalog(req *policyv1.DiffCatalogRequest, stream catalogDiffStream) error {
+	ctx := stream.Context()
+	caller := authn.CallerOf(ctx)
+	if !mayReadDocuments(caller) {
+		return toStatus(errOtherTenant)
+	}
+	set, err := s.current(ctx)
+	switch {
+	case err != nil:
+		return toStatus(err)
+	case set == nil:
+		return toStatus(errNoPolicy)
+	case set.stored != nil && set.stored.Number == 0:
+		return toStatus(errNothingApplied)
+	case set.stored != nil && set.rejected != nil:
+		return toStatus(errActiveInvalid)
+	}
+	changes := &catalogChanges{before: set.catalog.servers, after: make(map[string]*catalog.Server), settings: s.settings}
+	if err := changes.apply(req, caller.Person.GetSubject()); err != nil {
+		return toStatus(err)
+	}
+	d, err := s.newCatalogDiffer(set, changes)
+	if err != nil {
+		return toStatus(err)
+	}
+	limited, cancel := context.WithTimeout(ctx, maxCatalogDiffTime)
+	defer cancel()
+	if err := s.sendCatalogDiff(limited, stream, d); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// catalogChanges applies changes to copies of servers.
+type catalogChanges struct {
+	before, after map[string]*catalog.Server // after only has servers that change
+	settings      func(server string) catalog.Settings
+}
+
+// apply makes the changes of a request.
+func (c *catalogChanges) apply(req *policyv1.DiffCatalogRequest, operator string) error {
+	if len(req.GetOverrides())+len(req.GetDefinitions()) == 0 && !req.GetAllWaiting() {
+		return errChangeRequired
+	}
+	by := catalog.ChangeInfo{Operator: cmp.Or(operator, "operator"), Time: time.Now()}
+	if req.GetAllWaiting() {
+		for name, server := range c.before {
+			if next := server.AcceptFlagged(by); next != server && c.settings(name).Mode != catalog.Off {
+				c.after[name] = next
+			}
+		}
+	}
+	for _, change := range req.GetDefinitions() {
+		if err := c.accept(change, by); err != nil {
+			return err
+		}
+	}
+	for _, change := range req.GetOverrides() {
+		if err := c.override(change, by); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// server returns the state of a server after the changes until now.
+func (c *catalogChanges) server(name string) (*catalog.Server, error) {
+	server := cmp.Or(c.after[name], c.before[name])
+	if server == nil {
+		return nil, unknownServer(name)
+	}
+	return server, nil
+}
+
+func (c *catalogChanges) accept(change *policyv1.DefinitionChange, by catalog.ChangeInfo) error {
+	server, err := c.server(change.GetServer())
+	switch {
+	case err != nil:
+		return err
+	case c.settings(change.GetServer()).Mode == catalog.Off:
+		return errPinningOff
+	case len(change.GetDefinitionDigest()) > 0:
+		return c.decide(change.GetServer(), change.GetTool(), digestOf(change.GetDefinitionDigest()), by)
+	case server.Tools[change.GetTool()] == nil:
+		return catalog.UnknownTool(change.GetTool())
+	}
+	waiting := c.before[change.GetServer()].Tools[change.GetTool()].Waiting()
+	if len(waiting) == 0 {
+		return errNoneWaits
+	}
+	for _, digest := range waiting {
+		if err := c.decide(change.GetServer(), change.GetTool(), digest, by); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *catalogChanges) decide(server, tool string, digest catalog.Digest, by catalog.ChangeInfo) error {
+	state, err := c.server(server)
+	if err != nil {
+		return err
+	}
+	next, err := state.Decide(tool, digest, catalog.Accepted, by)
+	if err == nil {
+		c.after[server] = next
+	}
+	return err
+}
+
+func (c *catalogChanges) override(change *policyv1.OverrideChange, by catalog.ChangeInfo) error {
+	state, err := c.server(change.GetServer())
+	if err != nil {
+		return err
+	}
+	tool := state.Tools[change.GetTool()]
+	if tool == nil {
+		return catalog.UnknownTool(change.GetTool())
+	}
+	var o *catalog.Override
+	if change.GetCategory() != 0 || change.GetRisk() != 0 || len(change.GetTags()) > 0 {
+		o = &catalog.Override{Category: change.GetCategory(), Risk: change.GetRisk(), Tags: change.GetTags(), Author: by.Operator, Time: by.Time}
+	}
+	next, err := state.SetOverride(change.GetTool(), o, tool.Etag())
+	if err == nil {
+		c.after[change.GetServer()] = next
+	}
+	return err
+}
+
+// A changedTool is a tool that changes.
+type changedTool struct{ server, name string }
+
+// tools returns the tools that change, sorted by server and name.
+func (c *catalogChanges) tools() (out []changedTool) {
+	for _, server := range slices.Sorted(maps.Keys(c.after)) {
+		for _, name := range slices.Sorted(maps.Keys(c.after[server].Tools)) {
+			if c.after[server].Tools[name] != c.before[server].Tools[name] {
+				out = append(out, changedTool{server, name})
+			}
+		}
+	}
+	return out
+}
+
+// calls returns the calls of a tool, without a caller: one with each of its definitions, and one with an unknown
+// definition, if such calls are allowed. Quarantines do not count, because they end without a change of the class.
+func (c *catalogChanges) calls(tool changedTool) (out []diffCall) {
+	settings := c.settings(tool.server)
+	facts := func(server *catalog.Server, digest []byte) engine.Facts {
+		return server.WithoutQuarantine(tool.name).Facts(tool.name, digest, settings)
+	}
+	var digests [][]byte
+	for i := range c.after[tool.server].Tools[tool.name].Definitions {
+		digests = append(digests, c.after[tool.server].Tools[tool.name].Definitions[i].Digest[:])
+	}
+	slices.SortFunc(digests, bytes.Compare)
+	if settings.Mode == catalog.Off {
+		digests = append(digests, nil)
+	}
+	for _, digest := range digests {
+		after := facts(c.after[tool.server], digest)
+		call := diffCall{Call: engine.Call{Server: tool.server, Tool: tool.name, Facts: facts(c.before[tool.server], digest)}, definition: digest, after: &after}
+		out = append(out, call)
+	}
+	return out
+}
+
+// catalogDiffer compares the decisions of the active documents before and after changes of the catalog.
+type catalogDiffer struct {
+	differ
+
+	changes    *catalogChanges
+	comparer   *engine.FactsComparer
+	callers    []engine.Subject
+	configured int // the number of callers of configured tokens, which follow the first caller
+	totals     *policyv1.DiffCatalogTotals
+	mayOpen    map[engine.RuleRef]bool
+}
+
+// newCatalogDiffer compiles the active documents as DiffRevisions does: without stops, and without what the configuration
+// observes.
+func (s *Service) newCatalogDiffer(set *activeSet, changes *catalogChanges) (*catalogDiffer, error) {
+	now := time.Now()
+	documents, problems := parseFor(set.documents, now)
+	if len(problems) > 0 {
+		return nil, errActiveInvalid
+	}
+	compiled, err := engine.Compile(documents, engine.Options{
+		SessionCap: s.cfg.SessionCap, Times: engine.Times{Decide: s.cfg.Decide, Execute: s.cfg.Execute}, Now: now,
+	})
+	if err != nil {
+		return nil, err
+	}
+	cfg := s.cfg
+	cfg.Identities = s.tokens.identities()
+	d := &catalogDiffer{
+		differ: differ{cfg: cfg, documents: documents, before: compiled, after: compiled, out: new(policyv1.DiffRevisionsResponse)}, changes: changes,
+		comparer: engine.NewFactsComparer(compiled, documents), totals: new(policyv1.DiffCatalogTotals), mayOpen: make(map[engine.RuleRef]bool),
+	}
+	d.callers, d.configured = d.differ.callers()
+	d.totals.EndedEarly = d.out.GetEndedEarly()
+	return d, nil
+}
+
+// compareTool returns the flips of a tool. If count is true, it adds the compared calls to the totals.
+func (d *catalogDiffer) compareTool(tool changedTool, count bool) []*policyv1.Flip {
+	d.flips = make(map[string]*policyv1.Flip)
+	for _, call := range d.changes.calls(tool) {
+		if count {
+			for _, r := range d.comparer.MayOpen(call.Call, *call.after) {
+				d.mayOpen[r] = true
+			}
+		}
+		for i := range d.callers {
+			call.Subject, call.anyCaller = d.callers[i], i == 0
+			changes, complete := d.comparer.Compare(call.Call, *call.after)
+			if count {
+				d.count(i, complete)
+			}
+			for j := range changes {
+				d.add(&call, &changes[j])
+			}
+		}
+	}
+	return slices.Collect(maps.Values(d.flips))
+}
+
+// count adds a compared call to the totals.
+func (d *catalogDiffer) count(caller int, complete bool) {
+	d.totals.Compared++
+	if caller == 0 || caller > d.configured {
+		d.totals.Generated++
+	}
+	if !complete {
+		d.totals.Uncertain++
+	}
+}
+
+// sendCatalogDiff sends the flips, deny to allow first, and then the totals.
+func (s *Service) sendCatalogDiff(ctx context.Context, stream catalogDiffStream, d *catalogDiffer) error {
+	tools := d.changes.tools()
+	d.totals.Tools = int64(len(tools))
+	var exists [flipOrders]bool
+	opening := make(map[string]bool)
+	out := &flipSender{stream: stream}
+	for order := range flipOrders {
+		if order > 0 && !exists[order] {
+			continue
+		}
+		for _, tool := range tools {
+			flips, err := s.flipsOf(ctx, d, tool, order == 0)
+			if ctx.Err() != nil {
+				d.totals.EndedEarly = true
+				break
+			}
+			if err != nil {
+				return toStatus(err)
+			}
+			if order == 0 {
+				d.addFlips(flips, &exists, opening)
+			}
+			if err := out.send(flips, order); err != nil {
+				return err
+			}
+		}
+	}
+	for _, r := range slices.SortedFunc(maps.Keys(d.mayOpen), func(a, b engine.RuleRef) int { return cmp.Compare(a.String(), b.String()) }) {
+		if !opening[r.String()] {
+			d.totals.MayOpen = append(d.totals.MayOpen, packRule(r))
+		}
+	}
+	return stream.Send(&policyv1.DiffCatalogResponse{Flips: out.flips, Totals: d.totals})
+}
+
+// flipsOf compares a tool while it has one of lintSlots, which it does not have while flips are sent.
+func (s *Service) flipsOf(ctx context.Context, d *catalogDiffer, tool changedTool, count bool) ([]*policyv1.Flip, error) {
+	done, err := s.lintSlots.Acquire(ctx, callerOwner(ctx))
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return d.compareTool(tool, count), nil
+}
+
+// addFlips adds flips to the totals, and their orders and the rules of those that open calls to exists and opening.
+func (d *catalogDiffer) addFlips(flips []*policyv1.Flip, exists *[flipOrders]bool, opening map[string]bool) {
+	for _, f := range flips {
+		d.totals.Total++
+		exists[orderOf(f)] = true
+		if f.GetKind() != policyv1.FlipKind_FLIP_KIND_OPENS {
+			continue
+		}
+		d.totals.Opened++
+		for _, r := range []*policyv1.RuleRef{f.GetBefore().GetRule(), f.GetAfter().GetRule()} {
+			opening[r.GetDocument()+"/"+r.GetRule()] = true
+		}
+	}
+}
+
+// A flipSender sends flips in responses of limited size.
+type flipSender struct {
+	stream catalogDiffStream
+	flips  []*policyv1.Flip
+	size   int
+}
+
+// send sends the flips with an order, sorted by definition.
+func (f *flipSender) send(flips []*policyv1.Flip, order int) error {
+	flips = slices.DeleteFunc(slices.Clone(flips), func(flip *policyv1.Flip) bool { return orderOf(flip) != order })
+	slices.SortFunc(flips, func(a, b *policyv1.Flip) int {
+		return cmp.Or(bytes.Compare(a.GetCall().GetDefinitionDigest(), b.GetCall().GetDefinitionDigest()), cmp.Compare(flipKey(a), flipKey(b)))
+	})
+	for _, flip := range flips {
+		if f.size += proto.Size(flip); f.size > maxFlipPart {
+			if err := f.stream.Send(&policyv1.DiffCatalogResponse{Flips: f.flips}); err != nil {
+				return err
+			}
+			f.flips, f.size = nil, proto.Size(flip)
+		}
+		f.flips = append(f.flips, flip)
+	}
+	return nil
+}

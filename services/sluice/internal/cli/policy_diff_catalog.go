@@ -1,0 +1,227 @@
+package cli
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+// catalogDiffTimeout is the time limit of a comparison of the catalog. It is longer than that of the policy service.
+const catalogDiffTimeout = time.Minute
+
+// catalogDiffFlags are the flags of `policy diff` for changes of the catalog.
+type catalogDiffFlags struct {
+	all                    bool
+	overrides, definitions []string
+}
+
+// add adds the flags to the command `policy diff`.
+func (f *catalogDiffFlags) add(c *cobra.Command) {
+	c.Flags().BoolVar(&f.all, "catalog", false, "compare the decisions before and after all pending definitions of tools are accepted")
+	c.Flags().StringArrayVar(&f.definitions, "definition", nil, "compare as if pending definitions of a tool were accepted: `SERVER/TOOL[=DIGEST]`, with at least 8 digits")
+	c.Flags().StringArrayVar(&f.overrides, "override", nil, "compare as if a tool had this override: `SERVER/TOOL=[CATEGORY][:[RISK][:TAG,TAG]]`; with nothing after =, as if it had none")
+	for _, name := range []string{"catalog", "definition", "override"} {
+		_ = c.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
+		c.MarkFlagsMutuallyExclusive("since", name)
+	}
+}
+
+// given reports whether one of the flags is set.
+func (f *catalogDiffFlags) given() bool { return f.all || len(f.overrides)+len(f.definitions) > 0 }
+
+// args checks that the command has either documents or changes of the catalog.
+func (f *catalogDiffFlags) args(c *cobra.Command, given []string) error {
+	switch {
+	case !f.given():
+		return cobra.RangeArgs(1, 2)(c, given)
+	case len(given) > 0:
+		return errors.New("--catalog, --definition and --override compare with the active documents: leave out OLD and NEW")
+	}
+	return nil
+}
+
+// runCatalogDiff lets the running mesh compare the decisions before and after changes of the catalog.
+func (t *tool) runCatalogDiff(ctx context.Context, flags *catalogDiffFlags) error {
+	req, err := flags.request()
+	if err != nil {
+		return err
+	}
+	f, err := t.load()
+	if err != nil {
+		return err
+	}
+	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // only the answers matter
+	ctx, cancel := context.WithTimeout(ctx, catalogDiffTimeout)
+	defer cancel()
+	if err := t.completeDigests(ctx, policyv1.NewCatalogServiceClient(conn), req, flags.definitions); err != nil {
+		return err
+	}
+	flips, totals, err := readCatalogDiff(ctx, policyv1.NewPolicyServiceClient(conn), req)
+	if err != nil {
+		return t.explainError(err)
+	}
+	return t.printCatalogDiff(flips, totals)
+}
+
+// request returns the request for the flags, without digests.
+func (f *catalogDiffFlags) request() (*policyv1.DiffCatalogRequest, error) {
+	req := &policyv1.DiffCatalogRequest{AllWaiting: f.all}
+	for _, text := range f.overrides {
+		change, err := overrideChange(text)
+		if err != nil {
+			return nil, err
+		}
+		req.Overrides = append(req.Overrides, change)
+	}
+	for _, text := range f.definitions {
+		name, _, _ := strings.Cut(text, "=")
+		server, tool, ok := strings.Cut(name, "/")
+		if !ok || server == "" || tool == "" {
+			return nil, usageError{fmt.Errorf("--definition must be SERVER/TOOL or SERVER/TOOL=DIGEST, is %q", text)}
+		}
+		req.Definitions = append(req.Definitions, &policyv1.DefinitionChange{Server: server, Tool: tool})
+	}
+	return req, nil
+}
+
+// overrideChange parses a value of --override.
+func overrideChange(text string) (*policyv1.OverrideChange, error) {
+	at := strings.LastIndex(text, "=")
+	server, tool, ok := strings.Cut(text[:max(at, 0)], "/")
+	if !ok || server == "" || tool == "" {
+		return nil, usageError{fmt.Errorf("--override must be SERVER/TOOL=CATEGORY:RISK, SERVER/TOOL=CATEGORY or SERVER/TOOL=, is %q", text)}
+	}
+	category, rest, _ := strings.Cut(text[at+1:], ":")
+	risk, list, _ := strings.Cut(rest, ":")
+	var tags []string
+	if list != "" {
+		tags = strings.Split(list, ",")
+	}
+	o, err := overrideOf(category, risk, "", tags)
+	if err != nil {
+		return nil, err
+	}
+	return &policyv1.OverrideChange{Server: server, Tool: tool, Category: o.GetCategory(), Risk: o.GetRisk(), Tags: tags}, nil
+}
+
+// completeDigests sets the digests of the request to the whole digests that --definition selects.
+func (t *tool) completeDigests(ctx context.Context, client policyv1.CatalogServiceClient, req *policyv1.DiffCatalogRequest, texts []string) error {
+	for i, change := range req.GetDefinitions() {
+		_, digest, ok := strings.Cut(texts[i], "=")
+		if !ok {
+			continue
+		}
+		var err error
+		if change.DefinitionDigest, err = t.listedDigest(ctx, client, []string{change.GetServer(), change.GetTool()}, &reviewFlags{digest: digest}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readCatalogDiff reads all flips. It returns an error if the totals, which come last, are missing.
+func readCatalogDiff(ctx context.Context, client policyv1.PolicyServiceClient, req *policyv1.DiffCatalogRequest) (flips []*policyv1.Flip, totals *policyv1.DiffCatalogTotals, err error) {
+	stream, err := client.DiffCatalog(ctx, req)
+	if err != nil {
+		return nil, nil, err
+	}
+	for {
+		resp, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF) && totals != nil:
+			return flips, totals, nil
+		case errors.Is(err, io.EOF):
+			return nil, nil, errors.New("the policy service ended the comparison without its totals: try again")
+		case err != nil:
+			return nil, nil, err
+		}
+		flips, totals = append(flips, resp.GetFlips()...), resp.GetTotals()
+	}
+}
+
+// printCatalogDiff prints a comparison in the form of a comparison of documents. It returns an error if a change opens
+// something, or if not everything was compared.
+func (t *tool) printCatalogDiff(flips []*policyv1.Flip, totals *policyv1.DiffCatalogTotals) error {
+	resp := &policyv1.DiffRevisionsResponse{
+		Flips: flips, Total: totals.GetTotal(), Opened: totals.GetOpened(), Compared: totals.GetCompared(), Uncertain: totals.GetUncertain(),
+		EndedEarly: totals.GetEndedEarly(), MayOpen: totals.GetMayOpen(), Generated: totals.GetGenerated(),
+	}
+	if t.json() {
+		if err := t.printMessage(resp); err != nil {
+			return err
+		}
+	} else {
+		if err := t.printFlips(resp, false); err != nil {
+			return err
+		}
+		t.printf("%s", howCompared(totals))
+	}
+	switch names := ruleNames(resp.GetMayOpen()); {
+	case resp.GetOpened() > 0:
+		return errSilent
+	case resp.GetEndedEarly():
+		return errors.New("the comparison is incomplete: there are too many callers, or it took too long; compare fewer changes")
+	case resp.GetUncertain() > 0:
+		return fmt.Errorf("the comparison is incomplete: %s depend on too many conditions", countOfCalls(resp.GetUncertain()))
+	case len(names) > 0:
+		return fmt.Errorf("the comparison is incomplete: it found no call that is opened, but %s may open calls of callers that were not compared, for example those of callers that many rules name; "+
+			"check such a call with `sluice policy explain` after the change", strings.Join(names, ", "))
+	}
+	return nil
+}
+
+// howCompared says what was compared symbolically, and what by generated calls.
+func howCompared(totals *policyv1.DiffCatalogTotals) string {
+	if totals.GetTools() == 0 {
+		return "The changes concern no tool: no definition is pending, and no override differs."
+	}
+	noun := "tools"
+	if totals.GetTools() == 1 {
+		noun = "tool"
+	}
+	return fmt.Sprintf("Compared symbolically: all arguments of %d %s. Compared by generated calls: callers without a configured token (%s).",
+		totals.GetTools(), noun, countOfCalls(totals.GetGenerated()))
+}
+
+// definitionsOf returns the names of the tools, as server/tool, that have flips with several definitions.
+func definitionsOf(flips []*policyv1.Flip) map[string]bool {
+	first, several := make(map[string]string), make(map[string]bool)
+	for _, f := range flips {
+		name, digest := f.GetCall().GetServer()+"/"+f.GetCall().GetName(), string(f.GetCall().GetDefinitionDigest())
+		if known, ok := first[name]; ok && known != digest {
+			several[name] = true
+		}
+		first[name] = digest
+	}
+	return several
+}
+
+// withDefinition adds the definition of a flip to the description of what is called.
+func withDefinition(target string, f *policyv1.Flip) string {
+	if digest := f.GetCall().GetDefinitionDigest(); len(digest) > 0 {
+		return target + " (definition " + hex.EncodeToString(digest)[:8] + ")"
+	}
+	return target + " (other definitions)"
+}
+
+// refusedByCatalog returns why the catalog refuses a call, or "" if rules or defaults decide.
+func refusedByCatalog(d *policyv1.Decision) string {
+	if d.GetCode() == commonv1.Code_CODE_TOOL_CHANGED {
+		return "pending definition"
+	}
+	return ""
+}
