@@ -281,6 +281,8 @@ func toStatus(err error) error {
 	switch {
 	case errors.Is(err, errNoDecision):
 		return &rpc.Error{Code: codes.NotFound, Reason: "DECISION_UNKNOWN", Err: err}
+	case errors.Is(err, errOperatorRequired):
+		return &rpc.Error{Code: codes.PermissionDenied, Reason: "OPERATOR_REQUIRED", Err: err}
 	case errors.Is(err, errNotRecorded):
 		return &rpc.Error{Code: codes.NotFound, Reason: "ARGUMENTS_NOT_RECORDED", Err: err}
 	case errors.Is(err, arguments.ErrRemoved):

@@ -32,6 +32,9 @@ func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecision
 	if err != nil {
 		return nil, toStatus(err)
 	}
+	if req.GetWithArguments() && !mayReadArguments(authn.CallerOf(ctx)) {
+		return nil, toStatus(errOperatorRequired)
+	}
 	wanted := filter(ctx, req.GetFilter())
 	done, err := s.read(ctx)
 	if err != nil {
@@ -49,6 +52,9 @@ func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecision
 		}
 		if wanted(listed.Record) {
 			rec := journal.ToProto(listed.Record)
+			if req.GetWithArguments() {
+				s.addArguments(rec)
+			}
 			if size += proto.Size(rec); len(resp.GetRecords()) == most || size > maxList {
 				resp.NextPageToken = formatPageToken(at)
 				break
@@ -60,6 +66,9 @@ func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecision
 			resp.NextPageToken = formatPageToken(at)
 			break
 		}
+	}
+	if req.GetWithArguments() {
+		s.logArgumentsRead(ctx, resp.GetRecords()...)
 	}
 	return resp, nil
 }

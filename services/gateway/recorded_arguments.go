@@ -2,9 +2,11 @@ package gateway
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/arguments"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
@@ -47,7 +49,46 @@ func (s *Service) recordedArguments(ctx context.Context, id string, recorded jou
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	reader := authn.CallerOf(ctx).Person
-	s.deps.Log.InfoContext(ctx, "recorded arguments were read", "decision_id", id, "tenant", reader.GetTenant(), "subject", reader.GetSubject(), "token", reader.GetTokenId())
+	s.logRead(ctx, id, 1)
 	return &gatewayv1.GetRecordedArgumentsResponse{ArgumentsJson: string(raw), Redacted: recorded.IsRedacted}, nil
+}
+
+// maxListedArguments is the maximum size of the arguments of one call in a list of records, in bytes.
+const maxListedArguments = 256 << 10
+
+var errOperatorRequired = errors.New("only operators may read recorded arguments: use the token of an operator, or leave out with_arguments")
+
+// mayReadArguments reports whether a caller may read the recorded arguments of its tenant.
+func mayReadArguments(caller *authn.Caller) bool {
+	return caller != nil && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
+}
+
+// addArguments adds the recorded arguments to a record, if they are the caller's and not too large.
+func (s *Service) addArguments(rec *gatewayv1.Record) {
+	recorded := rec.GetRecordedArguments()
+	if recorded == nil || recorded.GetRedacted() || recorded.GetBytes() > maxListedArguments {
+		return
+	}
+	raw, err := s.arguments.Get(rec.GetDecisionId(), arguments.Copy{Digest: hex.EncodeToString(recorded.GetDigest()), Place: recorded.GetPlace()})
+	if err == nil { // otherwise the copy was removed, or GetRecordedArguments says what is wrong
+		recorded.ArgumentsJson = string(raw)
+	}
+}
+
+// logArgumentsRead logs how many of the records contain arguments.
+func (s *Service) logArgumentsRead(ctx context.Context, records ...*gatewayv1.Record) {
+	n, first := 0, ""
+	for _, rec := range records {
+		if rec.GetRecordedArguments().GetArgumentsJson() != "" {
+			n, first = n+1, rec.GetDecisionId()
+		}
+	}
+	if n > 0 {
+		s.logRead(ctx, first, n)
+	}
+}
+
+func (s *Service) logRead(ctx context.Context, oldest string, calls int) {
+	reader := authn.CallerOf(ctx).Person
+	s.deps.Log.InfoContext(ctx, "recorded arguments were read", "calls", calls, "decision_id", oldest, "tenant", reader.GetTenant(), "subject", reader.GetSubject(), "token", reader.GetTokenId())
 }

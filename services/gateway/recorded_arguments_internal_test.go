@@ -4,11 +4,15 @@ import (
 	"context"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/arguments"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
@@ -26,6 +30,46 @@ func withArguments(t *testing.T, s *Service) {
 	}
 	t.Cleanup(func() { _ = s.arguments.Close() })
 	s.deps.Log = slog.New(slog.DiscardHandler)
+}
+
+// Lists contain recorded arguments only for operators who ask for them, and only those in which no value was replaced.
+func TestListDecisions_ReturnsArgumentsToOperators(t *testing.T) {
+	t.Parallel()
+	s := newAdmin(t)
+	withArguments(t, s)
+	for id, text := range map[string]string{"plain": `{"path":"/srv/x"}`, "large": `"` + strings.Repeat("x", 300<<10) + `"`, "replaced": `{}`} {
+		rec := journal.Record{DecisionID: id, Principal: journal.Principal{Tenant: "acme", Subject: "ana"}, Recorded: recordArguments(t, s, "copy-"+id, text)}
+		stored, err := s.arguments.Put(id, "ana", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec.Recorded.Digest, rec.Recorded.Place, rec.Recorded.IsRedacted = stored.Digest, stored.Place, id == "replaced"
+		if err := s.journal.Intent(t.Context(), &rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := func(role authv1.TokenRole, with bool) (map[string]string, error) {
+		ctx := authn.WithCaller(t.Context(), &authn.Caller{Person: &identityv1.Principal{Tenant: "acme", Subject: "op", Role: role}})
+		resp, err := s.ListDecisions(ctx, &gatewayv1.ListDecisionsRequest{WithArguments: with})
+		out := make(map[string]string)
+		for _, r := range resp.GetRecords() {
+			out[r.GetDecisionId()] = r.GetRecordedArguments().GetArgumentsJson()
+		}
+		return out, err
+	}
+	operator, err := list(authv1.TokenRole_TOKEN_ROLE_OPERATOR, true)
+	if err != nil || operator["plain"] != `{"path":"/srv/x"}` || operator["large"] != "" || operator["replaced"] != "" {
+		t.Errorf("an operator gets %v, %v", operator, err)
+	}
+	for name, with := range map[string]bool{"with arguments": true, "without arguments": false} {
+		got, err := list(authv1.TokenRole_TOKEN_ROLE_VIEWER, with)
+		if with != (rpc.Reason(err) == "OPERATOR_REQUIRED") || got["plain"] != "" {
+			t.Errorf("a viewer gets %v, %v %s", got, err, name)
+		}
+	}
+	if got, err := list(authv1.TokenRole_TOKEN_ROLE_OPERATOR, false); err != nil || got["plain"] != "" {
+		t.Errorf("an operator who does not ask gets %v, %v", got, err)
+	}
 }
 
 // recordArguments stores arguments and writes the intent and the outcome of a call of the tenant acme.

@@ -155,7 +155,9 @@ func callOnly(c *policyv1.Call) *policyv1.Call {
 // keyOf returns a string that is equal for records whose calls have the same values for the documents.
 func (r *replayer) keyOf(rec *policyv1.RecordedDecision) (string, error) {
 	key := &policyv1.RecordedDecision{Call: proto.CloneOf(rec.GetCall()), Subject: rec.GetSubject()}
-	key.Call.ParamsJson = ""
+	if key.ArgumentsKnown = rec.GetArgumentsKnown() && r.set.ReadsArguments(); !key.GetArgumentsKnown() {
+		key.Call.ParamsJson = ""
+	}
 	if r.readsTime {
 		key.Time = rec.GetTime()
 	}
@@ -170,13 +172,17 @@ func (r *replayer) decide(rec *policyv1.RecordedDecision) (decidedReplay, error)
 	if err != nil {
 		return decidedReplay{}, err
 	}
-	unknown := engine.UnknownName // the journal shortens names; names of tools that rules decide about are not shortened
+	unknown := engine.UnknownName | engine.UnknownArguments // the journal shortens names; names of tools that rules decide about are not shortened
 	if !r.groups.set(&subject, rec.GetSubject()) {
 		unknown |= engine.UnknownGroups
 	}
 	call := engine.Call{
 		Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Ref: c.GetRef(), Subject: subject,
 		Facts: engine.Facts{Status: engine.Callable}, Now: timeOf(rec.GetTime()),
+	}
+	if rec.GetArgumentsKnown() && call.OfTool() {
+		call.Params = c.GetParamsJson()
+		unknown &^= engine.UnknownArguments
 	}
 	if call.OfTool() {
 		facts, known := r.facts(c.GetServer(), c.GetName(), c.GetDefinitionDigest())

@@ -109,6 +109,30 @@ func replayLines(resp *policyv1.ReplayDecisionsResponse) string {
 	return strings.Join(append(out, totals), "\n")
 }
 
+// Calls with known arguments are decided by them, and calls without are not. Equal arguments are decided once.
+func TestReplayDecisions_ReadsKnownArguments(t *testing.T) {
+	t.Parallel()
+	s := serve(t, options{})
+	stream := beginReplay(t, s.Person(t, "viewer"), documentOf(draft)...)
+	with := func(id, arguments string) *policyv1.RecordedDecision {
+		one := recorded("write", "agent", allow, 0)
+		one.DecisionId = id
+		one.Call.ParamsJson, one.ArgumentsKnown = `{"name":"write","arguments":`+arguments+`}`, true
+		return one
+	}
+	ignored := with("4", `{"path":"/a"}`)
+	ignored.ArgumentsKnown = false
+	resp := replayStep(t, stream, recordsOf(with("1", `{"path":"/a"}`), with("2", `{"path":"/b"}`), with("3", `{"Path":"/a"}`), ignored, with("5", `{"path":"/b"}`), with("6", `7`)))
+	want := `closes write by agent: allow -> deny , calls 2 2
+closes write by agent: allow -> deny tools.write, calls 1 3
+closes write by agent: allow -> deny tools.write, calls 1 6
+unknown write by agent: allow, needs [REPLAY_NEED_ARGUMENTS] of [tools.write], may open false, calls 1
+same 1, different 4, unknown 1`
+	if diff := cmp.Diff(want, replayLines(resp)); diff != "" {
+		t.Errorf("results (-want +got):\n%s", diff)
+	}
+}
+
 const draft = `version: 1
 name: draft
 server: demo

@@ -10,6 +10,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 const recordingPolicy = `version: 1
@@ -83,6 +84,29 @@ func TestRecordedArguments_OnlyOperatorsReadThem(t *testing.T) {
 	checkNoArguments(t, filepath.Join(s.Dir, "data"))
 	p = stack.Start(t, s)
 	check()
+	checkReplayedArguments(t, p)
+}
+
+// checkReplayedArguments replays recorded calls with a draft that reads arguments. The result is known for operators
+// if the arguments were recorded and no value was replaced in them.
+func checkReplayedArguments(t *testing.T, p *stack.Process) {
+	t.Helper()
+	agent := stack.Connect(t, p.MCP("rule"), stack.AgentToken)
+	for _, path := range []string{"/srv/a", "/srv/a", "/etc/b"} {
+		agent.Call("write", fmt.Sprintf(`{"path":%q}`, path))
+	}
+	draft := filepath.Join(stack.WriteFolder(t, map[string]string{"draft.yaml": strings.Replace(recordingPolicy, "write: {action: allow,", `write: {action: allow, when: 'path.within(args.path, "/srv")',`, 1)}), "draft.yaml")
+	replay := func(token string) stack.CommandResult {
+		return stack.Run(t, stack.Command{Args: []string{"policy", "replay", draft, "--server", "rule", "--addr", p.GRPC}, Dir: p.Dir, Env: []string{"SLUICE_TOKEN=" + token}})
+	}
+	var known stack.CommandResult
+	eventually.Holds(t, "all calls are recorded", func() bool {
+		known = replay(stack.OperatorToken)
+		return strings.Contains(known.Stdout, ": 5 calls ")
+	})
+	stack.CheckCommand(t, known, 0, known.Stdout, ": 5 calls (0 open, 1 close, 3 same, 1 unknown).", "allow -> deny  rule/write")
+	unknown := replay(stack.ViewerToken)
+	stack.CheckCommand(t, unknown, 0, unknown.Stdout, ": 5 calls (0 open, 0 close, 1 same, 4 unknown).")
 }
 
 // checkNoArguments checks that no file in a directory contains the arguments in plain text.

@@ -335,7 +335,10 @@ type ListDecisionsRequest struct {
 	// Maximum number of records: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// `next_page_token` of the previous page, with the same filter. Empty for the newest records.
-	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Whether records have the recorded arguments in which no value was replaced (`arguments_json`). Only operators may
+	// set it.
+	WithArguments bool `protobuf:"varint,4,opt,name=with_arguments,json=withArguments,proto3" json:"with_arguments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -389,6 +392,13 @@ func (x *ListDecisionsRequest) GetPageToken() string {
 		return x.PageToken
 	}
 	return ""
+}
+
+func (x *ListDecisionsRequest) GetWithArguments() bool {
+	if x != nil {
+		return x.WithArguments
+	}
+	return false
 }
 
 // ListDecisionsResponse is a page of records, newest first. A page may have fewer records than requested, or none,
@@ -579,13 +589,14 @@ const file_sluice_gateway_v1_decisions_proto_rawDesc = "" +
 	"\x05kinds\x18\x05 \x03(\x0e2\x1d.sluice.gateway.v1.RecordKindB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05\x82\x01\x02\x10\x01R\x05kinds\x120\n" +
 	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
 	"\x05until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12)\n" +
-	"\x10without_protocol\x18\x14 \x01(\bR\x0fwithoutProtocol\"\xa3\x01\n" +
+	"\x10without_protocol\x18\x14 \x01(\bR\x0fwithoutProtocol\"\xca\x01\n" +
 	"\x14ListDecisionsRequest\x129\n" +
 	"\x06filter\x18\x01 \x01(\v2!.sluice.gateway.v1.DecisionFilterR\x06filter\x12'\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"\xac\x01\n" +
+	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\x12%\n" +
+	"\x0ewith_arguments\x18\x04 \x01(\bR\rwithArguments\"\xac\x01\n" +
 	"\x15ListDecisionsResponse\x123\n" +
 	"\arecords\x18\x01 \x03(\v2\x19.sluice.gateway.v1.RecordR\arecords\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x126\n" +

@@ -83,6 +83,7 @@ type GatewayServiceClient interface {
 	// of unauthenticated requests. The calls of one caller are processed one at a time: further calls wait. Errors:
 	//
 	//	RESOURCE_EXHAUSTED  READS_EXHAUSTED: more than 1,024 calls of the caller wait
+	//	PERMISSION_DENIED   OPERATOR_REQUIRED: only operators may set `with_arguments`
 	ListDecisions(ctx context.Context, in *ListDecisionsRequest, opts ...grpc.CallOption) (*ListDecisionsResponse, error)
 	// SummarizeObservations counts the calls of the caller's tenant that would have had another result if nothing were
 	// observed (`mode: observe`). The calls of one caller are processed one at a time, together with its calls of
@@ -276,6 +277,7 @@ type GatewayServiceServer interface {
 	// of unauthenticated requests. The calls of one caller are processed one at a time: further calls wait. Errors:
 	//
 	//	RESOURCE_EXHAUSTED  READS_EXHAUSTED: more than 1,024 calls of the caller wait
+	//	PERMISSION_DENIED   OPERATOR_REQUIRED: only operators may set `with_arguments`
 	ListDecisions(context.Context, *ListDecisionsRequest) (*ListDecisionsResponse, error)
 	// SummarizeObservations counts the calls of the caller's tenant that would have had another result if nothing were
 	// observed (`mode: observe`). The calls of one caller are processed one at a time, together with its calls of

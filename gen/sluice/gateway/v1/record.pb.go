@@ -842,7 +842,10 @@ type RecordedArguments struct {
 	// Whether the copy differs from the arguments of the caller, because values were replaced.
 	Redacted bool `protobuf:"varint,3,opt,name=redacted,proto3" json:"redacted,omitempty"`
 	// Position of the copy in the files of the gateway.
-	Place         string `protobuf:"bytes,4,opt,name=place,proto3" json:"place,omitempty"`
+	Place string `protobuf:"bytes,4,opt,name=place,proto3" json:"place,omitempty"`
+	// Arguments as JSON, at most 256 KiB, if ListDecisionsRequest has `with_arguments`, the copy is still stored, and no
+	// value was replaced in it. Otherwise it is empty.
+	ArgumentsJson string `protobuf:"bytes,5,opt,name=arguments_json,json=argumentsJson,proto3" json:"arguments_json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -901,6 +904,13 @@ func (x *RecordedArguments) GetRedacted() bool {
 func (x *RecordedArguments) GetPlace() string {
 	if x != nil {
 		return x.Place
+	}
+	return ""
+}
+
+func (x *RecordedArguments) GetArgumentsJson() string {
+	if x != nil {
+		return x.ArgumentsJson
 	}
 	return ""
 }
@@ -1233,12 +1243,13 @@ const file_sluice_gateway_v1_record_proto_rawDesc = "" +
 	"fromServer\x12?\n" +
 	"\bobserved\x180 \x01(\v2#.sluice.gateway.v1.ObservedDecisionR\bobserved\x12=\n" +
 	"\bredacted\x181 \x03(\v2!.sluice.gateway.v1.RedactionCountR\bredacted\x12S\n" +
-	"\x12recorded_arguments\x182 \x01(\v2$.sluice.gateway.v1.RecordedArgumentsR\x11recordedArguments\"s\n" +
+	"\x12recorded_arguments\x182 \x01(\v2$.sluice.gateway.v1.RecordedArgumentsR\x11recordedArguments\"\x9a\x01\n" +
 	"\x11RecordedArguments\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\fR\x06digest\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x1a\n" +
 	"\bredacted\x18\x03 \x01(\bR\bredacted\x12\x14\n" +
-	"\x05place\x18\x04 \x01(\tR\x05place\":\n" +
+	"\x05place\x18\x04 \x01(\tR\x05place\x12%\n" +
+	"\x0earguments_json\x18\x05 \x01(\tR\rargumentsJson\":\n" +
 	"\x0eRedactionCount\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x03R\x05count\"\xa8\x01\n" +

@@ -136,7 +136,7 @@ type PolicyServiceClient interface {
 	DiffCatalog(ctx context.Context, in *DiffCatalogRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DiffCatalogResponse], error)
 	// ReplayDecisions evaluates recorded decisions with documents, and returns the calls with another decision. The
 	// client sends the documents and waits for the response. Then it sends records, and waits for the last response
-	// before it sends further records. A record is evaluated without arguments, as in a list: if all arguments give the
+	// before it sends further records. A record without arguments is evaluated as in a list: if all arguments give the
 	// same effect, the effect is known. Neither the state of the catalog, such as a quarantine, nor stops count. `mode:
 	// observe` of the configuration counts. A call has another decision if its effect differs, or the effect that it
 	// would have if nothing were observed. Limits and the terms of approvals are not compared. Each person has one
@@ -571,7 +571,7 @@ type PolicyServiceServer interface {
 	DiffCatalog(*DiffCatalogRequest, grpc.ServerStreamingServer[DiffCatalogResponse]) error
 	// ReplayDecisions evaluates recorded decisions with documents, and returns the calls with another decision. The
 	// client sends the documents and waits for the response. Then it sends records, and waits for the last response
-	// before it sends further records. A record is evaluated without arguments, as in a list: if all arguments give the
+	// before it sends further records. A record without arguments is evaluated as in a list: if all arguments give the
 	// same effect, the effect is known. Neither the state of the catalog, such as a quarantine, nor stops count. `mode:
 	// observe` of the configuration counts. A call has another decision if its effect differs, or the effect that it
 	// would have if nothing were observed. Limits and the terms of approvals are not compared. Each person has one

@@ -268,10 +268,10 @@ func (x *RecordedDecisions) GetDecisions() []*RecordedDecision {
 }
 
 // RecordedDecision is a decision in the gateway's journal. The journal contains neither the arguments of a call nor the
-// groups of its principal.
+// groups of its principal; a copy of the arguments may be stored with it.
 type RecordedDecision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The call. `params_json` is ignored.
+	// The call. `params_json` is ignored unless `arguments_known` is set.
 	Call *Call `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
 	// Principal of the call. Its groups and those of its chain are ignored: the groups of the valid token with the name
 	// in `token_id` are used, or those of the valid tokens with the same tenant, subject and agent.
@@ -283,9 +283,11 @@ type RecordedDecision struct {
 	// Number of calls that the record counts, at least 1.
 	Count int64 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
 	// Identifier of the decision, at most 64 bytes.
-	DecisionId    string `protobuf:"bytes,6,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	DecisionId string `protobuf:"bytes,6,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
+	// Whether `params_json` of the call has the arguments that were decided about. It may be set only for `tools/call`.
+	ArgumentsKnown bool `protobuf:"varint,7,opt,name=arguments_known,json=argumentsKnown,proto3" json:"arguments_known,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RecordedDecision) Reset() {
@@ -358,6 +360,13 @@ func (x *RecordedDecision) GetDecisionId() string {
 		return x.DecisionId
 	}
 	return ""
+}
+
+func (x *RecordedDecision) GetArgumentsKnown() bool {
+	if x != nil {
+		return x.ArgumentsKnown
+	}
+	return false
 }
 
 // ReplayDecisionsResponse is a response to one message of the client. The responses to records are complete when one of
@@ -694,7 +703,7 @@ const file_sluice_policy_v1_replay_proto_rawDesc = "" +
 	"ReplayHead\x12C\n" +
 	"\tdocuments\x18\x01 \x03(\v2\x1a.sluice.policy.v1.DocumentB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\tdocuments\"b\n" +
 	"\x11RecordedDecisions\x12M\n" +
-	"\tdecisions\x18\x01 \x03(\v2\".sluice.policy.v1.RecordedDecisionB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\tdecisions\"\xc0\x02\n" +
+	"\tdecisions\x18\x01 \x03(\v2\".sluice.policy.v1.RecordedDecisionB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\tdecisions\"\xe9\x02\n" +
 	"\x10RecordedDecision\x122\n" +
 	"\x04call\x18\x01 \x01(\v2\x16.sluice.policy.v1.CallB\x06\xbaH\x03\xc8\x01\x01R\x04call\x12?\n" +
 	"\asubject\x18\x02 \x01(\v2\x1d.sluice.identity.v1.PrincipalB\x06\xbaH\x03\xc8\x01\x01R\asubject\x12>\n" +
@@ -702,7 +711,8 @@ const file_sluice_policy_v1_replay_proto_rawDesc = "" +
 	"\x04time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1d\n" +
 	"\x05count\x18\x05 \x01(\x03B\a\xbaH\x04\"\x02(\x01R\x05count\x12(\n" +
 	"\vdecision_id\x18\x06 \x01(\tB\a\xbaH\x04r\x02(@R\n" +
-	"decisionId\"\x85\x02\n" +
+	"decisionId\x12'\n" +
+	"\x0farguments_known\x18\a \x01(\bR\x0eargumentsKnown\"\x85\x02\n" +
 	"\x17ReplayDecisionsResponse\x125\n" +
 	"\bfindings\x18\x01 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\x12,\n" +
 	"\x05flips\x18\x02 \x03(\v2\x16.sluice.policy.v1.FlipR\x05flips\x129\n" +

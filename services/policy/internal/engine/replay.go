@@ -50,10 +50,10 @@ func (d *Decision) Enforced() Effect {
 	return d.Effect
 }
 
-// Replay decides a recorded call, whose arguments are not known. unknown are further values that are not known, whose
-// values in call are ignored. The time is known unless it is zero.
+// Replay decides a recorded call. unknown are the values that are not known, whose values in call are ignored. The time
+// is known unless it is zero.
 //
-// The decision is known if it is the same for all arguments: each condition that reads arguments may be true, false or
+// If the arguments are unknown, the decision is known if it is the same for all arguments: each condition that reads arguments may be true, false or
 // failed, unless the other values determine its result, and may fail in any case. Different conditions are taken to be
 // independent of each other, and if too many conditions are involved, the decision is not known. Therefore Replay may
 // report that a decision is not known although all arguments give the same effect, but not the reverse. Rules that read
@@ -68,20 +68,23 @@ func (s *Set) Replay(call Call, unknown Unknown) Replay {
 	if call.nameKind() == namesNone {
 		unknown &^= UnknownName
 	}
-	out := s.replay(call)
-	out.addReaders(s, call, unknown)
+	out := s.replay(call, unknown&UnknownArguments != 0)
+	out.addReaders(s, call, unknown&^UnknownArguments)
 	if out.Needs&^UnknownArguments != 0 {
 		out.MostPermissive = Allow
 	}
 	return out
 }
 
-// replay decides a call whose values are known except for the arguments.
-func (s *Set) replay(of Call) Replay {
+// replay decides a call whose values are known except for the arguments, unless those are known, too. Whether arguments
+// satisfy the tool's schema is not known in either case.
+func (s *Set) replay(of Call, anyArguments bool) Replay {
 	var out Replay
 	call := &of
-	call.evaluations = &evaluations{input: call.conditionInput(), anyArguments: true}
-	call.evaluations.input.Unknown |= condition.VariableArgs
+	call.evaluations = &evaluations{input: call.conditionInput(), anyArguments: anyArguments}
+	if anyArguments {
+		call.evaluations.input.Unknown |= condition.VariableArgs
+	}
 	decided, differs := false, false
 	complete := call.evaluations.combine(maxReplayed, func() {
 		for _, invalid := range []error{nil, errAssumedArguments} {
@@ -222,9 +225,14 @@ func (r *rule) mayMatch(subject *Subject) bool {
 }
 
 // ReadsTime reports whether a condition of the set reads the time.
-func (s *Set) ReadsTime() bool {
+func (s *Set) ReadsTime() bool { return s.reads(condition.VariableNow) }
+
+// ReadsArguments reports whether a condition of the set reads arguments of calls.
+func (s *Set) ReadsArguments() bool { return s.reads(condition.VariableArgs) }
+
+func (s *Set) reads(variable condition.Variables) bool {
 	for _, c := range s.conditions {
-		if c.Variables()&condition.VariableNow != 0 {
+		if c.Variables()&variable != 0 {
 			return true
 		}
 	}

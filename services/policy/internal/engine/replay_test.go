@@ -47,7 +47,7 @@ func TestReplay_KnownDecisionIsTheSameForAllArguments(t *testing.T) {
 		if unknown&engine.UnknownClass != 0 {
 			recorded.Facts = drawFacts(t)
 		}
-		got := set.Replay(recorded, unknown)
+		got := set.Replay(recorded, unknown|engine.UnknownArguments)
 		for _, params := range append(slices.Sorted(maps.Keys(someParams)), moreParams...) {
 			for _, check := range slices.Sorted(maps.Keys(someChecks)) {
 				call.Params, call.CheckArguments = params, someChecks[check]
@@ -58,6 +58,38 @@ func TestReplay_KnownDecisionIsTheSameForAllArguments(t *testing.T) {
 				if permits(d.Effect) > permits(got.MostPermissive) || permits(d.Enforced()) > permits(got.MostPermissive) {
 					t.Fatalf("%s, %s: the decision is %v (%s), and the most permissive is %v", params, check, d.Effect, d.Rule, got.MostPermissive)
 				}
+			}
+		}
+	})
+}
+
+// TestReplay_WithArgumentsDecidesTheCall draws a call whose arguments are known. Replay knows the decision unless a rule
+// checks arguments against a schema, and it is the one of Decide.
+func TestReplay_WithArgumentsDecidesTheCall(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		documents, call := drawDocuments(t, "d"), drawCall(t)
+		strict := slices.ContainsFunc(documents, func(d engine.Document) bool {
+			return slices.ContainsFunc(d.Rules, func(r engine.Rule) bool { return r.Strict })
+		})
+		set, err := engine.Compile(documents, drawObserved(t, documents))
+		if err != nil {
+			t.Fatal(err)
+		}
+		call.Method, call.Ref = "", ""
+		call.Params = rapid.SampledFrom(append(slices.Sorted(maps.Keys(someParams)), moreParams...)).Draw(t, "params")
+		got := set.Replay(call, 0)
+		if got.Needs != 0 && !strict {
+			t.Fatalf("the decision needs %b", got.Needs)
+		}
+		for _, check := range slices.Sorted(maps.Keys(someChecks)) {
+			call.CheckArguments = someChecks[check]
+			d := set.Decide(call)
+			if got.Needs == 0 && (d.Effect != got.Decision.Effect || d.Enforced() != got.Decision.Enforced()) {
+				t.Fatalf("%s, %s: the decision is %v (%s, %s), and the replayed one is %v (%s)", call.Params, check, d.Effect, d.Code, d.Rule, got.Decision.Effect, got.Decision.Rule)
+			}
+			if permits(d.Effect) > permits(got.MostPermissive) {
+				t.Fatalf("%s, %s: the decision is %v (%s), and the most permissive is %v", call.Params, check, d.Effect, d.Rule, got.MostPermissive)
 			}
 		}
 	})
@@ -100,7 +132,7 @@ func TestReplay_KnowsTheDecisionWithoutUnknownValues(t *testing.T) {
 			t.Fatal(err)
 		}
 		call.Method, call.Ref = rapid.SampledFrom([]string{"", "prompts/get", "resources/read", "x"}).Draw(t, "method without a kind"), ""
-		got, want := set.Replay(call, 0), set.Decide(call)
+		got, want := set.Replay(call, engine.UnknownArguments), set.Decide(call)
 		text := func(d engine.Decision) string { return fmt.Sprint(d.Effect, d.Enforced(), d.Code, d.Rule, d.Hidden) }
 		if diff := cmp.Diff(text(want), text(got.Decision)); diff != "" || got.Needs != 0 || len(got.Rules) > 0 {
 			t.Fatalf("needs %b, rules %v (-decided +replayed):\n%s", got.Needs, got.Rules, diff)
@@ -159,7 +191,7 @@ func TestReplay_NamesWhatIsMissing(t *testing.T) {
 				t.Fatal(err)
 			}
 			call := engine.Call{Method: tt.method, Server: "s", Tool: "t", Subject: person("ana"), Facts: read}
-			if diff := cmp.Diff(tt.want, replayText(set.Replay(call, tt.unknown))); diff != "" {
+			if diff := cmp.Diff(tt.want, replayText(set.Replay(call, tt.unknown|engine.UnknownArguments))); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -8,9 +8,13 @@ import (
 	"os"
 	"time"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
@@ -36,8 +40,9 @@ call is made. --since and --until take a time such as 2026-03-01T12:00:00Z, or h
 15m, 2h, 7d. Ctrl-C prints what was found until then.
 
 The journal contains no arguments. If rules that can decide a call read its arguments, its result
-is unknown, unless all arguments give the same result. Such calls are listed separately, with the
-rules. The journal contains no groups either: callers have the groups that their tokens have now.
+is unknown, unless all arguments give the same result, or the arguments were recorded ("record" of
+a rule or server), no value was replaced in them, and you are an operator. Such calls are listed
+separately, with the rules. The journal contains no groups either: callers have the groups that their tokens have now.
 If no valid token has the caller's tenant, subject and agent, the result is unknown if a rule
 reads groups. Tools have the class that the catalog has now for the recorded definition. Names of
 prompts and resources are shortened in the journal, so the result is unknown if a rule reads them.
@@ -185,9 +190,13 @@ func (r *replayReport) replay(ctx context.Context, clients replayClients, docume
 	if err := conn.ask(&policyv1.ReplayDecisionsRequest{Part: &policyv1.ReplayDecisionsRequest_Head{Head: head}}, r.add); err != nil || len(r.findings) > 0 {
 		return err
 	}
-	req, lastReport := &gatewayv1.ListDecisionsRequest{Filter: r.filter, PageSize: maxPage}, time.Now()
+	req, lastReport := &gatewayv1.ListDecisionsRequest{Filter: r.filter, PageSize: maxPage, WithArguments: true}, time.Now()
 	for {
 		page, err := listDecisionsPage(ctx, clients.gateway, req)
+		if req.GetWithArguments() && status.Code(err) == codes.PermissionDenied { // the person is no operator
+			req.WithArguments = false
+			page, err = listDecisionsPage(ctx, clients.gateway, req)
+		}
 		if err != nil {
 			return err
 		}
@@ -209,6 +218,21 @@ func (r *replayReport) replay(ctx context.Context, clients replayClients, docume
 	}
 }
 
+// toolsCall is the method of calls whose recorded arguments are replayed.
+const toolsCall = "tools/call"
+
+// addArguments adds the recorded arguments of a call to a tool, if the record has them.
+func addArguments(one *policyv1.RecordedDecision, rec *gatewayv1.Record) {
+	text := rec.GetRecordedArguments().GetArgumentsJson()
+	if text == "" || rec.GetMethod() != toolsCall {
+		return
+	}
+	params, err := json.Marshal(map[string]any{"name": rec.GetTool(), "arguments": jsontext.Value(text)}, json.Deterministic(true))
+	if err == nil { // otherwise the arguments count as not recorded
+		one.Call.ParamsJson, one.ArgumentsKnown = string(params), true
+	}
+}
+
 // batches converts records to requests of limited size. It counts the calls that policy did not evaluate.
 func (r *replayReport) batches(records []*gatewayv1.Record) (out []*policyv1.RecordedDecisions) {
 	size := 0
@@ -223,6 +247,7 @@ func (r *replayReport) batches(records []*gatewayv1.Record) (out []*policyv1.Rec
 			Count: max(rec.GetCount(), 1), DecisionId: rec.GetDecisionId(),
 		}
 		addTokens(one.GetSubject(), rec.GetPrincipal())
+		addArguments(one, rec)
 		if size += proto.Size(one); len(out) == 0 || size > maxReplayBatch {
 			out, size = append(out, new(policyv1.RecordedDecisions)), proto.Size(one)
 		}
