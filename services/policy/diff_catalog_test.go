@@ -186,7 +186,7 @@ func checkSeededChange(t *testing.T, seed uint64, r *rand.Rand, document string)
 			continue
 		}
 		flips++
-		real[fmt.Sprint(c.digest, c.caller.Name, before[i], after[i])] = true
+		real[fmt.Sprintf("%x %s %v %v", c.digest, c.caller.Name, before[i], after[i])] = true
 		if !namesCall(named, &c, before[i], after[i]) {
 			t.Errorf("seed %d: %s by %v, %s: %v becomes %v, and the comparison has only\n%s\n%s\n%v", seed, c.tool.GetDefinitionJson(), c.caller, c.params, before[i], after[i], flipLines(named), document, req)
 		}
@@ -205,7 +205,7 @@ func checkReal(t *testing.T, seed uint64, named []*policyv1.Flip, real map[strin
 		for _, caller := range pairCallers {
 			tried := callerNamed(f, &caller) && f.GetSubject().GetSubject() == caller.Name && f.GetSubject().GetAgent() == caller.Agent
 			tried = tried || f.GetAnyCaller() && caller.Name == "zoe"
-			if was, is := f.GetBefore().GetEffect(), f.GetAfter().GetEffect(); tried && was != is && !real[fmt.Sprint(f.GetCall().GetDefinitionDigest(), caller.Name, was, is)] {
+			if was, is := f.GetBefore().GetEffect(), f.GetAfter().GetEffect(); tried && was != is && !real[fmt.Sprintf("%x %s %v %v", f.GetCall().GetDefinitionDigest(), caller.Name, was, is)] {
 				t.Errorf("seed %d: no call by %v has the flip %s", seed, caller, flipLines([]*policyv1.Flip{f}))
 			}
 		}
