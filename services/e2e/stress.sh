@@ -97,6 +97,9 @@ redeem) # 100: Let 200 callers make one approved call, N times: on both stores, 
 	SLUICE_REDEEMS=$N tests 30m 'TestClaim_OneOf200ConcurrentClaimsSucceeds|TestRetries_ApprovedCallReachesTheServerOnce' \
 		./approval/internal/store ./e2e/mesh
 	;;
+reloads) # 20: Replace 1,000 documents of ten rules N times under 1,000 calls a second, at two replicas.
+	SLUICE_RELOADS=$N tests 30m 'TestApplyDocuments_NoDecisionIsTornOrOld$' ./policy
+	;;
 replay) # 100000: Replay a journal with N calls, which takes at most a minute for each 100,000.
 	SLUICE_REPLAYED=$N tests 30m 'TestReplay_ManyCalls$' ./e2e/policy
 	;;
