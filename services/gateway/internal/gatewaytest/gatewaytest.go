@@ -19,6 +19,7 @@ import (
 
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/arguments"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/forms"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
@@ -150,8 +151,11 @@ func (g *Gateway) newPipeline(log *slog.Logger) *pipeline.Pipeline {
 	g.check(err)
 	decisions, err := decisioncache.New(decisioncache.Deps{Policy: g.Policy, Meters: g.meters, Log: log}, false)
 	g.check(err)
+	recorded, err := arguments.Open(arguments.Config{Dir: g.t.TempDir(), Keys: g.t.TempDir(), Bytes: 1 << 20, Share: 1, Age: time.Hour, Log: log})
+	g.check(err)
+	g.t.Cleanup(func() { _ = recorded.Close() })
 	out, err := pipeline.New(pipeline.Deps{
-		Policy: g.Policy, Decisions: decisions, Limiter: limiter{}, Journal: g.Journal, Approvals: waiting, Tracer: g.tracer, Meters: g.meters, Log: log,
+		Policy: g.Policy, Decisions: decisions, Limiter: limiter{}, Journal: g.Journal, Arguments: recorded, Approvals: waiting, Tracer: g.tracer, Meters: g.meters, Log: log,
 	})
 	g.check(err)
 	return out
