@@ -405,7 +405,9 @@ func TestNotification_ReachesTheServersThatItConcerns(t *testing.T) {
 			`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":2}}`,
 			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`,
 		}
-		if diff := cmp.Diff(want, g.Files().Notified(4)[:4]); diff != "" {
+		// The server's request is answered when the call is cancelled, before or after the notification about it.
+		isAnswer := func(message string) bool { return strings.Contains(message, `"id":3,"error"`) }
+		if diff := cmp.Diff(want, slices.DeleteFunc(slices.Clone(g.Files().Notified(4)), isAnswer)); diff != "" {
 			t.Errorf("files got (-want +got):\n%s", diff)
 		}
 		if got := g.Servers["notes"].Notified(0); len(got) != 0 {
