@@ -71,6 +71,7 @@ func (s *Service) GetStatus(ctx context.Context, _ *gatewayv1.GetStatusRequest) 
 	if room.Duration > 0 {
 		resp.Journal.CallsRoomLasts = durationpb.New(room.Duration)
 	}
+	resp.RecordedArguments = s.recordedArgumentsStatus()
 	resp.Servers = s.serverStatuses(isOperator(authn.CallerOf(ctx)))
 	if isOperator(authn.CallerOf(ctx)) {
 		resp.SilentClients = s.silentClients()

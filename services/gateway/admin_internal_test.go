@@ -65,7 +65,9 @@ func newAdmin(t *testing.T) *Service {
 		t.Fatal(err)
 	}
 	memory := forms.Open(t.Context(), filepath.Join(t.TempDir(), "forms.json"), slog.New(slog.DiscardHandler))
-	return &Service{forms: memory, deps: Deps{Tokens: new(authn.Tokens)}, journal: j, sessions: sessions, decisions: decisions, mcp: new(mcpserver.Server), reads: fairqueue.NewForProcessor[string]()}
+	s := &Service{forms: memory, deps: Deps{Tokens: new(authn.Tokens)}, journal: j, sessions: sessions, decisions: decisions, mcp: new(mcpserver.Server), reads: fairqueue.NewForProcessor[string]()}
+	openArguments(t, s)
+	return s
 }
 
 func (s *Service) record(t *testing.T, tenant, subject string) string {

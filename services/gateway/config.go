@@ -40,7 +40,7 @@ type Config struct {
 	JournalBytes int64
 	JournalShare float64
 	// ArgumentsBytes is the maximum size of the copies of arguments, in bytes, and ArgumentsAge their maximum age.
-	// JournalShare is the fraction of ArgumentsBytes that the calls of one person may use.
+	// JournalShare is the fraction of ArgumentsBytes that the copies of one person's calls may use.
 	ArgumentsBytes int64
 	ArgumentsAge   time.Duration
 	// KeepDecisions enables the cache of policy's decisions.

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/arguments"
@@ -91,4 +94,19 @@ func (s *Service) logArgumentsRead(ctx context.Context, records ...*gatewayv1.Re
 func (s *Service) logRead(ctx context.Context, oldest string, calls int) {
 	reader := authn.CallerOf(ctx).Person
 	s.deps.Log.InfoContext(ctx, "recorded arguments were read", "calls", calls, "decision_id", oldest, "tenant", reader.GetTenant(), "subject", reader.GetSubject(), "token", reader.GetTokenId())
+}
+
+// recordedArgumentsStatus describes the stored copies of arguments. It returns nil if there are none.
+func (s *Service) recordedArgumentsStatus() *gatewayv1.RecordedArgumentsStatus {
+	usage := s.arguments.Usage()
+	if usage.Bytes == 0 {
+		return nil
+	}
+	out := &gatewayv1.RecordedArgumentsStatus{
+		Bytes: usage.Bytes, MaxBytes: usage.Max, Oldest: timestamppb.New(usage.Oldest), Retention: durationpb.New(usage.Age),
+	}
+	if !usage.RemovedEarly.IsZero() {
+		out.RemovedEarly = timestamppb.New(usage.RemovedEarly)
+	}
+	return out
 }

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -17,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// withArguments opens a store of recorded arguments for a service of a test.
-func withArguments(t *testing.T, s *Service) {
+// openArguments opens a store of recorded arguments for a service of a test.
+func openArguments(t *testing.T, s *Service) {
 	t.Helper()
 	dir := t.TempDir()
 	var err error
@@ -36,7 +37,6 @@ func withArguments(t *testing.T, s *Service) {
 func TestListDecisions_ReturnsArgumentsToOperators(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
-	withArguments(t, s)
 	for id, text := range map[string]string{"plain": `{"path":"/srv/x"}`, "large": `"` + strings.Repeat("x", 300<<10) + `"`, "replaced": `{}`} {
 		rec := journal.Record{DecisionID: id, Principal: journal.Principal{Tenant: "acme", Subject: "ana"}, Recorded: recordArguments(t, s, "copy-"+id, text)}
 		stored, err := s.arguments.Put(id, "ana", []byte(text))
@@ -72,6 +72,30 @@ func TestListDecisions_ReturnsArgumentsToOperators(t *testing.T) {
 	}
 }
 
+func TestGetStatus_ShowsTheSizeOfRecordedArguments(t *testing.T) {
+	t.Parallel()
+	s := newAdmin(t)
+	for _, want := range []bool{false, true} {
+		resp, err := s.GetStatus(as(t, "default"), new(gatewayv1.GetStatusRequest))
+		if got := resp.GetRecordedArguments(); err != nil || (got != nil) != want {
+			t.Fatalf("%v, %v", got, err)
+		} else if want && (got.GetBytes() < 100<<10 || got.GetMaxBytes() != 1<<20 || got.GetOldest() == nil || got.GetRemovedEarly() != nil) {
+			t.Errorf("%v", got)
+		}
+		recordArguments(t, s, "call-1", strings.Repeat("x", 100<<10))
+	}
+	for i := range 12 {
+		recordArguments(t, s, fmt.Sprint("more-", i), strings.Repeat("x", 100<<10))
+	}
+	resp, err := s.GetStatus(as(t, "default"), new(gatewayv1.GetStatusRequest))
+	if got := resp.GetRecordedArguments(); err != nil || got.GetBytes() > 1<<20 || got.GetRemovedEarly() == nil {
+		t.Errorf("after copies were removed: %v, %v", got, err)
+	}
+	if resp, err := s.GetStatus(as(t, "acme"), new(gatewayv1.GetStatusRequest)); err != nil || resp.GetRecordedArguments() != nil {
+		t.Errorf("another tenant gets %v, %v", resp.GetRecordedArguments(), err)
+	}
+}
+
 // recordArguments stores arguments and writes the intent and the outcome of a call of the tenant acme.
 func recordArguments(t *testing.T, s *Service, id, text string) journal.Recorded {
 	t.Helper()
@@ -91,7 +115,6 @@ func recordArguments(t *testing.T, s *Service, id, text string) journal.Recorded
 func TestGetRecordedArguments_OnlyTheTenantOfTheCallReadsThem(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
-	withArguments(t, s)
 	recordArguments(t, s, "call-1", `{"path":"/srv/x"}`)
 	plain := s.record(t, "acme", "ana")
 	broken := journal.Record{DecisionID: "call-2", Principal: journal.Principal{Tenant: "acme", Subject: "ana"}, Recorded: recordArguments(t, s, "call-3", `{}`)}

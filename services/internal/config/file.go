@@ -144,8 +144,8 @@ type Journal struct {
 	Sync string `yaml:"sync"`
 	// CallsMiB is the maximum total size of the records of calls, in MiB: 64 to 1,048,576.
 	CallsMiB int `yaml:"calls_mib"`
-	// Share is the fraction of `calls_mib`, and of `arguments.mib`, that the calls of one principal may use: above 0, at
-	// most 1. For `arguments.mib` it is the share of a person.
+	// Share is the fraction of `calls_mib` that the calls of one principal may use, and the fraction of `arguments.mib`
+	// that those of one person may use: above 0, at most 1.
 	Share float64 `yaml:"share"`
 	// Arguments configures the copies of arguments that are stored for servers and rules with `record`.
 	Arguments RecordedArguments `yaml:"arguments"`
@@ -153,9 +153,10 @@ type Journal struct {
 
 // RecordedArguments configures the copies of arguments of calls.
 type RecordedArguments struct {
-	// Retention is the maximum age of a copy: 1 h to 90 days. Copies are removed up to an hour earlier.
+	// Retention is the maximum age of a copy: 1 h to 90 days. A copy is removed before it, by up to a 24th of it.
 	Retention time.Duration `yaml:"retention"`
-	// MiB is the maximum total size of the copies, in MiB: 16 to 1,048,576. The oldest copies are removed first.
+	// MiB is the maximum total size of the copies, in MiB: 16 to 1,048,576. If it is exceeded, the oldest copies are
+	// removed.
 	MiB int `yaml:"mib"`
 }
 

@@ -89,8 +89,10 @@ type GetStatusResponse struct {
 	OwnTenantOnly bool `protobuf:"varint,11,opt,name=own_tenant_only,json=ownTenantOnly,proto3" json:"own_tenant_only,omitempty"`
 	// Clients that declare elicitation, but have not answered a form. Only operators of the tenant "default" get them.
 	SilentClients []*SilentClient `protobuf:"bytes,12,rep,name=silent_clients,json=silentClients,proto3" json:"silent_clients,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Stored copies of arguments. It is absent if there are none, or if own_tenant_only.
+	RecordedArguments *RecordedArgumentsStatus `protobuf:"bytes,13,opt,name=recorded_arguments,json=recordedArguments,proto3" json:"recorded_arguments,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *GetStatusResponse) Reset() {
@@ -207,6 +209,96 @@ func (x *GetStatusResponse) GetSilentClients() []*SilentClient {
 	return nil
 }
 
+func (x *GetStatusResponse) GetRecordedArguments() *RecordedArgumentsStatus {
+	if x != nil {
+		return x.RecordedArguments
+	}
+	return nil
+}
+
+// RecordedArgumentsStatus describes the stored copies of the arguments of calls.
+type RecordedArgumentsStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Size of the copies in bytes.
+	Bytes int64 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Maximum size in bytes. If it is reached, the oldest copies are removed.
+	MaxBytes int64 `protobuf:"varint,2,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
+	// Time before which copies were removed.
+	Oldest *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=oldest,proto3" json:"oldest,omitempty"`
+	// Maximum age of a copy.
+	Retention *durationpb.Duration `protobuf:"bytes,4,opt,name=retention,proto3" json:"retention,omitempty"`
+	// Time of the last removal of copies that were not older than `retention`, because of the maximum size. It is absent
+	// if there was none since the gateway started.
+	RemovedEarly  *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=removed_early,json=removedEarly,proto3" json:"removed_early,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordedArgumentsStatus) Reset() {
+	*x = RecordedArgumentsStatus{}
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordedArgumentsStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordedArgumentsStatus) ProtoMessage() {}
+
+func (x *RecordedArgumentsStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordedArgumentsStatus.ProtoReflect.Descriptor instead.
+func (*RecordedArgumentsStatus) Descriptor() ([]byte, []int) {
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *RecordedArgumentsStatus) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *RecordedArgumentsStatus) GetMaxBytes() int64 {
+	if x != nil {
+		return x.MaxBytes
+	}
+	return 0
+}
+
+func (x *RecordedArgumentsStatus) GetOldest() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Oldest
+	}
+	return nil
+}
+
+func (x *RecordedArgumentsStatus) GetRetention() *durationpb.Duration {
+	if x != nil {
+		return x.Retention
+	}
+	return nil
+}
+
+func (x *RecordedArgumentsStatus) GetRemovedEarly() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RemovedEarly
+	}
+	return nil
+}
+
 // SilentClient is a client that has not answered the gateway's form, and is sent no form for some time.
 type SilentClient struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -228,7 +320,7 @@ type SilentClient struct {
 
 func (x *SilentClient) Reset() {
 	*x = SilentClient{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[2]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -240,7 +332,7 @@ func (x *SilentClient) String() string {
 func (*SilentClient) ProtoMessage() {}
 
 func (x *SilentClient) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[2]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -253,7 +345,7 @@ func (x *SilentClient) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SilentClient.ProtoReflect.Descriptor instead.
 func (*SilentClient) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{2}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *SilentClient) GetTenant() string {
@@ -318,7 +410,7 @@ type JournalStatus struct {
 
 func (x *JournalStatus) Reset() {
 	*x = JournalStatus{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[3]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -330,7 +422,7 @@ func (x *JournalStatus) String() string {
 func (*JournalStatus) ProtoMessage() {}
 
 func (x *JournalStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[3]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -343,7 +435,7 @@ func (x *JournalStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalStatus.ProtoReflect.Descriptor instead.
 func (*JournalStatus) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{3}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *JournalStatus) GetHead() *JournalHead {
@@ -407,7 +499,7 @@ type JournalHead struct {
 
 func (x *JournalHead) Reset() {
 	*x = JournalHead{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[4]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -419,7 +511,7 @@ func (x *JournalHead) String() string {
 func (*JournalHead) ProtoMessage() {}
 
 func (x *JournalHead) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[4]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -432,7 +524,7 @@ func (x *JournalHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalHead.ProtoReflect.Descriptor instead.
 func (*JournalHead) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{4}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *JournalHead) GetTime() *timestamppb.Timestamp {
@@ -483,7 +575,7 @@ type ChainHead struct {
 
 func (x *ChainHead) Reset() {
 	*x = ChainHead{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[5]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -495,7 +587,7 @@ func (x *ChainHead) String() string {
 func (*ChainHead) ProtoMessage() {}
 
 func (x *ChainHead) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[5]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -508,7 +600,7 @@ func (x *ChainHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChainHead.ProtoReflect.Descriptor instead.
 func (*ChainHead) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{5}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ChainHead) GetCount() int64 {
@@ -542,7 +634,7 @@ type JournalCheck struct {
 
 func (x *JournalCheck) Reset() {
 	*x = JournalCheck{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[6]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -554,7 +646,7 @@ func (x *JournalCheck) String() string {
 func (*JournalCheck) ProtoMessage() {}
 
 func (x *JournalCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[6]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -567,7 +659,7 @@ func (x *JournalCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalCheck.ProtoReflect.Descriptor instead.
 func (*JournalCheck) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{6}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *JournalCheck) GetDone() bool {
@@ -632,7 +724,7 @@ type ServerStatus struct {
 
 func (x *ServerStatus) Reset() {
 	*x = ServerStatus{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[7]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -644,7 +736,7 @@ func (x *ServerStatus) String() string {
 func (*ServerStatus) ProtoMessage() {}
 
 func (x *ServerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[7]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -657,7 +749,7 @@ func (x *ServerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
 func (*ServerStatus) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{7}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ServerStatus) GetName() string {
@@ -748,7 +840,7 @@ type ListFault struct {
 
 func (x *ListFault) Reset() {
 	*x = ListFault{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[8]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -760,7 +852,7 @@ func (x *ListFault) String() string {
 func (*ListFault) ProtoMessage() {}
 
 func (x *ListFault) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[8]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -773,7 +865,7 @@ func (x *ListFault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFault.ProtoReflect.Descriptor instead.
 func (*ListFault) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{8}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListFault) GetList() string {
@@ -821,7 +913,7 @@ type Sandbox struct {
 
 func (x *Sandbox) Reset() {
 	*x = Sandbox{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[9]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -833,7 +925,7 @@ func (x *Sandbox) String() string {
 func (*Sandbox) ProtoMessage() {}
 
 func (x *Sandbox) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[9]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -846,7 +938,7 @@ func (x *Sandbox) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sandbox.ProtoReflect.Descriptor instead.
 func (*Sandbox) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{9}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Sandbox) GetBy() string {
@@ -882,7 +974,7 @@ var File_sluice_gateway_v1_status_proto protoreflect.FileDescriptor
 const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\n" +
 	"\x1esluice/gateway/v1/status.proto\x12\x11sluice.gateway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n" +
-	"\x10GetStatusRequest\"\x87\x04\n" +
+	"\x10GetStatusRequest\"\xe2\x04\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x124\n" +
 	"\astarted\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12\x14\n" +
@@ -896,7 +988,14 @@ const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\bdegraded\x18\n" +
 	" \x03(\tR\bdegraded\x12&\n" +
 	"\x0fown_tenant_only\x18\v \x01(\bR\rownTenantOnly\x12F\n" +
-	"\x0esilent_clients\x18\f \x03(\v2\x1f.sluice.gateway.v1.SilentClientR\rsilentClients\"\xb6\x01\n" +
+	"\x0esilent_clients\x18\f \x03(\v2\x1f.sluice.gateway.v1.SilentClientR\rsilentClients\x12Y\n" +
+	"\x12recorded_arguments\x18\r \x01(\v2*.sluice.gateway.v1.RecordedArgumentsStatusR\x11recordedArguments\"\xfa\x01\n" +
+	"\x17RecordedArgumentsStatus\x12\x14\n" +
+	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\x12\x1b\n" +
+	"\tmax_bytes\x18\x02 \x01(\x03R\bmaxBytes\x122\n" +
+	"\x06oldest\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06oldest\x127\n" +
+	"\tretention\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\tretention\x12?\n" +
+	"\rremoved_early\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\fremovedEarly\"\xb6\x01\n" +
 	"\fSilentClient\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x14\n" +
@@ -964,42 +1063,47 @@ func file_sluice_gateway_v1_status_proto_rawDescGZIP() []byte {
 	return file_sluice_gateway_v1_status_proto_rawDescData
 }
 
-var file_sluice_gateway_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_sluice_gateway_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_sluice_gateway_v1_status_proto_goTypes = []any{
-	(*GetStatusRequest)(nil),      // 0: sluice.gateway.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),     // 1: sluice.gateway.v1.GetStatusResponse
-	(*SilentClient)(nil),          // 2: sluice.gateway.v1.SilentClient
-	(*JournalStatus)(nil),         // 3: sluice.gateway.v1.JournalStatus
-	(*JournalHead)(nil),           // 4: sluice.gateway.v1.JournalHead
-	(*ChainHead)(nil),             // 5: sluice.gateway.v1.ChainHead
-	(*JournalCheck)(nil),          // 6: sluice.gateway.v1.JournalCheck
-	(*ServerStatus)(nil),          // 7: sluice.gateway.v1.ServerStatus
-	(*ListFault)(nil),             // 8: sluice.gateway.v1.ListFault
-	(*Sandbox)(nil),               // 9: sluice.gateway.v1.Sandbox
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
+	(*GetStatusRequest)(nil),        // 0: sluice.gateway.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),       // 1: sluice.gateway.v1.GetStatusResponse
+	(*RecordedArgumentsStatus)(nil), // 2: sluice.gateway.v1.RecordedArgumentsStatus
+	(*SilentClient)(nil),            // 3: sluice.gateway.v1.SilentClient
+	(*JournalStatus)(nil),           // 4: sluice.gateway.v1.JournalStatus
+	(*JournalHead)(nil),             // 5: sluice.gateway.v1.JournalHead
+	(*ChainHead)(nil),               // 6: sluice.gateway.v1.ChainHead
+	(*JournalCheck)(nil),            // 7: sluice.gateway.v1.JournalCheck
+	(*ServerStatus)(nil),            // 8: sluice.gateway.v1.ServerStatus
+	(*ListFault)(nil),               // 9: sluice.gateway.v1.ListFault
+	(*Sandbox)(nil),                 // 10: sluice.gateway.v1.Sandbox
+	(*timestamppb.Timestamp)(nil),   // 11: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 12: google.protobuf.Duration
 }
 var file_sluice_gateway_v1_status_proto_depIdxs = []int32{
-	10, // 0: sluice.gateway.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
-	7,  // 1: sluice.gateway.v1.GetStatusResponse.servers:type_name -> sluice.gateway.v1.ServerStatus
-	3,  // 2: sluice.gateway.v1.GetStatusResponse.journal:type_name -> sluice.gateway.v1.JournalStatus
-	2,  // 3: sluice.gateway.v1.GetStatusResponse.silent_clients:type_name -> sluice.gateway.v1.SilentClient
-	10, // 4: sluice.gateway.v1.SilentClient.until:type_name -> google.protobuf.Timestamp
-	4,  // 5: sluice.gateway.v1.JournalStatus.head:type_name -> sluice.gateway.v1.JournalHead
-	6,  // 6: sluice.gateway.v1.JournalStatus.check:type_name -> sluice.gateway.v1.JournalCheck
-	11, // 7: sluice.gateway.v1.JournalStatus.calls_room_lasts:type_name -> google.protobuf.Duration
-	10, // 8: sluice.gateway.v1.JournalHead.time:type_name -> google.protobuf.Timestamp
-	5,  // 9: sluice.gateway.v1.JournalHead.calls:type_name -> sluice.gateway.v1.ChainHead
-	5,  // 10: sluice.gateway.v1.JournalHead.refusals:type_name -> sluice.gateway.v1.ChainHead
-	9,  // 11: sluice.gateway.v1.ServerStatus.sandbox:type_name -> sluice.gateway.v1.Sandbox
-	10, // 12: sluice.gateway.v1.ServerStatus.rests_until:type_name -> google.protobuf.Timestamp
-	10, // 13: sluice.gateway.v1.ServerStatus.starting_since:type_name -> google.protobuf.Timestamp
-	8,  // 14: sluice.gateway.v1.ServerStatus.list_faults:type_name -> sluice.gateway.v1.ListFault
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	11, // 0: sluice.gateway.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
+	8,  // 1: sluice.gateway.v1.GetStatusResponse.servers:type_name -> sluice.gateway.v1.ServerStatus
+	4,  // 2: sluice.gateway.v1.GetStatusResponse.journal:type_name -> sluice.gateway.v1.JournalStatus
+	3,  // 3: sluice.gateway.v1.GetStatusResponse.silent_clients:type_name -> sluice.gateway.v1.SilentClient
+	2,  // 4: sluice.gateway.v1.GetStatusResponse.recorded_arguments:type_name -> sluice.gateway.v1.RecordedArgumentsStatus
+	11, // 5: sluice.gateway.v1.RecordedArgumentsStatus.oldest:type_name -> google.protobuf.Timestamp
+	12, // 6: sluice.gateway.v1.RecordedArgumentsStatus.retention:type_name -> google.protobuf.Duration
+	11, // 7: sluice.gateway.v1.RecordedArgumentsStatus.removed_early:type_name -> google.protobuf.Timestamp
+	11, // 8: sluice.gateway.v1.SilentClient.until:type_name -> google.protobuf.Timestamp
+	5,  // 9: sluice.gateway.v1.JournalStatus.head:type_name -> sluice.gateway.v1.JournalHead
+	7,  // 10: sluice.gateway.v1.JournalStatus.check:type_name -> sluice.gateway.v1.JournalCheck
+	12, // 11: sluice.gateway.v1.JournalStatus.calls_room_lasts:type_name -> google.protobuf.Duration
+	11, // 12: sluice.gateway.v1.JournalHead.time:type_name -> google.protobuf.Timestamp
+	6,  // 13: sluice.gateway.v1.JournalHead.calls:type_name -> sluice.gateway.v1.ChainHead
+	6,  // 14: sluice.gateway.v1.JournalHead.refusals:type_name -> sluice.gateway.v1.ChainHead
+	10, // 15: sluice.gateway.v1.ServerStatus.sandbox:type_name -> sluice.gateway.v1.Sandbox
+	11, // 16: sluice.gateway.v1.ServerStatus.rests_until:type_name -> google.protobuf.Timestamp
+	11, // 17: sluice.gateway.v1.ServerStatus.starting_since:type_name -> google.protobuf.Timestamp
+	9,  // 18: sluice.gateway.v1.ServerStatus.list_faults:type_name -> sluice.gateway.v1.ListFault
+	19, // [19:19] is the sub-list for method output_type
+	19, // [19:19] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_sluice_gateway_v1_status_proto_init() }
@@ -1013,7 +1117,7 @@ func file_sluice_gateway_v1_status_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_gateway_v1_status_proto_rawDesc), len(file_sluice_gateway_v1_status_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -6,17 +6,30 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 )
 
+// anyone selects the segments of all persons.
+func anyone(*segment) bool { return true }
+
+// oldest returns the oldest of the selected segments, or nil if there is none.
+func (s *Store) oldest(selects func(*segment) bool) (first *segment) {
+	for _, one := range s.segments {
+		if selects(one) && (first == nil || one.began.Before(first.began)) {
+			first = one
+		}
+	}
+	return first
+}
+
 // removeExpired removes the segments whose oldest copy has reached the maximum age. The newer copies in a segment are
-// removed with it, so a copy is stored for at least the maximum age minus the span of a segment. The caller must hold
-// the mutex.
+// removed with it. The caller must hold the mutex.
 func (s *Store) removeExpired() {
-	for len(s.segments) > 0 && time.Since(s.segments[0].began) >= s.cfg.Age {
-		s.removeFirst()
+	for _, one := range s.segments {
+		if time.Since(one.began) >= s.cfg.Age {
+			s.remove(one)
+		}
 	}
 	s.scheduleExpiry()
 }
@@ -26,10 +39,11 @@ func (s *Store) scheduleExpiry() {
 	if s.expire != nil {
 		s.expire.Stop()
 	}
-	if len(s.segments) == 0 || s.closed {
+	first := s.oldest(anyone)
+	if first == nil || s.closed {
 		return
 	}
-	s.expire = time.AfterFunc(max(time.Until(s.segments[0].began.Add(s.cfg.Age)), 0), func() {
+	s.expire = time.AfterFunc(max(time.Until(first.began.Add(s.cfg.Age)), 0), func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if !s.closed {
@@ -38,29 +52,36 @@ func (s *Store) scheduleExpiry() {
 	})
 }
 
-// removeOldest removes the oldest segments until the size is within its limit. It does not remove the newest one.
-func (s *Store) removeOldest() {
-	var size int64
-	for _, one := range s.segments {
-		size += one.size
+// removeOldest removes the oldest segments of a person until the person's share is not exceeded, and the oldest segments
+// of all until the maximum size is not exceeded. It does not remove the segment to which a copy was just added.
+func (s *Store) removeOldest(added *segment) {
+	ofOwner := func(one *segment) bool { return one.owner == added.owner && one != added }
+	for s.sizes[added.owner] > s.share() && s.removeEarly(ofOwner) {
 	}
-	for size > s.cfg.Bytes && len(s.segments) > 1 {
-		size -= s.segments[0].size
-		s.removeFirst()
+	for s.size > s.cfg.Bytes && s.removeEarly(func(one *segment) bool { return one != added }) {
 	}
 }
 
-// removeFirst removes the oldest segment: its key first. A segment whose files can't be removed is not used any more,
-// and the next start tries again.
-func (s *Store) removeFirst() {
-	first := s.segments[0]
-	if len(s.segments) == 1 && s.active != nil {
-		if err := s.end(); err != nil {
-			s.cfg.Log.WarnContext(context.Background(), "a segment of recorded arguments can't be closed", "segment", first.name, "error", err)
-		}
+// removeEarly removes the oldest of the selected segments. It reports whether there was one.
+func (s *Store) removeEarly(selects func(*segment) bool) bool {
+	one := s.oldest(selects)
+	if one == nil {
+		return false
 	}
-	s.segments = slices.Delete(s.segments, 0, 1)
-	for _, path := range []string{s.keyPath(first.name), s.path(first.name)} {
+	s.early = time.Now()
+	s.remove(one)
+	return true
+}
+
+// remove removes a segment: its key first. A segment whose files can't be removed is not used any more, and the next
+// start tries again.
+func (s *Store) remove(one *segment) {
+	s.grow(one, -one.size)
+	delete(s.segments, one.name)
+	if s.active[one.owner] == one {
+		delete(s.active, one.owner)
+	}
+	for _, path := range []string{s.keyPath(one.name), s.path(one.name)} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			s.cfg.Log.ErrorContext(context.Background(), "expired recorded arguments can't be removed; remove the file", "file", path, "error", err)
 		}
@@ -76,7 +97,7 @@ func (s *Store) removeKeys() {
 	}
 	for _, entry := range entries {
 		name, isKey := strings.CutSuffix(entry.Name(), keyExtension)
-		if !isKey || slices.ContainsFunc(s.segments, func(one *segment) bool { return one.name == name }) {
+		if !isKey || s.segments[name] != nil {
 			continue
 		}
 		if err := os.Remove(filepath.Join(s.cfg.Keys, entry.Name())); err != nil {

@@ -1,12 +1,12 @@
 package arguments
 
 import (
-	"bufio"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +14,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // A person is the beginning of the SHA-256 of a person's identity.
@@ -25,11 +26,31 @@ func personOf(who string) (p person) {
 	return p
 }
 
-// An entry of a segment consists of the number of bytes that follow (4 bytes, big endian), the person, the encrypted
-// arguments, and their authentication tag. The id of the decision is authenticated with them.
+// timeFormat is the format of the time in the name of a segment, at which the segment was begun.
+const timeFormat = "20060102T150405.000000000"
+
+func nameOf(began time.Time, owner person) string {
+	return began.UTC().Format(timeFormat) + "-" + hex.EncodeToString(owner[:])
+}
+
+// parseName returns a segment with this name and without a size. It returns false if the name is not one of a segment.
+func parseName(name string) (*segment, bool) {
+	at, owner, _ := strings.Cut(name, "-")
+	began, err := time.Parse(timeFormat, at)
+	if err != nil {
+		return nil, false
+	}
+	raw, err := hex.DecodeString(owner)
+	if err != nil || len(raw) != len(person{}) {
+		return nil, false
+	}
+	return &segment{name: name, began: began, owner: person(raw)}, true
+}
+
+// An entry of a segment consists of the number of bytes that follow (4 bytes, big endian), a nonce, the encrypted
+// arguments and their authentication tag. The id of the decision is authenticated with the arguments.
 const (
 	lengthBytes = 4
-	headBytes   = lengthBytes + len(person{})
 	// sealBytes is the number of bytes that the encryption adds: a nonce and a tag.
 	sealBytes = 12 + 16
 	// maxEntry is the maximum length of an entry. Messages are smaller.
@@ -37,16 +58,8 @@ const (
 	keyBytes = 32
 )
 
-func entrySize(arguments []byte) int64 { return int64(headBytes + sealBytes + len(arguments)) }
-
-// A writer appends entries to a segment.
-type writer struct {
-	file *os.File
-	aead cipher.AEAD
-}
-
-// newWriter creates the key and the file of a segment.
-func newWriter(path, keyPath string) (*writer, error) {
+// create creates the key and the file of a segment.
+func create(path, keyPath string) (cipher.AEAD, error) {
 	key := make([]byte, keyBytes)
 	_, _ = rand.Read(key) // never fails
 	aead, err := newAEAD(key)
@@ -60,7 +73,7 @@ func newWriter(path, keyPath string) (*writer, error) {
 	if err != nil {
 		return nil, errors.Join(err, os.Remove(keyPath))
 	}
-	return &writer{file, aead}, nil
+	return aead, file.Close()
 }
 
 // writeKey writes a key so that it survives a loss of power, because the entries are useless without it.
@@ -81,56 +94,21 @@ func newAEAD(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
-// write appends an entry at the end of the segment, which has size bytes, and returns the entry. After an error, the
-// writer must be closed.
-func (w *writer) write(size int64, owner person, id string, arguments []byte, sync bool) ([]byte, error) {
-	entry := make([]byte, headBytes, entrySize(arguments))
-	binary.BigEndian.PutUint32(entry, uint32(entrySize(arguments)-lengthBytes))
-	copy(entry[lengthBytes:], owner[:])
-	entry = w.aead.Seal(entry, nil, arguments, []byte(id)) //nolint:gosec // the AEAD adds a random nonce
-	_, err := w.file.Write(entry)
-	if err == nil && sync {
-		err = w.file.Sync()
-	}
+// appendEntry appends an entry to the file of a segment, and returns the entry. After an error, no further entry may be
+// appended to the segment.
+func appendEntry(path string, to *segment, id string, arguments []byte, sync bool) ([]byte, error) {
+	size := lengthBytes + sealBytes + len(arguments)
+	entry := make([]byte, lengthBytes, size)
+	binary.BigEndian.PutUint32(entry, uint32(size-lengthBytes))
+	entry = to.aead.Seal(entry, nil, arguments, []byte(id)) //nolint:gosec // the AEAD adds a random nonce
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
-		return nil, errors.Join(err, w.file.Truncate(size))
+		return nil, err
 	}
-	return entry, nil
-}
-
-func (w *writer) close() error { return w.file.Close() }
-
-// scan returns the size of the complete entries in a segment, for each person and in total. A process that was killed
-// may have left an incomplete entry at the end.
-func scan(path string) (persons map[person]int64, size int64, err error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, 0, err
+	if _, err = file.Write(entry); err == nil && sync {
+		err = file.Sync()
 	}
-	defer file.Close() //nolint:errcheck // only read
-	persons = make(map[person]int64)
-	for in := bufio.NewReader(file); ; {
-		var head [headBytes]byte
-		if _, err := io.ReadFull(in, head[:]); err != nil {
-			return persons, size, ignoreEnd(err)
-		}
-		rest := int(binary.BigEndian.Uint32(head[:])) - len(person{})
-		if rest < sealBytes || rest > maxEntry {
-			return persons, size, nil // damaged: what follows can't be found either
-		}
-		if _, err := in.Discard(rest); err != nil {
-			return persons, size, ignoreEnd(err)
-		}
-		persons[person(head[lengthBytes:])] += int64(headBytes + rest)
-		size += int64(headBytes + rest)
-	}
-}
-
-func ignoreEnd(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil
-	}
-	return err
+	return entry, errors.Join(err, file.Close())
 }
 
 // parsePlace returns the segment and the offset of a copy.
@@ -155,7 +133,7 @@ func readEntry(path string, offset int64) ([]byte, error) {
 		return nil, damagedAtEnd(err)
 	}
 	rest := int(binary.BigEndian.Uint32(head[:]))
-	if rest < len(person{})+sealBytes || rest > maxEntry {
+	if rest < sealBytes || rest > maxEntry {
 		return nil, fmt.Errorf("%w: there is no copy at the position in the journal", ErrDamaged)
 	}
 	entry := make([]byte, lengthBytes+rest)
@@ -185,7 +163,7 @@ func openEntry(keyPath, id string, entry []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: the key of their segment is invalid", ErrDamaged)
 	}
-	out, err := aead.Open(nil, nil, entry[headBytes:], []byte(id))
+	out, err := aead.Open(nil, nil, entry[lengthBytes:], []byte(id))
 	if err != nil {
 		return nil, fmt.Errorf("%w: they can't be decrypted", ErrDamaged)
 	}

@@ -1,12 +1,13 @@
 // Package arguments stores copies of the arguments of calls, encrypted and for a limited time. The journal contains the
 // digest and the position of each copy, and this package the copy itself.
 //
-// The copies are in segments. Each segment has a key of its own, in another directory. When a segment expires, its key
-// is removed first, so that nothing can read a backup of the segment.
+// The copies are in segments. A segment has copies of one person's calls, so that no person displaces the copies of
+// others, and a key of its own, in another directory. When a segment expires, its key is removed first, so that nothing
+// can read a backup of the segment.
 package arguments
 
 import (
-	"cmp"
+	"crypto/cipher"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -14,7 +15,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,7 +27,8 @@ type Config struct {
 	Dir, Keys string
 	// Bytes is the maximum size of all segments: at least 1 MiB. If it is exceeded, the oldest segments are removed.
 	Bytes int64
-	// Share is the fraction of Bytes that the calls of one person may use: above 0, at most 1.
+	// Share is the fraction of Bytes that the copies of one person may use: above 0, at most 1. If it is exceeded, the
+	// person's oldest segments are removed.
 	Share float64
 	// Age is the maximum age of a copy: at least a minute.
 	Age time.Duration
@@ -45,9 +46,6 @@ var (
 	ErrDamaged = errors.New("the recorded arguments are damaged")
 )
 
-// ErrShare means that the copies of a person's calls have used the person's share of the space.
-var ErrShare = errors.New("the share of the space for recorded arguments is used up")
-
 // A Copy describes a stored copy.
 type Copy struct {
 	// Digest is the SHA-256 of the encrypted copy, in hex.
@@ -61,31 +59,35 @@ type Store struct {
 	cfg Config
 
 	mu       sync.Mutex
-	segments []*segment // oldest first
-	active   *writer    // writes to the newest segment; nil if a new segment must be begun
-	expire   *time.Timer
-	closed   bool
+	segments map[string]*segment // by name
+	// active contains the segment of each person to which copies are added.
+	active map[person]*segment
+	// size is the size of all segments, and sizes the size of each person's.
+	size  int64
+	sizes map[person]int64
+	// early is the time at which copies were last removed before their maximum age, or zero.
+	early  time.Time
+	expire *time.Timer
+	closed bool
 }
 
-// A segment is a file with copies.
+// A segment is a file with copies of one person's calls.
 type segment struct {
-	name string
+	name  string
+	owner person
 	// began is the time at which the segment was begun.
 	began time.Time
-	// size is the size of the file, in bytes. persons contains the part of each person.
-	size    int64
-	persons map[person]int64
+	// size is the size of the file, in bytes.
+	size int64
+	// aead encrypts copies. It is nil if the segment was begun by an earlier process.
+	aead cipher.AEAD
 }
 
 const (
 	extension    = ".args"
 	keyExtension = ".key"
-	// nameFormat is the format of the names of segments, which contain the time at which they were begun.
-	nameFormat = "20060102T150405.000000000"
-	// parts is the number of segments into which the age and the size of a full store are divided.
+	// parts is the number of segments into which the maximum age and a person's share are divided.
 	parts = 24
-	// maxSpan is the maximum time for which copies are added to one segment.
-	maxSpan = time.Hour
 )
 
 var errClosed = errors.New("arguments: the store is closed")
@@ -95,7 +97,7 @@ func Open(cfg Config) (*Store, error) {
 	if cfg.Dir == "" || cfg.Keys == "" || cfg.Bytes < 1<<20 || !(cfg.Share > 0 && cfg.Share <= 1) || cfg.Age < time.Minute || cfg.Log == nil {
 		return nil, errors.New("arguments: invalid configuration")
 	}
-	s := &Store{cfg: cfg}
+	s := &Store{cfg: cfg, segments: make(map[string]*segment), active: make(map[person]*segment), sizes: make(map[person]int64)}
 	for _, dir := range []string{cfg.Dir, cfg.Keys} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("create the folder of recorded arguments: %w", err)
@@ -107,17 +109,17 @@ func Open(cfg Config) (*Store, error) {
 	}
 	for _, entry := range entries {
 		name, isSegment := strings.CutSuffix(entry.Name(), extension)
-		began, err := time.Parse(nameFormat, name)
-		if !isSegment || err != nil {
+		one, ok := parseName(name)
+		if !isSegment || !ok {
 			continue
 		}
-		one := &segment{name: name, began: began}
-		if one.persons, one.size, err = scan(filepath.Join(cfg.Dir, entry.Name())); err != nil {
-			return nil, fmt.Errorf("read recorded arguments: %w", err)
+		info, err := entry.Info()
+		if err != nil {
+			return nil, fmt.Errorf("read the folder of recorded arguments: %w", err)
 		}
-		s.segments = append(s.segments, one)
+		s.add(one)
+		s.grow(one, info.Size())
 	}
-	slices.SortFunc(s.segments, func(a, b *segment) int { return cmp.Compare(a.name, b.name) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.removeExpired()
@@ -125,47 +127,44 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Put stores a copy of the arguments of a call. id is the id of its decision, at most 255 bytes. who identifies the
-// person for whom the call is made. An error means that nothing is stored; it is an [ErrShare] if the person's share is
-// used up.
+// Put stores a copy of the arguments of a call. id is the id of its decision. who identifies the person for whom the
+// call is made. An error means that nothing is stored.
 func (s *Store) Put(id, who string, arguments []byte) (Copy, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return Copy{}, errClosed
 	}
-	now, owner := time.Now(), personOf(who)
-	if err := s.checkShare(owner, entrySize(arguments)); err != nil {
-		return Copy{}, err
-	}
-	if s.active == nil || now.Sub(s.newest().began) >= s.span() || s.newest().size >= s.cfg.Bytes/parts {
-		if err := s.begin(now); err != nil {
-			return Copy{}, fmt.Errorf("begin a segment of recorded arguments: %w", err)
-		}
-	}
-	at := s.newest()
-	entry, err := s.active.write(at.size, owner, id, arguments, s.cfg.Sync)
+	to, err := s.activeOf(personOf(who), time.Now())
 	if err != nil {
-		return Copy{}, fmt.Errorf("record arguments: %w", errors.Join(err, s.end()))
+		return Copy{}, fmt.Errorf("begin a segment of recorded arguments: %w", err)
+	}
+	entry, err := appendEntry(s.path(to.name), to, id, arguments, s.cfg.Sync)
+	if err != nil {
+		delete(s.active, to.owner) // its end may be incomplete
+		return Copy{}, fmt.Errorf("record arguments: %w", err)
 	}
 	sum := sha256.Sum256(entry)
-	out := Copy{Digest: hex.EncodeToString(sum[:]), Place: fmt.Sprintf("%s:%d", at.name, at.size)}
-	at.size += int64(len(entry))
-	at.persons[owner] += int64(len(entry))
-	s.removeOldest()
+	out := Copy{Digest: hex.EncodeToString(sum[:]), Place: fmt.Sprintf("%s:%d", to.name, to.size)}
+	s.grow(to, int64(len(entry)))
+	s.removeOldest(to)
 	return out, nil
 }
 
-// checkShare returns an error if a person's copies would exceed the person's share.
-func (s *Store) checkShare(owner person, add int64) error {
-	used := add
-	for _, one := range s.segments {
-		used += one.persons[owner]
+// activeOf returns the segment to which a person's copies are added now.
+func (s *Store) activeOf(owner person, now time.Time) (*segment, error) {
+	if one := s.active[owner]; one != nil && now.Sub(one.began) < s.cfg.Age/parts && one.size < s.share()/parts {
+		return one, nil
 	}
-	if limit := int64(float64(s.cfg.Bytes) * s.cfg.Share); used > limit {
-		return fmt.Errorf("%w: %d MiB", ErrShare, limit>>20)
+	one := &segment{name: nameOf(now, owner), owner: owner, began: now}
+	var err error
+	if one.aead, err = create(s.path(one.name), s.keyPath(one.name)); err != nil {
+		return nil, err
 	}
-	return nil
+	s.add(one)
+	s.active[owner] = one
+	s.scheduleExpiry()
+	return one, nil
 }
 
 // Get returns the arguments in a copy. id is the id of the decision for which the copy was stored.
@@ -176,8 +175,7 @@ func (s *Store) Get(id string, c Copy) ([]byte, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock() // so that the segment is not removed meanwhile
-	s.removeExpired()
-	if !slices.ContainsFunc(s.segments, func(one *segment) bool { return one.name == name }) {
+	if one := s.segments[name]; one == nil || time.Since(one.began) >= s.cfg.Age {
 		return nil, ErrRemoved
 	}
 	entry, err := readEntry(s.path(name), offset)
@@ -188,6 +186,29 @@ func (s *Store) Get(id string, c Copy) ([]byte, error) {
 		return nil, fmt.Errorf("%w: the digest in the journal is another one", ErrDamaged)
 	}
 	return openEntry(s.keyPath(name), id, entry)
+}
+
+// Usage describes the copies in a store.
+type Usage struct {
+	// Bytes is the size of the copies, and Max their maximum size.
+	Bytes, Max int64
+	// Oldest is the time before which copies were removed. It is zero if there are no copies.
+	Oldest time.Time
+	// Age is the maximum age of a copy.
+	Age time.Duration
+	// RemovedEarly is the time of the last removal because of a maximum size, or zero.
+	RemovedEarly time.Time
+}
+
+// Usage returns a description of the copies.
+func (s *Store) Usage() Usage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := Usage{Bytes: s.size, Max: s.cfg.Bytes, Age: s.cfg.Age, RemovedEarly: s.early}
+	if first := s.oldest(anyone); first != nil {
+		out.Oldest = first.began
+	}
+	return out
 }
 
 // Close ends the store. It does nothing if the store is closed already.
@@ -201,39 +222,22 @@ func (s *Store) Close() error {
 	if s.expire != nil {
 		s.expire.Stop()
 	}
-	return s.end()
+	return nil
 }
 
 func (s *Store) path(name string) string    { return filepath.Join(s.cfg.Dir, name+extension) }
 func (s *Store) keyPath(name string) string { return filepath.Join(s.cfg.Keys, name+keyExtension) }
 
-func (s *Store) newest() *segment { return s.segments[len(s.segments)-1] }
+// share returns the maximum size of one person's segments.
+func (s *Store) share() int64 { return int64(float64(s.cfg.Bytes) * s.cfg.Share) }
 
-// span returns the time for which copies are added to one segment.
-func (s *Store) span() time.Duration { return min(maxSpan, s.cfg.Age/parts) }
+func (s *Store) add(one *segment) { s.segments[one.name] = one }
 
-// begin begins a new segment.
-func (s *Store) begin(now time.Time) error {
-	if err := s.end(); err != nil {
-		return err
+// grow adds bytes to the size of a segment.
+func (s *Store) grow(one *segment, bytes int64) {
+	one.size += bytes
+	s.size += bytes
+	if s.sizes[one.owner] += bytes; s.sizes[one.owner] == 0 {
+		delete(s.sizes, one.owner)
 	}
-	name := now.UTC().Format(nameFormat)
-	active, err := newWriter(s.path(name), s.keyPath(name))
-	if err != nil {
-		return err
-	}
-	s.active = active
-	s.segments = append(s.segments, &segment{name: name, began: now, persons: make(map[person]int64)})
-	s.scheduleExpiry()
-	return nil
-}
-
-// end closes the active segment.
-func (s *Store) end() error {
-	if s.active == nil {
-		return nil
-	}
-	active := s.active
-	s.active = nil
-	return active.close()
 }

@@ -113,7 +113,7 @@ func TestGet_ReturnsNoOtherCopy(t *testing.T) {
 	if got, err := s.Get("b", a); !errors.Is(err, arguments.ErrDamaged) {
 		t.Errorf("the copy of another call: %q, %v", got, err)
 	}
-	for name, place := range map[string]string{"another segment": "20200101T000000.000000000:0", "a path": "../keys/x:0"} {
+	for name, place := range map[string]string{"another segment": "20200101T000000.000000000-0102030405060708:0", "a path": "../keys/x:0"} {
 		if got, err := s.Get("a", arguments.Copy{Digest: a.Digest, Place: place}); !errors.Is(err, arguments.ErrRemoved) {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
@@ -189,7 +189,7 @@ func TestOpen_RemovesExpiredCopiesAndUnusedKeys(t *testing.T) {
 		cfg := config(t.TempDir())
 		s := open(t, cfg)
 		put(t, s, "a", "ana", "first")
-		if err := errors.Join(s.Close(), os.WriteFile(filepath.Join(cfg.Keys, "20260101T000000.000000000.key"), make([]byte, 32), 0o600)); err != nil {
+		if err := errors.Join(s.Close(), os.WriteFile(filepath.Join(cfg.Keys, "20260101T000000.000000000-0102030405060708.key"), make([]byte, 32), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(25 * time.Hour)
@@ -259,26 +259,46 @@ func TestPut_RemovesTheOldestCopiesIfThereIsNoSpace(t *testing.T) {
 	}
 }
 
-// A person's share is not exceeded, also after a restart, and others can store copies.
-func TestPut_RefusesMoreThanThePersonsShare(t *testing.T) {
+// A person whose copies exceed the share loses the oldest of them, also after a restart. Copies of others stay.
+func TestPut_RemovesThePersonsOwnCopiesIfTheShareIsExceeded(t *testing.T) {
 	t.Parallel()
 	cfg := config(t.TempDir())
 	cfg.Share = 0.5
 	s := open(t, cfg)
-	text := strings.Repeat("x", 100<<10)
-	for i := range 5 {
-		put(t, s, fmt.Sprint(i), "ana", text)
-	}
-	for range 2 {
-		if _, err := s.Put("6", "ana", []byte(text)); !errors.Is(err, arguments.ErrShare) {
-			t.Errorf("more than the share: %v", err)
+	text := strings.Repeat("x", 20<<10)
+	other := put(t, s, "other", "ben", text)
+	var own []arguments.Copy
+	for i := range 60 {
+		own = append(own, put(t, s, fmt.Sprint(i), "ana", text))
+		if i == 40 {
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			s = open(t, cfg)
 		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
+		if usage := s.Usage(); usage.Bytes > 1<<19+21<<10+100 || usage.RemovedEarly.IsZero() != (i < 25) && i != 40 {
+			t.Fatalf("after %d copies: %+v", i+1, usage)
 		}
-		s = open(t, cfg)
 	}
-	put(t, s, "7", "ben", text)
+	if _, err := s.Get("0", own[0]); !errors.Is(err, arguments.ErrRemoved) {
+		t.Errorf("the person's oldest copy: %v", err)
+	}
+	wantCopy(t, s, "59", own[59], text)
+	wantCopy(t, s, "other", other, text)
+}
+
+// A copy that is larger than the share is stored in place of all others of the person.
+func TestPut_StoresACopyThatIsLargerThanTheShare(t *testing.T) {
+	t.Parallel()
+	cfg := config(t.TempDir())
+	cfg.Share = 0.1
+	s := open(t, cfg)
+	first, text := put(t, s, "a", "ana", "first"), strings.Repeat("x", 300<<10)
+	wantCopy(t, s, "b", put(t, s, "b", "ana", text), text)
+	put(t, s, "c", "ana", "third")
+	if _, err := s.Get("a", first); !errors.Is(err, arguments.ErrRemoved) {
+		t.Errorf("the older copy: %v", err)
+	}
 }
 
 func TestStore_ClosedStoreStoresNothing(t *testing.T) {
@@ -350,14 +370,14 @@ func TestOpen_RefusesInvalidConfigurations(t *testing.T) {
 
 // Any content of a segment can be opened and read without a panic.
 func FuzzOpen(f *testing.F) {
-	f.Add([]byte{0, 0, 0, 36, 1, 2, 3, 4, 5, 6, 7, 8}, int64(0))
+	f.Add([]byte{0, 0, 0, 28, 1, 2, 3, 4, 5, 6, 7, 8}, int64(0))
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff}, int64(3))
 	f.Fuzz(func(t *testing.T, raw []byte, offset int64) {
 		cfg := config(t.TempDir())
 		if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		name := time.Now().UTC().Format("20060102T150405.000000000")
+		name := time.Now().UTC().Format("20060102T150405.000000000") + "-0102030405060708"
 		if err := os.WriteFile(filepath.Join(cfg.Dir, name+".args"), raw, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,6 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/arguments"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
@@ -266,13 +265,6 @@ func (d *Client) NotSent(ctx context.Context, a Attempt, err error) *refusal.Ref
 			refused.Message = full + "; an operator can raise the limit (journal.share, journal.calls_mib)."
 		}
 		return refused
-	}
-	if errors.Is(err, arguments.ErrShare) {
-		return &refusal.Refusal{
-			Code: commonv1.Code_CODE_ABUSE_LIMITED,
-			Message: "the recorded arguments of this person's calls exceed their share of the space for them; " +
-				"an operator can raise it (journal.arguments.mib, journal.share).",
-		}
 	}
 	d.deps.Log.ErrorContext(ctx, "intent or claim not recorded; the call is not sent", "decision_id", a.ID, "error", err)
 	return &refusal.Refusal{Code: commonv1.Code_CODE_AUDIT_UNAVAILABLE}

@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/arguments"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
-	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // recordedBy returns the arguments that the intent of a call describes, and the call's result code.
@@ -93,39 +92,17 @@ func TestDo_RecordsNoArgumentsUnlessAsked(t *testing.T) {
 // A call whose arguments can't be stored is not sent.
 func TestDo_CallIsRefusedIfItsArgumentsCannotBeRecorded(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct {
-		prepare func(*testing.T, *testPipeline, *attempt.Call)
-		want    commonv1.Code
-	}{
-		"the store is closed": {func(t *testing.T, w *testPipeline, _ *attempt.Call) {
-			t.Helper()
-			if err := w.recorded(t).Close(); err != nil {
-				t.Fatal(err)
-			}
-		}, commonv1.Code_CODE_AUDIT_UNAVAILABLE},
-		"the person's share is used up": {func(t *testing.T, w *testPipeline, c *attempt.Call) {
-			t.Helper()
-			c.Principal = proto.CloneOf(c.Principal)
-			c.Principal.Chain = nil
-			person := principal.Person(c.Principal)
-			if _, err := w.recorded(t).Put("other", person.Tenant+"\x00"+person.Subject, make([]byte, 512<<10-50)); err != nil {
-				t.Fatal(err)
-			}
-		}, commonv1.Code_CODE_ABUSE_LIMITED},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newTestPipeline()
-			c := w.call(t)
-			c.Message, c.RecordArguments = parse(t, callWithAddress), true
-			p := w.pipeline(t)
-			tt.prepare(t, w, &c)
-			got := p.Do(t.Context(), c)
-			p.Wait(t.Context())
-			if codeOf(got.Refusal) != tt.want || w.count("send") != 0 || len(w.recordsOf(journal.KindRefusal)) != 1 {
-				t.Errorf("%+v, %v", got.Refusal, w.steps)
-			}
-		})
+	w := newTestPipeline()
+	c := w.call(t)
+	c.Message, c.RecordArguments = parse(t, callWithAddress), true
+	p := w.pipeline(t)
+	if err := w.recorded(t).Close(); err != nil {
+		t.Fatal(err)
+	}
+	got := p.Do(t.Context(), c)
+	p.Wait(t.Context())
+	if codeOf(got.Refusal) != commonv1.Code_CODE_AUDIT_UNAVAILABLE || w.count("send") != 0 || len(w.recordsOf(journal.KindRefusal)) != 1 {
+		t.Errorf("%+v, %v", got.Refusal, w.steps)
 	}
 }
 

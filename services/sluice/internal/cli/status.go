@@ -212,11 +212,13 @@ type meshStatus struct {
 	JournalHead     *journal.Head    `json:"journalHead,omitempty"`
 	JournalCheck    journalCheck     `json:"journalCheck"`
 	JournalRoom     journalRoom      `json:"journalRoom"`
-	OwnTenantOnly   bool             `json:"ownTenantOnly,omitzero"`
-	SilentClients   []silentClient   `json:"silentClients,omitempty"`
-	Sessions        int32            `json:"sessions"`
-	Roles           []roleStatus     `json:"roles"`
-	Servers         []serverStatus   `json:"servers"`
+	// RecordedArguments is nil if no arguments are stored.
+	RecordedArguments *recordedArguments `json:"recordedArguments,omitempty"`
+	OwnTenantOnly     bool               `json:"ownTenantOnly,omitzero"`
+	SilentClients     []silentClient     `json:"silentClients,omitempty"`
+	Sessions          int32              `json:"sessions"`
+	Roles             []roleStatus       `json:"roles"`
+	Servers           []serverStatus     `json:"servers"`
 }
 
 type serverStatus struct {
@@ -287,7 +289,7 @@ func (t *tool) printStatus(h roleAnswers) error {
 		Stops: stopRecords(h.stops), EndingTokens: h.ending, Version: g.GetVersion(), OnDemand: h.onDemand, Ready: g.GetReady(), NotReady: g.GetNotReady(), Degraded: g.GetDegraded(),
 		PolicyRevision: g.GetPolicyRevision(), PolicyDocuments: h.documents, PolicyRejected: h.rejected, PolicyObserved: h.observed,
 		JournalHealthy: g.GetJournalHealthy(), JournalHead: journal.HeadFromProto(g.GetJournal().GetHead()), JournalCheck: newJournalCheck(g.GetJournal().GetCheck()),
-		Sessions: g.GetSessions(), Roles: h.roles, JournalRoom: newJournalRoom(g.GetJournal()), OwnTenantOnly: g.GetOwnTenantOnly(),
+		Sessions: g.GetSessions(), Roles: h.roles, JournalRoom: newJournalRoom(g.GetJournal()), RecordedArguments: newRecordedArguments(g.GetRecordedArguments()), OwnTenantOnly: g.GetOwnTenantOnly(),
 		SilentClients: silentClients(g),
 	}
 	for _, s := range g.GetServers() {
@@ -372,10 +374,11 @@ func gatewayRows(all meshStatus) [][]string {
 	if all.OwnTenantOnly {
 		return append(rows, []string{"not shown", "servers, records and other tenants' sessions: people of the tenant \"default\" see them"})
 	}
-	return append(rows,
-		[]string{"journal head", formatHead(all.JournalHead)},
-		[]string{"journal room", all.JournalRoom.String()},
-		[]string{"old records", all.JournalCheck.String()})
+	rows = append(rows, []string{"journal head", formatHead(all.JournalHead)}, []string{"journal room", all.JournalRoom.String()})
+	if all.RecordedArguments != nil {
+		rows = append(rows, []string{"arguments", all.RecordedArguments.String()})
+	}
+	return append(rows, []string{"old records", all.JournalCheck.String()})
 }
 
 func (t *tool) serverRows(all meshStatus) (rows [][]string) {

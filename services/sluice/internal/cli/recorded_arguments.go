@@ -1,0 +1,38 @@
+package cli
+
+import (
+	"fmt"
+	"time"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+)
+
+// recordedArguments describes the stored copies of arguments.
+type recordedArguments struct {
+	Bytes    int64     `json:"bytes"`
+	MaxBytes int64     `json:"maxBytes"`
+	Oldest   time.Time `json:"oldest"`
+	// RetentionHours is the maximum age of a copy.
+	RetentionHours float64 `json:"retentionHours"`
+	// RemovedEarly is the time at which copies were last removed because of MaxBytes, or nil.
+	RemovedEarly *time.Time `json:"removedEarly,omitempty"`
+}
+
+func newRecordedArguments(r *gatewayv1.RecordedArgumentsStatus) *recordedArguments {
+	if r == nil {
+		return nil
+	}
+	return &recordedArguments{
+		Bytes: r.GetBytes(), MaxBytes: r.GetMaxBytes(), Oldest: r.GetOldest().AsTime(),
+		RetentionHours: r.GetRetention().AsDuration().Hours(), RemovedEarly: timeOrNil(r.GetRemovedEarly()),
+	}
+}
+
+// String returns the description in one line. If copies were removed early, it says what prevents that.
+func (r recordedArguments) String() string {
+	line := fmt.Sprintf("%.1f of %d MiB recorded, since %s", float64(r.Bytes)/(1<<20), r.MaxBytes>>20, localTime(r.Oldest))
+	if r.RemovedEarly != nil {
+		line += fmt.Sprintf("; copies younger than %.0f days were removed for lack of space: raise journal.arguments.mib, or record fewer calls", r.RetentionHours/24)
+	}
+	return line
+}
