@@ -61,6 +61,18 @@ func RuleFor(c *policyv1.Classification, busiest int) string {
 	return fmt.Sprintf(m.rule, max(m.maxCalls, busiest))
 }
 
+// NeedsApproval reports whether [Rule] requires approval.
+func NeedsApproval(c *policyv1.Classification) bool { return ApprovalReason(c) != "" }
+
+// ApprovalReason returns the reason for which [Rule] requires approval, or "" if it does not.
+func ApprovalReason(c *policyv1.Classification) string {
+	reason, approval := strings.CutPrefix(measureFor(c).rule, "{action: require_approval, reason: ")
+	if !approval {
+		return ""
+	}
+	return strings.TrimSuffix(reason, "}")
+}
+
 func measureFor(c *policyv1.Classification) measure {
 	own, known := measures[c.GetCategory()]
 	switch {

@@ -190,3 +190,6 @@ func lastWord(name string) string {
 	}
 	return string(letters)
 }
+
+// NamesPath reports whether the name of an argument says that the argument is a path.
+func NamesPath(name string) bool { return kindOfName(name) == pathText }

@@ -62,8 +62,9 @@ func TestCommands_PrintJSONNamesInCamelCase(t *testing.T) {
 			}
 			// The first three commands print the same JSON as cancel, but fail because the approval has ended. The
 			// export fails because the fake mesh has no archive. The commands that change the policy end before they print,
-			// because the fake mesh reports that the documents do not load; a test of e2e/policy reads their JSON.
-			quiet := []string{"approvals approve", "approvals deny", "approvals resolve", "agents export", "policy apply", "policy rollback"}
+			// because the fake mesh reports that the documents do not load; a test of e2e/policy reads their JSON, and
+			// that of propose, which ends because the fake mesh has no calls.
+			quiet := []string{"approvals approve", "approvals deny", "approvals resolve", "agents export", "policy apply", "policy rollback", "policy propose"}
 			if names == 0 && !slices.Contains(quiet, name) {
 				t.Errorf("nothing was printed: %s", errOut.String())
 			}

@@ -19,7 +19,7 @@ import (
 
 func (t *tool) policy() *cobra.Command {
 	return group("policy", "Check policy documents, apply them, and explain their decisions", t.policyLint(), t.policyTest(), t.policyExplain(), t.policyAccess(),
-		t.policyDiff(), t.policyReplay(), t.policyApply(), t.policyRevisions(), t.policyRevision(), t.policyRollback(), t.policySuggest(), t.policyImport(), t.policySchema())
+		t.policyDiff(), t.policyReplay(), t.policyApply(), t.policyRevisions(), t.policyRevision(), t.policyRollback(), t.policySuggest(), t.policyPropose(), t.policyImport(), t.policySchema())
 }
 
 func (t *tool) policyLint() *cobra.Command {

@@ -97,7 +97,7 @@ func hostileCalls() map[string][]string {
 		"catalog servers": nil, "catalog list": nil, "catalog show": {"raw", "tool"}, "catalog diff": {"raw", "tool"},
 		"catalog accept": {"raw", "tool", "--digest", hostileDigest}, "catalog refuse": {"raw", "tool", "--digest", hostileDigest},
 		"catalog override": {"raw", "tool", "--risk", "low", "--reason", "x"}, "catalog quarantine": {"raw", "--reason", "x"}, "catalog export": {"--format", "json"},
-		"catalog classify": {"--server", hostile, "--file", "tools.json"}, "policy suggest": {"--server", "raw", "--file", "tools.json"},
+		"catalog classify": {"--server", hostile, "--file", "tools.json"}, "policy suggest": {"--server", "raw", "--file", "tools.json"}, "policy propose": {"--server", hostile},
 		"policy explain": {"--server", "raw", "--tool", "tool"}, "policy access": {"--server", "raw"}, "policy lint": {"policy.yaml"}, "policy diff": {"policy.yaml"}, "policy replay": {"policy.yaml"}, "stop": {"--agent", "a", "-m", "x"}, "stop --list": nil, "stop --history": nil, "resume": {"--all"}, "policy test": {"policy.yaml"}, "policy test --live": {"policy.yaml"},
 		"policy explain --draft": {"policy.yaml", "--server", "raw", "--tool", "tool"}, "policy import": {"--server", "raw", "--from", "operator-yaml", "policy.yaml"},
 		"journal verify": {"journal"}, "status": nil, "doctor": nil, "tools": {"raw"},

@@ -1,0 +1,230 @@
+package propose
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+const (
+	// maxValues is the maximum number of values of a text that has a bound by its values, and minCalls is the minimum
+	// number of calls with each of them.
+	maxValues, minCalls = 8, 3
+	// maxValueBytes is the maximum length of such a value, because people read it.
+	maxValueBytes = 200
+	// maxArguments is the maximum number of arguments of a tool for which bounds are derived.
+	maxArguments = 64
+)
+
+// A Call contains the arguments of an observed call.
+type Call struct {
+	// Arguments is the JSON of the arguments. It is empty if the call had none.
+	Arguments string
+	// NotRecorded reports whether the arguments are not known.
+	NotRecorded bool
+	// Redacted reports whether values in Arguments were replaced.
+	Redacted bool
+}
+
+// A Bound is what the observed calls say about one argument.
+type Bound struct {
+	// Argument is the name of the argument. It is empty for the bound on the names of the arguments.
+	Argument string
+	// Condition is true for the observed calls. It is empty if the argument has no bound.
+	Condition string
+	// Note describes the bound, or says why there is none.
+	Note string
+}
+
+// Bounded reports whether every argument has a bound.
+func Bounded(bounds []Bound) bool {
+	return !slices.ContainsFunc(bounds, func(b Bound) bool { return b.Condition == "" })
+}
+
+// Join returns the condition that contains all bounds. It is empty if there are no bounds.
+func Join(bounds []Bound) string {
+	var parts []string
+	for _, b := range bounds {
+		if b.Condition != "" {
+			parts = append(parts, b.Condition)
+		}
+	}
+	return strings.Join(parts, " && ")
+}
+
+// Bounds returns the bounds on the arguments of a tool, sorted by argument. Without a condition, it also says why, once
+// for all arguments if no argument can have a bound. schema may be zero. home is a home folder, in which paths are not
+// bounded; it may be empty.
+func Bounds(calls []Call, schema engine.Schema, home string) []Bound {
+	all, why := read(calls)
+	if why != "" {
+		return []Bound{{Note: "no bounds: " + why}}
+	}
+	names := slices.Sorted(maps.Keys(all))
+	if len(names) > maxArguments {
+		return []Bound{{Note: fmt.Sprintf("no bounds: the calls have more than %d different arguments", maxArguments)}}
+	}
+	out := []Bound{namesBound(names)}
+	for _, name := range names {
+		out = append(out, all[name].bound(len(calls), schema, home))
+	}
+	distinct := Distinct(calls)
+	return fit(keep(out, distinct, schema), distinct, schema)
+}
+
+// Distinct returns the calls without those that have the arguments of an earlier one.
+func Distinct(calls []Call) []Call {
+	seen := make(map[Call]bool, len(calls))
+	var out []Call
+	for _, c := range calls {
+		if !seen[c] {
+			seen[c], out = true, append(out, c)
+		}
+	}
+	return out
+}
+
+// read returns the observed arguments by name. If the arguments of a call are not known, why is not empty.
+func read(calls []Call) (all map[string]*argument, why string) {
+	all = make(map[string]*argument)
+	for _, c := range calls {
+		if c.NotRecorded {
+			return nil, fmt.Sprintf("the arguments of %d of %d calls were not recorded", count(calls, func(c Call) bool { return c.NotRecorded }), len(calls))
+		}
+		values, ok := c.values()
+		if !ok {
+			return nil, "the arguments of a call were replaced as a whole"
+		}
+		hidden := 0
+		for name, value := range values {
+			if all[name] == nil {
+				all[name] = &argument{name: name}
+			}
+			if c.Redacted && isReplaced(string(value)) {
+				hidden++
+				all[name].replaced++
+				continue
+			}
+			all[name].values = append(all[name].values, value)
+		}
+		if c.Redacted && (hidden == 0 || slices.ContainsFunc(slices.Collect(maps.Keys(values)), isReplaced)) {
+			return nil, "values of a call were replaced, and it is not known which"
+		}
+	}
+	return all, ""
+}
+
+func count(calls []Call, of func(Call) bool) (n int) {
+	for _, c := range calls {
+		if of(c) {
+			n++
+		}
+	}
+	return n
+}
+
+// isReplaced reports whether a JSON text contains the replacement of a value that was redacted.
+func isReplaced(text string) bool { return strings.Contains(text, "[redacted") }
+
+// values returns the arguments by name. It reports false if they are not an object.
+func (c Call) values() (out map[string]jsontext.Value, ok bool) {
+	if c.Arguments == "" {
+		return nil, true
+	}
+	err := json.Unmarshal([]byte(c.Arguments), &out)
+	return out, err == nil && out != nil
+}
+
+// namesBound returns the bound on the names of the arguments.
+func namesBound(names []string) Bound {
+	if len(names) == 0 {
+		return Bound{Condition: "size(args) == 0", Note: "arguments: none in any call"}
+	}
+	quoted := make([]string, len(names))
+	for i, name := range names {
+		quoted[i] = strconv.QuoteToASCII(name)
+	}
+	list := strings.Join(quoted, ", ")
+	return Bound{Condition: "args.all(k, k in [" + list + "])", Note: "arguments: no others than " + list}
+}
+
+// keep removes the conditions that refuse an observed call, or that do not compile. Bounds are true for all observed
+// calls, unless the arguments are so large that no condition can read them.
+func keep(bounds []Bound, calls []Call, schema engine.Schema) []Bound {
+	for i, b := range bounds {
+		if b.Condition == "" {
+			continue
+		}
+		if why := refuses(b.Condition, calls, schema); why != "" {
+			bounds[i].Condition, bounds[i].Note = "", fmt.Sprintf("%s: no bound: `%s` %s", title(b.Argument), b.Condition, why)
+		}
+	}
+	return bounds
+}
+
+// refuses says why a condition can't be used, or returns "".
+func refuses(text string, calls []Call, schema engine.Schema) string {
+	compiled, err := condition.Compile(text)
+	if err != nil {
+		return "is not a condition: " + err.Error()
+	}
+	for _, c := range calls {
+		in := condition.Input{Properties: Properties(schema)}
+		in.Args, in.ArgsError = condition.ParseArguments(c.Params())
+		if held, err := compiled.Evaluate(&in); err != nil {
+			return "can't be evaluated for an observed call: " + err.Error()
+		} else if held != condition.True {
+			return "refuses an observed call"
+		}
+	}
+	return ""
+}
+
+// Params returns the params of a request with the arguments.
+func (c Call) Params() string {
+	if c.Arguments == "" {
+		return ""
+	}
+	return `{"arguments":` + c.Arguments + `}`
+}
+
+// Properties returns the names of the arguments of a schema, sorted, or nil if it permits others.
+func Properties(schema engine.Schema) []string {
+	if !schema.Closed {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(schema.Arguments))
+}
+
+// fit removes the longest conditions until all of them together are a condition that is true for all calls. The
+// conditions one by one are, but together they may be too long, or take too long to evaluate.
+func fit(bounds []Bound, calls []Call, schema engine.Schema) []Bound {
+	for {
+		all := Join(bounds)
+		if all == "" || refuses(all, calls, schema) == "" {
+			return bounds
+		}
+		longest := 0
+		for i, b := range bounds {
+			if len(b.Condition) > len(bounds[longest].Condition) {
+				longest = i
+			}
+		}
+		bounds[longest].Condition, bounds[longest].Note = "", title(bounds[longest].Argument)+": no bound: the condition of the rule would be too long"
+	}
+}
+
+func title(argument string) string {
+	if argument == "" {
+		return "arguments"
+	}
+	return strconv.QuoteToASCII(argument)
+}

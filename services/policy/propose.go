@@ -1,0 +1,272 @@
+package policy
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/internal/safetext"
+	"github.com/sluice-mesh/sluice/services/policy/internal/advice"
+	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+	"github.com/sluice-mesh/sluice/services/policy/internal/inputschema"
+	"github.com/sluice-mesh/sluice/services/policy/internal/propose"
+)
+
+// minProposedLimit is the minimum number of calls in a minute that a proposed rule permits.
+const minProposedLimit = 10
+
+// ObservedCall is a call to a tool that was sent.
+type ObservedCall struct {
+	// ID is the id of the decision, and Time is the time at which the call was sent.
+	ID   string
+	Time time.Time
+	// Arguments is the JSON of the arguments. It is empty if the call had none.
+	Arguments string
+	// NotRecorded reports whether the arguments are not known.
+	NotRecorded bool
+	// Redacted reports whether values in Arguments were replaced.
+	Redacted bool
+	// Definition is the digest of the definition that the caller's session listed.
+	Definition []byte
+}
+
+// ObservedTool is a tool of the catalog with the calls that were sent to it.
+type ObservedTool struct {
+	ClassifiedTool
+
+	// Definition is the newest definition as JSON, and Digest is its digest.
+	Definition string
+	Digest     []byte
+	// NotAccepted says why calls with the definition are refused. It is empty if the definition is accepted.
+	NotAccepted string
+	// Unlisted reports whether the server does not list the tool now.
+	Unlisted bool
+	// Calls are the calls, newest first, and Use contains statistics on them.
+	Calls []ObservedCall
+	Use   Use
+}
+
+// Proposal is a policy document that was made from observed calls.
+type Proposal struct {
+	// Document is the text of the document.
+	Document []byte
+	// Allowed is the number of observed calls that the document allows, and Refused the number of the others, most of
+	// which need an approval.
+	Allowed, Refused int
+}
+
+// Propose returns a policy document for a server that allows the observed calls of tools that are safe enough, with
+// bounds on their arguments. It requires approval for other tools that were called, and denies everything else.
+//
+// A tool needs approval, whatever was observed, if [Suggest] requires it for the tool, or if its definition is not
+// accepted. If an argument has no bound, the tool needs approval, too, unless it reads with a low risk. home is a home
+// folder, in which paths are not bounded; it may be empty.
+//
+// Propose decides all observed calls by the document, and returns an error if a call to an allowed tool is not allowed.
+// It also returns an error if a document can't name the server.
+func Propose(server string, tools []ObservedTool, home string) (*Proposal, error) {
+	rules := make([]proposedRule, len(tools))
+	for i := range tools {
+		rules[i] = proposeRule(&tools[i], home)
+	}
+	text := proposalText(server, tools, rules)
+	documents := []*policyv1.Document{{Path: "the document", Text: string(text)}}
+	for _, f := range Lint(documents) {
+		if f.GetSeverity() == policyv1.Severity_SEVERITY_ERROR {
+			return nil, fmt.Errorf("server %q: %s", server, f.GetMessage())
+		}
+	}
+	cfg := baseConfig(new(config.Default()))
+	compiled, _, err := cfg.compile(context.Background(), documents, nil)
+	if err != nil {
+		return nil, fmt.Errorf("compile the proposed document for the server %q: %w", server, err)
+	}
+	out := &Proposal{Document: text}
+	for i := range tools {
+		if !rules[i].allows {
+			out.Refused += len(tools[i].Calls)
+			continue
+		}
+		out.Allowed += len(tools[i].Calls)
+		if err := replayProposed(compiled, server, &tools[i]); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// replayProposed returns an error unless a set allows all observed calls to a tool.
+func replayProposed(set *engine.Set, server string, t *ObservedTool) error {
+	check := compileSchema(t.Definition).check
+	facts := engine.Facts{Status: engine.Callable, Arguments: propose.Properties(catalog.SchemaOf(t.Definition))}
+	decided := make(map[propose.Call]bool)
+	for _, observed := range t.Calls {
+		c := observed.forBounds()
+		if decided[c] {
+			continue
+		}
+		decided[c] = true
+		call := engine.Call{Server: server, Tool: t.Name, Params: c.Params(), Facts: facts, CheckArguments: check, Now: observed.Time}
+		call.Subject.Caller = engine.Principal{Tenant: "default", Name: "observed"}
+		if d := set.Decide(call); d.Effect != engine.Allow {
+			return fmt.Errorf("the proposed rule for %s refuses the call %s (%s): nothing is proposed; report this fault", safetext.Quote(t.Name), observed.ID, d.Code)
+		}
+	}
+	return nil
+}
+
+func (c *ObservedCall) forBounds() propose.Call {
+	return propose.Call{Arguments: c.Arguments, NotRecorded: c.NotRecorded, Redacted: c.Redacted}
+}
+
+// proposedRule is the rule for a tool.
+type proposedRule struct {
+	allows bool
+	// why is the reason for which the tool needs approval. It is empty if allows is true.
+	why string
+	// strict reports whether the arguments must satisfy the input schema.
+	strict bool
+	bounds []propose.Bound
+	// notes are further comments.
+	notes []string
+}
+
+// proposeRule returns the rule for a tool that was called.
+func proposeRule(t *ObservedTool, home string) proposedRule {
+	switch {
+	case !advice.NamesTool(t.Name):
+		return proposedRule{why: "it is not a tool's name"}
+	case len(t.Calls) == 0:
+		return proposedRule{why: "it was not called"}
+	case t.Unlisted:
+		return proposedRule{why: fmt.Sprintf("the server does not list it now (calls: %d)", len(t.Calls))}
+	case t.NotAccepted != "":
+		return proposedRule{why: t.NotAccepted}
+	case advice.NeedsApproval(t.Classification):
+		return proposedRule{why: "its class needs approval, whatever was observed"}
+	}
+	calls := make([]propose.Call, len(t.Calls))
+	for i := range t.Calls {
+		calls[i] = t.Calls[i].forBounds()
+	}
+	schema := catalog.SchemaOf(t.Definition)
+	r := proposedRule{allows: true, bounds: propose.Bounds(calls, schema, home)}
+	note := ""
+	if r.strict, note = strictFor(t, calls); note != "" {
+		r.notes = append(r.notes, note)
+	}
+	if !propose.Bounded(r.bounds) && !readsWithLowRisk(t.Classification) {
+		r.allows, r.why = false, "an argument has no bound, and the tool does more than read with a low risk"
+	}
+	return r
+}
+
+func readsWithLowRisk(c *policyv1.Classification) bool {
+	return c.GetCategory() == mcpv1.Category_CATEGORY_READ && c.GetRisk() == policyv1.Risk_RISK_LOW
+}
+
+// strictFor reports whether `forward: strict` lets all calls of a tool pass. Otherwise note says why not.
+func strictFor(t *ObservedTool, calls []propose.Call) (strict bool, note string) {
+	const not = "forward: strict is left out: "
+	if slices.ContainsFunc(t.Calls, func(c ObservedCall) bool { return !bytes.Equal(c.Definition, t.Digest) }) {
+		return false, not + "some calls were made with another definition of the tool"
+	}
+	schema, err := inputschema.Compile(t.Definition)
+	if err != nil {
+		return false, not + err.Error()
+	}
+	for _, c := range propose.Distinct(calls) {
+		if c.NotRecorded || c.Redacted {
+			return false, not + "the arguments of some calls are not known"
+		}
+		if err := schema.Check(c.Params()); err != nil {
+			return false, not + "an observed call does not satisfy the input schema: " + err.Error()
+		}
+	}
+	return true, ""
+}
+
+// proposalText returns the text of the document.
+func proposalText(server string, tools []ObservedTool, rules []proposedRule) []byte {
+	var out bytes.Buffer
+	fmt.Fprintf(&out, `# A policy for the server %s, from its observed calls. It is a draft: a call that was
+# observed is not known to be right, so read each rule. Tools that are not named here are denied.
+version: 1
+name: %s
+server: %s
+default: deny
+`, safetext.Line(server), advice.Quoted(server), advice.Quoted(server))
+	begin := "tools:\n"
+	var left []string
+	for i := range tools {
+		t := &tools[i]
+		switch {
+		case !advice.NamesTool(t.Name):
+			left = append(left, strconv.QuoteToASCII(t.Name)+": "+rules[i].why)
+		case len(t.Calls) == 0 || t.Unlisted:
+			left = append(left, t.Name+": "+rules[i].why)
+		default:
+			out.WriteString(begin)
+			begin = ""
+			rules[i].write(&out, t)
+		}
+	}
+	if len(left) > 0 {
+		out.WriteString("\n# Left out, and denied:\n")
+	}
+	for _, line := range left {
+		out.WriteString("#   " + safetext.Line(line) + "\n")
+	}
+	return out.Bytes()
+}
+
+// write writes the entry of a tool, after comments with the calls on which it rests.
+func (r *proposedRule) write(out *bytes.Buffer, t *ObservedTool) {
+	comment := func(format string, args ...any) {
+		fmt.Fprintf(out, "  # %s\n", safetext.Line(fmt.Sprintf(format, args...)))
+	}
+	newest, oldest := &t.Calls[0], &t.Calls[len(t.Calls)-1]
+	comment("%s, %s%s", enum.Name(t.GetCategory()), enum.Name(t.GetRisk()), evidenceNote(t.ClassifiedTool))
+	comment("calls: %d, callers: %d, at most %d in a minute", len(t.Calls), t.Use.Callers, t.Use.Busiest)
+	comment("first %s (%s), last %s (%s)", oldest.Time.UTC().Format(time.RFC3339), oldest.ID, newest.Time.UTC().Format(time.RFC3339), newest.ID)
+	for _, b := range r.bounds {
+		comment("%s", b.Note)
+	}
+	for _, note := range r.notes {
+		comment("%s", note)
+	}
+	if !r.allows {
+		comment("not allowed: %s", r.why)
+		fmt.Fprintf(out, "  %s: {action: require_approval, reason: %s}\n", advice.Quoted(t.Name), yamlText(approvalReason(t.Classification, r.why)))
+		return
+	}
+	fmt.Fprintf(out, "  %s:\n    action: allow\n", advice.Quoted(t.Name))
+	if when := propose.Join(r.bounds); when != "" {
+		fmt.Fprintf(out, "    when: %s\n", yamlText(when))
+		out.WriteString("    otherwise: {action: deny, reason: the arguments differ from those that were observed}\n")
+	}
+	if r.strict {
+		out.WriteString("    forward: strict\n")
+	}
+	fmt.Fprintf(out, "    rate_limit: {max: %d, window: 60}\n", max(minProposedLimit, 2*t.Use.Busiest))
+}
+
+// approvalReason returns the reason that the model and people read if a tool needs approval.
+func approvalReason(c *policyv1.Classification, why string) string {
+	return cmp.Or(advice.ApprovalReason(c), why)
+}
+
+// yamlText returns a text of printable ASCII characters as a YAML scalar on one line.
+func yamlText(text string) string {
+	return "'" + strings.ReplaceAll(text, "'", "''") + "'"
+}

@@ -1,0 +1,247 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/policy"
+)
+
+func (t *tool) policyPropose() *cobra.Command {
+	var server, since string
+	c := &cobra.Command{
+		Use:   "propose --server NAME [--since TIME]",
+		Short: "Write a policy for a server, from its observed calls and their arguments",
+		Long: `Write a policy document for a server to standard output, from the calls that agents of your
+tenant made since a time. The calls must have been sent, without the approval of a person. The
+document has a rule for each tool that was called, with a rate limit, and with a condition that
+permits the observed arguments: folders of paths, hosts of URLs, ranges of numbers, texts that
+occurred often, and the names of arguments. Comments name the calls on which a rule rests, and
+the arguments that have no bound. All other calls are denied.
+
+Bounds need recorded arguments: set ` + "`record: {arguments: redacted}`" + ` for the server. Without a bound
+for each argument, only tools that read with a low risk are allowed. Tools that delete, overwrite
+or move money, tools with an unknown class, and tools whose definition is not accepted need an
+approval, whatever was observed.
+
+The command decides all observed calls by the document before it prints it, and needs a token
+with the role operator, because it reads arguments. The document is a draft: an observed call is
+not known to be right.`,
+		Example: "  " + t.self + " policy propose --server files --since 24h > files.yaml\n" +
+			"  " + t.self + " policy lint files.yaml",
+		Args: args(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			filter := new(gatewayv1.DecisionFilter)
+			if err := setTimes(filter, since, "", time.Now()); err != nil {
+				return usageError{err}
+			}
+			return t.propose(c.Context(), server, filter.GetSince())
+		},
+	}
+	c.Flags().StringVar(&server, "server", "", "the server's name")
+	c.Flags().StringVar(&since, "since", "24h", "only calls since this time: RFC 3339, or how long ago (15m, 2h, 7d)")
+	_ = c.MarkFlagRequired("server")
+	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
+	_ = c.RegisterFlagCompletionFunc("since", cobra.NoFileCompletions)
+	return c
+}
+
+func (t *tool) propose(ctx context.Context, server string, since *timestamppb.Timestamp) error {
+	tools, err := t.listedTools(ctx, server)
+	if err != nil {
+		return err
+	}
+	client, done, err := t.gatewayClient()
+	if err != nil {
+		return err
+	}
+	defer done()
+	seen := newSentCalls(client)
+	if err := t.readSentCalls(ctx, seen, server, since); err != nil {
+		return err
+	}
+	if len(seen.byTool) == 0 {
+		return fmt.Errorf("no call to a tool of %s was sent since %s: set `mode: observe` for the server, or an earlier --since", server, formatTime(since))
+	}
+	home, _ := os.UserHomeDir() // paths in usual home folders have no bound anyway
+	made, err := policy.Propose(server, seen.tools(tools), home)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(t.errOut, "sluice: the document allows %d of the %s; a person decides on the others, or they are denied\n",
+		made.Allowed, countOfCalls(int64(made.Allowed+made.Refused)))
+	if t.json() {
+		return t.printJSON(map[string]any{"server": server, "document": string(made.Document), "allowed": made.Allowed, "refused": made.Refused})
+	}
+	_, err = t.out.Write(made.Document)
+	return err
+}
+
+// listedTools returns the tools of a server with their definitions from the catalog of the running mesh.
+func (t *tool) listedTools(ctx context.Context, server string) ([]policy.ObservedTool, error) {
+	client, done, err := t.catalogClient()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	all, err := t.readCatalog(ctx, client, server)
+	if err != nil {
+		return nil, err
+	}
+	var out []policy.ObservedTool
+	for _, page := range all.Tools {
+		if page.GetListedNow() {
+			out = append(out, policy.ObservedTool{
+				ClassifiedTool: policy.ClassifiedTool{Name: page.GetName(), Classification: page.GetClassification()},
+				Definition:     page.GetDefinitionJson(), Digest: page.GetDefinitionDigest(), NotAccepted: notAccepted(page),
+			})
+		}
+	}
+	return out, nil
+}
+
+// notAccepted says why the catalog refuses calls to a tool, or returns "".
+func notAccepted(page *policyv1.CatalogTool) string {
+	accepted := page.GetPin() == policyv1.PinState_PIN_STATE_ACCEPTED || page.GetPin() == policyv1.PinState_PIN_STATE_OFF
+	switch {
+	case page.GetServerQuarantined():
+		return "its server is in quarantine"
+	case page.GetQuarantined():
+		return "it is in quarantine"
+	case page.GetStopped(), !accepted:
+		return "its definition is not accepted"
+	}
+	return ""
+}
+
+// readSentCalls reads the calls to tools of a server since a time. It reports its progress on standard error.
+func (t *tool) readSentCalls(ctx context.Context, seen *sentCalls, server string, since *timestamppb.Timestamp) error {
+	kinds := []gatewayv1.RecordKind{gatewayv1.RecordKind_RECORD_KIND_INTENT, gatewayv1.RecordKind_RECORD_KIND_OUTCOME}
+	req := &gatewayv1.ListDecisionsRequest{Filter: &gatewayv1.DecisionFilter{Server: server, Kinds: kinds, Since: since}, PageSize: maxPage}
+	for lastReport := time.Now(); ; {
+		page, err := listDecisionsPage(ctx, seen.client, req)
+		if err != nil {
+			return t.explainError(err)
+		}
+		for _, r := range page.GetRecords() {
+			if err := seen.add(ctx, r); err != nil {
+				return t.explainError(err)
+			}
+			if time.Since(lastReport) > progressInterval {
+				lastReport = time.Now()
+				fmt.Fprintf(t.errOut, "sluice: read %s so far, back to %s\n", countOfCalls(seen.count), localTime(r.GetTime().AsTime()))
+			}
+		}
+		if req.PageToken = page.GetNextPageToken(); req.GetPageToken() == "" {
+			return nil
+		}
+	}
+}
+
+// maxSentCalls is the maximum number of calls from which a policy is proposed.
+const maxSentCalls = 200_000
+
+var errTooManyCalls = errors.New("there are more than 200000 calls: use a shorter time in --since")
+
+// sentCalls are calls that were sent without the approval of a person.
+type sentCalls struct {
+	client gatewayv1.GatewayServiceClient
+	uses   toolUses
+	byTool map[string][]policy.ObservedCall
+	count  int64
+	// sent contains the decisions of outcomes that show that the call was sent, and whose intent was not read yet.
+	sent map[string]bool
+	// known contains arguments that were read, by their digest.
+	known map[string]*gatewayv1.GetRecordedArgumentsResponse
+}
+
+func newSentCalls(client gatewayv1.GatewayServiceClient) *sentCalls {
+	return &sentCalls{
+		client: client, uses: make(toolUses), byTool: make(map[string][]policy.ObservedCall), sent: make(map[string]bool),
+		known: make(map[string]*gatewayv1.GetRecordedArgumentsResponse),
+	}
+}
+
+// add adds a record. The records must be added from newest to oldest, so that the outcome of a call comes before its
+// intent. A call counts if it has an outcome, which does not say that it was never sent. A call that a person approved
+// does not count, because it does not show that the call may pass without one.
+func (o *sentCalls) add(ctx context.Context, r *gatewayv1.Record) error {
+	id := r.GetDecisionId()
+	if r.GetKind() == gatewayv1.RecordKind_RECORD_KIND_OUTCOME {
+		if r.GetResult() != gatewayv1.ResultClass_RESULT_CLASS_NEVER_SENT && r.GetResult() != gatewayv1.ResultClass_RESULT_CLASS_UNSPECIFIED {
+			o.sent[id] = true
+		}
+		return nil
+	}
+	sent := o.sent[id]
+	delete(o.sent, id)
+	allowed := r.GetEffect() == policyv1.Effect_EFFECT_ALLOW && r.GetApprovalId() == "" && r.GetGrant() == ""
+	if !sent || !allowed || r.GetKind() != gatewayv1.RecordKind_RECORD_KIND_INTENT || r.GetMethod() != "tools/call" || r.GetFromServer() {
+		return nil
+	}
+	if o.count++; o.count > maxSentCalls {
+		return errTooManyCalls
+	}
+	one := policy.ObservedCall{ID: id, Time: r.GetTime().AsTime(), Definition: r.GetDefinitionDigest()}
+	if len(r.GetArgumentsHmac()) > 0 {
+		resp, err := o.arguments(ctx, r)
+		if err != nil {
+			return err
+		}
+		one.Arguments, one.Redacted, one.NotRecorded = resp.GetArgumentsJson(), resp.GetRedacted(), resp == nil
+	}
+	o.uses.add(r)
+	o.byTool[r.GetTool()] = append(o.byTool[r.GetTool()], one)
+	return nil
+}
+
+// arguments returns the recorded arguments of a call, or nil if there is no copy. The arguments of calls with the same
+// digest are read once.
+func (o *sentCalls) arguments(ctx context.Context, r *gatewayv1.Record) (*gatewayv1.GetRecordedArgumentsResponse, error) {
+	if r.GetRecordedArguments() == nil {
+		return nil, nil //nolint:nilnil // the call counts, with unknown arguments
+	}
+	key := fmt.Sprintf("%s %t %x", r.GetTool(), r.GetRecordedArguments().GetRedacted(), r.GetArgumentsHmac())
+	if known := o.known[key]; known != nil {
+		return known, nil
+	}
+	ctx, cancel := requestContext(ctx)
+	defer cancel()
+	resp, err := o.client.GetRecordedArguments(ctx, &gatewayv1.GetRecordedArgumentsRequest{Id: r.GetDecisionId()})
+	if reason := rpc.Reason(err); reason == "ARGUMENTS_REMOVED" || reason == "ARGUMENTS_NOT_RECORDED" {
+		return nil, nil //nolint:nilnil // as above
+	} else if err != nil {
+		return nil, err
+	}
+	o.known[key] = resp
+	return resp, nil
+}
+
+// tools returns tools with their calls. It adds tools that were called and are not listed now.
+func (o *sentCalls) tools(listed []policy.ObservedTool) []policy.ObservedTool {
+	uses := o.uses.byTool()
+	isListed := make(map[string]bool)
+	for i := range listed {
+		one := &listed[i]
+		isListed[one.Name] = true
+		one.Calls, one.Use = o.byTool[one.Name], uses[one.Name]
+	}
+	for name, calls := range o.byTool {
+		if !isListed[name] {
+			listed = append(listed, policy.ObservedTool{ClassifiedTool: policy.ClassifiedTool{Name: name}, Unlisted: true, Calls: calls, Use: uses[name]})
+		}
+	}
+	slices.SortStableFunc(listed, func(a, b policy.ObservedTool) int { return strings.Compare(a.Name, b.Name) })
+	return listed
+}
