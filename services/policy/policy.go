@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
 
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
@@ -34,7 +35,7 @@ import (
 // homeTenant is the tenant of the installation. Its operators manage the whole mesh.
 const homeTenant = "default"
 
-// Deps contains the dependencies of a [Service]. All fields except Reload are required.
+// Deps contains the dependencies of a [Service]. All fields except Approvals and Reload are required.
 type Deps struct {
 	// Tokens receives the configured tokens and the stored tokens.
 	Tokens *authn.Tokens
@@ -42,6 +43,8 @@ type Deps struct {
 	Signer *signeddecision.Signer
 	// Log receives messages for operators.
 	Log *slog.Logger
+	// Approvals asks people about changes of the documents. It is required if such changes need an approval.
+	Approvals approvalv1.ApprovalServiceClient
 	// Reload reads the tokens and groups of the configuration again. If it is nil, they don't change.
 	Reload func() (Identities, error)
 }
@@ -130,6 +133,14 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
+	}
+	if cfg.Changes != nil {
+		if deps.Approvals == nil {
+			return nil, errors.New("policy: changes of the documents need an approval, so the approval service is required")
+		}
+		if err := checkApprovers(cfg.Changes, cfg.approvers(cfg.OwnerMayApprove), ""); err != nil {
+			return nil, err
+		}
 	}
 	book, err := newTokenBook(deps.Tokens, cfg.Identities)
 	if err != nil {
