@@ -75,7 +75,7 @@ func (f *File) checkPolicyChanges(p *problems) {
 	}
 	const at = "approvals.policy_changes"
 	if !f.PoliciesInStore() {
-		p.addf(at, "needs `policies: [store]`: files of policies are changed without the mesh, so nobody can be asked")
+		p.addf(at, "needs `policies: [store]`: files of policies are changed without the mesh, which can ask no one then")
 	}
 	if n := c.People(); n < 1 || n > 16 {
 		p.addf(at+".quorum", "%d is not between 1 and 16", n)

@@ -98,7 +98,7 @@ func TestLoad_ReportsProblemOfEachKey(t *testing.T) {
 		{`approvals: {hold: 1ms}`, "approvals.hold: 1ms is not between 1s and 10m0s"},
 		{`approvals: {decide: 0s}`, "approvals.decide: 0s is not between 1s and 720h0m0s"},
 		{`approvals: {execute: 1ms}`, "approvals.execute: 1ms is not between 1s and 720h0m0s"},
-		{`approvals: {policy_changes: {}}`, "approvals.policy_changes: needs `policies: [store]`: files of policies are changed without the mesh, so nobody can be asked"},
+		{`approvals: {policy_changes: {}}`, "approvals.policy_changes: needs `policies: [store]`: files of policies are changed without the mesh, which can ask no one then"},
 		{`{policies: [store], approvals: {policy_changes: {quorum: 0}}}`, "approvals.policy_changes.quorum: 0 is not between 1 and 16"},
 		{`{policies: [store], approvals: {policy_changes: {quorum: 17}}}`, "approvals.policy_changes.quorum: 17 is not between 1 and 16"},
 		{`{policies: [store], approvals: {policy_changes: {decide_within: 0s}}}`, "approvals.policy_changes.decide_within: 0s is not between 1s and 720h0m0s"},
