@@ -99,7 +99,7 @@ func checkApprovers(terms *policyv1.ApprovalTerms, people *engine.Approvers, aut
 	if len(terms.GetApprovers()) > 0 {
 		of = " of " + strings.Join(terms.GetApprovers(), ", ")
 	}
-	return fmt.Errorf("%w: approvals.policy_changes asks for %d operators or approvers%s, other than the author, and there are %d: give more people such a token",
+	return fmt.Errorf("%w: approvals.policy_changes asks for %d operator(s) or approver(s)%s, other than the author, and there are %d: give more people such a token",
 		errUnapprovable, terms.GetQuorum(), of, len(able))
 }
 
@@ -119,7 +119,7 @@ func (c *policyChange) apply(ctx context.Context, caller *authn.Caller) (*store.
 		return &c.base, false, nil
 	}
 	if err := checkApprovers(s.cfg.Changes, s.people(), c.author.GetSubject()); err != nil {
-		return nil, false, err
+		return nil, false, fmt.Errorf("nothing was applied: %w", err)
 	}
 	if err := c.stage(ctx, id); err != nil {
 		return nil, false, err

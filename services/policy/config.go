@@ -154,6 +154,9 @@ func (c *Config) Validate() error {
 	if c.Changes != nil && !c.Stored {
 		errs = append(errs, errors.New("policy: only changes of stored documents can need an approval"))
 	}
+	if c.Changes != nil {
+		errs = append(errs, checkApprovers(c.Changes, c.approvers(c.OwnerMayApprove), ""))
+	}
 	if c.MaxStoreAge < 0 {
 		errs = append(errs, errors.New("policy: the maximum age of the store's state must not be negative"))
 	}

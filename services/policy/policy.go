@@ -49,6 +49,13 @@ type Deps struct {
 	Reload func() (Identities, error)
 }
 
+func (d *Deps) check(approvals bool) error {
+	if d.Tokens == nil || d.Signer == nil || d.Log == nil || approvals && d.Approvals == nil {
+		return errors.New("policy: every dependency is required")
+	}
+	return nil
+}
+
 // Service implements policyv1.PolicyServiceServer. [Service.Register] also registers the catalog and identity services.
 // A Service is safe for concurrent use.
 type Service struct {
@@ -128,19 +135,8 @@ func (a *activeSet) Revision() string { return a.revision }
 // New loads the documents and tokens and returns a Service, which the caller must close. New returns an error if the
 // documents in files don't load. If changed documents don't load later, the service only logs the problem.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
-	if deps.Tokens == nil || deps.Signer == nil || deps.Log == nil {
-		return nil, errors.New("policy: every dependency is required")
-	}
-	if err := cfg.Validate(); err != nil {
+	if err := errors.Join(deps.check(cfg.Changes != nil), cfg.Validate()); err != nil {
 		return nil, err
-	}
-	if cfg.Changes != nil {
-		if deps.Approvals == nil {
-			return nil, errors.New("policy: changes of the documents need an approval, so the approval service is required")
-		}
-		if err := checkApprovers(cfg.Changes, cfg.approvers(cfg.OwnerMayApprove), ""); err != nil {
-			return nil, err
-		}
 	}
 	book, err := newTokenBook(deps.Tokens, cfg.Identities)
 	if err != nil {

@@ -29,7 +29,7 @@ var (
 	errInFiles           = errors.New("the policies come from files: change those")
 	errAttest            = errors.New("only services may request a signed decision: operators ask about other principals")
 	errAttestChange      = errors.New("a decision about a change of policy is signed only for the policy service itself")
-	errUnapprovable      = errors.New("nothing was applied, because too few people may approve this change")
+	errUnapprovable      = errors.New("too few people may approve changes of policy")
 	errChangeTooLarge    = errors.New("nothing was applied, because the difference is larger than approvers can be shown: apply it in several steps")
 	errPageToken         = errors.New("page_token must come from the previous page of the same request")
 	errParams            = errors.New("params_json can't be read")
