@@ -251,8 +251,10 @@ func TestApprovedChanges_ConfigurationIsChecked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := stack.WriteConfig(t, stack.Options{Servers: `  raw: {http: {url: "http://127.0.0.1:1/mcp"}}`, Policy: firstPolicy, StoredPolicies: tt.stored, Extra: tt.extra})
-			ran := stack.Run(t, stack.Command{Args: []string{"up", "--config", s.Config}, Dir: s.Dir})
-			stack.CheckCommand(t, ran, 1, ran.Stderr, tt.want)
+			for _, command := range [][]string{{"up"}, {"config", "check"}} {
+				ran := stack.Run(t, stack.Command{Args: append(command, "--config", s.Config), Dir: s.Dir})
+				stack.CheckCommand(t, ran, 1, ran.Stderr, tt.want)
+			}
 		})
 	}
 }
