@@ -25,7 +25,7 @@ func (s *Service) ApplyDocuments(ctx context.Context, req *policyv1.ApplyDocumen
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	active, changed, err := s.storeDocuments(ctx, caller, req, compiled)
+	active, changed, err := s.activate(ctx, caller, req, compiled)
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -43,8 +43,19 @@ func (s *Service) ApplyDocuments(ctx context.Context, req *policyv1.ApplyDocumen
 	return resp, nil
 }
 
-// storeDocuments makes documents active in the store. It returns the active revision, and whether it has changed.
-func (s *Service) storeDocuments(ctx context.Context, caller *authn.Caller, req *policyv1.ApplyDocumentsRequest, compiled *compiledDocuments) (*store.Revision, bool, error) {
+// activate makes documents active in the store, after people have approved them if that is required. It returns the
+// active revision, and whether it has changed.
+func (s *Service) activate(ctx context.Context, caller *authn.Caller, req *policyv1.ApplyDocumentsRequest, compiled *compiledDocuments) (*store.Revision, bool, error) {
+	if s.cfg.Changes == nil {
+		return s.storeDocuments(ctx, caller, req, compiled, nil)
+	}
+	c := &policyChange{service: s, author: authorOf(caller), request: req, compiled: compiled}
+	return c.apply(ctx, caller)
+}
+
+// storeDocuments makes documents active in the store. by is the approval that permits it, or nil if none is required. It
+// returns the active revision, and whether it has changed.
+func (s *Service) storeDocuments(ctx context.Context, caller *authn.Caller, req *policyv1.ApplyDocumentsRequest, compiled *compiledDocuments, by *changeApproval) (*store.Revision, bool, error) {
 	raw, err := packDocuments(compiled.documents)
 	if err != nil {
 		return nil, false, fmt.Errorf("store the policy documents: %w", err)
@@ -54,11 +65,14 @@ func (s *Service) storeDocuments(ctx context.Context, caller *authn.Caller, req 
 		ID: documentsID(compiled.documents), Documents: raw, Author: caller.Person.GetSubject(), Reason: req.GetComment(),
 		Expected: known.expected(req.GetExpectedRevision()), Known: *known.stored, Again: known.rejected != nil,
 	}
+	if by != nil {
+		want.Replaces, want.Approval, want.ApprovedBy = &by.replaces, by.id, by.people
+	}
 	active, changed, err := s.store.ActivateRevision(ctx, want)
 	switch {
 	case errors.Is(err, store.ErrRevisionChanged):
 		return nil, false, changedError(&active, err)
-	case errors.Is(err, store.ErrRevisionsLost):
+	case errors.Is(err, store.ErrRevisionsLost), errors.Is(err, store.ErrApprovalUsed):
 		return nil, false, err
 	case err != nil:
 		return nil, false, storeError("the policy documents could not be stored, and it is not known whether they are active: apply them again", err)

@@ -6,6 +6,8 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/binding"
@@ -21,14 +23,23 @@ func (s *Service) attest(ctx context.Context, set *activeSet, req *policyv1.Deci
 	if principal == nil {
 		return nil, errAttest
 	}
-	digest, err := binding.DigestIgnoringDefinition(principal, req.GetCall())
+	if req.GetCall().GetMethod() == changeMethod { // only this service requests and claims approvals of changes of policy
+		return nil, errAttestChange
+	}
+	return s.sign(set, principal, &approvalv1.BoundCall{Call: req.GetCall(), ServerIdentity: req.GetAttest().GetServerIdentity()}, d,
+		&policyv1.DecisionStatement{ApprovalId: req.GetAttest().GetApprovalId(), Attempt: req.GetAttest().GetAttempt()})
+}
+
+// sign signs the decision about a call of a principal. use contains the approval and the attempt for which it is signed.
+func (s *Service) sign(set *activeSet, principal *identityv1.Principal, call *approvalv1.BoundCall, d *policyv1.Decision, use *policyv1.DecisionStatement) (*policyv1.SignedDecision, error) {
+	digest, err := binding.DigestIgnoringDefinition(principal, call.GetCall())
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errParams, err)
 	}
 	return s.deps.Signer.Sign(&policyv1.DecisionStatement{
 		CallDigest: digest[:], PrincipalDigest: signeddecision.PrincipalDigest(principal),
-		ServerIdentity: req.GetAttest().GetServerIdentity(), DefinitionDigest: req.GetCall().GetDefinitionDigest(),
-		ApprovalId: req.GetAttest().GetApprovalId(), Attempt: req.GetAttest().GetAttempt(),
+		ServerIdentity: call.GetServerIdentity(), DefinitionDigest: call.GetCall().GetDefinitionDigest(),
+		ApprovalId: use.GetApprovalId(), Attempt: use.GetAttempt(),
 		Decision: d, Activation: set.activation(), Time: timestamppb.Now(),
 	})
 }

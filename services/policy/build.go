@@ -3,6 +3,8 @@ package policy
 import (
 	"context"
 
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
@@ -14,6 +16,13 @@ func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 		return nil, err
 	}
 	deps := Deps{Tokens: mesh.Tokens, Signer: mesh.Signer, Log: mesh.Log}
+	if cfg.Changes != nil {
+		approvals, err := mesh.Conn(authv1.Role_ROLE_APPROVAL)
+		if err != nil {
+			return nil, err
+		}
+		deps.Approvals = approvalv1.NewApprovalServiceClient(approvals)
+	}
 	if mesh.Reload != nil {
 		deps.Reload = func() (Identities, error) {
 			f, err := mesh.Reload()

@@ -9,6 +9,7 @@ import (
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
@@ -39,6 +40,8 @@ type Config struct {
 	// Servers contains the settings of the configured servers, by name. Tool definitions of other servers are pinned at
 	// first use.
 	Servers map[string]catalog.Settings
+	// Changes specifies who approves changes of stored documents. If it is nil, changes need no approval.
+	Changes *policyv1.ApprovalTerms
 	// OwnerMayApprove is true if the owner of an agent may approve the agent's calls.
 	OwnerMayApprove bool
 	// TestsWithin limits the time for the tests in documents. Documents whose tests take longer do not load.
@@ -75,6 +78,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 		cfg.Servers[name] = catalog.Settings{Mode: mode, Trusted: server.Trusted}
 	}
 	cfg.Stored, cfg.MaxStoreAge = f.PoliciesInStore(), f.Stores.PolicyMaxAge
+	cfg.Changes = changeTerms(f.Approvals.PolicyChanges)
 	for _, p := range f.PolicyFiles() {
 		cfg.Paths = append(cfg.Paths, f.Path(p))
 	}
@@ -146,6 +150,12 @@ func (c *Config) Validate() error {
 	}
 	if c.Stored && len(c.Paths) > 0 {
 		errs = append(errs, errors.New("policy: policies come either from files or from the store"))
+	}
+	if c.Changes != nil && !c.Stored {
+		errs = append(errs, errors.New("policy: only changes of stored documents can need an approval"))
+	}
+	if c.Changes != nil {
+		errs = append(errs, checkApprovers(c.Changes, c.approvers(c.OwnerMayApprove), ""))
 	}
 	if c.MaxStoreAge < 0 {
 		errs = append(errs, errors.New("policy: the maximum age of the store's state must not be negative"))

@@ -60,6 +60,11 @@ func (s *Service) DiffRevisions(ctx context.Context, req *policyv1.DiffRevisions
 	if err != nil {
 		return nil, toStatus(err)
 	}
+	return s.diffDocuments(ctx, set, before, after, req.GetRecorded())
+}
+
+// diffDocuments compares the decisions of two versions of documents, with the catalog of set.
+func (s *Service) diffDocuments(ctx context.Context, set *activeSet, before, after []*policyv1.Document, recorded []*policyv1.RecordedCall) (*policyv1.DiffRevisionsResponse, error) {
 	done, err := s.lintSlots.Acquire(ctx, callerOwner(ctx))
 	if err != nil {
 		return nil, err
@@ -70,7 +75,7 @@ func (s *Service) DiffRevisions(ctx context.Context, req *policyv1.DiffRevisions
 	cfg := s.cfg
 	cfg.Identities = s.tokens.identities()
 	d := &differ{cfg: cfg, servers: set.catalog.servers, settings: s.settings}
-	out := d.diff(limited, before, after, req.GetRecorded())
+	out := d.diff(limited, before, after, recorded)
 	return out, ctx.Err()
 }
 

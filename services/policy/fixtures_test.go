@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
@@ -70,6 +71,9 @@ type options struct {
 	// stored is true if the policies are in the store. maxStoreAge is the time for which the store may be unavailable.
 	stored      bool
 	maxStoreAge time.Duration
+	// changes are the terms on which changes of stored policies are approved, and approvals is the approval service.
+	changes   *policyv1.ApprovalTerms
+	approvals approvalv1.ApprovalServiceClient
 	// testsWithin limits the time for the tests in documents. If it is 0, the limit is a minute.
 	testsWithin time.Duration
 	// groups are the groups of the configuration. reload reads its tokens and groups again.
@@ -115,9 +119,9 @@ func build(t testing.TB, opts options) (*policy.Service, *authn.Tokens) {
 	}
 	tokens := new(authn.Tokens)
 	svc, err := policy.New(t.Context(), policy.Config{
-		Paths: opts.paths, Stored: opts.stored, MaxStoreAge: opts.maxStoreAge, SessionCap: 10, Identities: policy.Identities{Tokens: opts.tokens, Groups: opts.groups}, Decide: 15 * time.Minute, Execute: 5 * time.Minute, TestsWithin: cmp.Or(opts.testsWithin, time.Minute),
+		Paths: opts.paths, Stored: opts.stored, Changes: opts.changes, MaxStoreAge: opts.maxStoreAge, SessionCap: 10, Identities: policy.Identities{Tokens: opts.tokens, Groups: opts.groups}, Decide: 15 * time.Minute, Execute: 5 * time.Minute, TestsWithin: cmp.Or(opts.testsWithin, time.Minute),
 		Source: cmp.Or(opts.source, "sqlite"), Data: data, Servers: opts.servers, Observe: opts.observe,
-	}, policy.Deps{Tokens: tokens, Signer: signer(t), Log: log, Reload: opts.reload})
+	}, policy.Deps{Tokens: tokens, Signer: signer(t), Approvals: opts.approvals, Log: log, Reload: opts.reload})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/singleflight"
 	"google.golang.org/grpc"
 
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
@@ -34,7 +35,7 @@ import (
 // homeTenant is the tenant of the installation. Its operators manage the whole mesh.
 const homeTenant = "default"
 
-// Deps contains the dependencies of a [Service]. All fields except Reload are required.
+// Deps contains the dependencies of a [Service]. All fields except Approvals and Reload are required.
 type Deps struct {
 	// Tokens receives the configured tokens and the stored tokens.
 	Tokens *authn.Tokens
@@ -42,8 +43,17 @@ type Deps struct {
 	Signer *signeddecision.Signer
 	// Log receives messages for operators.
 	Log *slog.Logger
+	// Approvals asks people about changes of the documents. It is required if such changes need an approval.
+	Approvals approvalv1.ApprovalServiceClient
 	// Reload reads the tokens and groups of the configuration again. If it is nil, they don't change.
 	Reload func() (Identities, error)
+}
+
+func (d *Deps) check(approvals bool) error {
+	if d.Tokens == nil || d.Signer == nil || d.Log == nil || approvals && d.Approvals == nil {
+		return errors.New("policy: every dependency is required")
+	}
+	return nil
 }
 
 // Service implements policyv1.PolicyServiceServer. [Service.Register] also registers the catalog and identity services.
@@ -125,10 +135,7 @@ func (a *activeSet) Revision() string { return a.revision }
 // New loads the documents and tokens and returns a Service, which the caller must close. New returns an error if the
 // documents in files don't load. If changed documents don't load later, the service only logs the problem.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
-	if deps.Tokens == nil || deps.Signer == nil || deps.Log == nil {
-		return nil, errors.New("policy: every dependency is required")
-	}
-	if err := cfg.Validate(); err != nil {
+	if err := errors.Join(deps.check(cfg.Changes != nil), cfg.Validate()); err != nil {
 		return nil, err
 	}
 	book, err := newTokenBook(deps.Tokens, cfg.Identities)

@@ -32,6 +32,9 @@ func (a *activeSet) describeStored(out *policyv1.Revision) {
 func packStored(out *policyv1.Revision, r *store.Revision) {
 	out.DocumentsId, out.Number, out.Author, out.Comment, out.Stored = r.ID, r.Number, r.Author, r.Reason, true
 	out.Activated = timestamppb.New(r.Activated)
+	if r.Approval != "" {
+		out.ApprovalId, out.ApprovedBy = r.Approval, peopleOf(r.ApprovedBy)
+	}
 }
 
 // GetRevision implements policyv1.PolicyServiceServer. If the revision is the active one, GetRevision waits until no

@@ -28,6 +28,9 @@ var (
 	errOtherTenant       = errors.New("only people of the tenant \"default\" may do this: people of other tenants may only name principals of their own tenant, and may not read or change policy documents or read the catalog")
 	errInFiles           = errors.New("the policies come from files: change those")
 	errAttest            = errors.New("only services may request a signed decision: operators ask about other principals")
+	errAttestChange      = errors.New("a decision about a change of policy is signed only for the policy service itself")
+	errUnapprovable      = errors.New("too few people may approve changes of policy")
+	errChangeTooLarge    = errors.New("nothing was applied, because the difference is larger than approvers can be shown: apply it in several steps")
 	errPageToken         = errors.New("page_token must come from the previous page of the same request")
 	errParams            = errors.New("params_json can't be read")
 	errNested            = errors.New("a principal of a chain must not have a chain: put all principals into the caller's chain, nearest first")
@@ -75,6 +78,10 @@ var statuses = []struct {
 	{errReplayDisorder, codes.InvalidArgument, "REPLAY_DISORDER"},
 	{errReplayEnded, codes.DeadlineExceeded, "REPLAY_ENDED"},
 	{errAttest, codes.InvalidArgument, "ATTEST_REFUSED"},
+	{errAttestChange, codes.InvalidArgument, "ATTEST_REFUSED"},
+	{errUnapprovable, codes.FailedPrecondition, "POLICY_CHANGE_UNAPPROVABLE"},
+	{errChangeTooLarge, codes.InvalidArgument, "POLICY_CHANGE_TOO_LARGE"},
+	{store.ErrApprovalUsed, codes.Aborted, "REVISION_CHANGED"},
 	{errPageToken, codes.InvalidArgument, "PAGE_TOKEN_INVALID"},
 	{errParams, codes.InvalidArgument, "JSON_INVALID"},
 	{errNested, codes.InvalidArgument, "CHAIN_NESTED"},

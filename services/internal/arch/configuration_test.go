@@ -35,8 +35,10 @@ hooks: [{client: codex}]
 agents:
   guests: {name: {module: x, sha256: "HASH"}}
   providers: {name: {kind: openai, prices: {model: {input: "1", output: "1"}}}}
+policies: [store]
 approvals:
   clients: [{name: x, hold: 1m}]
+  policy_changes: {quorum: 1, decide_within: 24h, execute_within: 24h}
   notify: {desktop: true, webhooks: [{name: x}], mail: {lists: [{name: x, to: [x]}]}, slack: {name: x}}
 `
 

@@ -182,6 +182,7 @@ func (v *Verifier) verify(text string, signer Peer, audience authv1.Role) (*iden
 var principalChecks = map[authv1.Role]func(*identityv1.Principal) error{
 	authv1.Role_ROLE_GATEWAY:   func(*identityv1.Principal) error { return nil }, // the gateway authenticates all principals
 	authv1.Role_ROLE_WASMAGENT: checkOwnAgent,
+	authv1.Role_ROLE_POLICY:    checkOperator,
 }
 
 // Signs reports whether a role acts on behalf of others and therefore signs principals.
@@ -193,6 +194,14 @@ func checkMaySign(role authv1.Role, p *identityv1.Principal) error {
 		return fmt.Errorf("role %s may not act on behalf of a principal", RoleName(role))
 	}
 	return principalChecks[role](p)
+}
+
+// checkOperator accepts the principals for which policy signs: operators, whose changes of policy need an approval.
+func checkOperator(p *identityv1.Principal) error {
+	if p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR && len(p.GetChain()) == 0 {
+		return nil
+	}
+	return errors.New("policy signs only for operators who act for themselves")
 }
 
 func checkOwnAgent(p *identityv1.Principal) error {

@@ -277,6 +277,23 @@ func TestVerifier_AcceptsOnlyOwnAgentsFromWasmagent(t *testing.T) {
 	}
 }
 
+// The role policy may sign only operators, for whose changes of policy it asks people.
+func TestVerifier_AcceptsOnlyOperatorsFromPolicy(t *testing.T) {
+	t.Parallel()
+	key, peer := newKey(t, policy)
+	for role := range authv1.TokenRole_name {
+		for _, chain := range [][]*identityv1.Principal{nil, {ana()}} {
+			p := ana()
+			p.Role, p.Chain = authv1.TokenRole(role), chain
+			text := forgery{issuer: "spiffe://sluice/policy", principal: p}.text(t, key)
+			ok := p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR && chain == nil
+			if _, err := newVerifier(t).Verify(text, peer, policy); ok != (err == nil) {
+				t.Errorf("%v with the chain %v: %v", p.GetRole(), chain, err)
+			}
+		}
+	}
+}
+
 func TestSigner_ReusesAssertionForHalfItsLife(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -324,13 +341,13 @@ func TestSigner_ReusesAssertionForHalfItsLife(t *testing.T) {
 	})
 }
 
-func TestNewSigner_AcceptsOnlyGatewayAndWasmagent(t *testing.T) {
+func TestNewSigner_AcceptsOnlyRolesThatActForOthers(t *testing.T) {
 	t.Parallel()
 	key, _ := newKey(t, gateway)
 	for number := range authv1.Role_name {
 		role := authv1.Role(number)
 		_, err := authn.NewSigner(role, key)
-		if may := role == gateway || role == wasmagent; may != (err == nil) {
+		if may := role == gateway || role == wasmagent || role == policy; may != (err == nil) {
 			t.Errorf("a signer for %s: %v", role, err)
 		}
 	}

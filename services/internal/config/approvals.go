@@ -1,6 +1,11 @@
 package config
 
-import "time"
+import (
+	"slices"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
+)
 
 // Approvals configures calls that need a person's approval.
 type Approvals struct {
@@ -19,9 +24,80 @@ type Approvals struct {
 	MaxAsked MaxAsked `yaml:"max_asked"`
 	// OwnerMayApprove lets the owner of an agent vote on the agent's calls.
 	OwnerMayApprove bool `yaml:"owner_may_approve"`
+	// PolicyChanges lets changes of the policy documents in the store become active only after other people have
+	// approved them.
+	PolicyChanges *PolicyChanges `yaml:"policy_changes"`
 	// Notify configures the channels that notify people of approvals.
 	Notify Notify `yaml:"notify"`
 }
+
+// PolicyChanges specifies who approves changes of the policy documents.
+type PolicyChanges struct {
+	// Approvers are the groups whose members may approve, at most 64. Empty means every operator and approver of the
+	// tenant `default`.
+	Approvers []string `yaml:"approvers"`
+	// Quorum is the number of people who must approve: 1 to 16. Empty means `1`. The author never counts.
+	Quorum *int `yaml:"quorum"`
+	// DecideWithin is the time that people have to decide: 1 s to 30 days. Empty means `24h`.
+	DecideWithin *time.Duration `yaml:"decide_within"`
+	// ExecuteWithin is the time after the approval in which the author may apply the change: 1 s to 30 days. Empty means
+	// `24h`.
+	ExecuteWithin *time.Duration `yaml:"execute_within"`
+}
+
+// policyChangeTime is the default time to decide on a change of the policy documents, and to apply it after that.
+const policyChangeTime = 24 * time.Hour
+
+// People returns the number of people who must approve.
+func (c *PolicyChanges) People() int {
+	if c.Quorum == nil {
+		return 1
+	}
+	return *c.Quorum
+}
+
+// Times returns the time to decide, and the time after the approval in which the change may be applied.
+func (c *PolicyChanges) Times() (decide, execute time.Duration) {
+	decide, execute = policyChangeTime, policyChangeTime
+	if c.DecideWithin != nil {
+		decide = *c.DecideWithin
+	}
+	if c.ExecuteWithin != nil {
+		execute = *c.ExecuteWithin
+	}
+	return decide, execute
+}
+
+func (f *File) checkPolicyChanges(p *problems) {
+	c := f.Approvals.PolicyChanges
+	if c == nil {
+		return
+	}
+	const at = "approvals.policy_changes"
+	if !f.PoliciesInStore() {
+		p.addf(at, "needs `policies: [store]`: files of policies are changed without the mesh, which can ask no one then")
+	}
+	if n := c.People(); n < 1 || n > 16 {
+		p.addf(at+".quorum", "%d is not between 1 and 16", n)
+	}
+	decide, execute := c.Times()
+	p.checkBetween(at+".decide_within", decide, time.Second, maxDuration)
+	p.checkBetween(at+".execute_within", execute, time.Second, maxDuration)
+	if n := len(c.Approvers); n > maxApproverGroups {
+		p.addf(at+".approvers", "%d groups are more than %d", n, maxApproverGroups)
+	}
+	for i, group := range c.Approvers {
+		switch where := strictyaml.Index(at+".approvers", i); {
+		case group == "" || len(group) > maxGroupName || !isPlain(group):
+			p.addf(where, "is not a name of 1 to %d bytes without control characters", maxGroupName)
+		case slices.Contains(c.Approvers[:i], group):
+			p.addf(where, "%q is listed twice", group)
+		}
+	}
+}
+
+// maxApproverGroups is the maximum number of groups whose members may approve.
+const maxApproverGroups = 64
 
 // MaxAsked limits the approval requests of one principal.
 type MaxAsked struct {

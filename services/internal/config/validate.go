@@ -335,6 +335,7 @@ func (f *File) checkNumbers(p *problems) {
 	if on := f.Approvals.Notify.Desktop; on != nil && *on && f.separateRoles {
 		p.addf("approvals.notify.desktop", "works only in `sluice up`; remove it, or remove `roles`")
 	}
+	f.checkPolicyChanges(p)
 	p.checkBetween("approvals.decide", f.Approvals.Decide, time.Second, maxDuration)
 	p.checkBetween("approvals.execute", f.Approvals.Execute, time.Second, maxDuration)
 	if n := f.Approvals.MaxPending; n < 1 || n > 1000 {

@@ -25,30 +25,30 @@ var File_sluice_approval_v1_approval_service_proto protoreflect.FileDescriptor
 
 const file_sluice_approval_v1_approval_service_proto_rawDesc = "" +
 	"\n" +
-	")sluice/approval/v1/approval_service.proto\x12\x12sluice.approval.v1\x1a&sluice/approval/v1/approval_list.proto\x1a\x1esluice/approval/v1/claim.proto\x1a!sluice/approval/v1/question.proto\x1a\x1dsluice/approval/v1/vote.proto\x1a\x1csluice/auth/v1/callers.proto2\x88\n" +
+	")sluice/approval/v1/approval_service.proto\x12\x12sluice.approval.v1\x1a&sluice/approval/v1/approval_list.proto\x1a\x1esluice/approval/v1/claim.proto\x1a!sluice/approval/v1/question.proto\x1a\x1dsluice/approval/v1/vote.proto\x1a\x1csluice/auth/v1/callers.proto2\x8c\n" +
 	"\n" +
-	"\x0fApprovalService\x12|\n" +
-	"\x0fRequestApproval\x12*.sluice.approval.v1.RequestApprovalRequest\x1a+.sluice.approval.v1.RequestApprovalResponse\"\x10\xca\xf3\x18\x05\n" +
-	"\x01\x01\x18\x01\xd0\xf3\x18\x80\x80\x80\x03\x12o\n" +
+	"\x0fApprovalService\x12}\n" +
+	"\x0fRequestApproval\x12*.sluice.approval.v1.RequestApprovalRequest\x1a+.sluice.approval.v1.RequestApprovalResponse\"\x11\xca\xf3\x18\x06\n" +
+	"\x02\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x03\x12o\n" +
 	"\vGetApproval\x12&.sluice.approval.v1.GetApprovalRequest\x1a'.sluice.approval.v1.GetApprovalResponse\"\x0f\xca\xf3\x18\v\n" +
 	"\x02\x01\a\x12\x03\x02\x03\x04\x18\x01\x12u\n" +
 	"\rListApprovals\x12(.sluice.approval.v1.ListApprovalsRequest\x1a).sluice.approval.v1.ListApprovalsResponse\"\x0f\xca\xf3\x18\v\n" +
 	"\x02\x01\a\x12\x03\x02\x03\x04\x18\x01\x12z\n" +
 	"\x0eWatchApprovals\x12).sluice.approval.v1.WatchApprovalsRequest\x1a*.sluice.approval.v1.WatchApprovalsResponse\"\x0f\xca\xf3\x18\v\n" +
 	"\x02\x01\a\x12\x03\x02\x03\x04\x18\x010\x01\x12q\n" +
-	"\x0eDecideApproval\x12).sluice.approval.v1.DecideApprovalRequest\x1a*.sluice.approval.v1.DecideApprovalResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x03\x12v\n" +
-	"\rClaimApproval\x12(.sluice.approval.v1.ClaimApprovalRequest\x1a).sluice.approval.v1.ClaimApprovalResponse\"\x10\xca\xf3\x18\x05\n" +
-	"\x01\x01\x18\x01\xd0\xf3\x18\x80\x80\x80\x01\x12d\n" +
+	"\x0eDecideApproval\x12).sluice.approval.v1.DecideApprovalRequest\x1a*.sluice.approval.v1.DecideApprovalResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x03\x12w\n" +
+	"\rClaimApproval\x12(.sluice.approval.v1.ClaimApprovalRequest\x1a).sluice.approval.v1.ClaimApprovalResponse\"\x11\xca\xf3\x18\x06\n" +
+	"\x02\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x01\x12d\n" +
 	"\n" +
 	"RenewClaim\x12%.sluice.approval.v1.RenewClaimRequest\x1a&.sluice.approval.v1.RenewClaimResponse\"\a\xca\xf3\x18\x03\n" +
 	"\x01\x01\x12j\n" +
 	"\fReleaseClaim\x12'.sluice.approval.v1.ReleaseClaimRequest\x1a(.sluice.approval.v1.ReleaseClaimResponse\"\a\xca\xf3\x18\x03\n" +
-	"\x01\x01\x12m\n" +
-	"\rCompleteClaim\x12(.sluice.approval.v1.CompleteClaimRequest\x1a).sluice.approval.v1.CompleteClaimResponse\"\a\xca\xf3\x18\x03\n" +
-	"\x01\x01\x12p\n" +
-	"\x0eResolveOutcome\x12).sluice.approval.v1.ResolveOutcomeRequest\x1a*.sluice.approval.v1.ResolveOutcomeResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12u\n" +
-	"\x0eCancelApproval\x12).sluice.approval.v1.CancelApprovalRequest\x1a*.sluice.approval.v1.CancelApprovalResponse\"\f\xca\xf3\x18\b\n" +
-	"\x01\x01\x12\x01\x02\x18\x01B\xd9\x01\n" +
+	"\x01\x01\x12n\n" +
+	"\rCompleteClaim\x12(.sluice.approval.v1.CompleteClaimRequest\x1a).sluice.approval.v1.CompleteClaimResponse\"\b\xca\xf3\x18\x04\n" +
+	"\x02\x01\x02\x12p\n" +
+	"\x0eResolveOutcome\x12).sluice.approval.v1.ResolveOutcomeRequest\x1a*.sluice.approval.v1.ResolveOutcomeResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12v\n" +
+	"\x0eCancelApproval\x12).sluice.approval.v1.CancelApprovalRequest\x1a*.sluice.approval.v1.CancelApprovalResponse\"\r\xca\xf3\x18\t\n" +
+	"\x02\x01\x02\x12\x01\x02\x18\x01B\xd9\x01\n" +
 	"\x16com.sluice.approval.v1B\x14ApprovalServiceProtoP\x01Z?github.com/sluice-mesh/sluice/gen/sluice/approval/v1;approvalv1\xa2\x02\x03SAX\xaa\x02\x12Sluice.Approval.V1\xca\x02\x12Sluice\\Approval\\V1\xe2\x02\x1eSluice\\Approval\\V1\\GPBMetadata\xea\x02\x14Sluice::Approval::V1b\x06proto3"
 
 var file_sluice_approval_v1_approval_service_proto_goTypes = []any{

@@ -45,6 +45,11 @@ const (
 // limits are settled. sluice.gateway.v1.Record specifies the steps after a crash. A person performs these steps:
 // ListApprovals or WatchApprovals, GetApproval with the view, DecideApproval with the view's digest.
 //
+// If changes of policy need an approval, the policy service performs the gateway's steps for ApplyDocuments, on behalf
+// of the operator who applies the documents. The bound call has the server `sluice-policy` and the method
+// `policy/apply`, and the server's identity names the active revision. It is sent to no server, has no limits, and is in
+// no journal: the claimed call is the activation of the documents.
+//
 // Each attempt of an approval has its own reservation: at most one call is sent for each attempt. The attempt increases
 // when an approved approval becomes pending again, with ReleaseClaim, and when the outcome becomes unknown. Between
 // ReserveLimits and ClaimApproval, other callers may hold the same lease. Therefore a caller that stops between the two
@@ -361,6 +366,11 @@ func (c *approvalServiceClient) CancelApproval(ctx context.Context, in *CancelAp
 // ClaimApproval; the journal records the intent; the call is sent; the journal records the outcome; CompleteClaim;
 // limits are settled. sluice.gateway.v1.Record specifies the steps after a crash. A person performs these steps:
 // ListApprovals or WatchApprovals, GetApproval with the view, DecideApproval with the view's digest.
+//
+// If changes of policy need an approval, the policy service performs the gateway's steps for ApplyDocuments, on behalf
+// of the operator who applies the documents. The bound call has the server `sluice-policy` and the method
+// `policy/apply`, and the server's identity names the active revision. It is sent to no server, has no limits, and is in
+// no journal: the claimed call is the activation of the documents.
 //
 // Each attempt of an approval has its own reservation: at most one call is sent for each attempt. The attempt increases
 // when an approved approval becomes pending again, with ReleaseClaim, and when the outcome becomes unknown. Between

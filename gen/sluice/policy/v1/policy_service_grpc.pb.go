@@ -168,6 +168,23 @@ type PolicyServiceClient interface {
 	//	                     REVISIONS_LOST: the store has lost revisions that were active; restart the policy services
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the documents could not be stored; it is not known whether they are
 	//	                     active
+	//
+	// If the configuration has approvals.policy_changes, the documents become active only after other people have approved
+	// exactly these documents, in place of exactly the activation that is active, by this author for this reason. The
+	// first request opens the approval, and the same request after the approval activates the documents. In that case
+	// there are further errors, and with each of them the active documents stay active:
+	//
+	//	FAILED_PRECONDITION  POLICY_CHANGE_PENDING: people have not decided yet; the facts are `approval`, the id of the
+	//	                     approval, `missing`, the number of votes that are missing, `until`, the time until which
+	//	                     people can decide (RFC 3339), and `documents`, the id of the documents;
+	//	                     POLICY_CHANGE_DENIED: a person denied the change;
+	//	                     POLICY_CHANGE_UNAPPROVABLE: fewer people than the quorum may approve it
+	//	ABORTED              REVISION_CHANGED: another revision became active after the approval was requested: the
+	//	                     approval is void; repeat the request, which opens another one;
+	//	                     POLICY_CHANGE_CLAIMED: another request is activating the documents by the same approval
+	//	RESOURCE_EXHAUSTED   POLICY_CHANGE_LIMITED: too many changes of this author wait for approval
+	//	INVALID_ARGUMENT     POLICY_CHANGE_TOO_LARGE: the difference is larger than approvers can be shown
+	//	UNAVAILABLE          APPROVAL_AWAY: the approval service is unavailable; repeat the request
 	ApplyDocuments(ctx context.Context, in *ApplyDocumentsRequest, opts ...grpc.CallOption) (*ApplyDocumentsResponse, error)
 	// GetRevision returns a revision with its documents, by default the active revision. If documents became active
 	// several times, it returns the last time. If policies are loaded from files, only the active revision is known.
@@ -603,6 +620,23 @@ type PolicyServiceServer interface {
 	//	                     REVISIONS_LOST: the store has lost revisions that were active; restart the policy services
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the documents could not be stored; it is not known whether they are
 	//	                     active
+	//
+	// If the configuration has approvals.policy_changes, the documents become active only after other people have approved
+	// exactly these documents, in place of exactly the activation that is active, by this author for this reason. The
+	// first request opens the approval, and the same request after the approval activates the documents. In that case
+	// there are further errors, and with each of them the active documents stay active:
+	//
+	//	FAILED_PRECONDITION  POLICY_CHANGE_PENDING: people have not decided yet; the facts are `approval`, the id of the
+	//	                     approval, `missing`, the number of votes that are missing, `until`, the time until which
+	//	                     people can decide (RFC 3339), and `documents`, the id of the documents;
+	//	                     POLICY_CHANGE_DENIED: a person denied the change;
+	//	                     POLICY_CHANGE_UNAPPROVABLE: fewer people than the quorum may approve it
+	//	ABORTED              REVISION_CHANGED: another revision became active after the approval was requested: the
+	//	                     approval is void; repeat the request, which opens another one;
+	//	                     POLICY_CHANGE_CLAIMED: another request is activating the documents by the same approval
+	//	RESOURCE_EXHAUSTED   POLICY_CHANGE_LIMITED: too many changes of this author wait for approval
+	//	INVALID_ARGUMENT     POLICY_CHANGE_TOO_LARGE: the difference is larger than approvers can be shown
+	//	UNAVAILABLE          APPROVAL_AWAY: the approval service is unavailable; repeat the request
 	ApplyDocuments(context.Context, *ApplyDocumentsRequest) (*ApplyDocumentsResponse, error)
 	// GetRevision returns a revision with its documents, by default the active revision. If documents became active
 	// several times, it returns the last time. If policies are loaded from files, only the active revision is known.

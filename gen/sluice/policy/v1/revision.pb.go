@@ -303,7 +303,11 @@ type Revision struct {
 	// empty.
 	Number int64 `protobuf:"varint,11,opt,name=number,proto3" json:"number,omitempty"`
 	// Whether policies are stored by the policy service, so that ApplyDocuments replaces them.
-	Stored        bool `protobuf:"varint,12,opt,name=stored,proto3" json:"stored,omitempty"`
+	Stored bool `protobuf:"varint,12,opt,name=stored,proto3" json:"stored,omitempty"`
+	// Id of the approval by which the revision became active. It is empty if the configuration required none.
+	ApprovalId string `protobuf:"bytes,13,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
+	// Subjects of the people who approved it, in the order of their votes. At most 64.
+	ApprovedBy    []string `protobuf:"bytes,14,rep,name=approved_by,json=approvedBy,proto3" json:"approved_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -420,6 +424,20 @@ func (x *Revision) GetStored() bool {
 		return x.Stored
 	}
 	return false
+}
+
+func (x *Revision) GetApprovalId() string {
+	if x != nil {
+		return x.ApprovalId
+	}
+	return ""
+}
+
+func (x *Revision) GetApprovedBy() []string {
+	if x != nil {
+		return x.ApprovedBy
+	}
+	return nil
 }
 
 // ObservedPolicy is a part of the policy that is only observed until a time (`mode: observe`): a rule, a document, a
@@ -842,7 +860,7 @@ const file_sluice_policy_v1_revision_proto_rawDesc = "" +
 	"\brevision\x18\x01 \x01(\tB\x1a\xbaH\x17r\x152\x13^([0-9a-f]{8,64})?$R\brevision\"\x87\x01\n" +
 	"\x13GetRevisionResponse\x126\n" +
 	"\brevision\x18\x01 \x01(\v2\x1a.sluice.policy.v1.RevisionR\brevision\x128\n" +
-	"\tdocuments\x18\x02 \x03(\v2\x1a.sluice.policy.v1.DocumentR\tdocuments\"\xad\x03\n" +
+	"\tdocuments\x18\x02 \x03(\v2\x1a.sluice.policy.v1.DocumentR\tdocuments\"\xef\x03\n" +
 	"\bRevision\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x128\n" +
 	"\tactivated\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tactivated\x12\x16\n" +
@@ -858,7 +876,11 @@ const file_sluice_policy_v1_revision_proto_rawDesc = "" +
 	"\fdocuments_id\x18\n" +
 	" \x01(\tR\vdocumentsId\x12\x16\n" +
 	"\x06number\x18\v \x01(\x03R\x06number\x12\x16\n" +
-	"\x06stored\x18\f \x01(\bR\x06stored\"\x89\x01\n" +
+	"\x06stored\x18\f \x01(\bR\x06stored\x12\x1f\n" +
+	"\vapproval_id\x18\r \x01(\tR\n" +
+	"approvalId\x12\x1f\n" +
+	"\vapproved_by\x18\x0e \x03(\tR\n" +
+	"approvedBy\"\x89\x01\n" +
 	"\x0eObservedPolicy\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12-\n" +
 	"\x04rule\x18\x02 \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\x120\n" +

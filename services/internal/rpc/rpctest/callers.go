@@ -98,7 +98,7 @@ func (s *Server) callers(t *testing.T) []caller {
 		})
 		if authn.Signs(role) {
 			out = append(out, caller{
-				name: authn.RoleName(role) + " on behalf of a principal", conn: s.roles[role], behalf: testPrincipal(),
+				name: authn.RoleName(role) + " on behalf of a principal", conn: s.roles[role], behalf: testPrincipal(role),
 				refusal: func(c *authv1.Callers) codes.Code { return refusal(c, true) },
 			})
 		}
@@ -124,8 +124,13 @@ func (s *Server) persons(t *testing.T) []caller {
 		caller{name: "an unknown token", conn: s.Person(t, "stranger"), refusal: unknown})
 }
 
-// testPrincipal returns a principal on whose behalf every role that signs principals may call.
-func testPrincipal() *identityv1.Principal {
+// testPrincipal returns a principal on whose behalf a role may call that signs principals.
+func testPrincipal(role authv1.Role) *identityv1.Principal {
+	if role == authv1.Role_ROLE_POLICY {
+		p := Principal("default", "operator")
+		p.Role = authv1.TokenRole_TOKEN_ROLE_OPERATOR
+		return p
+	}
 	p := Principal("default", "agent:default/1")
 	p.Chain = []*identityv1.Principal{Principal("default", "creator")}
 	return p

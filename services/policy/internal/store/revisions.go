@@ -27,6 +27,8 @@ var (
 	ErrRevisionAmbiguous = errors.New("several stored revisions begin with these digits: write more of them")
 	// ErrRevisionChanged means that another revision is active than the author expected.
 	ErrRevisionChanged = errors.New("another revision is active than the expected one")
+	// ErrApprovalUsed means that the approval of an activation was used for an earlier activation.
+	ErrApprovalUsed = errors.New("this approval has made documents active before")
 	// ErrRevisionsLost means that the store lacks a revision that was active before, for example because it was restored.
 	ErrRevisionsLost = errors.New("the store has lost policy revisions that were active: restart the policy services to use what the store contains")
 )
@@ -41,6 +43,9 @@ type Revision struct {
 	Author, Reason string
 	// Activated is the time of the activation. It increases with Number, even if the store's clock was set back.
 	Activated time.Time
+	// Approval is the id of the approval by which the documents became active, and ApprovedBy is a JSON array of the
+	// subjects of the people who gave it. Both are empty if no approval was required.
+	Approval, ApprovedBy string
 }
 
 // Follows reports whether a store whose active revision is r can have had the active revision before, without having
@@ -58,6 +63,10 @@ type Activation struct {
 	Author, Reason string
 	// Expected is the ID of the active revision, empty if none may be stored, or nil if any may be active.
 	Expected *string
+	// Replaces is the number of the active revision, 0 if none may be stored, or nil if any may be active.
+	Replaces *int64
+	// Approval and ApprovedBy are as in [Revision].
+	Approval, ApprovedBy string
 	// Known is a revision that was active before.
 	Known Revision
 	// Again activates the documents also if they are active already.
@@ -67,7 +76,7 @@ type Activation struct {
 // ActivateRevision stores documents and makes them active. If they are active already, nothing changes, and changed is
 // false. The store sets the number and the time. It deletes the oldest activations if there are more than
 // [MaxRevisions], or if their documents are larger than [MaxRevisionBytes]. Errors: [ErrRevisionChanged], with the
-// active revision; [ErrRevisionsLost]; [sqlstore.ErrUnavailable].
+// active revision; [ErrApprovalUsed]; [ErrRevisionsLost]; [sqlstore.ErrUnavailable].
 func (s *Store) ActivateRevision(ctx context.Context, want *Activation) (active Revision, changed bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		changed = false
@@ -80,11 +89,17 @@ func (s *Store) ActivateRevision(ctx context.Context, want *Activation) (active 
 		if active.ID == want.ID && !want.Again {
 			return nil
 		}
-		if want.Expected != nil && *want.Expected != active.ID {
+		if want.Expected != nil && *want.Expected != active.ID || want.Replaces != nil && *want.Replaces != active.Number {
 			return ErrRevisionChanged
 		}
+		if err := checkUnused(ctx, tx, want.Approval); err != nil {
+			return err
+		}
 		changed = true
-		active = Revision{Number: active.Number + 1, ID: want.ID, Author: want.Author, Reason: want.Reason, Activated: laterThan(active.Activated, tx.Now)}
+		active = Revision{
+			Number: active.Number + 1, ID: want.ID, Author: want.Author, Reason: want.Reason, Activated: laterThan(active.Activated, tx.Now),
+			Approval: want.Approval, ApprovedBy: want.ApprovedBy,
+		}
 		if err := insertRevision(ctx, tx, &active, want.Documents); err != nil {
 			return err
 		}
@@ -106,8 +121,8 @@ func insertRevision(ctx context.Context, tx *sqlstore.Tx, r *Revision, documents
 		ON CONFLICT (id) DO UPDATE SET bytes = excluded.bytes, documents = excluded.documents`, r.ID, len(documents), documents); err != nil {
 		return err
 	}
-	_, err := tx.ExecContext(ctx, "INSERT INTO policy_activations (number, documents, author, reason, activated) VALUES ($1, $2, $3, $4, $5)",
-		r.Number, r.ID, r.Author, r.Reason, sqlstore.Micros(r.Activated))
+	_, err := tx.ExecContext(ctx, "INSERT INTO policy_activations (number, documents, author, reason, activated, approval, approved_by) VALUES ($1, $2, $3, $4, $5, $6, $7)",
+		r.Number, r.ID, r.Author, r.Reason, sqlstore.Micros(r.Activated), r.Approval, r.ApprovedBy)
 	return err
 }
 
@@ -227,12 +242,12 @@ func readRevisions(ctx context.Context, tx *sqlstore.Tx, where string, args ...a
 	err = tx.Each(ctx, func(rows *sql.Rows) error {
 		var r Revision
 		var activated int64
-		if err := rows.Scan(&r.Number, &r.ID, &r.Author, &r.Reason, &activated); err != nil {
+		if err := rows.Scan(&r.Number, &r.ID, &r.Author, &r.Reason, &activated, &r.Approval, &r.ApprovedBy); err != nil {
 			return fmt.Errorf("read a revision of the policy: %w", err)
 		}
 		r.Activated = sqlstore.Time(activated)
 		out = append(out, r)
 		return nil
-	}, "SELECT number, documents, author, reason, activated FROM policy_activations "+where, args...)
+	}, "SELECT number, documents, author, reason, activated, approval, approved_by FROM policy_activations "+where, args...)
 	return out, err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -163,4 +164,91 @@ func TestRevisions_TimesIncreaseWhenTheClockIsSetBack(t *testing.T) {
 	if after := activate(t, s, store.Activation{ID: idOf("b"), Documents: []byte("B")}); !after.Activated.After(before.Activated) {
 		t.Errorf("activated at %v, after %v", after.Activated, before.Activated)
 	}
+}
+
+// An approval makes documents active once, and only in place of the activation that it was given for, even if the same
+// documents are active again.
+func TestActivateRevision_ByAnApproval(t *testing.T) {
+	eachStore(t, func(t *testing.T, open func() *store.Store) {
+		s, ctx := open(), t.Context()
+		a, b, zero, one := idOf("a"), idOf("b"), int64(0), int64(1)
+		activate(t, s, store.Activation{ID: a, Documents: []byte("A"), Replaces: &zero})
+		change := store.Activation{ID: b, Documents: []byte("B"), Author: "ana", Replaces: &one, Approval: "x", ApprovedBy: `["ben"]`}
+		if got := activate(t, s, change); got.Number != 2 || got.Approval != "x" || got.ApprovedBy != `["ben"]` {
+			t.Errorf("activated as %+v", got)
+		}
+		if active, err := open().ActiveRevision(ctx); err != nil || active.Approval != "x" || active.ApprovedBy != `["ben"]` {
+			t.Errorf("active: %+v, %v", active, err)
+		}
+		back := activate(t, s, store.Activation{ID: a, Documents: []byte("A")}) // the documents of the first activation, with another number
+		if active, changed, err := s.ActivateRevision(ctx, &change); !errors.Is(err, store.ErrRevisionChanged) || changed || active != back {
+			t.Errorf("another activation of the documents is active: %+v, %t, %v", active, changed, err)
+		}
+		change.Replaces = &back.Number
+		if active, changed, err := s.ActivateRevision(ctx, &change); !errors.Is(err, store.ErrApprovalUsed) || changed || active != back {
+			t.Errorf("the approval was used: %+v, %t, %v", active, changed, err)
+		}
+	})
+}
+
+func TestStageChange_KeepsTheFirstParams(t *testing.T) {
+	eachStore(t, func(t *testing.T, open func() *store.Store) {
+		s, ctx := open(), t.Context()
+		first := store.StagedChange{ID: idOf("1"), Params: `{"a":1}`}
+		for _, params := range []string{first.Params, `{"a":2}`} {
+			if got, err := s.StageChange(ctx, store.StagedChange{ID: first.ID, Params: params}); err != nil || got != first {
+				t.Errorf("staged as %+v: %v", got, err)
+			}
+		}
+		if err := s.SetApproval(ctx, first.ID, "x"); err != nil {
+			t.Fatal(err)
+		}
+		first.Approval = "x"
+		if got, ok, err := open().FindChange(ctx, first.ID); err != nil || !ok || got != first {
+			t.Errorf("found %+v, %t, %v", got, ok, err)
+		}
+		if got, ok, err := s.FindChange(ctx, idOf("2")); err != nil || ok {
+			t.Errorf("an unknown change: %+v, %v", got, err)
+		}
+		if got, err := s.DeleteChanges(ctx); err != nil || got != nil {
+			t.Errorf("deleted %v although nothing was activated: %v", got, err)
+		}
+		activate(t, s, store.Activation{ID: idOf("a"), Documents: []byte("A")})
+		if _, err := s.StageChange(ctx, store.StagedChange{ID: idOf("3")}); !errors.Is(err, store.ErrRevisionChanged) {
+			t.Errorf("a change of an older activation is staged: %v", err)
+		}
+		if _, err := s.StageChange(ctx, store.StagedChange{ID: idOf("4"), Replaces: 1, Params: "{}"}); err != nil {
+			t.Error(err)
+		}
+		if got, err := s.DeleteChanges(ctx); err != nil || !slices.Equal(got, []string{"x"}) {
+			t.Errorf("deleted %v: %v", got, err)
+		}
+		if _, ok, err := s.FindChange(ctx, idOf("4")); err != nil || !ok {
+			t.Errorf("a change of the active revision was deleted: %v", err)
+		}
+	})
+}
+
+func TestStageChange_DeletesTheOldest(t *testing.T) {
+	eachStore(t, func(t *testing.T, open func() *store.Store) {
+		s := open()
+		for i := range store.MaxStagedChanges + 2 {
+			if _, err := s.StageChange(t.Context(), store.StagedChange{ID: fmt.Sprintf("%064d", i)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		left := 0
+		for i := range store.MaxStagedChanges + 2 {
+			_, ok, err := s.FindChange(t.Context(), fmt.Sprintf("%064d", i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ok {
+				left++
+			}
+		}
+		if left != store.MaxStagedChanges {
+			t.Errorf("%d changes are stored, want %d", left, store.MaxStagedChanges)
+		}
+	})
 }

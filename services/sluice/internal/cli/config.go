@@ -78,6 +78,9 @@ server, and sends nothing over the network.`,
 // include what does not fit the lists.
 func resolveAll(f *config.File, lists policy.ToolLists) (warnings []string, err error) {
 	decides, perr := policy.FromFile(f, app.Env)
+	if perr == nil {
+		perr = decides.Validate()
+	}
 	serves, gerr := gateway.FromFile(f, app.Env)
 	warnings = slices.Concat(serves.MissingPrograms(app.Env), serves.InstallationNotes(app.Env), serves.HomeNotes(app.Env))
 	errs := []error{perr, checkTokens(decides.Tokens), gerr, checkGRPC(f), checkMCP(f)}

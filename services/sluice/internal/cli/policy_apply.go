@@ -27,12 +27,13 @@ const (
 
 type applyFlags struct {
 	reason, expect string
-	yes            bool
+	yes, wait      bool
 }
 
 func (f *applyFlags) add(c *cobra.Command) {
 	c.Flags().StringVarP(&f.reason, "reason", "m", "", "the reason, which is stored with the revision (required)")
 	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask for confirmation")
+	c.Flags().BoolVar(&f.wait, "wait", false, "if other people must approve the change, wait for them, and apply it then")
 	c.Flags().StringVar(&f.expect, "expect", "", "apply only if this `REVISION` is active: at least 8 digits")
 }
 
@@ -56,7 +57,12 @@ refused and are allowed, and asks you to confirm. Without a terminal, set --yes.
 
 The mesh checks the documents and runs their tests. When the command ends, no gateway begins a
 call by the older documents any more. If the active revision is not the one that you have
-compared, nothing changes. A document has the name of its file.`,
+compared, nothing changes. A document has the name of its file.
+
+If the configuration has approvals.policy_changes, other people must approve the change. The
+command then prints the id of the approval and exits with 3, and the active documents stay. Run
+the same command again after the approval, with the same documents and the same reason, or wait
+with --wait. If another revision became active in the meantime, people are asked again.`,
 		Example: "  " + t.self + " policy apply policies/ -m \"allow drafts\"\n" +
 			"  " + t.self + " policy apply policies/ -m \"release 12\" --expect 3f9a0c1d --yes",
 		Args: args(cobra.ArbitraryArgs),
@@ -139,15 +145,9 @@ func (t *tool) applyChange(ctx context.Context, client policyv1.PolicyServiceCli
 	case err != nil:
 		return errors.New("nothing was applied")
 	}
-	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
-	defer cancel()
-	resp, err := client.ApplyDocuments(ctx, &policyv1.ApplyDocumentsRequest{
+	return t.sendChange(ctx, client, change.flags.wait, &policyv1.ApplyDocumentsRequest{
 		Documents: change.documents, Comment: change.flags.reason, ExpectedRevision: cmp.Or(active.GetDocumentsId(), active.GetId()),
 	})
-	if err != nil {
-		return t.explainError(err)
-	}
-	return t.printApplied(resp)
 }
 
 // storedRevision returns the active revision. It returns an error if the policies are not in the store.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,13 +38,16 @@ func shortRevision(id string) string { return id[:min(len(id), shownRevisionDigi
 
 // revisionRecord is a stored revision in the JSON output.
 type revisionRecord struct {
-	ID        string           `json:"id"`
-	Number    int64            `json:"number"`
-	Active    bool             `json:"active"`
-	Activated time.Time        `json:"activated"`
-	Author    string           `json:"author"`
-	Reason    string           `json:"reason"`
-	Documents []documentRecord `json:"documents,omitempty"`
+	ID        string    `json:"id"`
+	Number    int64     `json:"number"`
+	Active    bool      `json:"active"`
+	Activated time.Time `json:"activated"`
+	Author    string    `json:"author"`
+	Reason    string    `json:"reason"`
+	// Approval is the id of the approval by which the revision became active, and ApprovedBy are the people who gave it.
+	Approval   string           `json:"approval,omitempty"`
+	ApprovedBy []string         `json:"approvedBy,omitempty"`
+	Documents  []documentRecord `json:"documents,omitempty"`
 }
 
 type documentRecord struct {
@@ -54,12 +58,17 @@ type documentRecord struct {
 func newRevisionRecord(r *policyv1.Revision) revisionRecord {
 	return revisionRecord{
 		ID: r.GetDocumentsId(), Number: r.GetNumber(), Active: r.GetActive(), Activated: r.GetActivated().AsTime().Local(), Author: r.GetAuthor(), Reason: r.GetComment(),
+		Approval: r.GetApprovalId(), ApprovedBy: r.GetApprovedBy(),
 	}
 }
 
 // String describes a revision in one line.
 func (r revisionRecord) String() string {
-	return fmt.Sprintf("revision %s, applied by %s at %s: %s", shortRevision(r.ID), orDash(r.Author), r.Activated.Format(time.DateTime), orDash(r.Reason))
+	by := orDash(r.Author)
+	if len(r.ApprovedBy) > 0 {
+		by += ", approved by " + strings.Join(r.ApprovedBy, ", ") + ","
+	}
+	return fmt.Sprintf("revision %s, applied by %s at %s: %s", shortRevision(r.ID), by, r.Activated.Format(time.DateTime), orDash(r.Reason))
 }
 
 // policyDocuments describes the stored policy documents in the output of `status`.
@@ -109,7 +118,7 @@ func (t *tool) policyRevisions() *cobra.Command {
 	return &cobra.Command{
 		Use: "revisions", Short: "List the stored revisions of the policy, the newest first",
 		Long: `List the revisions of the policy that ` + "`policy apply`" + ` and ` + "`policy rollback`" + ` have made, the newest
-first, with their authors and reasons. The active one is marked. The mesh stores the last 1,000
+first, with their authors, the people who approved them, and reasons. The active one is marked. The mesh stores the last 1,000
 revisions, and at most 256 MiB of documents.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -150,15 +159,24 @@ func (t *tool) printRevisions(all []revisionRecord) error {
 		t.printf("no policy has been applied yet, so every call is refused: %s", t.command("policy apply policies/ -m REASON"))
 		return nil
 	}
+	head := []string{"REVISION", "STATE", "NUMBER", "APPLIED", "BY"}
+	approved := slices.ContainsFunc(all, func(r revisionRecord) bool { return len(r.ApprovedBy) > 0 })
+	if approved {
+		head = append(head, "APPROVED BY")
+	}
 	rows := make([][]string, len(all))
 	for i, r := range all {
 		active := "-"
 		if r.Active {
 			active = "active"
 		}
-		rows[i] = []string{shortRevision(r.ID), active, strconv.FormatInt(r.Number, 10), r.Activated.Format(time.DateTime), orDash(r.Author), orDash(r.Reason)}
+		rows[i] = []string{shortRevision(r.ID), active, strconv.FormatInt(r.Number, 10), r.Activated.Format(time.DateTime), orDash(r.Author)}
+		if approved {
+			rows[i] = append(rows[i], orDash(strings.Join(r.ApprovedBy, ", ")))
+		}
+		rows[i] = append(rows[i], orDash(r.Reason))
 	}
-	return t.table([]string{"REVISION", "STATE", "NUMBER", "APPLIED", "BY", "REASON"}, rows)
+	return t.table(append(head, "REASON"), rows)
 }
 
 func (t *tool) policyRevision() *cobra.Command {

@@ -1,0 +1,192 @@
+package policy
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+const (
+	// maxChangeFlips is the maximum number of changed results of one kind that approvers are shown. All changed lines are
+	// shown.
+	maxChangeFlips = 100
+	// maxChangeParams is the maximum size of what approvers are shown.
+	maxChangeParams = 1 << 20
+)
+
+// changeText is what approvers see of a change, as JSON: first what it opens.
+type changeText struct {
+	Revision string `json:"revision"`
+	Replaces string `json:"replaces"`
+	Author   string `json:"author"`
+	Reason   string `json:"reason"`
+	// Comparison says whether further calls may be opened.
+	Comparison string   `json:"comparison"`
+	Opens      []string `json:"opens"`
+	// MayOpen are rules that may open further calls.
+	MayOpen []string     `json:"may_open,omitempty"`
+	Closes  []string     `json:"closes,omitempty"`
+	Terms   []string     `json:"other_limits_or_terms,omitempty"`
+	Changed []changeFile `json:"documents"`
+}
+
+// changeFile contains the changed lines of a document: those that are removed begin with `-`, and those that are added
+// with `+`. Line is the number of the first one.
+type changeFile struct {
+	Path  string   `json:"path"`
+	State string   `json:"state"`
+	Line  int      `json:"line"`
+	Lines []string `json:"lines"`
+}
+
+// describe returns what approvers see of the change.
+func (c *policyChange) describe(ctx context.Context, documents string) (string, error) {
+	s := c.service
+	base, err := s.compileStored(ctx, &c.base)
+	if err != nil {
+		return "", storeError("the active policy documents could not be read, so nothing was applied", err)
+	}
+	diff, err := s.diffDocuments(ctx, s.active.Load(), base.documents, c.compiled.documents, nil)
+	if err != nil {
+		return "", err
+	}
+	out := changeText{
+		Revision: documents, Replaces: cmp.Or(c.base.ID, "no documents"), Author: c.author.GetSubject(), Reason: c.request.GetComment(),
+		Comparison: comparisonText(diff),
+		Opens:      flipTexts(diff.GetFlips(), policyv1.FlipKind_FLIP_KIND_OPENS), Closes: flipTexts(diff.GetFlips(), policyv1.FlipKind_FLIP_KIND_CLOSES),
+		Terms:   flipTexts(diff.GetFlips(), policyv1.FlipKind_FLIP_KIND_TERMS),
+		Changed: changedFiles(base.documents, c.compiled.documents),
+	}
+	for _, r := range diff.GetMayOpen() {
+		out.MayOpen = append(out.MayOpen, ruleText(r))
+	}
+	text, err := json.Marshal(out)
+	if err == nil && len(text) > maxChangeParams {
+		return "", fmt.Errorf("%w (%d bytes are more than %d)", errChangeTooLarge, len(text), maxChangeParams)
+	}
+	return string(text), err
+}
+
+func comparisonText(diff *policyv1.DiffRevisionsResponse) string {
+	switch {
+	case len(diff.GetFindings()) > 0:
+		return "not possible, because the active documents do not load: any call may be opened"
+	case diff.GetEndedEarly(), diff.GetUncertain() > 0, len(diff.GetMayOpen()) > 0:
+		return "incomplete: further calls may be opened"
+	case diff.GetTotal() > int64(len(diff.GetFlips())):
+		return fmt.Sprintf("complete, but only %d of %d changes are listed", len(diff.GetFlips()), diff.GetTotal())
+	}
+	return "complete for whether calls run; changed limits and redactions are only in the lines of the documents"
+}
+
+// flipTexts describes the changed results of one kind.
+func flipTexts(flips []*policyv1.Flip, kind policyv1.FlipKind) []string {
+	out, more := []string{}, 0
+	for _, f := range flips {
+		switch {
+		case f.GetKind() != kind:
+		case len(out) == maxChangeFlips:
+			more++
+		default:
+			out = append(out, flipText(f))
+		}
+	}
+	if more > 0 {
+		out = append(out, fmt.Sprintf("and %d more", more))
+	}
+	return out
+}
+
+func flipText(f *policyv1.Flip) string {
+	target := cmp.Or(f.GetServerPattern(), f.GetCall().GetServer()) + "/" + cmp.Or(f.GetPattern(), f.GetCall().GetName())
+	if m := f.GetCall().GetMethod(); m != "" && m != engine.MethodToolsCall {
+		target = m + " " + target
+	}
+	who := "any caller"
+	if !f.GetAnyCaller() {
+		who = f.GetSubject().GetSubject()
+		if more := f.GetSubjects() - 1; more > 0 {
+			who += fmt.Sprintf(" and %d more", more)
+		}
+	}
+	text := fmt.Sprintf("%s -> %s: %s by %s (%s -> %s)", effectText(f.GetBefore()), effectText(f.GetAfter()), target, who,
+		ruleText(f.GetBefore().GetRule()), ruleText(f.GetAfter().GetRule()))
+	if len(f.GetConditions()) > 0 {
+		text += ", for some arguments"
+	}
+	return text
+}
+
+func effectText(d *policyv1.Decision) string {
+	if d.GetHidden() {
+		return "hide"
+	}
+	return enum.Name(d.GetEffect())
+}
+
+func ruleText(r *policyv1.RuleRef) string {
+	if r == nil {
+		return "default"
+	}
+	return r.GetDocument() + "/" + r.GetRule()
+}
+
+// changedFiles returns the documents that differ. Both lists must be sorted by path.
+func changedFiles(before, after []*policyv1.Document) []changeFile {
+	out := []changeFile{}
+	for len(before) > 0 || len(after) > 0 {
+		switch {
+		case len(after) == 0 || len(before) > 0 && before[0].GetPath() < after[0].GetPath():
+			out = append(out, changedLines(before[0].GetPath(), "removed", before[0].GetText(), ""))
+			before = before[1:]
+		case len(before) == 0 || after[0].GetPath() < before[0].GetPath():
+			out = append(out, changedLines(after[0].GetPath(), "added", "", after[0].GetText()))
+			after = after[1:]
+		default:
+			if before[0].GetText() != after[0].GetText() {
+				out = append(out, changedLines(after[0].GetPath(), "changed", before[0].GetText(), after[0].GetText()))
+			}
+			before, after = before[1:], after[1:]
+		}
+	}
+	return out
+}
+
+// changedLines returns the lines of two texts without the equal lines at their beginnings and ends.
+func changedLines(path, state, before, after string) changeFile {
+	was, is := linesOf(before), linesOf(after)
+	same := 0
+	for same < len(was) && same < len(is) && was[same] == is[same] {
+		same++
+	}
+	was, is = was[same:], is[same:]
+	for len(was) > 0 && len(is) > 0 && was[len(was)-1] == is[len(is)-1] {
+		was, is = was[:len(was)-1], is[:len(is)-1]
+	}
+	out := changeFile{Path: path, State: state, Line: same + 1, Lines: make([]string, 0, len(was)+len(is))}
+	for _, line := range was {
+		out.Lines = append(out.Lines, "-"+line)
+	}
+	for _, line := range is {
+		out.Lines = append(out.Lines, "+"+line)
+	}
+	return out
+}
+
+// linesOf returns the lines of a text. The last one is marked if it has no end.
+func linesOf(text string) []string {
+	if text == "" {
+		return nil
+	}
+	if !strings.HasSuffix(text, "\n") {
+		text += " (no end of line)\n"
+	}
+	return strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+}

@@ -1,0 +1,119 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+)
+
+// MaxStagedChanges is the maximum number of staged changes. If there are more, the oldest are deleted, and the next
+// request for one of them opens another approval.
+const MaxStagedChanges = 100
+
+// StagedChange is a change of the policy documents for which an approval is requested.
+type StagedChange struct {
+	// ID is the SHA-256 of the change, in hexadecimal digits.
+	ID string
+	// Replaces is the number of the activation that the change replaces, or 0 if there is none.
+	Replaces int64
+	// Params contains what approvers are shown, as JSON.
+	Params string
+	// Approval is the id of the approval. It is empty until [Store.SetApproval] was called.
+	Approval string
+}
+
+// FindChange returns the staged change with an ID. ok is false if it is not stored.
+func (s *Store) FindChange(ctx context.Context, id string) (change StagedChange, ok bool, err error) {
+	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		change, ok, err = findChange(ctx, tx, id)
+		return err
+	})
+	return change, ok, err
+}
+
+// StageChange stores a change, and returns it. If a change with its ID is already stored, StageChange returns that one.
+// If the change does not replace the active revision, the error is [ErrRevisionChanged].
+func (s *Store) StageChange(ctx context.Context, change StagedChange) (staged StagedChange, err error) {
+	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		active, err := activeRevision(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if active.Number != change.Replaces {
+			return ErrRevisionChanged
+		}
+		var ok bool
+		if staged, ok, err = findChange(ctx, tx, change.ID); err != nil || ok {
+			return err
+		}
+		staged = change
+		if _, err := tx.ExecContext(ctx, "INSERT INTO policy_changes (id, replaces, approval, staged, params) VALUES ($1, $2, '', $3, $4)",
+			change.ID, change.Replaces, sqlstore.Micros(tx.Now), []byte(change.Params)); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `DELETE FROM policy_changes WHERE id <> $1 AND id NOT IN
+			(SELECT id FROM policy_changes WHERE id <> $1 ORDER BY staged DESC, id LIMIT $2)`, change.ID, MaxStagedChanges-1)
+		return err
+	})
+	return staged, err
+}
+
+// SetApproval stores the id of the approval of a staged change.
+func (s *Store) SetApproval(ctx context.Context, change, approval string) error {
+	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		_, err := tx.ExecContext(ctx, "UPDATE policy_changes SET approval = $1 WHERE id = $2", approval, change)
+		return err
+	})
+}
+
+// DeleteChanges deletes the staged changes that replace an older activation than the active one, and returns the ids of
+// their approvals.
+func (s *Store) DeleteChanges(ctx context.Context) (approvals []string, err error) {
+	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		approvals = nil
+		active, err := activeRevision(ctx, tx)
+		if err != nil {
+			return err
+		}
+		err = tx.Each(ctx, func(rows *sql.Rows) error {
+			var id string
+			err := rows.Scan(&id)
+			approvals = append(approvals, id)
+			return err
+		}, "SELECT approval FROM policy_changes WHERE replaces < $1 AND approval <> '' ORDER BY approval", active.Number)
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "DELETE FROM policy_changes WHERE replaces < $1", active.Number)
+		return err
+	})
+	return approvals, err
+}
+
+func findChange(ctx context.Context, tx *sqlstore.Tx, id string) (change StagedChange, ok bool, err error) {
+	var params []byte
+	err = tx.QueryRowContext(ctx, "SELECT id, replaces, approval, params FROM policy_changes WHERE id = $1", id).
+		Scan(&change.ID, &change.Replaces, &change.Approval, &params)
+	if errors.Is(err, sql.ErrNoRows) {
+		return StagedChange{}, false, nil
+	}
+	change.Params = string(params)
+	return change, err == nil, err
+}
+
+// checkUnused returns [ErrApprovalUsed] if an approval has made documents active before.
+func checkUnused(ctx context.Context, tx *sqlstore.Tx, approval string) error {
+	if approval == "" {
+		return nil
+	}
+	var number int64
+	switch err := tx.QueryRowContext(ctx, "SELECT number FROM policy_activations WHERE approval = $1", approval).Scan(&number); {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	}
+	return ErrApprovalUsed
+}
