@@ -1109,9 +1109,9 @@ func (x *DiffRevisionsResponse) GetGenerated() int64 {
 // DiffCatalogRequest specifies changes of the catalog, at least one. They are not made.
 type DiffCatalogRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Overrides that are set or removed, at most 1,000. Of several for one tool, the last applies.
+	// Overrides that are set or removed, at most 200. Of several for one tool, the last applies.
 	Overrides []*OverrideChange `protobuf:"bytes,1,rep,name=overrides,proto3" json:"overrides,omitempty"`
-	// Definitions that are accepted, at most 1,000.
+	// Definitions that are accepted, at most 200.
 	Definitions []*DefinitionChange `protobuf:"bytes,2,rep,name=definitions,proto3" json:"definitions,omitempty"`
 	// Whether all definitions that wait are accepted, on all servers whose definitions are pinned. If none waits, no call
 	// is compared.
@@ -2016,8 +2016,8 @@ const file_sluice_policy_v1_document_proto_rawDesc = "" +
 	"\tgenerated\x18\n" +
 	" \x01(\x03R\tgenerated\"\xd1\x01\n" +
 	"\x12DiffCatalogRequest\x12I\n" +
-	"\toverrides\x18\x01 \x03(\v2 .sluice.policy.v1.OverrideChangeB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\toverrides\x12O\n" +
-	"\vdefinitions\x18\x02 \x03(\v2\".sluice.policy.v1.DefinitionChangeB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\vdefinitions\x12\x1f\n" +
+	"\toverrides\x18\x01 \x03(\v2 .sluice.policy.v1.OverrideChangeB\t\xbaH\x06\x92\x01\x03\x10\xc8\x01R\toverrides\x12O\n" +
+	"\vdefinitions\x18\x02 \x03(\v2\".sluice.policy.v1.DefinitionChangeB\t\xbaH\x06\x92\x01\x03\x10\xc8\x01R\vdefinitions\x12\x1f\n" +
 	"\vall_waiting\x18\x03 \x01(\bR\n" +
 	"allWaiting\"\x8c\x02\n" +
 	"\x0eOverrideChange\x120\n" +
@@ -2026,13 +2026,13 @@ const file_sluice_policy_v1_document_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01(\x80\bR\x04tool\x12=\n" +
 	"\bcategory\x18\x03 \x01(\x0e2\x17.sluice.mcp.v1.CategoryB\b\xbaH\x05\x82\x01\x02\x10\x01R\bcategory\x124\n" +
 	"\x04risk\x18\x04 \x01(\x0e2\x16.sluice.policy.v1.RiskB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04risk\x123\n" +
-	"\x04tags\x18\x05 \x03(\tB\x1f\xbaH\x1c\x92\x01\x19\x10@\"\x15r\x132\x11^[a-z0-9-]{1,64}$R\x04tags\"\xe2\x01\n" +
+	"\x04tags\x18\x05 \x03(\tB\x1f\xbaH\x1c\x92\x01\x19\x10@\"\x15r\x132\x11^[a-z0-9-]{1,64}$R\x04tags\"\xe7\x01\n" +
 	"\x10DefinitionChange\x120\n" +
 	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12\x1e\n" +
 	"\x04tool\x18\x02 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01(\x80\bR\x04tool\x12|\n" +
-	"\x11definition_digest\x18\x03 \x01(\fBO\xbaHL\xba\x01I\n" +
-	"\x06digest\x12\x1amust have 32 bytes or none\x1a#size(this) == 0 || size(this) == 32R\x10definitionDigest\"\x80\x01\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\bR\x04tool\x12\x80\x01\n" +
+	"\x11definition_digest\x18\x03 \x01(\fBS\xbaHP\xba\x01I\n" +
+	"\x06digest\x12\x1amust have 32 bytes or none\x1a#size(this) == 0 || size(this) == 32z\x02\x18 R\x10definitionDigest\"\x80\x01\n" +
 	"\x13DiffCatalogResponse\x12,\n" +
 	"\x05flips\x18\x01 \x03(\v2\x16.sluice.policy.v1.FlipR\x05flips\x12;\n" +
 	"\x06totals\x18\x02 \x01(\v2#.sluice.policy.v1.DiffCatalogTotalsR\x06totals\"\x86\x02\n" +
