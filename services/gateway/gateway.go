@@ -7,19 +7,16 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
@@ -169,11 +166,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 	if s.journal, err = journal.Open(jcfg); err != nil {
 		return err
 	}
-	s.arguments, err = arguments.Open(arguments.Config{
-		Dir: s.dir.Path("arguments"), Keys: filepath.Join(s.cfg.Data, "keys", "arguments"), Bytes: s.cfg.ArgumentsBytes,
-		Share: s.cfg.JournalShare, Age: s.cfg.ArgumentsAge, Sync: s.cfg.SyncAlways, Log: s.deps.Log,
-	})
-	if err != nil {
+	if s.arguments, err = arguments.Open(s.cfg.arguments(s.dir, s.deps.Log)); err != nil {
 		return err
 	}
 	if s.openCalls, err = approvals.OpenCalls(ctx, s.journal); err != nil {
@@ -328,24 +321,6 @@ func (s *Service) newEdge(ctx context.Context) (err error) {
 // taskSecretText is the input for the MCP server's secret, which is derived with the journal's key. The journal's
 // digests of call arguments use the same key. taskSecretText is not JSON, so it never equals a call's arguments.
 const taskSecretText = "what is not JSON: ids of tasks"
-
-// holder returns the name under which this gateway claims approvals. The name is stored next to the journal, so that a
-// replay after a restart uses the same one.
-func (s *Service) holder() (string, error) {
-	path := s.dir.Path("holder")
-	raw, err := os.ReadFile(path)
-	if name := strings.TrimSpace(string(raw)); err == nil && name != "" {
-		return name, nil
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("read this gateway's name: %w", err)
-	}
-	name := "gateway-" + uuid.NewString()
-	if err := os.WriteFile(path, []byte(name+"\n"), 0o600); err != nil {
-		return "", fmt.Errorf("store this gateway's name: %w", err)
-	}
-	return name, nil
-}
 
 // Sandboxes returns, for each stdio server, a report of what the kernel enforces. Callers must not modify the reports.
 func (s *Service) Sandboxes() map[string]sandbox.Report {

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
+	"path/filepath"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -13,6 +15,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/arguments"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/datadir"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
@@ -59,17 +62,17 @@ func (s *Service) recordedArguments(ctx context.Context, id string, recorded jou
 // maxListedArguments is the maximum size of the arguments of one call in a list of records, in bytes.
 const maxListedArguments = 256 << 10
 
-var errOperatorRequired = errors.New("only operators may read recorded arguments: use the token of an operator, or leave out with_arguments")
+var errOperatorRequired = errors.New("only operators may read recorded arguments: use the token of an operator")
 
 // mayReadArguments reports whether a caller may read the recorded arguments of its tenant.
 func mayReadArguments(caller *authn.Caller) bool {
 	return caller != nil && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }
 
-// addArguments adds the recorded arguments to a record, if they are the caller's and not too large.
+// addArguments adds the recorded arguments to a record, if they are not too large.
 func (s *Service) addArguments(rec *gatewayv1.Record) {
 	recorded := rec.GetRecordedArguments()
-	if recorded == nil || recorded.GetRedacted() || recorded.GetBytes() > maxListedArguments {
+	if recorded == nil || recorded.GetBytes() > maxListedArguments {
 		return
 	}
 	raw, err := s.arguments.Get(rec.GetDecisionId(), arguments.Copy{Digest: hex.EncodeToString(recorded.GetDigest()), Place: recorded.GetPlace()})
@@ -109,4 +112,12 @@ func (s *Service) recordedArgumentsStatus() *gatewayv1.RecordedArgumentsStatus {
 		out.RemovedEarly = timestamppb.New(usage.RemovedEarly)
 	}
 	return out
+}
+
+// arguments returns the configuration of the store of recorded arguments.
+func (c *Config) arguments(dir *datadir.Dir, log *slog.Logger) arguments.Config {
+	return arguments.Config{
+		Dir: dir.Path("arguments"), Keys: filepath.Join(c.Data, "keys", "arguments"), Bytes: c.ArgumentsBytes,
+		Share: c.JournalShare, Age: c.ArgumentsAge, Sync: c.SyncAlways, Log: log,
+	}
 }

@@ -211,7 +211,7 @@ func TestPropose_AllowsRandomCalls(t *testing.T) {
 	}
 }
 
-// randomNames are names of arguments, some of which are no identifiers or differ only by spelling.
+// randomNames are names of arguments, some of which are not identifiers or differ only in spelling.
 var randomNames = []string{"path", "url", "n", "kind", "dry-run", "in", "paths", "Path", "a b", "deep", "x\u202e\"'", "amount"}
 
 func randomDefinition(r *rand.Rand) string {

@@ -155,8 +155,8 @@ type Journal struct {
 type RecordedArguments struct {
 	// Retention is the maximum age of a copy: 1 h to 90 days. A copy is removed before it, by up to a 24th of it.
 	Retention time.Duration `yaml:"retention"`
-	// MiB is the maximum total size of the copies, in MiB: 16 to 1,048,576. If it is exceeded, the oldest copies are
-	// removed.
+	// MiB is the maximum total size of the copies, in MiB: 16 to 1,048,576. If it is exceeded, the oldest copies of
+	// the person with the most are removed.
 	MiB int `yaml:"mib"`
 }
 

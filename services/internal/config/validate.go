@@ -303,19 +303,7 @@ func (f *File) checkRoles(p *problems) {
 }
 
 func (f *File) checkNumbers(p *problems) {
-	if f.Journal.Sync != "never" && f.Journal.Sync != "always" {
-		p.addf("journal.sync", "%q is not one of never, always", f.Journal.Sync)
-	}
-	if n := f.Journal.CallsMiB; n < 64 || n > 1<<20 {
-		p.addf("journal.calls_mib", "%d is not between 64 and 1048576", n)
-	}
-	if s := f.Journal.Share; !(s > 0 && s <= 1) {
-		p.addf("journal.share", "%v is not above 0 and at most 1", s)
-	}
-	p.checkBetween("journal.arguments.retention", f.Journal.Arguments.Retention, time.Hour, 90*24*time.Hour)
-	if n := f.Journal.Arguments.MiB; n < 16 || n > 1<<20 {
-		p.addf("journal.arguments.mib", "%d is not between 16 and 1048576", n)
-	}
+	f.Journal.check(p)
 	if n := f.Agents.Workers; n < 1 || n > 64 {
 		p.addf("agents.workers", "%d is not between 1 and 64", n)
 	}

@@ -336,8 +336,7 @@ type ListDecisionsRequest struct {
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// `next_page_token` of the previous page, with the same filter. Empty for the newest records.
 	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Whether records have the recorded arguments in which no value was replaced (`arguments_json`). Only operators may
-	// set it.
+	// Whether records have the recorded arguments (`arguments_json`). Only operators may set it.
 	WithArguments bool `protobuf:"varint,4,opt,name=with_arguments,json=withArguments,proto3" json:"with_arguments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

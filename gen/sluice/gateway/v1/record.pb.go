@@ -843,8 +843,8 @@ type RecordedArguments struct {
 	Redacted bool `protobuf:"varint,3,opt,name=redacted,proto3" json:"redacted,omitempty"`
 	// Position of the copy in the files of the gateway.
 	Place string `protobuf:"bytes,4,opt,name=place,proto3" json:"place,omitempty"`
-	// Arguments as JSON, at most 256 KiB, if ListDecisionsRequest has `with_arguments`, the copy is still stored, and no
-	// value was replaced in it. Otherwise it is empty.
+	// Copy as JSON, at most 256 KiB, if ListDecisionsRequest has `with_arguments` and the copy is still stored. Otherwise
+	// it is empty.
 	ArgumentsJson string `protobuf:"bytes,5,opt,name=arguments_json,json=argumentsJson,proto3" json:"arguments_json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

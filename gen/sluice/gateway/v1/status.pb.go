@@ -221,7 +221,7 @@ type RecordedArgumentsStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Size of the copies in bytes.
 	Bytes int64 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// Maximum size in bytes. If it is reached, the oldest copies are removed.
+	// Maximum size in bytes. If it is reached, the oldest copies of the person with the most are removed.
 	MaxBytes int64 `protobuf:"varint,2,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
 	// Time before which copies were removed.
 	Oldest *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=oldest,proto3" json:"oldest,omitempty"`

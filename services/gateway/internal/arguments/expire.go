@@ -10,13 +10,10 @@ import (
 	"time"
 )
 
-// anyone selects the segments of all persons.
-func anyone(*segment) bool { return true }
-
-// oldest returns the oldest of the selected segments, or nil if there is none.
-func (s *Store) oldest(selects func(*segment) bool) (first *segment) {
-	for _, one := range s.segments {
-		if selects(one) && (first == nil || one.began.Before(first.began)) {
+// oldest returns the oldest segment, or nil if there is none.
+func (s *Store) oldest() (first *segment) {
+	for _, o := range s.owners {
+		if one := o.segments[0]; first == nil || one.began.Before(first.began) {
 			first = one
 		}
 	}
@@ -26,20 +23,18 @@ func (s *Store) oldest(selects func(*segment) bool) (first *segment) {
 // removeExpired removes the segments whose oldest copy has reached the maximum age. The newer copies in a segment are
 // removed with it. The caller must hold the mutex.
 func (s *Store) removeExpired() {
-	for _, one := range s.segments {
-		if time.Since(one.began) >= s.cfg.Age {
-			s.remove(one)
+	for _, o := range s.owners {
+		for len(o.segments) > 0 && time.Since(o.segments[0].began) >= s.cfg.Age {
+			s.removeFirst(o)
 		}
 	}
 	s.scheduleExpiry()
 }
 
-// scheduleExpiry removes expired segments when the next one expires, also if there are no calls.
+// scheduleExpiry removes expired segments when the next one expires, even if no calls are made.
 func (s *Store) scheduleExpiry() {
-	if s.expire != nil {
-		s.expire.Stop()
-	}
-	first := s.oldest(anyone)
+	s.expire = nil
+	first := s.oldest()
 	if first == nil || s.closed {
 		return
 	}
@@ -52,36 +47,49 @@ func (s *Store) scheduleExpiry() {
 	})
 }
 
-// removeOldest removes the oldest segments of a person until the person's share is not exceeded, and the oldest segments
-// of all until the maximum size is not exceeded. It does not remove the segment to which a copy was just added.
-func (s *Store) removeOldest(added *segment) {
-	ofOwner := func(one *segment) bool { return one.owner == added.owner && one != added }
-	for s.sizes[added.owner] > s.share() && s.removeEarly(ofOwner) {
+// removeOldest removes the oldest segments of a person until the person's share is not exceeded. Then it removes the
+// oldest segments of the persons with the largest segments until the maximum size is not exceeded, so that no number of
+// persons displaces the copies of one who needs less space. It does not remove the segment that was just written.
+func (s *Store) removeOldest(written *segment) {
+	own := s.owners[written.person]
+	for own.size > s.share() && own.segments[0] != written {
+		s.removeEarly(own)
 	}
-	for s.size > s.cfg.Bytes && s.removeEarly(func(one *segment) bool { return one != added }) {
+	for s.size > s.cfg.Bytes {
+		var largest *owner
+		for _, o := range s.owners {
+			if o.segments[0] != written && (largest == nil || goesBefore(o, largest)) {
+				largest = o
+			}
+		}
+		if largest == nil {
+			return
+		}
+		s.removeEarly(largest)
 	}
 }
 
-// removeEarly removes the oldest of the selected segments. It reports whether there was one.
-func (s *Store) removeEarly(selects func(*segment) bool) bool {
-	one := s.oldest(selects)
-	if one == nil {
-		return false
-	}
+// goesBefore reports whether the oldest segment of a is removed before that of b: a uses more space, or as much with an
+// older segment.
+func goesBefore(a, b *owner) bool {
+	return a.size > b.size || a.size == b.size && a.segments[0].began.Before(b.segments[0].began)
+}
+
+// removeEarly removes the oldest segment of a person before its maximum age.
+func (s *Store) removeEarly(o *owner) {
 	s.early = time.Now()
-	s.remove(one)
-	return true
+	s.removeFirst(o)
 }
 
-// remove removes a segment: its key first. A segment whose files can't be removed is not used any more, and the next
-// start tries again.
-func (s *Store) remove(one *segment) {
-	s.grow(one, -one.size)
-	delete(s.segments, one.name)
-	if s.active[one.owner] == one {
-		delete(s.active, one.owner)
+// removeFirst removes the oldest segment of a person: its key first. A segment whose files can't be removed is not used
+// any more, and the next start tries again.
+func (s *Store) removeFirst(o *owner) {
+	first := o.segments[0]
+	s.grow(first, -first.size)
+	if o.segments = o.segments[1:]; len(o.segments) == 0 {
+		delete(s.owners, first.person)
 	}
-	for _, path := range []string{s.keyPath(one.name), s.path(one.name)} {
+	for _, path := range []string{s.keyPath(first.name), s.path(first.name)} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			s.cfg.Log.ErrorContext(context.Background(), "expired recorded arguments can't be removed; remove the file", "file", path, "error", err)
 		}
@@ -97,7 +105,7 @@ func (s *Store) removeKeys() {
 	}
 	for _, entry := range entries {
 		name, isKey := strings.CutSuffix(entry.Name(), keyExtension)
-		if !isKey || s.segments[name] != nil {
+		if !isKey || s.find(name) != nil {
 			continue
 		}
 		if err := os.Remove(filepath.Join(s.cfg.Keys, entry.Name())); err != nil {

@@ -29,22 +29,22 @@ func personOf(who string) (p person) {
 // timeFormat is the format of the time in the name of a segment, at which the segment was begun.
 const timeFormat = "20060102T150405.000000000"
 
-func nameOf(began time.Time, owner person) string {
-	return began.UTC().Format(timeFormat) + "-" + hex.EncodeToString(owner[:])
+func nameOf(began time.Time, of person) string {
+	return began.UTC().Format(timeFormat) + "-" + hex.EncodeToString(of[:])
 }
 
 // parseName returns a segment with this name and without a size. It returns false if the name is not one of a segment.
 func parseName(name string) (*segment, bool) {
-	at, owner, _ := strings.Cut(name, "-")
+	at, of, _ := strings.Cut(name, "-")
 	began, err := time.Parse(timeFormat, at)
 	if err != nil {
 		return nil, false
 	}
-	raw, err := hex.DecodeString(owner)
+	raw, err := hex.DecodeString(of)
 	if err != nil || len(raw) != len(person{}) {
 		return nil, false
 	}
-	return &segment{name: name, began: began, owner: person(raw)}, true
+	return &segment{name: name, began: began, person: person(raw)}, true
 }
 
 // An entry of a segment consists of the number of bytes that follow (4 bytes, big endian), a nonce, the encrypted

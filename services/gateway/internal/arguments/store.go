@@ -25,7 +25,8 @@ type Config struct {
 	// Dir is the directory of the segments, and Keys the directory of their keys. They are created if they do not exist.
 	// Keys must be outside Dir, so that a copy of Dir does not contain the keys.
 	Dir, Keys string
-	// Bytes is the maximum size of all segments: at least 1 MiB. If it is exceeded, the oldest segments are removed.
+	// Bytes is the maximum size of all segments: at least 1 MiB. If it is exceeded, the oldest segments of
+	// the person with the most are removed.
 	Bytes int64
 	// Share is the fraction of Bytes that the copies of one person may use: above 0, at most 1. If it is exceeded, the
 	// person's oldest segments are removed.
@@ -58,28 +59,33 @@ type Copy struct {
 type Store struct {
 	cfg Config
 
-	mu       sync.Mutex
-	segments map[string]*segment // by name
-	// active contains the segment of each person to which copies are added.
-	active map[person]*segment
-	// size is the size of all segments, and sizes the size of each person's.
-	size  int64
-	sizes map[person]int64
+	mu     sync.Mutex
+	owners map[person]*owner
+	// size is the size of all segments.
+	size int64
 	// early is the time at which copies were last removed before their maximum age, or zero.
 	early  time.Time
 	expire *time.Timer
 	closed bool
 }
 
+// An owner is a person whose calls have copies.
+type owner struct {
+	segments []*segment // oldest first
+	// size is the size of the segments.
+	size int64
+}
+
 // A segment is a file with copies of one person's calls.
 type segment struct {
-	name  string
-	owner person
+	name   string
+	person person
 	// began is the time at which the segment was begun.
 	began time.Time
 	// size is the size of the file, in bytes.
 	size int64
-	// aead encrypts copies. It is nil if the segment was begun by an earlier process.
+	// aead encrypts copies. It is nil if no copy may be added, because an earlier process has begun the segment, or
+	// because its end may be incomplete.
 	aead cipher.AEAD
 }
 
@@ -97,13 +103,13 @@ func Open(cfg Config) (*Store, error) {
 	if cfg.Dir == "" || cfg.Keys == "" || cfg.Bytes < 1<<20 || !(cfg.Share > 0 && cfg.Share <= 1) || cfg.Age < time.Minute || cfg.Log == nil {
 		return nil, errors.New("arguments: invalid configuration")
 	}
-	s := &Store{cfg: cfg, segments: make(map[string]*segment), active: make(map[person]*segment), sizes: make(map[person]int64)}
+	s := &Store{cfg: cfg, owners: make(map[person]*owner)}
 	for _, dir := range []string{cfg.Dir, cfg.Keys} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("create the folder of recorded arguments: %w", err)
 		}
 	}
-	entries, err := os.ReadDir(cfg.Dir)
+	entries, err := os.ReadDir(cfg.Dir) // sorted by name, and so by time
 	if err != nil {
 		return nil, fmt.Errorf("read the folder of recorded arguments: %w", err)
 	}
@@ -141,7 +147,7 @@ func (s *Store) Put(id, who string, arguments []byte) (Copy, error) {
 	}
 	entry, err := appendEntry(s.path(to.name), to, id, arguments, s.cfg.Sync)
 	if err != nil {
-		delete(s.active, to.owner) // its end may be incomplete
+		to.aead = nil
 		return Copy{}, fmt.Errorf("record arguments: %w", err)
 	}
 	sum := sha256.Sum256(entry)
@@ -152,18 +158,22 @@ func (s *Store) Put(id, who string, arguments []byte) (Copy, error) {
 }
 
 // activeOf returns the segment to which a person's copies are added now.
-func (s *Store) activeOf(owner person, now time.Time) (*segment, error) {
-	if one := s.active[owner]; one != nil && now.Sub(one.began) < s.cfg.Age/parts && one.size < s.share()/parts {
-		return one, nil
+func (s *Store) activeOf(of person, now time.Time) (*segment, error) {
+	if o := s.owners[of]; o != nil {
+		newest := o.segments[len(o.segments)-1]
+		if newest.aead != nil && now.Sub(newest.began) < s.cfg.Age/parts && newest.size < s.share()/parts {
+			return newest, nil
+		}
 	}
-	one := &segment{name: nameOf(now, owner), owner: owner, began: now}
+	one := &segment{name: nameOf(now, of), person: of, began: now}
 	var err error
 	if one.aead, err = create(s.path(one.name), s.keyPath(one.name)); err != nil {
 		return nil, err
 	}
 	s.add(one)
-	s.active[owner] = one
-	s.scheduleExpiry()
+	if s.expire == nil { // otherwise an older segment expires earlier
+		s.scheduleExpiry()
+	}
 	return one, nil
 }
 
@@ -175,7 +185,7 @@ func (s *Store) Get(id string, c Copy) ([]byte, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock() // so that the segment is not removed meanwhile
-	if one := s.segments[name]; one == nil || time.Since(one.began) >= s.cfg.Age {
+	if one := s.find(name); one == nil || time.Since(one.began) >= s.cfg.Age {
 		return nil, ErrRemoved
 	}
 	entry, err := readEntry(s.path(name), offset)
@@ -205,7 +215,7 @@ func (s *Store) Usage() Usage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := Usage{Bytes: s.size, Max: s.cfg.Bytes, Age: s.cfg.Age, RemovedEarly: s.early}
-	if first := s.oldest(anyone); first != nil {
+	if first := s.oldest(); first != nil {
 		out.Oldest = first.began
 	}
 	return out
@@ -231,13 +241,33 @@ func (s *Store) keyPath(name string) string { return filepath.Join(s.cfg.Keys, n
 // share returns the maximum size of one person's segments.
 func (s *Store) share() int64 { return int64(float64(s.cfg.Bytes) * s.cfg.Share) }
 
-func (s *Store) add(one *segment) { s.segments[one.name] = one }
+// find returns the segment with a name, or nil if there is none.
+func (s *Store) find(name string) *segment {
+	named, ok := parseName(name)
+	if !ok || s.owners[named.person] == nil {
+		return nil
+	}
+	for _, one := range s.owners[named.person].segments {
+		if one.name == name {
+			return one
+		}
+	}
+	return nil
+}
+
+// add adds a segment that is newer than all others of its person.
+func (s *Store) add(one *segment) {
+	o := s.owners[one.person]
+	if o == nil {
+		o = new(owner)
+		s.owners[one.person] = o
+	}
+	o.segments = append(o.segments, one)
+}
 
 // grow adds bytes to the size of a segment.
 func (s *Store) grow(one *segment, bytes int64) {
 	one.size += bytes
 	s.size += bytes
-	if s.sizes[one.owner] += bytes; s.sizes[one.owner] == 0 {
-		delete(s.sizes, one.owner)
-	}
+	s.owners[one.person].size += bytes
 }

@@ -287,6 +287,23 @@ func TestPut_RemovesThePersonsOwnCopiesIfTheShareIsExceeded(t *testing.T) {
 	wantCopy(t, s, "other", other, text)
 }
 
+// Two persons who together use all of the space displace their own copies, and not those of one who uses little.
+func TestPut_RemovesTheCopiesOfWhoUsesTheMostSpace(t *testing.T) {
+	t.Parallel()
+	cfg := config(t.TempDir())
+	cfg.Share = 0.6
+	s := open(t, cfg)
+	small, text := put(t, s, "small", "cleo", "the oldest copy"), strings.Repeat("x", 20<<10)
+	for i := range 60 {
+		put(t, s, fmt.Sprint("a", i), "ana", text)
+		put(t, s, fmt.Sprint("b", i), "ben", text)
+	}
+	wantCopy(t, s, "small", small, "the oldest copy")
+	if usage := s.Usage(); usage.Bytes > 1<<20 || usage.RemovedEarly.IsZero() {
+		t.Errorf("%+v", usage)
+	}
+}
+
 // A copy that is larger than the share is stored in place of all others of the person.
 func TestPut_StoresACopyThatIsLargerThanTheShare(t *testing.T) {
 	t.Parallel()

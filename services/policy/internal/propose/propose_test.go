@@ -171,11 +171,11 @@ var boundTests = []boundTest{
 		want: `has(args.n) && decimal(args.n) >= decimal("0") && decimal(args.n) <= decimal("5")`, refused: []string{`{}`},
 	},
 	{
-		name: "a name that is no identifier", calls: times(1, `{"in":true,"dry-run":true}`), schema: required("in", "dry-run"),
+		name: "a name that is not an identifier", calls: times(1, `{"in":true,"dry-run":true}`), schema: required("in", "dry-run"),
 		want: `args["dry-run"] == true`, refused: []string{`{"in":true,"dry-run":false}`, `{"in":true,"dry_run":true}`},
 	},
 	{
-		name: "an absent name that is no identifier", calls: times(1, `{"dry-run":true}`, `{}`),
+		name: "an absent name that is not an identifier", calls: times(1, `{"dry-run":true}`, `{}`),
 		want: `(!("dry-run" in args) || args["dry-run"] == true)`, refused: []string{`{"dry-run":false}`},
 	},
 	{

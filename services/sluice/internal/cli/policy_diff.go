@@ -203,27 +203,6 @@ func (t *tool) readRecordedCalls(ctx context.Context, client gatewayv1.GatewaySe
 	return out, nil
 }
 
-// recordedCall returns the call of a record, or nil if policy does not decide about it.
-func recordedCall(r *gatewayv1.Record) *policyv1.RecordedCall {
-	who := r.GetPrincipal()
-	if r.GetServer() == "" || r.GetMethod() == "" || who.GetSubject() == "" {
-		return nil
-	}
-	subject := recordedPrincipal(who)
-	for _, p := range who.GetChain() {
-		subject.Chain = append(subject.Chain, recordedPrincipal(p))
-	}
-	return &policyv1.RecordedCall{
-		Call:    &policyv1.Call{Server: r.GetServer(), Method: r.GetMethod(), Name: r.GetTool(), DefinitionDigest: r.GetDefinitionDigest()},
-		Subject: subject, Count: 1, DecisionId: r.GetDecisionId(),
-	}
-}
-
-// recordedPrincipal returns the parts of a recorded principal that identify its calls. Policy does not read the role.
-func recordedPrincipal(p *identityv1.Principal) *identityv1.Principal {
-	return &identityv1.Principal{Tenant: p.GetTenant(), Subject: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
-}
-
 // printPolicyDiff prints a comparison. It returns an error if a change opens something, or if not everything was compared.
 func (t *tool) printPolicyDiff(resp *policyv1.DiffRevisionsResponse, recorded bool) error {
 	if t.json() {

@@ -14,7 +14,6 @@ import (
 
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
@@ -67,8 +66,8 @@ func (t *tool) propose(ctx context.Context, server string, since *timestamppb.Ti
 		return err
 	}
 	defer done()
-	seen := newSentCalls(client)
-	if err := t.readSentCalls(ctx, seen, server, since); err != nil {
+	seen := newSentCalls()
+	if err := t.readSentCalls(ctx, client, seen, server, since); err != nil {
 		return err
 	}
 	if len(seen.byTool) == 0 {
@@ -126,17 +125,17 @@ func notAccepted(page *policyv1.CatalogTool) string {
 }
 
 // readSentCalls reads the calls to tools of a server since a time. It reports its progress on standard error.
-func (t *tool) readSentCalls(ctx context.Context, seen *sentCalls, server string, since *timestamppb.Timestamp) error {
+func (t *tool) readSentCalls(ctx context.Context, client gatewayv1.GatewayServiceClient, seen *sentCalls, server string, since *timestamppb.Timestamp) error {
 	kinds := []gatewayv1.RecordKind{gatewayv1.RecordKind_RECORD_KIND_INTENT, gatewayv1.RecordKind_RECORD_KIND_OUTCOME}
-	req := &gatewayv1.ListDecisionsRequest{Filter: &gatewayv1.DecisionFilter{Server: server, Kinds: kinds, Since: since}, PageSize: maxPage}
+	req := &gatewayv1.ListDecisionsRequest{Filter: &gatewayv1.DecisionFilter{Server: server, Kinds: kinds, Since: since}, PageSize: maxPage, WithArguments: true}
 	for lastReport := time.Now(); ; {
-		page, err := listDecisionsPage(ctx, seen.client, req)
+		page, err := listDecisionsPage(ctx, client, req)
 		if err != nil {
 			return t.explainError(err)
 		}
 		for _, r := range page.GetRecords() {
-			if err := seen.add(ctx, r); err != nil {
-				return t.explainError(err)
+			if err := seen.add(r); err != nil {
+				return err
 			}
 			if time.Since(lastReport) > progressInterval {
 				lastReport = time.Now()
@@ -156,27 +155,21 @@ var errTooManyCalls = errors.New("there are more than 200000 calls: use a shorte
 
 // sentCalls are calls that were sent without the approval of a person.
 type sentCalls struct {
-	client gatewayv1.GatewayServiceClient
 	uses   toolUses
 	byTool map[string][]policy.ObservedCall
 	count  int64
 	// sent contains the decisions of outcomes that show that the call was sent, and whose intent was not read yet.
 	sent map[string]bool
-	// known contains arguments that were read, by their digest.
-	known map[string]*gatewayv1.GetRecordedArgumentsResponse
 }
 
-func newSentCalls(client gatewayv1.GatewayServiceClient) *sentCalls {
-	return &sentCalls{
-		client: client, uses: make(toolUses), byTool: make(map[string][]policy.ObservedCall), sent: make(map[string]bool),
-		known: make(map[string]*gatewayv1.GetRecordedArgumentsResponse),
-	}
+func newSentCalls() *sentCalls {
+	return &sentCalls{uses: make(toolUses), byTool: make(map[string][]policy.ObservedCall), sent: make(map[string]bool)}
 }
 
 // add adds a record. The records must be added from newest to oldest, so that the outcome of a call comes before its
 // intent. A call counts if it has an outcome, which does not say that it was never sent. A call that a person approved
 // does not count, because it does not show that the call may pass without one.
-func (o *sentCalls) add(ctx context.Context, r *gatewayv1.Record) error {
+func (o *sentCalls) add(r *gatewayv1.Record) error {
 	id := r.GetDecisionId()
 	if r.GetKind() == gatewayv1.RecordKind_RECORD_KIND_OUTCOME {
 		if r.GetResult() != gatewayv1.ResultClass_RESULT_CLASS_NEVER_SENT && r.GetResult() != gatewayv1.ResultClass_RESULT_CLASS_UNSPECIFIED {
@@ -195,37 +188,12 @@ func (o *sentCalls) add(ctx context.Context, r *gatewayv1.Record) error {
 	}
 	one := policy.ObservedCall{ID: id, Time: r.GetTime().AsTime(), Definition: r.GetDefinitionDigest()}
 	if len(r.GetArgumentsHmac()) > 0 {
-		resp, err := o.arguments(ctx, r)
-		if err != nil {
-			return err
-		}
-		one.Arguments, one.Redacted, one.NotRecorded = resp.GetArgumentsJson(), resp.GetRedacted(), resp == nil
+		recorded := r.GetRecordedArguments()
+		one.Arguments, one.Redacted, one.NotRecorded = recorded.GetArgumentsJson(), recorded.GetRedacted(), recorded.GetArgumentsJson() == ""
 	}
 	o.uses.add(r)
 	o.byTool[r.GetTool()] = append(o.byTool[r.GetTool()], one)
 	return nil
-}
-
-// arguments returns the recorded arguments of a call, or nil if there is no copy. The arguments of calls with the same
-// digest are read once.
-func (o *sentCalls) arguments(ctx context.Context, r *gatewayv1.Record) (*gatewayv1.GetRecordedArgumentsResponse, error) {
-	if r.GetRecordedArguments() == nil {
-		return nil, nil //nolint:nilnil // the call counts, with unknown arguments
-	}
-	key := fmt.Sprintf("%s %t %x", r.GetTool(), r.GetRecordedArguments().GetRedacted(), r.GetArgumentsHmac())
-	if known := o.known[key]; known != nil {
-		return known, nil
-	}
-	ctx, cancel := requestContext(ctx)
-	defer cancel()
-	resp, err := o.client.GetRecordedArguments(ctx, &gatewayv1.GetRecordedArgumentsRequest{Id: r.GetDecisionId()})
-	if reason := rpc.Reason(err); reason == "ARGUMENTS_REMOVED" || reason == "ARGUMENTS_NOT_RECORDED" {
-		return nil, nil //nolint:nilnil // as above
-	} else if err != nil {
-		return nil, err
-	}
-	o.known[key] = resp
-	return resp, nil
 }
 
 // tools returns tools with their calls. It adds tools that were called and are not listed now.

@@ -221,10 +221,10 @@ func (r *replayReport) replay(ctx context.Context, clients replayClients, docume
 // toolsCall is the method of calls whose recorded arguments are replayed.
 const toolsCall = "tools/call"
 
-// addArguments adds the recorded arguments of a call to a tool, if the record has them.
+// addArguments adds the recorded arguments of a call to a tool, if the record has them and no value was replaced.
 func addArguments(one *policyv1.RecordedDecision, rec *gatewayv1.Record) {
 	text := rec.GetRecordedArguments().GetArgumentsJson()
-	if text == "" || rec.GetMethod() != toolsCall {
+	if text == "" || rec.GetRecordedArguments().GetRedacted() || rec.GetMethod() != toolsCall {
 		return
 	}
 	params, err := json.Marshal(map[string]any{"name": rec.GetTool(), "arguments": jsontext.Value(text)}, json.Deterministic(true))

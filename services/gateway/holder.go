@@ -1,0 +1,29 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/google/uuid"
+)
+
+// holder returns the name under which this gateway claims approvals. The name is stored next to the journal, so that a
+// replay after a restart uses the same one.
+func (s *Service) holder() (string, error) {
+	path := s.dir.Path("holder")
+	raw, err := os.ReadFile(path)
+	if name := strings.TrimSpace(string(raw)); err == nil && name != "" {
+		return name, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read this gateway's name: %w", err)
+	}
+	name := "gateway-" + uuid.NewString()
+	if err := os.WriteFile(path, []byte(name+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("store this gateway's name: %w", err)
+	}
+	return name, nil
+}

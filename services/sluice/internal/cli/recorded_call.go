@@ -1,0 +1,29 @@
+package cli
+
+import (
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+// recordedCall returns the call of a record, or nil if policy does not decide about it.
+func recordedCall(r *gatewayv1.Record) *policyv1.RecordedCall {
+	who := r.GetPrincipal()
+	if r.GetServer() == "" || r.GetMethod() == "" || who.GetSubject() == "" {
+		return nil
+	}
+	subject := recordedPrincipal(who)
+	for _, p := range who.GetChain() {
+		subject.Chain = append(subject.Chain, recordedPrincipal(p))
+	}
+	return &policyv1.RecordedCall{
+		Call:    &policyv1.Call{Server: r.GetServer(), Method: r.GetMethod(), Name: r.GetTool(), DefinitionDigest: r.GetDefinitionDigest()},
+		Subject: subject, Count: 1, DecisionId: r.GetDecisionId(),
+	}
+}
+
+// recordedPrincipal returns the parts of a recorded principal that identify its calls. Policy does not read the role.
+func recordedPrincipal(p *identityv1.Principal) *identityv1.Principal {
+	return &identityv1.Principal{Tenant: p.GetTenant(), Subject: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
+}
