@@ -42,8 +42,8 @@ type Attempt struct {
 	HeldFor time.Duration
 	// Redactor makes the decision's redactions in the messages of the call. It is nil if the decision has none.
 	Redactor *redaction.Redactor
-	// Recorded describes the stored copy of the arguments. It is zero if there is none.
-	Recorded journal.Recorded
+	// Recorded describes the stored copy of the arguments. It is nil if there is none.
+	Recorded *journal.Recorded
 }
 
 // New returns the first attempt at a call.

@@ -10,7 +10,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
-	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
 // A WithheldError means that an allowed call was not sent, because policy did not allow it any more, or its
@@ -73,7 +72,7 @@ func (p *Permit) Renew() error {
 
 // lacksRecord reports whether a later decision asks for a copy of the arguments that was not stored.
 func (a Attempt) lacksRecord(d *policyv1.Decision) bool {
-	return d.GetRecordArguments() && a.Recorded == (journal.Recorded{}) && a.Sent.Arguments.Present()
+	return d.GetRecordArguments() && a.Recorded == nil && a.Sent.Arguments.Present()
 }
 
 // tokenRefusal returns the refusal for a call whose caller's token is not valid any more, or nil.

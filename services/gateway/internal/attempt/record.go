@@ -110,7 +110,10 @@ func (d *Client) intentRecord(ctx context.Context, a Attempt, rec *journal.Recor
 	a.addDefinition(rec)
 	rec.ArgumentsHMAC = d.arguments(a)
 	rec.Effect = effects[a.Decision.GetEffect()]
-	rec.Rule, rec.Observed, rec.Recorded = rule(a.Decision.GetRule()), a.Observed(), a.Recorded
+	rec.Rule, rec.Observed = rule(a.Decision.GetRule()), a.Observed()
+	if a.Recorded != nil {
+		rec.Recorded = *a.Recorded
+	}
 	if claim := a.Claim; claim != nil {
 		rec.ApprovalDigest = hex.EncodeToString(claim.GetDigest())
 		rec.Grant = claim.GetGrantedBy()

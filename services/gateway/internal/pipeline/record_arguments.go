@@ -22,7 +22,7 @@ func (p *Pipeline) recordArguments(ctx context.Context, a attempt.Attempt) (atte
 		return a, err
 	}
 	given := a.Message.Arguments.Of(a.Message.Raw)
-	a.Recorded = journal.Recorded{Digest: stored.Digest, Place: stored.Place, Bytes: int64(len(recorded)), IsRedacted: !bytes.Equal(recorded, given)}
+	a.Recorded = &journal.Recorded{Digest: stored.Digest, Place: stored.Place, Bytes: int64(len(recorded)), IsRedacted: !bytes.Equal(recorded, given)}
 	return a, nil
 }
 
