@@ -397,6 +397,9 @@ func (s *Service) Degraded() []string {
 	if s.journal.DiskFull() {
 		why = append(why, "the disk of the journal is full: records are written to reserved space, which is enough for some thousand calls; free space on the disk")
 	}
+	if fault := s.arguments.Fault(); fault != nil {
+		why = append(why, argumentsFault(fault))
+	}
 	return why
 }
 

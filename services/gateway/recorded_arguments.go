@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"syscall"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -120,4 +121,14 @@ func (c *Config) arguments(dir *datadir.Dir, log *slog.Logger) arguments.Config 
 		Dir: dir.Path("arguments"), Keys: filepath.Join(c.Data, "keys", "arguments"), Bytes: c.ArgumentsBytes,
 		Share: c.JournalShare, Age: c.ArgumentsAge, Sync: c.SyncAlways, Log: log,
 	}
+}
+
+// argumentsFault describes the reason for which arguments can't be recorded, without the names of files.
+func argumentsFault(err error) string {
+	why := "the log of the gateway has the reason"
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		why = errno.Error()
+	}
+	return "the arguments of calls can't be recorded (" + why + "): calls are refused if their server or a rule has `record`; " +
+		"free space on the disk of DATA/gateway/arguments, or make it and DATA/keys/arguments writable"
 }

@@ -3,9 +3,11 @@ package gateway
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -69,6 +71,25 @@ func TestListDecisions_ReturnsArgumentsToOperators(t *testing.T) {
 	}
 	if got, err := list(authv1.TokenRole_TOKEN_ROLE_OPERATOR, false); err != nil || got["plain"] != "" {
 		t.Errorf("an operator who does not ask gets %v, %v", got, err)
+	}
+}
+
+// If arguments can't be recorded, the status says so, with the cause and without the names of files.
+func TestDegraded_SaysThatArgumentsCannotBeRecorded(t *testing.T) {
+	t.Parallel()
+	s := newAdmin(t)
+	if err := s.arguments.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.arguments.Put("a", "ana", nil); err == nil {
+		t.Fatal("a closed store stores a copy")
+	}
+	if got := strings.Join(s.Degraded(), "; "); !strings.Contains(got, "the arguments of calls can't be recorded (the log of the gateway has the reason)") {
+		t.Errorf("degraded: %q", got)
+	}
+	full := argumentsFault(fmt.Errorf("write: %w", &fs.PathError{Op: "write", Path: "/srv/data/x", Err: syscall.ENOSPC}))
+	if !strings.Contains(full, "(no space left on device)") || strings.Contains(full, "/srv") {
+		t.Error(full)
 	}
 }
 

@@ -47,6 +47,9 @@ var (
 	ErrDamaged = errors.New("the recorded arguments are damaged")
 )
 
+// ErrNotStored means that a copy could not be stored.
+var ErrNotStored = errors.New("the arguments of the call can't be recorded")
+
 // A Copy describes a stored copy.
 type Copy struct {
 	// Digest is the SHA-256 of the encrypted copy, in hex.
@@ -67,6 +70,8 @@ type Store struct {
 	early  time.Time
 	expire *time.Timer
 	closed bool
+	// fault is the error of the last copy, or nil if it was stored.
+	fault error
 }
 
 // An owner is a person whose calls have copies.
@@ -134,21 +139,29 @@ func Open(cfg Config) (*Store, error) {
 }
 
 // Put stores a copy of the arguments of a call. id is the id of its decision. who identifies the person for whom the
-// call is made. An error means that nothing is stored.
+// call is made. The error is [ErrNotStored].
 func (s *Store) Put(id, who string, arguments []byte) (Copy, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	out, err := s.put(id, personOf(who), arguments)
+	if s.fault = err; err != nil {
+		return Copy{}, fmt.Errorf("%w: %w", ErrNotStored, err)
+	}
+	return out, nil
+}
+
+func (s *Store) put(id string, of person, arguments []byte) (Copy, error) {
 	if s.closed {
 		return Copy{}, errClosed
 	}
-	to, err := s.activeOf(personOf(who), time.Now())
+	to, err := s.activeOf(of, time.Now())
 	if err != nil {
-		return Copy{}, fmt.Errorf("begin a segment of recorded arguments: %w", err)
+		return Copy{}, fmt.Errorf("begin a segment: %w", err)
 	}
 	entry, err := appendEntry(s.path(to.name), to, id, arguments, s.cfg.Sync)
 	if err != nil {
 		to.aead = nil
-		return Copy{}, fmt.Errorf("record arguments: %w", err)
+		return Copy{}, err
 	}
 	sum := sha256.Sum256(entry)
 	out := Copy{Digest: hex.EncodeToString(sum[:]), Place: fmt.Sprintf("%s:%d", to.name, to.size)}
@@ -219,6 +232,13 @@ func (s *Store) Usage() Usage {
 		out.Oldest = first.began
 	}
 	return out
+}
+
+// Fault returns the reason for which the last copy could not be stored, or nil if it was stored.
+func (s *Store) Fault() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fault
 }
 
 // Close ends the store. It does nothing if the store is closed already.

@@ -338,14 +338,17 @@ func TestPut_ReturnsAnErrorIfTheSegmentCannotBeCreated(t *testing.T) {
 		if err := os.Rename(dir, dir+".away"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Put("a", "ana", []byte("x")); err == nil {
-			t.Errorf("a copy is stored without %s", dir)
+		if _, err := s.Put("a", "ana", []byte("x")); !errors.Is(err, arguments.ErrNotStored) || s.Fault() == nil {
+			t.Errorf("a copy is stored without %s: %v", dir, err)
 		}
 		if err := os.Rename(dir+".away", dir); err != nil {
 			t.Fatal(err)
 		}
 	}
 	wantCopy(t, s, "b", put(t, s, "b", "ana", "x"), "x")
+	if err := s.Fault(); err != nil {
+		t.Errorf("after a copy was stored: %v", err)
+	}
 }
 
 func TestPut_ConcurrentCopiesAreAllStored(t *testing.T) {

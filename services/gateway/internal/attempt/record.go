@@ -13,6 +13,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/arguments"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
@@ -268,6 +269,13 @@ func (d *Client) NotSent(ctx context.Context, a Attempt, err error) *refusal.Ref
 			refused.Message = full + "; an operator can raise the limit (journal.share, journal.calls_mib)."
 		}
 		return refused
+	}
+	if errors.Is(err, arguments.ErrNotStored) {
+		d.deps.Log.ErrorContext(ctx, "arguments not recorded; the call is not sent", "decision_id", a.ID, "error", err)
+		return &refusal.Refusal{
+			Code:    commonv1.Code_CODE_AUDIT_UNAVAILABLE,
+			Message: "the arguments of this call can't be recorded, and its rule or server demands it; `sluice status` says why.",
+		}
 	}
 	d.deps.Log.ErrorContext(ctx, "intent or claim not recorded; the call is not sent", "decision_id", a.ID, "error", err)
 	return &refusal.Refusal{Code: commonv1.Code_CODE_AUDIT_UNAVAILABLE}
