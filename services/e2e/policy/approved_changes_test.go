@@ -323,8 +323,11 @@ func TestApprovedChanges_Pipeline(t *testing.T) {
 	waits := func(ran stack.CommandResult) {
 		t.Helper()
 		stack.CheckCommand(t, ran, 3, ran.Stdout, "pending: revision ", "needs 1 more vote(s)")
-		id := regexp.MustCompile(`The approval ([^ ]+) needs`).FindStringSubmatch(ran.Stdout)[1]
-		(&revisionsMesh{r.mesh, t}).approve(benToken, id)
+		found := regexp.MustCompile(`The approval ([^ ]+) needs`).FindStringSubmatch(ran.Stdout)
+		if found == nil {
+			t.Fatal("no approval is named")
+		}
+		(&revisionsMesh{r.mesh, t}).approve(benToken, found[1])
 	}
 	const first = "sluice policy apply policies -m 'first policy' --yes"
 	waits(r.run(r.operator(), first))

@@ -29,8 +29,8 @@ type ApplyDocumentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// All documents of the new revision, 1 to 1,000.
 	Documents []*Document `protobuf:"bytes,1,rep,name=documents,proto3" json:"documents,omitempty"`
-	// Revision that the author saw: `documents_id` or `id` of the active revision. If it is empty, any active revision is
-	// replaced.
+	// Revision that the author saw: `documents_id` or `id` of the active revision, or 64 zeros if no documents had been
+	// applied (its `id` changes with the catalog). If it is empty, any active revision is replaced.
 	ExpectedRevision string `protobuf:"bytes,2,opt,name=expected_revision,json=expectedRevision,proto3" json:"expected_revision,omitempty"`
 	// Reason for the change, for the record. At most 1,024 bytes, without NUL.
 	Comment       string `protobuf:"bytes,3,opt,name=comment,proto3" json:"comment,omitempty"`

@@ -34,7 +34,7 @@ func (f *applyFlags) add(c *cobra.Command) {
 	c.Flags().StringVarP(&f.reason, "reason", "m", "", "the reason, which is stored with the revision (required)")
 	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask for confirmation")
 	c.Flags().BoolVar(&f.wait, "wait", false, "if other people must approve the change, wait for them, and apply it then")
-	c.Flags().StringVar(&f.expect, "expect", "", "apply only if this `REVISION` is active: at least 8 digits")
+	c.Flags().StringVar(&f.expect, "expect", "", "apply only if this `REVISION` is active: at least 8 digits, which are zeros if no documents have been applied")
 }
 
 // check returns an error if no reason is set.
@@ -146,7 +146,7 @@ func (t *tool) applyChange(ctx context.Context, client policyv1.PolicyServiceCli
 		return errors.New("nothing was applied")
 	}
 	return t.sendChange(ctx, client, change.flags.wait, &policyv1.ApplyDocumentsRequest{
-		Documents: change.documents, Comment: change.flags.reason, ExpectedRevision: cmp.Or(active.GetDocumentsId(), active.GetId()),
+		Documents: change.documents, Comment: change.flags.reason, ExpectedRevision: documentsIDOf(active),
 	})
 }
 
@@ -168,12 +168,17 @@ func (t *tool) storedRevision(ctx context.Context, client policyv1.PolicyService
 	return resp.GetRevision(), nil
 }
 
+// documentsIDOf returns the id of the active documents, or 64 zeros if none have been applied.
+func documentsIDOf(active *policyv1.Revision) string {
+	return cmp.Or(active.GetDocumentsId(), strings.Repeat("0", 64))
+}
+
 // checkExpected returns an error if another revision is active than the person expects.
 func checkExpected(active *policyv1.Revision, expect string) error {
 	if err := checkRevisionID(expect); err != nil {
 		return err
 	}
-	if expect = strings.ToLower(expect); strings.HasPrefix(active.GetDocumentsId(), expect) || strings.HasPrefix(active.GetId(), expect) {
+	if expect = strings.ToLower(expect); strings.HasPrefix(documentsIDOf(active), expect) || strings.HasPrefix(active.GetId(), expect) {
 		return nil
 	}
 	return fmt.Errorf("nothing was applied, because the active revision is not %s, but %s: compare your documents with it (`sluice policy diff`)", expect, activeText(active))

@@ -42,6 +42,9 @@ func TestCheckExpected_NamesTheActiveRevision(t *testing.T) {
 			t.Errorf("%s: %v", expect, err)
 		}
 	}
+	if err := checkExpected(&policyv1.Revision{Id: strings.Repeat("cd", 32), Stored: true}, "00000000"); err != nil {
+		t.Errorf("no documents are expected, and none have been applied: %v", err)
+	}
 	err := checkExpected(active, "abababac")
 	if err == nil || !strings.Contains(err.Error(), "revision abababababab, applied by ana at ") || !strings.Contains(err.Error(), "because") {
 		t.Errorf("%v", err)
