@@ -388,11 +388,11 @@ func TestDiffRevisions_ComparesStoredRevisions(t *testing.T) {
 	second := f.apply(allowDocument, "open").GetDocumentsId()
 	diff := func(req *policyv1.DiffRevisionsRequest) (opened, total int64) {
 		t.Helper()
-		resp, err := f.operator.DiffRevisions(t.Context(), req)
+		resp, err := diffRevisions(t, f.operator, req)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return resp.GetOpened(), resp.GetTotal()
+		return resp.GetTotals().GetOpened(), resp.GetTotals().GetTotal()
 	}
 	if opened, total := diff(&policyv1.DiffRevisionsRequest{OldRevision: first[:8], NewRevision: second}); opened == 0 || total == 0 {
 		t.Errorf("from the first to the second: %d of %d open", opened, total)
@@ -413,7 +413,7 @@ func TestDiffRevisions_ComparesStoredRevisions(t *testing.T) {
 		{&policyv1.DiffRevisionsRequest{NewRevision: strings.Repeat("0", 64)}, codes.NotFound, "REVISION_UNKNOWN"},
 		{&policyv1.DiffRevisionsRequest{OldRevision: "00000000", NewRevision: first}, codes.NotFound, "REVISION_UNKNOWN"},
 	} {
-		_, err := f.operator.DiffRevisions(t.Context(), tt.req)
+		_, err := diffRevisions(t, f.operator, tt.req)
 		rpctest.WantStatus(t, err, tt.code, tt.reason)
 	}
 }

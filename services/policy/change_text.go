@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -17,6 +18,8 @@ const (
 	// maxChangeFlips is the maximum number of changed results of one kind that approvers are shown. All changed lines are
 	// shown.
 	maxChangeFlips = 100
+	// maxChangeTime limits the time of the comparison that approvers are shown.
+	maxChangeTime = 5 * time.Second
 	// maxChangeParams is the maximum size of what approvers are shown.
 	maxChangeParams = 1 << 20
 )
@@ -53,18 +56,18 @@ func (c *policyChange) describe(ctx context.Context, documents string) (string, 
 	if err != nil {
 		return "", storeError("the active policy documents could not be read, so nothing was applied", err)
 	}
-	diff, err := s.diffDocuments(ctx, s.active.Load(), base.documents, c.compiled.documents, nil)
+	diff, err := s.compareChange(ctx, base.documents, c.compiled.documents)
 	if err != nil {
 		return "", err
 	}
 	out := changeText{
 		Revision: documents, Replaces: cmp.Or(c.base.ID, "no documents"), Author: c.author.GetSubject(), Reason: c.request.GetComment(),
-		Comparison: comparisonText(diff),
-		Opens:      flipTexts(diff.GetFlips(), policyv1.FlipKind_FLIP_KIND_OPENS), Closes: flipTexts(diff.GetFlips(), policyv1.FlipKind_FLIP_KIND_CLOSES),
-		Terms:   flipTexts(diff.GetFlips(), policyv1.FlipKind_FLIP_KIND_TERMS),
+		Comparison: comparisonText(diff.totals),
+		Opens:      diff.texts(policyv1.FlipKind_FLIP_KIND_OPENS), Closes: diff.texts(policyv1.FlipKind_FLIP_KIND_CLOSES),
+		Terms:   diff.texts(policyv1.FlipKind_FLIP_KIND_TERMS),
 		Changed: changedFiles(base.documents, c.compiled.documents),
 	}
-	for _, r := range diff.GetMayOpen() {
+	for _, r := range diff.totals.GetMayOpen() {
 		out.MayOpen = append(out.MayOpen, ruleText(r))
 	}
 	text, err := json.Marshal(out)
@@ -74,34 +77,50 @@ func (c *policyChange) describe(ctx context.Context, documents string) (string, 
 	return string(text), err
 }
 
-func comparisonText(diff *policyv1.DiffRevisionsResponse) string {
-	switch {
-	case len(diff.GetFindings()) > 0:
-		return "not possible, because the active documents do not load: any call may be opened"
-	case diff.GetEndedEarly(), diff.GetUncertain() > 0, len(diff.GetMayOpen()) > 0:
-		return "incomplete: further calls may be opened"
-	case diff.GetTotal() > int64(len(diff.GetFlips())):
-		return fmt.Sprintf("complete, but only %d of %d changes are listed", len(diff.GetFlips()), diff.GetTotal())
-	}
-	return "complete for whether calls run; changed limits and redactions are only in the lines of the documents"
+// changeComparison contains the first changed results of each kind.
+type changeComparison struct {
+	totals *policyv1.DiffTotals
+	flips  map[policyv1.FlipKind][]*policyv1.Flip
+	counts map[policyv1.FlipKind]int
 }
 
-// flipTexts describes the changed results of one kind.
-func flipTexts(flips []*policyv1.Flip, kind policyv1.FlipKind) []string {
-	out, more := []string{}, 0
-	for _, f := range flips {
-		switch {
-		case f.GetKind() != kind:
-		case len(out) == maxChangeFlips:
-			more++
-		default:
-			out = append(out, flipText(f))
+// compareChange compares the active documents with those of a change.
+func (s *Service) compareChange(ctx context.Context, before, after []*policyv1.Document) (*changeComparison, error) {
+	out := &changeComparison{flips: make(map[policyv1.FlipKind][]*policyv1.Flip), counts: make(map[policyv1.FlipKind]int)}
+	limited, cancel := context.WithTimeout(ctx, maxChangeTime)
+	defer cancel()
+	err := s.newDocumentsDiffer(s.active.Load()).diff(limited, before, after, func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error {
+		for _, f := range flips {
+			if out.counts[f.GetKind()]++; out.counts[f.GetKind()] <= maxChangeFlips {
+				out.flips[f.GetKind()] = append(out.flips[f.GetKind()], f)
+			}
 		}
+		out.totals = totals
+		return nil
+	})
+	return out, cmp.Or(err, ctx.Err())
+}
+
+// texts describes the changed results of one kind.
+func (c *changeComparison) texts(kind policyv1.FlipKind) []string {
+	out := []string{}
+	for _, f := range c.flips[kind] {
+		out = append(out, flipText(f))
 	}
-	if more > 0 {
-		out = append(out, fmt.Sprintf("and %d more", more))
+	if more := c.counts[kind] - len(out); more > 0 {
+		out = append(out, fmt.Sprintf("and %d more: `sluice policy diff` lists them", more))
 	}
 	return out
+}
+
+func comparisonText(totals *policyv1.DiffTotals) string {
+	switch {
+	case len(totals.GetFindings()) > 0:
+		return "not possible, because the active documents do not load: any call may be opened"
+	case totals.GetEndedEarly(), totals.GetUncertain() > 0, len(totals.GetMayOpen()) > 0:
+		return "incomplete: further calls may be opened"
+	}
+	return "complete for whether calls run; changed limits and redactions are only in the lines of the documents"
 }
 
 func flipText(f *policyv1.Flip) string {

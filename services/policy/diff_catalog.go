@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
@@ -17,20 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-const (
-	// maxCatalogDiffTime limits the time of one DiffCatalog request.
-	maxCatalogDiffTime = 30 * time.Second
-	// maxFlipPart is the size of a response after which a further response is sent, in bytes.
-	maxFlipPart = 1 << 20
-	// flipOrders is the number of results of [orderOf] and more.
-	flipOrders = 16
-)
-
-type catalogDiffStream = grpc.ServerStreamingServer[policyv1.DiffCatalogResponse]
-
-// DiffCatalog implements policyv1.PolicyServiceServer. The flips of one tool at a time are in memory: the tools are
-// compared once for each kind of flips that exists, and the flips of this kind are sent.
-func (s *Service) DiffCatalog(req *policyv1.DiffCatalogRequest, stream catalogDiffStream) error {
+// DiffCatalog implements policyv1.PolicyServiceServer.
+func (s *Service) DiffCatalog(req *policyv1.DiffCatalogRequest, stream grpc.ServerStreamingServer[policyv1.DiffCatalogResponse]) error {
 	ctx := stream.Context()
 	caller := authn.CallerOf(ctx)
 	if !mayReadDocuments(caller) {
@@ -55,10 +42,13 @@ func (s *Service) DiffCatalog(req *policyv1.DiffCatalogRequest, stream catalogDi
 	if err != nil {
 		return toStatus(err)
 	}
-	limited, cancel := context.WithTimeout(ctx, maxCatalogDiffTime)
+	limited, cancel := context.WithTimeout(ctx, maxDiffTime)
 	defer cancel()
-	if err := s.sendCatalogDiff(limited, stream, d); err != nil {
-		return err
+	err = s.sendCatalogDiff(limited, d, func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error {
+		return stream.Send(&policyv1.DiffCatalogResponse{Flips: flips, Totals: totals})
+	})
+	if err != nil {
+		return toStatus(err)
 	}
 	return ctx.Err()
 }
@@ -206,7 +196,6 @@ type catalogDiffer struct {
 	comparer   *engine.FactsComparer
 	callers    []engine.Subject
 	configured int // the number of callers of configured tokens, which follow the first caller
-	totals     *policyv1.DiffCatalogTotals
 	mayOpen    map[engine.RuleRef]bool
 }
 
@@ -227,17 +216,15 @@ func (s *Service) newCatalogDiffer(set *activeSet, changes *catalogChanges) (*ca
 	cfg := s.cfg
 	cfg.Identities = s.tokens.identities()
 	d := &catalogDiffer{
-		differ: differ{cfg: cfg, documents: documents, before: compiled, after: compiled, out: new(policyv1.DiffRevisionsResponse)}, changes: changes,
-		comparer: engine.NewFactsComparer(compiled, documents), totals: new(policyv1.DiffCatalogTotals), mayOpen: make(map[engine.RuleRef]bool),
+		differ: differ{cfg: cfg, documents: documents, before: compiled, after: compiled, totals: new(policyv1.DiffTotals)}, changes: changes,
+		comparer: engine.NewFactsComparer(compiled, documents), mayOpen: make(map[engine.RuleRef]bool),
 	}
 	d.callers, d.configured = d.differ.callers()
-	d.totals.EndedEarly = d.out.GetEndedEarly()
 	return d, nil
 }
 
 // compareTool returns the flips of a tool. If count is true, it adds the compared calls to the totals.
 func (d *catalogDiffer) compareTool(tool changedTool, count bool) []*policyv1.Flip {
-	d.flips = make(map[string]*policyv1.Flip)
 	for _, call := range d.changes.calls(tool) {
 		if count {
 			for _, r := range d.comparer.MayOpen(call.Call, *call.after) {
@@ -255,7 +242,7 @@ func (d *catalogDiffer) compareTool(tool changedTool, count bool) []*policyv1.Fl
 			}
 		}
 	}
-	return slices.Collect(maps.Values(d.flips))
+	return d.takeFlips()
 }
 
 // count adds a compared call to the totals.
@@ -269,88 +256,21 @@ func (d *catalogDiffer) count(caller int, complete bool) {
 	}
 }
 
-// sendCatalogDiff sends the flips, deny to allow first, and then the totals.
-func (s *Service) sendCatalogDiff(ctx context.Context, stream catalogDiffStream, d *catalogDiffer) error {
+// sendCatalogDiff sends the flips and the totals.
+func (s *Service) sendCatalogDiff(ctx context.Context, d *catalogDiffer, send flipSender) error {
 	tools := d.changes.tools()
 	d.totals.Tools = int64(len(tools))
-	var exists [flipOrders]bool
-	opening := make(map[string]bool)
-	out := &flipSender{stream: stream}
-	for order := range flipOrders {
-		if order > 0 && !exists[order] {
-			continue
+	stream := newFlipStream(d.totals, send)
+	err := stream.sendFlips(ctx, len(tools), func(tool int, count bool) ([]*policyv1.Flip, error) {
+		end, err := s.lintSlice(ctx)
+		if err != nil {
+			return nil, err
 		}
-		for _, tool := range tools {
-			flips, err := s.flipsOf(ctx, d, tool, order == 0)
-			if ctx.Err() != nil {
-				d.totals.EndedEarly = true
-				break
-			}
-			if err != nil {
-				return toStatus(err)
-			}
-			if order == 0 {
-				d.addFlips(flips, &exists, opening)
-			}
-			if err := out.send(flips, order); err != nil {
-				return err
-			}
-		}
-	}
-	for _, r := range slices.SortedFunc(maps.Keys(d.mayOpen), func(a, b engine.RuleRef) int { return cmp.Compare(a.String(), b.String()) }) {
-		if !opening[r.String()] {
-			d.totals.MayOpen = append(d.totals.MayOpen, packRule(r))
-		}
-	}
-	return stream.Send(&policyv1.DiffCatalogResponse{Flips: out.flips, Totals: d.totals})
-}
-
-// flipsOf compares a tool while it has one of lintSlots, which it does not have while flips are sent.
-func (s *Service) flipsOf(ctx context.Context, d *catalogDiffer, tool changedTool, count bool) ([]*policyv1.Flip, error) {
-	done, err := s.lintSlots.Acquire(ctx, callerOwner(ctx))
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	return d.compareTool(tool, count), nil
-}
-
-// addFlips adds flips to the totals, and their orders and the rules of those that open calls to exists and opening.
-func (d *catalogDiffer) addFlips(flips []*policyv1.Flip, exists *[flipOrders]bool, opening map[string]bool) {
-	for _, f := range flips {
-		d.totals.Total++
-		exists[orderOf(f)] = true
-		if f.GetKind() != policyv1.FlipKind_FLIP_KIND_OPENS {
-			continue
-		}
-		d.totals.Opened++
-		for _, r := range []*policyv1.RuleRef{f.GetBefore().GetRule(), f.GetAfter().GetRule()} {
-			opening[r.GetDocument()+"/"+r.GetRule()] = true
-		}
-	}
-}
-
-// A flipSender sends flips in responses of limited size.
-type flipSender struct {
-	stream catalogDiffStream
-	flips  []*policyv1.Flip
-	size   int
-}
-
-// send sends the flips with an order, sorted by definition.
-func (f *flipSender) send(flips []*policyv1.Flip, order int) error {
-	flips = slices.DeleteFunc(slices.Clone(flips), func(flip *policyv1.Flip) bool { return orderOf(flip) != order })
-	slices.SortFunc(flips, func(a, b *policyv1.Flip) int {
-		return cmp.Or(bytes.Compare(a.GetCall().GetDefinitionDigest(), b.GetCall().GetDefinitionDigest()), cmp.Compare(flipKey(a), flipKey(b)))
+		defer end()
+		return d.compareTool(tools[tool], count), nil
 	})
-	for _, flip := range flips {
-		if f.size += proto.Size(flip); f.size > maxFlipPart {
-			if err := f.stream.Send(&policyv1.DiffCatalogResponse{Flips: f.flips}); err != nil {
-				return err
-			}
-			f.flips, f.size = nil, proto.Size(flip)
-		}
-		f.flips = append(f.flips, flip)
+	if err != nil {
+		return err
 	}
-	return nil
+	return stream.finish(slices.SortedFunc(maps.Keys(d.mayOpen), func(a, b engine.RuleRef) int { return cmp.Compare(a.String(), b.String()) }))
 }

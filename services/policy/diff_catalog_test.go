@@ -2,9 +2,7 @@ package policy_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -30,26 +28,11 @@ const (
 )
 
 // diffCatalog returns all flips and the totals of a comparison.
-func (l *catalogFixture) diffCatalog(req *policyv1.DiffCatalogRequest) ([]*policyv1.Flip, *policyv1.DiffCatalogTotals, error) {
+func (l *catalogFixture) diffCatalog(req *policyv1.DiffCatalogRequest) ([]*policyv1.Flip, *policyv1.DiffTotals, error) {
 	l.t.Helper()
 	stream, err := policyv1.NewPolicyServiceClient(l.Person(l.t, "operator")).DiffCatalog(l.t.Context(), req)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	var flips []*policyv1.Flip
-	for {
-		resp, err := stream.Recv()
-		if err != nil {
-			return nil, nil, err
-		}
-		if flips = append(flips, resp.GetFlips()...); resp.GetTotals() == nil {
-			continue
-		}
-		if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
-			l.t.Fatalf("after the totals: %v", err)
-		}
-		return flips, resp.GetTotals(), nil
-	}
+	diff, err := readDiff(l.t, stream, err)
+	return diff.GetFlips(), diff.GetTotals(), err
 }
 
 // A catalogCall is a call that is decided before and after a change of the catalog.
@@ -146,7 +129,7 @@ func TestDiffCatalog_NamesTheFlipsOfSeededChanges(t *testing.T) {
 		for seed := uint64(0); pairs < catalogPairs; seed++ {
 			r := rand.New(rand.NewPCG(seed, 31)) // the same changes in each run
 			document, _ := drawPair(r)
-			if checked := offlineDiff(t, document.String(), document.String()); len(checked.GetFindings()) > 0 {
+			if checked := offlineDiff(t, document.String(), document.String()); len(checked.GetTotals().GetFindings()) > 0 {
 				continue
 			}
 			pairs++
@@ -285,7 +268,7 @@ rules:
 `)}
 	l := newCatalogFixture(t, opts)
 	l.reportOwnList(definition("delete_file", "Deletes a file permanently."), definition("get_file", "Gets a file."))
-	class := func(tool string, category mcpv1.Category, risk policyv1.Risk) *policyv1.DiffCatalogTotals {
+	class := func(tool string, category mcpv1.Category, risk policyv1.Risk) *policyv1.DiffTotals {
 		_, totals, err := l.diffCatalog(&policyv1.DiffCatalogRequest{Overrides: []*policyv1.OverrideChange{{Server: "files", Tool: tool, Category: category, Risk: risk}}})
 		if err != nil {
 			t.Fatal(err)

@@ -2,7 +2,9 @@ package policy_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -38,6 +40,42 @@ func flipLines(flips []*policyv1.Flip) string {
 	return strings.Join(out, "\n")
 }
 
+// A diffClient is a stream of responses of a comparison.
+type diffClient[R any] interface{ Recv() (R, error) }
+
+// readDiff returns all flips of a comparison, and the totals, which must come last and only once.
+func readDiff[R interface {
+	GetFlips() []*policyv1.Flip
+	GetTotals() *policyv1.DiffTotals
+}](t testing.TB, stream diffClient[R], err error) (*policyv1.DiffRevisionsResponse, error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	diff := new(policyv1.DiffRevisionsResponse)
+	for {
+		resp, err := stream.Recv()
+		if err != nil {
+			return nil, err
+		}
+		if diff.Flips = append(diff.Flips, resp.GetFlips()...); resp.GetTotals() == nil {
+			continue
+		}
+		if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+			t.Fatalf("after the totals: %v", err)
+		}
+		diff.Totals = resp.GetTotals()
+		return diff, nil
+	}
+}
+
+// diffRevisions compares documents.
+func diffRevisions(t *testing.T, client policyv1.PolicyServiceClient, req *policyv1.DiffRevisionsRequest) (*policyv1.DiffRevisionsResponse, error) {
+	t.Helper()
+	stream, err := client.DiffRevisions(t.Context(), req)
+	return readDiff(t, stream, err)
+}
+
 func documentOf(text string) []*policyv1.Document {
 	return []*policyv1.Document{{Path: "a.yaml", Text: text}}
 }
@@ -57,7 +95,7 @@ func TestDiffRevisions_ComparesADraftWithTheActiveDocuments(t *testing.T) {
 		Call: &policyv1.Call{Server: "files", Method: "tools/call", Name: "list"}, Count: 7, DecisionId: "x",
 		Subject: rpctest.Principal("default", "recorded"),
 	}
-	resp, err := client.DiffRevisions(t.Context(), &policyv1.DiffRevisionsRequest{Documents: documentOf(draft), Recorded: []*policyv1.RecordedCall{recorded}})
+	resp, err := diffRevisions(t, client, &policyv1.DiffRevisionsRequest{Documents: documentOf(draft), Recorded: []*policyv1.RecordedCall{recorded}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,12 +109,47 @@ func TestDiffRevisions_ComparesADraftWithTheActiveDocuments(t *testing.T) {
 			t.Errorf("%q is missing in\n%s", want, got)
 		}
 	}
-	if !strings.HasPrefix(got, "opens") || resp.GetOpened() != 2 || resp.GetTotal() != int64(len(resp.GetFlips())) || resp.GetEndedEarly() || resp.GetUncertain() != 0 {
-		t.Errorf("opened %d, total %d, ended early %t, uncertain %d:\n%s", resp.GetOpened(), resp.GetTotal(), resp.GetEndedEarly(), resp.GetUncertain(), got)
+	if !strings.HasPrefix(got, "opens") || resp.GetTotals().GetOpened() != 2 || resp.GetTotals().GetTotal() != int64(len(resp.GetFlips())) || resp.GetTotals().GetEndedEarly() || resp.GetTotals().GetUncertain() != 0 {
+		t.Errorf("opened %d, total %d, ended early %t, uncertain %d:\n%s", resp.GetTotals().GetOpened(), resp.GetTotals().GetTotal(), resp.GetTotals().GetEndedEarly(), resp.GetTotals().GetUncertain(), got)
 	}
-	same, err := client.DiffRevisions(t.Context(), &policyv1.DiffRevisionsRequest{Documents: documentOf(accessPolicy), OldDocuments: documentOf(accessPolicy)})
-	if err != nil || same.GetTotal() != 0 || same.GetGenerated() == 0 || same.GetCompared() <= same.GetGenerated() {
+	same, err := diffRevisions(t, client, &policyv1.DiffRevisionsRequest{Documents: documentOf(accessPolicy), OldDocuments: documentOf(accessPolicy)})
+	if err != nil || same.GetTotals().GetTotal() != 0 || same.GetTotals().GetGenerated() == 0 || same.GetTotals().GetCompared() <= same.GetTotals().GetGenerated() {
 		t.Errorf("the same documents differ: %v, %v", same, err)
+	}
+}
+
+// The flips are larger than what the service holds in memory. Each of them is sent once, those that open calls first,
+// although the documents name the others first.
+func TestDiffRevisions_SendsAllFlipsOfALargeChange(t *testing.T) {
+	t.Parallel()
+	const opened, closed = 4_000, 9_000
+	entries := func(prefix, action string, count int) string {
+		var out strings.Builder
+		for i := range count {
+			fmt.Fprintf(&out, "  %s_%s%d: {action: %s}\n", prefix, strings.Repeat("long_name_", 8), i, action)
+		}
+		return out.String()
+	}
+	document := func(first, second string) []*policyv1.Document {
+		return documentOf("version: 1\nname: large\nserver: files\ndefault: by_risk\ntools:\n" + entries("closed", first, closed) + entries("opened", second, opened))
+	}
+	l := accessFixture(t)
+	client := policyv1.NewPolicyServiceClient(l.Person(t, "viewer"))
+	diff, err := diffRevisions(t, client, &policyv1.DiffRevisionsRequest{OldDocuments: document("allow", "deny"), Documents: document("deny", "allow")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	totals, first, names := diff.GetTotals(), 0, make(map[string]int)
+	for i, f := range diff.GetFlips() {
+		if names[f.GetCall().GetName()]++; f.GetKind() == policyv1.FlipKind_FLIP_KIND_OPENS && i == first {
+			first++
+		}
+	}
+	if totals.GetEndedEarly() || totals.GetOpened() != opened || totals.GetClosed() != closed || totals.GetTotal() != opened+closed || len(totals.GetFindings()) > 0 {
+		t.Errorf("opened %d, closed %d, total %d, ended early: %t, %v", totals.GetOpened(), totals.GetClosed(), totals.GetTotal(), totals.GetEndedEarly(), totals.GetFindings())
+	}
+	if len(diff.GetFlips()) != opened+closed || len(names) != opened+closed || first != opened {
+		t.Errorf("%d flips of %d tools, and the first %d open calls", len(diff.GetFlips()), len(names), first)
 	}
 }
 
@@ -84,13 +157,13 @@ func TestDiffRevisions_Refuses(t *testing.T) {
 	t.Parallel()
 	l := accessFixture(t)
 	other := policyv1.NewPolicyServiceClient(l.Person(t, "acme-viewer"))
-	_, err := other.DiffRevisions(t.Context(), &policyv1.DiffRevisionsRequest{Documents: documentOf(accessPolicy)})
+	_, err := diffRevisions(t, other, &policyv1.DiffRevisionsRequest{Documents: documentOf(accessPolicy)})
 	rpctest.WantStatus(t, err, codes.PermissionDenied, "TENANT_REFUSED")
 	client := policyv1.NewPolicyServiceClient(l.Person(t, "operator"))
-	_, err = client.DiffRevisions(t.Context(), &policyv1.DiffRevisionsRequest{OldRevision: strings.Repeat("0", 64), Documents: documentOf(accessPolicy)})
+	_, err = diffRevisions(t, client, &policyv1.DiffRevisionsRequest{OldRevision: strings.Repeat("0", 64), Documents: documentOf(accessPolicy)})
 	rpctest.WantStatus(t, err, codes.NotFound, "REVISION_UNKNOWN")
-	resp, err := client.DiffRevisions(t.Context(), &policyv1.DiffRevisionsRequest{Documents: documentOf("version: 2\n")})
-	if err != nil || len(resp.GetFindings()) == 0 || resp.GetCompared() != 0 {
+	resp, err := diffRevisions(t, client, &policyv1.DiffRevisionsRequest{Documents: documentOf("version: 2\n")})
+	if err != nil || len(resp.GetTotals().GetFindings()) == 0 || resp.GetTotals().GetCompared() != 0 {
 		t.Errorf("a document that does not load: %v, %v", resp, err)
 	}
 }
@@ -111,15 +184,15 @@ func TestDiff_ComparesExamplesWithoutACatalog(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			resp := offlineDiff(t, head+tt.before, head+tt.after)
-			if len(resp.GetFindings()) > 0 {
-				t.Fatal(resp.GetFindings())
+			if len(resp.GetTotals().GetFindings()) > 0 {
+				t.Fatal(resp.GetTotals().GetFindings())
 			}
 			if got := flipLines(resp.GetFlips()); !strings.Contains(got, tt.want) {
 				t.Errorf("%q is missing in\n%s", tt.want, got)
 			}
 			same := offlineDiff(t, head+tt.before, head+tt.before)
-			if diff := cmp.Diff("", flipLines(same.GetFlips())); diff != "" || len(same.GetMayOpen()) > 0 {
-				t.Errorf("the same documents differ (-want +got):\n%s%v", diff, same.GetMayOpen())
+			if diff := cmp.Diff("", flipLines(same.GetFlips())); diff != "" || len(same.GetTotals().GetMayOpen()) > 0 {
+				t.Errorf("the same documents differ (-want +got):\n%s%v", diff, same.GetTotals().GetMayOpen())
 			}
 		})
 	}
@@ -154,12 +227,12 @@ func TestDiff_NamesRulesThatMayOpenOtherCalls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			resp := offlineDiff(t, head+tt.before, head+tt.after)
-			if len(resp.GetFindings()) > 0 {
-				t.Fatal(resp.GetFindings())
+			if len(resp.GetTotals().GetFindings()) > 0 {
+				t.Fatal(resp.GetTotals().GetFindings())
 			}
-			named := slices.ContainsFunc(resp.GetMayOpen(), func(r *policyv1.RuleRef) bool { return r.GetDocument()+"/"+r.GetRule() == tt.want })
-			if !named && resp.GetOpened() == 0 {
-				t.Errorf("nothing opens, and %v may open calls; want %s", resp.GetMayOpen(), tt.want)
+			named := slices.ContainsFunc(resp.GetTotals().GetMayOpen(), func(r *policyv1.RuleRef) bool { return r.GetDocument()+"/"+r.GetRule() == tt.want })
+			if !named && resp.GetTotals().GetOpened() == 0 {
+				t.Errorf("nothing opens, and %v may open calls; want %s", resp.GetTotals().GetMayOpen(), tt.want)
 			}
 		})
 	}
@@ -174,7 +247,7 @@ func TestDiff_ChangesThatOnlyRefuseOpenNothing(t *testing.T) {
 		"no allow":       "rules: [{name: d, match: {tool: '*_secret'}, action: deny, reason: no secrets}]",
 		"another reason": "rules: [{name: r, match: {tool: 'get_*', groups: dev}, action: allow}, {name: secrets, match: {tool: '*_secret'}, action: deny, reason: ask ana}]",
 	} {
-		if resp := offlineDiff(t, head+before, head+after); resp.GetOpened() > 0 || len(resp.GetMayOpen()) > 0 || len(resp.GetFindings()) > 0 {
+		if resp := offlineDiff(t, head+before, head+after); resp.GetTotals().GetOpened() > 0 || len(resp.GetTotals().GetMayOpen()) > 0 || len(resp.GetTotals().GetFindings()) > 0 {
 			t.Errorf("%s: %v", name, resp)
 		}
 	}
@@ -194,7 +267,7 @@ func TestDiff_EndsEarlyWithManyNamesAndTags(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	resp, err := policy.Diff(ctx, nil, noEnv, documentOf(document), documentOf(document))
-	if err != nil || !resp.GetEndedEarly() || len(resp.GetFindings()) > 0 {
-		t.Errorf("%v, ended early: %t, %v", err, resp.GetEndedEarly(), resp.GetFindings())
+	if err != nil || !resp.GetTotals().GetEndedEarly() || len(resp.GetTotals().GetFindings()) > 0 {
+		t.Errorf("%v, ended early: %t, %v", err, resp.GetTotals().GetEndedEarly(), resp.GetTotals().GetFindings())
 	}
 }

@@ -75,7 +75,7 @@ The journal contains no arguments: if a row has a condition, only some of its ca
 	if err := protojson.Unmarshal([]byte(asJSON.Stdout), &resp); err != nil {
 		t.Fatalf("the output is not JSON: %v\n%s", err, asJSON.Stdout)
 	}
-	if asJSON.Code != 1 || resp.GetOpened() != 1 || resp.GetFlips()[0].GetAfter().GetObserved().GetEffect() != policyv1.Effect_EFFECT_DENY {
+	if asJSON.Code != 1 || resp.GetTotals().GetOpened() != 1 || resp.GetFlips()[0].GetAfter().GetObserved().GetEffect() != policyv1.Effect_EFFECT_DENY {
 		t.Errorf("exit code %d, %s", asJSON.Code, asJSON.Stdout)
 	}
 	same := run(s.Policy, s.Policy)

@@ -976,32 +976,13 @@ func (x *RecordedCall) GetDecisionId() string {
 	return ""
 }
 
-// DiffRevisionsResponse contains the difference between two revisions.
+// DiffRevisionsResponse contains flips.
 type DiffRevisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Calls with different decisions, deny to allow first. At most 1,000.
+	// Flips, deny to allow first, also across responses. Their number is not limited.
 	Flips []*Flip `protobuf:"bytes,1,rep,name=flips,proto3" json:"flips,omitempty"`
-	// Total number of such calls.
-	Total int64 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
-	// Findings because of which the old or new documents do not load. Then nothing was compared.
-	Findings []*Finding `protobuf:"bytes,3,rep,name=findings,proto3" json:"findings,omitempty"`
-	// Number of calls that were compared, each by one principal and without arguments.
-	Compared int64 `protobuf:"varint,4,opt,name=compared,proto3" json:"compared,omitempty"`
-	// Number of compared calls for which there may be further flips, because too many conditions depend on the arguments.
-	Uncertain int64 `protobuf:"varint,5,opt,name=uncertain,proto3" json:"uncertain,omitempty"`
-	// Whether calls were left out, because there are too many, or the comparison took too long.
-	EndedEarly bool `protobuf:"varint,6,opt,name=ended_early,json=endedEarly,proto3" json:"ended_early,omitempty"`
-	// Number of flips of the kind opens, including those that are left out of `flips`.
-	Opened int64 `protobuf:"varint,7,opt,name=opened,proto3" json:"opened,omitempty"`
-	// Rules whose change may open calls, but decides in no flip of the kind opens. The rule of a document's default is
-	// `default`. If it is empty, and no flip opens calls, no call is opened.
-	MayOpen []*RuleRef `protobuf:"bytes,8,rep,name=may_open,json=mayOpen,proto3" json:"may_open,omitempty"`
-	// Number of servers in the catalog. If it is zero, the compared calls are only those that the documents mention, and
-	// the recorded ones.
-	Servers int32 `protobuf:"varint,9,opt,name=servers,proto3" json:"servers,omitempty"`
-	// Number of compared calls that were not recorded, and whose principal has no configured token, or whose name or server
-	// is an example of a pattern. Conditions on arguments are compared symbolically, with each result that they can have.
-	Generated     int64 `protobuf:"varint,10,opt,name=generated,proto3" json:"generated,omitempty"`
+	// Totals. They are set in the last response only.
+	Totals        *DiffTotals `protobuf:"bytes,2,opt,name=totals,proto3" json:"totals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1043,67 +1024,151 @@ func (x *DiffRevisionsResponse) GetFlips() []*Flip {
 	return nil
 }
 
-func (x *DiffRevisionsResponse) GetTotal() int64 {
+func (x *DiffRevisionsResponse) GetTotals() *DiffTotals {
+	if x != nil {
+		return x.Totals
+	}
+	return nil
+}
+
+// DiffTotals describes a comparison that has ended.
+type DiffTotals struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of flips in all responses.
+	Total int64 `protobuf:"varint,1,opt,name=total,proto3" json:"total,omitempty"`
+	// Number of flips of the kind opens.
+	Opened int64 `protobuf:"varint,2,opt,name=opened,proto3" json:"opened,omitempty"`
+	// Number of flips of the kind closes.
+	Closed int64 `protobuf:"varint,3,opt,name=closed,proto3" json:"closed,omitempty"`
+	// Number of calls that were compared, each by one principal and without arguments: conditions on arguments are compared
+	// symbolically, with each result that they can have.
+	Compared int64 `protobuf:"varint,4,opt,name=compared,proto3" json:"compared,omitempty"`
+	// Number of compared calls that were not recorded, and whose principal has no configured token, or whose name or server
+	// is an example of a pattern.
+	Generated int64 `protobuf:"varint,5,opt,name=generated,proto3" json:"generated,omitempty"`
+	// Number of compared calls for which there may be further flips, because too many conditions depend on the arguments.
+	Uncertain int64 `protobuf:"varint,6,opt,name=uncertain,proto3" json:"uncertain,omitempty"`
+	// Whether calls were left out, because there are too many principals or tags, or the comparison took too long.
+	EndedEarly bool `protobuf:"varint,7,opt,name=ended_early,json=endedEarly,proto3" json:"ended_early,omitempty"`
+	// Rules that may open calls, but decide in no flip of the kind opens. The rule of a document's default is `default`. If
+	// it is empty, and no flip opens calls, no call is opened.
+	MayOpen []*RuleRef `protobuf:"bytes,8,rep,name=may_open,json=mayOpen,proto3" json:"may_open,omitempty"`
+	// Number of servers in the catalog, if documents are compared. If it is zero, the compared calls are only those that the
+	// documents mention, and the recorded ones.
+	Servers int32 `protobuf:"varint,9,opt,name=servers,proto3" json:"servers,omitempty"`
+	// Number of tools that the changes concern, if changes of the catalog are compared.
+	Tools int64 `protobuf:"varint,10,opt,name=tools,proto3" json:"tools,omitempty"`
+	// Findings because of which the old or new documents do not load. Then nothing was compared.
+	Findings      []*Finding `protobuf:"bytes,11,rep,name=findings,proto3" json:"findings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiffTotals) Reset() {
+	*x = DiffTotals{}
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffTotals) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffTotals) ProtoMessage() {}
+
+func (x *DiffTotals) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffTotals.ProtoReflect.Descriptor instead.
+func (*DiffTotals) Descriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *DiffTotals) GetTotal() int64 {
 	if x != nil {
 		return x.Total
 	}
 	return 0
 }
 
-func (x *DiffRevisionsResponse) GetFindings() []*Finding {
-	if x != nil {
-		return x.Findings
-	}
-	return nil
-}
-
-func (x *DiffRevisionsResponse) GetCompared() int64 {
-	if x != nil {
-		return x.Compared
-	}
-	return 0
-}
-
-func (x *DiffRevisionsResponse) GetUncertain() int64 {
-	if x != nil {
-		return x.Uncertain
-	}
-	return 0
-}
-
-func (x *DiffRevisionsResponse) GetEndedEarly() bool {
-	if x != nil {
-		return x.EndedEarly
-	}
-	return false
-}
-
-func (x *DiffRevisionsResponse) GetOpened() int64 {
+func (x *DiffTotals) GetOpened() int64 {
 	if x != nil {
 		return x.Opened
 	}
 	return 0
 }
 
-func (x *DiffRevisionsResponse) GetMayOpen() []*RuleRef {
+func (x *DiffTotals) GetClosed() int64 {
+	if x != nil {
+		return x.Closed
+	}
+	return 0
+}
+
+func (x *DiffTotals) GetCompared() int64 {
+	if x != nil {
+		return x.Compared
+	}
+	return 0
+}
+
+func (x *DiffTotals) GetGenerated() int64 {
+	if x != nil {
+		return x.Generated
+	}
+	return 0
+}
+
+func (x *DiffTotals) GetUncertain() int64 {
+	if x != nil {
+		return x.Uncertain
+	}
+	return 0
+}
+
+func (x *DiffTotals) GetEndedEarly() bool {
+	if x != nil {
+		return x.EndedEarly
+	}
+	return false
+}
+
+func (x *DiffTotals) GetMayOpen() []*RuleRef {
 	if x != nil {
 		return x.MayOpen
 	}
 	return nil
 }
 
-func (x *DiffRevisionsResponse) GetServers() int32 {
+func (x *DiffTotals) GetServers() int32 {
 	if x != nil {
 		return x.Servers
 	}
 	return 0
 }
 
-func (x *DiffRevisionsResponse) GetGenerated() int64 {
+func (x *DiffTotals) GetTools() int64 {
 	if x != nil {
-		return x.Generated
+		return x.Tools
 	}
 	return 0
+}
+
+func (x *DiffTotals) GetFindings() []*Finding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
 }
 
 // DiffCatalogRequest specifies changes of the catalog, at least one. They are not made.
@@ -1122,7 +1187,7 @@ type DiffCatalogRequest struct {
 
 func (x *DiffCatalogRequest) Reset() {
 	*x = DiffCatalogRequest{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[12]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1134,7 +1199,7 @@ func (x *DiffCatalogRequest) String() string {
 func (*DiffCatalogRequest) ProtoMessage() {}
 
 func (x *DiffCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[12]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1147,7 +1212,7 @@ func (x *DiffCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffCatalogRequest.ProtoReflect.Descriptor instead.
 func (*DiffCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{12}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DiffCatalogRequest) GetOverrides() []*OverrideChange {
@@ -1191,7 +1256,7 @@ type OverrideChange struct {
 
 func (x *OverrideChange) Reset() {
 	*x = OverrideChange{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[13]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1203,7 +1268,7 @@ func (x *OverrideChange) String() string {
 func (*OverrideChange) ProtoMessage() {}
 
 func (x *OverrideChange) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[13]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1216,7 +1281,7 @@ func (x *OverrideChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OverrideChange.ProtoReflect.Descriptor instead.
 func (*OverrideChange) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{13}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *OverrideChange) GetServer() string {
@@ -1269,7 +1334,7 @@ type DefinitionChange struct {
 
 func (x *DefinitionChange) Reset() {
 	*x = DefinitionChange{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[14]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1281,7 +1346,7 @@ func (x *DefinitionChange) String() string {
 func (*DefinitionChange) ProtoMessage() {}
 
 func (x *DefinitionChange) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[14]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1294,7 +1359,7 @@ func (x *DefinitionChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DefinitionChange.ProtoReflect.Descriptor instead.
 func (*DefinitionChange) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{14}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DefinitionChange) GetServer() string {
@@ -1326,14 +1391,14 @@ type DiffCatalogResponse struct {
 	// called if the server's definitions are not pinned.
 	Flips []*Flip `protobuf:"bytes,1,rep,name=flips,proto3" json:"flips,omitempty"`
 	// Totals. They are set in the last response only.
-	Totals        *DiffCatalogTotals `protobuf:"bytes,2,opt,name=totals,proto3" json:"totals,omitempty"`
+	Totals        *DiffTotals `protobuf:"bytes,2,opt,name=totals,proto3" json:"totals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DiffCatalogResponse) Reset() {
 	*x = DiffCatalogResponse{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[15]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1345,7 +1410,7 @@ func (x *DiffCatalogResponse) String() string {
 func (*DiffCatalogResponse) ProtoMessage() {}
 
 func (x *DiffCatalogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[15]
+	mi := &file_sluice_policy_v1_document_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1358,7 +1423,7 @@ func (x *DiffCatalogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffCatalogResponse.ProtoReflect.Descriptor instead.
 func (*DiffCatalogResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{15}
+	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DiffCatalogResponse) GetFlips() []*Flip {
@@ -1368,119 +1433,9 @@ func (x *DiffCatalogResponse) GetFlips() []*Flip {
 	return nil
 }
 
-func (x *DiffCatalogResponse) GetTotals() *DiffCatalogTotals {
+func (x *DiffCatalogResponse) GetTotals() *DiffTotals {
 	if x != nil {
 		return x.Totals
-	}
-	return nil
-}
-
-// DiffCatalogTotals describes a comparison that has ended.
-type DiffCatalogTotals struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of flips in all responses.
-	Total int64 `protobuf:"varint,1,opt,name=total,proto3" json:"total,omitempty"`
-	// Number of flips of the kind opens.
-	Opened int64 `protobuf:"varint,2,opt,name=opened,proto3" json:"opened,omitempty"`
-	// Number of tools that the changes concern.
-	Tools int64 `protobuf:"varint,3,opt,name=tools,proto3" json:"tools,omitempty"`
-	// Number of calls that were compared, each with one definition, by one principal and without arguments: conditions on
-	// arguments are compared symbolically, with each result that they can have.
-	Compared int64 `protobuf:"varint,4,opt,name=compared,proto3" json:"compared,omitempty"`
-	// Number of compared calls whose principal was generated from the documents, or stands for any other.
-	Generated int64 `protobuf:"varint,5,opt,name=generated,proto3" json:"generated,omitempty"`
-	// Number of compared calls for which not all combinations of the results of conditions were tried.
-	Uncertain int64 `protobuf:"varint,6,opt,name=uncertain,proto3" json:"uncertain,omitempty"`
-	// Whether calls were left out, because there are too many principals, or the comparison took too long.
-	EndedEarly bool `protobuf:"varint,7,opt,name=ended_early,json=endedEarly,proto3" json:"ended_early,omitempty"`
-	// Rules that may open calls because of the changes, but decide in no flip of the kind opens.
-	MayOpen       []*RuleRef `protobuf:"bytes,8,rep,name=may_open,json=mayOpen,proto3" json:"may_open,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DiffCatalogTotals) Reset() {
-	*x = DiffCatalogTotals{}
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[16]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DiffCatalogTotals) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DiffCatalogTotals) ProtoMessage() {}
-
-func (x *DiffCatalogTotals) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_document_proto_msgTypes[16]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DiffCatalogTotals.ProtoReflect.Descriptor instead.
-func (*DiffCatalogTotals) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_document_proto_rawDescGZIP(), []int{16}
-}
-
-func (x *DiffCatalogTotals) GetTotal() int64 {
-	if x != nil {
-		return x.Total
-	}
-	return 0
-}
-
-func (x *DiffCatalogTotals) GetOpened() int64 {
-	if x != nil {
-		return x.Opened
-	}
-	return 0
-}
-
-func (x *DiffCatalogTotals) GetTools() int64 {
-	if x != nil {
-		return x.Tools
-	}
-	return 0
-}
-
-func (x *DiffCatalogTotals) GetCompared() int64 {
-	if x != nil {
-		return x.Compared
-	}
-	return 0
-}
-
-func (x *DiffCatalogTotals) GetGenerated() int64 {
-	if x != nil {
-		return x.Generated
-	}
-	return 0
-}
-
-func (x *DiffCatalogTotals) GetUncertain() int64 {
-	if x != nil {
-		return x.Uncertain
-	}
-	return 0
-}
-
-func (x *DiffCatalogTotals) GetEndedEarly() bool {
-	if x != nil {
-		return x.EndedEarly
-	}
-	return false
-}
-
-func (x *DiffCatalogTotals) GetMayOpen() []*RuleRef {
-	if x != nil {
-		return x.MayOpen
 	}
 	return nil
 }
@@ -2001,20 +1956,25 @@ const file_sluice_policy_v1_document_proto_rawDesc = "" +
 	"\asubject\x18\x02 \x01(\v2\x1d.sluice.identity.v1.PrincipalB\x06\xbaH\x03\xc8\x01\x01R\asubject\x12\x1d\n" +
 	"\x05count\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02(\x01R\x05count\x12(\n" +
 	"\vdecision_id\x18\x04 \x01(\tB\a\xbaH\x04r\x02(@R\n" +
-	"decisionId\"\xf3\x02\n" +
+	"decisionId\"{\n" +
 	"\x15DiffRevisionsResponse\x12,\n" +
-	"\x05flips\x18\x01 \x03(\v2\x16.sluice.policy.v1.FlipR\x05flips\x12\x14\n" +
-	"\x05total\x18\x02 \x01(\x03R\x05total\x125\n" +
-	"\bfindings\x18\x03 \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\x12\x1a\n" +
+	"\x05flips\x18\x01 \x03(\v2\x16.sluice.policy.v1.FlipR\x05flips\x124\n" +
+	"\x06totals\x18\x02 \x01(\v2\x1c.sluice.policy.v1.DiffTotalsR\x06totals\"\xe8\x02\n" +
+	"\n" +
+	"DiffTotals\x12\x14\n" +
+	"\x05total\x18\x01 \x01(\x03R\x05total\x12\x16\n" +
+	"\x06opened\x18\x02 \x01(\x03R\x06opened\x12\x16\n" +
+	"\x06closed\x18\x03 \x01(\x03R\x06closed\x12\x1a\n" +
 	"\bcompared\x18\x04 \x01(\x03R\bcompared\x12\x1c\n" +
-	"\tuncertain\x18\x05 \x01(\x03R\tuncertain\x12\x1f\n" +
-	"\vended_early\x18\x06 \x01(\bR\n" +
-	"endedEarly\x12\x16\n" +
-	"\x06opened\x18\a \x01(\x03R\x06opened\x124\n" +
+	"\tgenerated\x18\x05 \x01(\x03R\tgenerated\x12\x1c\n" +
+	"\tuncertain\x18\x06 \x01(\x03R\tuncertain\x12\x1f\n" +
+	"\vended_early\x18\a \x01(\bR\n" +
+	"endedEarly\x124\n" +
 	"\bmay_open\x18\b \x03(\v2\x19.sluice.policy.v1.RuleRefR\amayOpen\x12\x18\n" +
-	"\aservers\x18\t \x01(\x05R\aservers\x12\x1c\n" +
-	"\tgenerated\x18\n" +
-	" \x01(\x03R\tgenerated\"\xd1\x01\n" +
+	"\aservers\x18\t \x01(\x05R\aservers\x12\x14\n" +
+	"\x05tools\x18\n" +
+	" \x01(\x03R\x05tools\x125\n" +
+	"\bfindings\x18\v \x03(\v2\x19.sluice.policy.v1.FindingR\bfindings\"\xd1\x01\n" +
 	"\x12DiffCatalogRequest\x12I\n" +
 	"\toverrides\x18\x01 \x03(\v2 .sluice.policy.v1.OverrideChangeB\t\xbaH\x06\x92\x01\x03\x10\xc8\x01R\toverrides\x12O\n" +
 	"\vdefinitions\x18\x02 \x03(\v2\".sluice.policy.v1.DefinitionChangeB\t\xbaH\x06\x92\x01\x03\x10\xc8\x01R\vdefinitions\x12\x1f\n" +
@@ -2032,20 +1992,10 @@ const file_sluice_policy_v1_document_proto_rawDesc = "" +
 	"\x04tool\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\bR\x04tool\x12\x80\x01\n" +
 	"\x11definition_digest\x18\x03 \x01(\fBS\xbaHP\xba\x01I\n" +
-	"\x06digest\x12\x1amust have 32 bytes or none\x1a#size(this) == 0 || size(this) == 32z\x02\x18 R\x10definitionDigest\"\x80\x01\n" +
+	"\x06digest\x12\x1amust have 32 bytes or none\x1a#size(this) == 0 || size(this) == 32z\x02\x18 R\x10definitionDigest\"y\n" +
 	"\x13DiffCatalogResponse\x12,\n" +
-	"\x05flips\x18\x01 \x03(\v2\x16.sluice.policy.v1.FlipR\x05flips\x12;\n" +
-	"\x06totals\x18\x02 \x01(\v2#.sluice.policy.v1.DiffCatalogTotalsR\x06totals\"\x86\x02\n" +
-	"\x11DiffCatalogTotals\x12\x14\n" +
-	"\x05total\x18\x01 \x01(\x03R\x05total\x12\x16\n" +
-	"\x06opened\x18\x02 \x01(\x03R\x06opened\x12\x14\n" +
-	"\x05tools\x18\x03 \x01(\x03R\x05tools\x12\x1a\n" +
-	"\bcompared\x18\x04 \x01(\x03R\bcompared\x12\x1c\n" +
-	"\tgenerated\x18\x05 \x01(\x03R\tgenerated\x12\x1c\n" +
-	"\tuncertain\x18\x06 \x01(\x03R\tuncertain\x12\x1f\n" +
-	"\vended_early\x18\a \x01(\bR\n" +
-	"endedEarly\x124\n" +
-	"\bmay_open\x18\b \x03(\v2\x19.sluice.policy.v1.RuleRefR\amayOpen\"k\n" +
+	"\x05flips\x18\x01 \x03(\v2\x16.sluice.policy.v1.FlipR\x05flips\x124\n" +
+	"\x06totals\x18\x02 \x01(\v2\x1c.sluice.policy.v1.DiffTotalsR\x06totals\"k\n" +
 	"\x10AssumedCondition\x12\x1c\n" +
 	"\tcondition\x18\x01 \x01(\tR\tcondition\x129\n" +
 	"\x06result\x18\x02 \x01(\x0e2!.sluice.policy.v1.ConditionResultR\x06result\"\xef\x04\n" +
@@ -2137,11 +2087,11 @@ var file_sluice_policy_v1_document_proto_goTypes = []any{
 	(*DiffRevisionsRequest)(nil),    // 13: sluice.policy.v1.DiffRevisionsRequest
 	(*RecordedCall)(nil),            // 14: sluice.policy.v1.RecordedCall
 	(*DiffRevisionsResponse)(nil),   // 15: sluice.policy.v1.DiffRevisionsResponse
-	(*DiffCatalogRequest)(nil),      // 16: sluice.policy.v1.DiffCatalogRequest
-	(*OverrideChange)(nil),          // 17: sluice.policy.v1.OverrideChange
-	(*DefinitionChange)(nil),        // 18: sluice.policy.v1.DefinitionChange
-	(*DiffCatalogResponse)(nil),     // 19: sluice.policy.v1.DiffCatalogResponse
-	(*DiffCatalogTotals)(nil),       // 20: sluice.policy.v1.DiffCatalogTotals
+	(*DiffTotals)(nil),              // 16: sluice.policy.v1.DiffTotals
+	(*DiffCatalogRequest)(nil),      // 17: sluice.policy.v1.DiffCatalogRequest
+	(*OverrideChange)(nil),          // 18: sluice.policy.v1.OverrideChange
+	(*DefinitionChange)(nil),        // 19: sluice.policy.v1.DefinitionChange
+	(*DiffCatalogResponse)(nil),     // 20: sluice.policy.v1.DiffCatalogResponse
 	(*AssumedCondition)(nil),        // 21: sluice.policy.v1.AssumedCondition
 	(*Flip)(nil),                    // 22: sluice.policy.v1.Flip
 	(*SuggestDocumentRequest)(nil),  // 23: sluice.policy.v1.SuggestDocumentRequest
@@ -2175,15 +2125,15 @@ var file_sluice_policy_v1_document_proto_depIdxs = []int32{
 	27, // 14: sluice.policy.v1.RecordedCall.call:type_name -> sluice.policy.v1.Call
 	28, // 15: sluice.policy.v1.RecordedCall.subject:type_name -> sluice.identity.v1.Principal
 	22, // 16: sluice.policy.v1.DiffRevisionsResponse.flips:type_name -> sluice.policy.v1.Flip
-	5,  // 17: sluice.policy.v1.DiffRevisionsResponse.findings:type_name -> sluice.policy.v1.Finding
-	30, // 18: sluice.policy.v1.DiffRevisionsResponse.may_open:type_name -> sluice.policy.v1.RuleRef
-	17, // 19: sluice.policy.v1.DiffCatalogRequest.overrides:type_name -> sluice.policy.v1.OverrideChange
-	18, // 20: sluice.policy.v1.DiffCatalogRequest.definitions:type_name -> sluice.policy.v1.DefinitionChange
-	31, // 21: sluice.policy.v1.OverrideChange.category:type_name -> sluice.mcp.v1.Category
-	32, // 22: sluice.policy.v1.OverrideChange.risk:type_name -> sluice.policy.v1.Risk
-	22, // 23: sluice.policy.v1.DiffCatalogResponse.flips:type_name -> sluice.policy.v1.Flip
-	20, // 24: sluice.policy.v1.DiffCatalogResponse.totals:type_name -> sluice.policy.v1.DiffCatalogTotals
-	30, // 25: sluice.policy.v1.DiffCatalogTotals.may_open:type_name -> sluice.policy.v1.RuleRef
+	16, // 17: sluice.policy.v1.DiffRevisionsResponse.totals:type_name -> sluice.policy.v1.DiffTotals
+	30, // 18: sluice.policy.v1.DiffTotals.may_open:type_name -> sluice.policy.v1.RuleRef
+	5,  // 19: sluice.policy.v1.DiffTotals.findings:type_name -> sluice.policy.v1.Finding
+	18, // 20: sluice.policy.v1.DiffCatalogRequest.overrides:type_name -> sluice.policy.v1.OverrideChange
+	19, // 21: sluice.policy.v1.DiffCatalogRequest.definitions:type_name -> sluice.policy.v1.DefinitionChange
+	31, // 22: sluice.policy.v1.OverrideChange.category:type_name -> sluice.mcp.v1.Category
+	32, // 23: sluice.policy.v1.OverrideChange.risk:type_name -> sluice.policy.v1.Risk
+	22, // 24: sluice.policy.v1.DiffCatalogResponse.flips:type_name -> sluice.policy.v1.Flip
+	16, // 25: sluice.policy.v1.DiffCatalogResponse.totals:type_name -> sluice.policy.v1.DiffTotals
 	2,  // 26: sluice.policy.v1.AssumedCondition.result:type_name -> sluice.policy.v1.ConditionResult
 	27, // 27: sluice.policy.v1.Flip.call:type_name -> sluice.policy.v1.Call
 	28, // 28: sluice.policy.v1.Flip.subject:type_name -> sluice.identity.v1.Principal

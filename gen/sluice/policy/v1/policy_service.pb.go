@@ -25,7 +25,7 @@ var File_sluice_policy_v1_policy_service_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_policy_service_proto_rawDesc = "" +
 	"\n" +
-	"%sluice/policy/v1/policy_service.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x1dsluice/policy/v1/access.proto\x1a\x1fsluice/policy/v1/document.proto\x1a sluice/policy/v1/judgement.proto\x1a\x1dsluice/policy/v1/replay.proto\x1a\x1fsluice/policy/v1/revision.proto\x1a\x1bsluice/policy/v1/stop.proto2\x85\x13\n" +
+	"%sluice/policy/v1/policy_service.proto\x12\x10sluice.policy.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x1dsluice/policy/v1/access.proto\x1a\x1fsluice/policy/v1/document.proto\x1a sluice/policy/v1/judgement.proto\x1a\x1dsluice/policy/v1/replay.proto\x1a\x1fsluice/policy/v1/revision.proto\x1a\x1bsluice/policy/v1/stop.proto2\x87\x13\n" +
 	"\rPolicyService\x12p\n" +
 	"\n" +
 	"DecideCall\x12#.sluice.policy.v1.DecideCallRequest\x1a$.sluice.policy.v1.DecideCallResponse\"\x17\xca\xf3\x18\b\n" +
@@ -41,8 +41,8 @@ const file_sluice_policy_v1_policy_service_proto_rawDesc = "" +
 	"\x01\x01\x12\x01\x02\x18\x01\x12q\n" +
 	"\rLintDocuments\x12&.sluice.policy.v1.LintDocumentsRequest\x1a'.sluice.policy.v1.LintDocumentsResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12q\n" +
 	"\rTestDocuments\x12&.sluice.policy.v1.TestDocumentsRequest\x1a'.sluice.policy.v1.TestDocumentsResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12n\n" +
-	"\fSimulateCall\x12%.sluice.policy.v1.SimulateCallRequest\x1a&.sluice.policy.v1.SimulateCallResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12q\n" +
-	"\rDiffRevisions\x12&.sluice.policy.v1.DiffRevisionsRequest\x1a'.sluice.policy.v1.DiffRevisionsResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12m\n" +
+	"\fSimulateCall\x12%.sluice.policy.v1.SimulateCallRequest\x1a&.sluice.policy.v1.SimulateCallResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04\x12s\n" +
+	"\rDiffRevisions\x12&.sluice.policy.v1.DiffRevisionsRequest\x1a'.sluice.policy.v1.DiffRevisionsResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x040\x01\x12m\n" +
 	"\vDiffCatalog\x12$.sluice.policy.v1.DiffCatalogRequest\x1a%.sluice.policy.v1.DiffCatalogResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x020\x01\x12{\n" +
 	"\x0fReplayDecisions\x12(.sluice.policy.v1.ReplayDecisionsRequest\x1a).sluice.policy.v1.ReplayDecisionsResponse\"\x0f\xca\xf3\x18\x04\x12\x02\x02\x04\xd0\xf3\x18\x80\x80\x80\x04(\x010\x01\x12o\n" +
 	"\x0fSuggestDocument\x12(.sluice.policy.v1.SuggestDocumentRequest\x1a).sluice.policy.v1.SuggestDocumentResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12s\n" +

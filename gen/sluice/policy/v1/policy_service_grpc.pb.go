@@ -110,7 +110,8 @@ type PolicyServiceClient interface {
 	// DiffRevisions returns the calls with different decisions in two versions of documents, deny to allow first: calls of
 	// the tools in the catalog and of the names that the documents mention, by principals that the documents or configured
 	// tokens mention, with any arguments, and recorded calls. Neither the state of the catalog, such as a quarantine, nor
-	// stops, nor `mode: observe` of the configuration count. The comparison ends after 5 s. Errors:
+	// stops, nor `mode: observe` of the configuration count. The last response has the totals; if it is missing, flips are
+	// missing. The comparison ends after 30 s. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read documents
 	//	INVALID_ARGUMENT     DOCUMENTS_REQUIRED: neither new documents nor new_revision is set, or both are;
@@ -118,7 +119,7 @@ type PolicyServiceClient interface {
 	//	NOT_FOUND            REVISION_UNKNOWN: a revision is not stored, or old_revision is sent with old documents
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the revisions could not be read
-	DiffRevisions(ctx context.Context, in *DiffRevisionsRequest, opts ...grpc.CallOption) (*DiffRevisionsResponse, error)
+	DiffRevisions(ctx context.Context, in *DiffRevisionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DiffRevisionsResponse], error)
 	// DiffCatalog returns the calls of tools that the active documents decide differently after changes of the catalog,
 	// deny to allow first: after overrides are set or removed, and definitions are accepted. It changes nothing. Each
 	// changed tool is called with each of its definitions, with any arguments, by the principals that the documents or
@@ -341,19 +342,28 @@ func (c *policyServiceClient) SimulateCall(ctx context.Context, in *SimulateCall
 	return out, nil
 }
 
-func (c *policyServiceClient) DiffRevisions(ctx context.Context, in *DiffRevisionsRequest, opts ...grpc.CallOption) (*DiffRevisionsResponse, error) {
+func (c *policyServiceClient) DiffRevisions(ctx context.Context, in *DiffRevisionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DiffRevisionsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(DiffRevisionsResponse)
-	err := c.cc.Invoke(ctx, PolicyService_DiffRevisions_FullMethodName, in, out, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[0], PolicyService_DiffRevisions_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	return out, nil
+	x := &grpc.GenericClientStream[DiffRevisionsRequest, DiffRevisionsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
 }
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PolicyService_DiffRevisionsClient = grpc.ServerStreamingClient[DiffRevisionsResponse]
 
 func (c *policyServiceClient) DiffCatalog(ctx context.Context, in *DiffCatalogRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DiffCatalogResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[0], PolicyService_DiffCatalog_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[1], PolicyService_DiffCatalog_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -372,7 +382,7 @@ type PolicyService_DiffCatalogClient = grpc.ServerStreamingClient[DiffCatalogRes
 
 func (c *policyServiceClient) ReplayDecisions(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ReplayDecisionsRequest, ReplayDecisionsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[1], PolicyService_ReplayDecisions_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[2], PolicyService_ReplayDecisions_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -435,7 +445,7 @@ func (c *policyServiceClient) ListRevisions(ctx context.Context, in *ListRevisio
 
 func (c *policyServiceClient) LeaseRevision(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[LeaseRevisionRequest, LeaseRevisionResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[2], PolicyService_LeaseRevision_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[3], PolicyService_LeaseRevision_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -448,7 +458,7 @@ type PolicyService_LeaseRevisionClient = grpc.BidiStreamingClient[LeaseRevisionR
 
 func (c *policyServiceClient) WatchRevision(ctx context.Context, in *WatchRevisionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRevisionResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[3], PolicyService_WatchRevision_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PolicyService_ServiceDesc.Streams[4], PolicyService_WatchRevision_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -562,7 +572,8 @@ type PolicyServiceServer interface {
 	// DiffRevisions returns the calls with different decisions in two versions of documents, deny to allow first: calls of
 	// the tools in the catalog and of the names that the documents mention, by principals that the documents or configured
 	// tokens mention, with any arguments, and recorded calls. Neither the state of the catalog, such as a quarantine, nor
-	// stops, nor `mode: observe` of the configuration count. The comparison ends after 5 s. Errors:
+	// stops, nor `mode: observe` of the configuration count. The last response has the totals; if it is missing, flips are
+	// missing. The comparison ends after 30 s. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read documents
 	//	INVALID_ARGUMENT     DOCUMENTS_REQUIRED: neither new documents nor new_revision is set, or both are;
@@ -570,7 +581,7 @@ type PolicyServiceServer interface {
 	//	NOT_FOUND            REVISION_UNKNOWN: a revision is not stored, or old_revision is sent with old documents
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the revisions could not be read
-	DiffRevisions(context.Context, *DiffRevisionsRequest) (*DiffRevisionsResponse, error)
+	DiffRevisions(*DiffRevisionsRequest, grpc.ServerStreamingServer[DiffRevisionsResponse]) error
 	// DiffCatalog returns the calls of tools that the active documents decide differently after changes of the catalog,
 	// deny to allow first: after overrides are set or removed, and definitions are accepted. It changes nothing. Each
 	// changed tool is called with each of its definitions, with any arguments, by the principals that the documents or
@@ -730,8 +741,8 @@ func (UnimplementedPolicyServiceServer) TestDocuments(context.Context, *TestDocu
 func (UnimplementedPolicyServiceServer) SimulateCall(context.Context, *SimulateCallRequest) (*SimulateCallResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SimulateCall not implemented")
 }
-func (UnimplementedPolicyServiceServer) DiffRevisions(context.Context, *DiffRevisionsRequest) (*DiffRevisionsResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method DiffRevisions not implemented")
+func (UnimplementedPolicyServiceServer) DiffRevisions(*DiffRevisionsRequest, grpc.ServerStreamingServer[DiffRevisionsResponse]) error {
+	return status.Error(codes.Unimplemented, "method DiffRevisions not implemented")
 }
 func (UnimplementedPolicyServiceServer) DiffCatalog(*DiffCatalogRequest, grpc.ServerStreamingServer[DiffCatalogResponse]) error {
 	return status.Error(codes.Unimplemented, "method DiffCatalog not implemented")
@@ -952,23 +963,16 @@ func _PolicyService_SimulateCall_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
-func _PolicyService_DiffRevisions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(DiffRevisionsRequest)
-	if err := dec(in); err != nil {
-		return nil, err
+func _PolicyService_DiffRevisions_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(DiffRevisionsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
 	}
-	if interceptor == nil {
-		return srv.(PolicyServiceServer).DiffRevisions(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: PolicyService_DiffRevisions_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(PolicyServiceServer).DiffRevisions(ctx, req.(*DiffRevisionsRequest))
-	}
-	return interceptor(ctx, in, info, handler)
+	return srv.(PolicyServiceServer).DiffRevisions(m, &grpc.GenericServerStream[DiffRevisionsRequest, DiffRevisionsResponse]{ServerStream: stream})
 }
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PolicyService_DiffRevisionsServer = grpc.ServerStreamingServer[DiffRevisionsResponse]
 
 func _PolicyService_DiffCatalog_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(DiffCatalogRequest)
@@ -1194,10 +1198,6 @@ var PolicyService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _PolicyService_SimulateCall_Handler,
 		},
 		{
-			MethodName: "DiffRevisions",
-			Handler:    _PolicyService_DiffRevisions_Handler,
-		},
-		{
 			MethodName: "SuggestDocument",
 			Handler:    _PolicyService_SuggestDocument_Handler,
 		},
@@ -1231,6 +1231,11 @@ var PolicyService_ServiceDesc = grpc.ServiceDesc{
 		},
 	},
 	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "DiffRevisions",
+			Handler:       _PolicyService_DiffRevisions_Handler,
+			ServerStreams: true,
+		},
 		{
 			StreamName:    "DiffCatalog",
 			Handler:       _PolicyService_DiffCatalog_Handler,

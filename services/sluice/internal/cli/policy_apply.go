@@ -195,27 +195,26 @@ func activeText(active *policyv1.Revision) string {
 // showChange prints which calls get another result. If the output is JSON, it prints to standard error. It returns an
 // error if the documents do not load.
 func (t *tool) showChange(ctx context.Context, client policyv1.PolicyServiceClient, change *policyChange) error {
-	ctx, cancel := requestContext(ctx)
-	defer cancel()
-	resp, err := client.DiffRevisions(ctx, change.diff)
+	diff, err := t.diffRevisions(ctx, client, change.diff)
 	if err != nil {
-		return t.explainError(err)
+		return err
 	}
-	if len(resp.GetFindings()) > 0 {
-		return notLoading(resp.GetFindings())
+	totals := diff.GetTotals()
+	if len(totals.GetFindings()) > 0 {
+		return notLoading(totals.GetFindings())
 	}
 	shown := *t
 	if t.json() {
 		shown.out = t.errOut
 	}
-	if err := shown.printFlips(resp, false); err != nil {
+	if err := shown.printFlips(diff, false); err != nil {
 		return err
 	}
 	switch {
-	case resp.GetEndedEarly(), resp.GetUncertain() > 0:
+	case totals.GetEndedEarly(), totals.GetUncertain() > 0:
 		shown.printf("The comparison is incomplete: further calls may be opened. `sluice policy diff` says why.")
-	case resp.GetOpened() == 0 && len(resp.GetMayOpen()) > 0:
-		shown.printf("%v", mayOpenError(resp.GetMayOpen()))
+	case totals.GetOpened() == 0 && len(totals.GetMayOpen()) > 0:
+		shown.printf("%v", mayOpenError(totals.GetMayOpen()))
 	}
 	return nil
 }

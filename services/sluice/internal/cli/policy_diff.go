@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"slices"
@@ -29,6 +30,8 @@ const (
 	maxDiffRows = 20
 	// maxRecordedCalls is the maximum number of different recorded calls in a request.
 	maxRecordedCalls = 2000
+	// diffTimeout is the time limit of a comparison. It is longer than that of the policy service.
+	diffTimeout = time.Minute
 )
 
 type diffFlags struct {
@@ -159,13 +162,42 @@ func (t *tool) diffLive(ctx context.Context, req *policyv1.DiffRevisionsRequest,
 		return nil, err
 	}
 	defer conn.Close() //nolint:errcheck // only the answer matters
-	ctx, cancel := requestContext(ctx)
+	return t.diffRevisions(ctx, policyv1.NewPolicyServiceClient(conn), req)
+}
+
+// diffRevisions lets the policy service compare documents.
+func (t *tool) diffRevisions(ctx context.Context, client policyv1.PolicyServiceClient, req *policyv1.DiffRevisionsRequest) (*policyv1.DiffRevisionsResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, diffTimeout)
 	defer cancel()
-	resp, err := policyv1.NewPolicyServiceClient(conn).DiffRevisions(ctx, req)
+	stream, err := client.DiffRevisions(ctx, req)
 	if err != nil {
 		return nil, t.explainError(err)
 	}
-	return resp, nil
+	diff, err := readDiff(stream)
+	if err != nil {
+		return nil, t.explainError(err)
+	}
+	return diff, nil
+}
+
+// readDiff reads all flips of a comparison. It returns an error if the totals, which come last, are missing.
+func readDiff[R interface {
+	GetFlips() []*policyv1.Flip
+	GetTotals() *policyv1.DiffTotals
+}](stream interface{ Recv() (R, error) }) (*policyv1.DiffRevisionsResponse, error) {
+	diff := new(policyv1.DiffRevisionsResponse)
+	for {
+		resp, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF) && diff.GetTotals() != nil:
+			return diff, nil
+		case errors.Is(err, io.EOF):
+			return nil, errors.New("the policy service ended the comparison without its totals: try again")
+		case err != nil:
+			return nil, err
+		}
+		diff.Flips, diff.Totals = append(diff.Flips, resp.GetFlips()...), resp.GetTotals()
+	}
 }
 
 // readRecordedCalls reads the calls in the journal. Calls of the same tool by the same caller become one.
@@ -204,30 +236,31 @@ func (t *tool) readRecordedCalls(ctx context.Context, client gatewayv1.GatewaySe
 }
 
 // printPolicyDiff prints a comparison. It returns an error if a change opens something, or if not everything was compared.
-func (t *tool) printPolicyDiff(resp *policyv1.DiffRevisionsResponse, recorded bool) error {
+func (t *tool) printPolicyDiff(diff *policyv1.DiffRevisionsResponse, recorded bool) error {
+	totals := diff.GetTotals()
 	if t.json() {
-		if err := t.printMessage(resp); err != nil {
+		if err := t.printMessage(diff); err != nil {
 			return err
 		}
-	} else if len(resp.GetFindings()) == 0 {
-		if err := t.printFlips(resp, recorded); err != nil {
+	} else if len(totals.GetFindings()) == 0 {
+		if err := t.printFlips(diff, recorded); err != nil {
 			return err
 		}
-		if resp.GetServers() == 0 {
+		if totals.GetServers() == 0 {
 			t.printf("No list of a server's tools was found, so the calls are only those that the documents mention. To compare all tools, use --config FILE after the mesh has listed them, or --live.")
 		}
 	}
 	switch {
-	case len(resp.GetFindings()) > 0:
-		return notLoading(resp.GetFindings())
-	case resp.GetOpened() > 0:
+	case len(totals.GetFindings()) > 0:
+		return notLoading(totals.GetFindings())
+	case totals.GetOpened() > 0:
 		return errSilent
-	case resp.GetEndedEarly():
+	case totals.GetEndedEarly():
 		return errors.New("the comparison is incomplete: there are too many calls or callers, or it took too long; compare the documents of fewer servers")
-	case resp.GetUncertain() > 0:
-		return fmt.Errorf("the comparison is incomplete: %s depend on too many conditions that differ; compare smaller changes", countOfCalls(resp.GetUncertain()))
-	case len(resp.GetMayOpen()) > 0:
-		return mayOpenError(resp.GetMayOpen())
+	case totals.GetUncertain() > 0:
+		return fmt.Errorf("the comparison is incomplete: %s depend on too many conditions that differ; compare smaller changes", countOfCalls(totals.GetUncertain()))
+	case len(totals.GetMayOpen()) > 0:
+		return mayOpenError(totals.GetMayOpen())
 	}
 	return nil
 }
@@ -277,13 +310,13 @@ type diffRow struct {
 	who, ifs, key string
 }
 
-func (t *tool) printFlips(resp *policyv1.DiffRevisionsResponse, recorded bool) error {
-	t.printf("%s", diffHeadline(resp))
-	if resp.GetTotal() == 0 {
+func (t *tool) printFlips(diff *policyv1.DiffRevisionsResponse, recorded bool) error {
+	t.printf("%s", diffHeadline(diff.GetTotals()))
+	if diff.GetTotals().GetTotal() == 0 {
 		return nil
 	}
 	fmt.Fprintln(t.out)
-	rows := diffRows(resp.GetFlips())
+	rows := diffRows(diff.GetFlips())
 	head := []string{"RESULT", "WHAT", "WHO", "IF", "RULE"}
 	if recorded {
 		head = append([]string{"CALLS"}, head...)
@@ -308,20 +341,13 @@ func (t *tool) printFlips(resp *policyv1.DiffRevisionsResponse, recorded bool) e
 	return nil
 }
 
-func diffHeadline(resp *policyv1.DiffRevisionsResponse) string {
-	compared := "Compared " + countOfCalls(resp.GetCompared())
-	counts := make(map[policyv1.FlipKind]int64)
-	for _, f := range resp.GetFlips() {
-		counts[f.GetKind()]++
-	}
-	switch {
-	case resp.GetTotal() == 0:
+func diffHeadline(totals *policyv1.DiffTotals) string {
+	compared := "Compared " + countOfCalls(totals.GetCompared())
+	if totals.GetTotal() == 0 {
 		return compared + ": no call gets another result."
-	case resp.GetTotal() > int64(len(resp.GetFlips())):
-		return fmt.Sprintf("%s, changes: %d, of which %d open something.", compared, resp.GetTotal(), resp.GetOpened())
 	}
 	return fmt.Sprintf("%s, changes: %d (%d open something, %d close something, %d change limits or other terms).", compared,
-		resp.GetTotal(), resp.GetOpened(), counts[policyv1.FlipKind_FLIP_KIND_CLOSES], counts[policyv1.FlipKind_FLIP_KIND_TERMS])
+		totals.GetTotal(), totals.GetOpened(), totals.GetClosed(), totals.GetTotal()-totals.GetOpened()-totals.GetClosed())
 }
 
 // diffRows returns one row for each change, in the order of the flips. Calls with the same change share a row.

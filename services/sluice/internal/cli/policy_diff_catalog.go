@@ -5,9 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -15,9 +13,6 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
-
-// catalogDiffTimeout is the time limit of a comparison of the catalog. It is longer than that of the policy service.
-const catalogDiffTimeout = time.Minute
 
 // catalogDiffFlags are the flags of `policy diff` for changes of the catalog.
 type catalogDiffFlags struct {
@@ -65,16 +60,20 @@ func (t *tool) runCatalogDiff(ctx context.Context, flags *catalogDiffFlags) erro
 		return err
 	}
 	defer conn.Close() //nolint:errcheck // only the answers matter
-	ctx, cancel := context.WithTimeout(ctx, catalogDiffTimeout)
+	ctx, cancel := context.WithTimeout(ctx, diffTimeout)
 	defer cancel()
 	if err := t.completeDigests(ctx, policyv1.NewCatalogServiceClient(conn), req, flags.definitions); err != nil {
 		return err
 	}
-	flips, totals, err := readCatalogDiff(ctx, policyv1.NewPolicyServiceClient(conn), req)
+	stream, err := policyv1.NewPolicyServiceClient(conn).DiffCatalog(ctx, req)
 	if err != nil {
 		return t.explainError(err)
 	}
-	return t.printCatalogDiff(flips, totals)
+	diff, err := readDiff(stream)
+	if err != nil {
+		return t.explainError(err)
+	}
+	return t.printCatalogDiff(diff)
 }
 
 // request returns the request for the flags, without digests.
@@ -133,50 +132,27 @@ func (t *tool) completeDigests(ctx context.Context, client policyv1.CatalogServi
 	return nil
 }
 
-// readCatalogDiff reads all flips. It returns an error if the totals, which come last, are missing.
-func readCatalogDiff(ctx context.Context, client policyv1.PolicyServiceClient, req *policyv1.DiffCatalogRequest) (flips []*policyv1.Flip, totals *policyv1.DiffCatalogTotals, err error) {
-	stream, err := client.DiffCatalog(ctx, req)
-	if err != nil {
-		return nil, nil, err
-	}
-	for {
-		resp, err := stream.Recv()
-		switch {
-		case errors.Is(err, io.EOF) && totals != nil:
-			return flips, totals, nil
-		case errors.Is(err, io.EOF):
-			return nil, nil, errors.New("the policy service ended the comparison without its totals: try again")
-		case err != nil:
-			return nil, nil, err
-		}
-		flips, totals = append(flips, resp.GetFlips()...), resp.GetTotals()
-	}
-}
-
-// printCatalogDiff prints a comparison in the form of a comparison of documents. It returns an error if a change opens
-// something, or if not everything was compared.
-func (t *tool) printCatalogDiff(flips []*policyv1.Flip, totals *policyv1.DiffCatalogTotals) error {
-	resp := &policyv1.DiffRevisionsResponse{
-		Flips: flips, Total: totals.GetTotal(), Opened: totals.GetOpened(), Compared: totals.GetCompared(), Uncertain: totals.GetUncertain(),
-		EndedEarly: totals.GetEndedEarly(), MayOpen: totals.GetMayOpen(), Generated: totals.GetGenerated(),
-	}
+// printCatalogDiff prints a comparison. It returns an error if a change opens something, or if not everything was
+// compared.
+func (t *tool) printCatalogDiff(diff *policyv1.DiffRevisionsResponse) error {
+	totals := diff.GetTotals()
 	if t.json() {
-		if err := t.printMessage(resp); err != nil {
+		if err := t.printMessage(diff); err != nil {
 			return err
 		}
 	} else {
-		if err := t.printFlips(resp, false); err != nil {
+		if err := t.printFlips(diff, false); err != nil {
 			return err
 		}
 		t.printf("%s", howCompared(totals))
 	}
-	switch names := ruleNames(resp.GetMayOpen()); {
-	case resp.GetOpened() > 0:
+	switch names := ruleNames(totals.GetMayOpen()); {
+	case totals.GetOpened() > 0:
 		return errSilent
-	case resp.GetEndedEarly():
+	case totals.GetEndedEarly():
 		return errors.New("the comparison is incomplete: there are too many callers, or it took too long; compare fewer changes")
-	case resp.GetUncertain() > 0:
-		return fmt.Errorf("the comparison is incomplete: %s depend on too many conditions", countOfCalls(resp.GetUncertain()))
+	case totals.GetUncertain() > 0:
+		return fmt.Errorf("the comparison is incomplete: %s depend on too many conditions", countOfCalls(totals.GetUncertain()))
 	case len(names) > 0:
 		return fmt.Errorf("the comparison is incomplete: it found no call that is opened, but %s may open calls of callers that were not compared, for example those of callers that many rules name; "+
 			"check such a call with `sluice policy explain` after the change", strings.Join(names, ", "))
@@ -185,7 +161,7 @@ func (t *tool) printCatalogDiff(flips []*policyv1.Flip, totals *policyv1.DiffCat
 }
 
 // howCompared says what was compared symbolically, and what by generated calls.
-func howCompared(totals *policyv1.DiffCatalogTotals) string {
+func howCompared(totals *policyv1.DiffTotals) string {
 	if totals.GetTools() == 0 {
 		return "The changes concern no tool: no definition is pending, and no override differs."
 	}

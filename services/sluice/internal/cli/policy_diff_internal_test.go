@@ -70,7 +70,7 @@ func diffAnswer() *policyv1.DiffRevisionsResponse {
 		flipOf(opens, "read", decisionOf(refused, "no"), observed), flipOf(opens, "stat", decisionOf(refused, "no"), observed),
 		conditional, pattern, limited, hidden, prompt,
 	}
-	return &policyv1.DiffRevisionsResponse{Flips: flips, Total: 7, Opened: 4, Compared: 100, Servers: 1}
+	return &policyv1.DiffRevisionsResponse{Flips: flips, Totals: &policyv1.DiffTotals{Total: 7, Opened: 4, Closed: 2, Compared: 100, Servers: 1}}
 }
 
 func TestPrintPolicyDiff_PrintsOneScreen(t *testing.T) {
@@ -105,7 +105,7 @@ func TestPrintPolicyDiff_SaysThatNoListOfToolsWasFound(t *testing.T) {
 	t.Parallel()
 	for servers, want := range map[int32]bool{0: true, 1: false} {
 		resp := diffAnswer()
-		resp.Servers = servers
+		resp.Totals.Servers = servers
 		var out bytes.Buffer
 		_ = newTool("sluice", &out, &out).printPolicyDiff(resp, false)
 		if got := strings.Contains(out.String(), "No list of a server's tools was found"); got != want {
@@ -124,11 +124,10 @@ func singleSpaced(text string) string {
 
 func TestPrintPolicyDiff_LimitsTheRows(t *testing.T) {
 	t.Parallel()
-	resp := new(policyv1.DiffRevisionsResponse)
+	resp := &policyv1.DiffRevisionsResponse{Totals: &policyv1.DiffTotals{Total: 30, Closed: 30, Servers: 1}}
 	for i := range 30 {
 		resp.Flips = append(resp.Flips, flipOf(policyv1.FlipKind_FLIP_KIND_CLOSES, fmt.Sprint("t", i), decisionOf(allowed, ""), decisionOf(refused, fmt.Sprint("r", i))))
 	}
-	resp.Total, resp.Servers = 30, 1
 	var out bytes.Buffer
 	if err := newTool("sluice", &out, &out).printPolicyDiff(resp, false); err != nil {
 		t.Errorf("nothing opens, and the error is %v", err)
@@ -142,20 +141,22 @@ func TestPrintPolicyDiff_LimitsTheRows(t *testing.T) {
 func TestPrintPolicyDiff_FailsIfItIsIncomplete(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		resp *policyv1.DiffRevisionsResponse
-		want string
+		totals *policyv1.DiffTotals
+		want   string
 	}{
-		"it ended early":      {&policyv1.DiffRevisionsResponse{EndedEarly: true}, "there are too many calls or callers"},
-		"too many conditions": {&policyv1.DiffRevisionsResponse{Uncertain: 2}, "2 calls depend on too many conditions"},
-		"a finding":           {&policyv1.DiffRevisionsResponse{Findings: []*policyv1.Finding{{Path: "a.yaml", Line: 3, Column: 1, Message: "is wrong"}}}, "the documents do not load:\na.yaml:3:1: is wrong"},
+		"it ended early":      {&policyv1.DiffTotals{EndedEarly: true}, "there are too many calls or callers"},
+		"too many conditions": {&policyv1.DiffTotals{Uncertain: 2}, "2 calls depend on too many conditions"},
+		"a finding":           {&policyv1.DiffTotals{Findings: []*policyv1.Finding{{Path: "a.yaml", Line: 3, Column: 1, Message: "is wrong"}}}, "the documents do not load:\na.yaml:3:1: is wrong"},
 	} {
 		var out bytes.Buffer
-		err := newTool("sluice", &out, &out).printPolicyDiff(tt.resp, false)
+		err := newTool("sluice", &out, &out).printPolicyDiff(&policyv1.DiffRevisionsResponse{Totals: tt.totals}, false)
 		if err == nil || errors.Is(err, errSilent) || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", name, err, tt.want)
 		}
 	}
-	err := newTool("sluice", new(bytes.Buffer), new(bytes.Buffer)).printPolicyDiff(&policyv1.DiffRevisionsResponse{EndedEarly: true, Opened: 1, Total: 1, Flips: []*policyv1.Flip{flipOf(1, "t", decisionOf(refused, ""), decisionOf(allowed, ""))}}, false)
+	err := newTool("sluice", new(bytes.Buffer), new(bytes.Buffer)).printPolicyDiff(&policyv1.DiffRevisionsResponse{
+		Totals: &policyv1.DiffTotals{EndedEarly: true, Opened: 1, Total: 1}, Flips: []*policyv1.Flip{flipOf(1, "t", decisionOf(refused, ""), decisionOf(allowed, ""))},
+	}, false)
 	if !errors.Is(err, errSilent) {
 		t.Errorf("something opens, and the error is %v", err)
 	}
