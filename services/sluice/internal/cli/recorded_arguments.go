@@ -30,7 +30,11 @@ func newRecordedArguments(r *gatewayv1.RecordedArgumentsStatus) *recordedArgumen
 
 // String returns the description in one line. If copies were removed early, it says what prevents that.
 func (r recordedArguments) String() string {
-	line := fmt.Sprintf("%.1f of %d MiB recorded, since %s", float64(r.Bytes)/(1<<20), r.MaxBytes>>20, localTime(r.Oldest))
+	size := fmt.Sprintf("%.1f", float64(r.Bytes)/(1<<20))
+	if size == "0.0" {
+		size = "less than 0.1"
+	}
+	line := fmt.Sprintf("%s of %d MiB recorded, since %s", size, r.MaxBytes>>20, localTime(r.Oldest))
 	if r.RemovedEarly != nil {
 		line += fmt.Sprintf("; copies younger than %.0f days were removed for lack of space: raise journal.arguments.mib, or record fewer calls", r.RetentionHours/24)
 	}

@@ -21,6 +21,10 @@ func TestRecordedArguments_NamesTheKeyIfCopiesWereRemovedEarly(t *testing.T) {
 	if got := newRecordedArguments(status).String(); got != "1.5 of 256 MiB recorded, since "+localTime(at) {
 		t.Error(got)
 	}
+	status.Bytes = 512
+	if got := newRecordedArguments(status).String(); got != "less than 0.1 of 256 MiB recorded, since "+localTime(at) {
+		t.Error(got)
+	}
 	status.RemovedEarly = timestamppb.New(at)
 	if got := newRecordedArguments(status).String(); !strings.Contains(got, "younger than 7 days") || !strings.Contains(got, "journal.arguments.mib") {
 		t.Error(got)
