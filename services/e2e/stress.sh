@@ -41,6 +41,9 @@ away) # 60s: Let the network to PostgreSQL fail in six ways, for N each.
 changes) # 1000: Change what policy knows of tools N times under load, and check that no call is decided by the old state.
 	SLUICE_CHANGES=$N tests 30m TestCatalogChanges_NoLaterCallIsDecidedByTheOldState ./e2e/mesh
 	;;
+coldstart) # 20: Time N times how long the first call of a client takes if its command has to start the mesh.
+	SLUICE_COLD_STARTS=$N tests 30m 'TestStdio_ColdStart$' ./e2e/personal
+	;;
 edits) # 10000: Make N random edits of each format and undo them, and replace a file 1,000 times while others write it.
 	SLUICE_EDITS=$N tests 30m 'TestRandom_EditsAreUndoneToTheByte$' ./sluice/internal/configedit
 	SLUICE_ROUNDS=1000 tests 10m 'TestReplace_RacesWithAnotherProgram$' ./sluice/internal/atomicfile

@@ -3,12 +3,16 @@ package personal_test
 import (
 	"errors"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
@@ -45,6 +49,36 @@ func TestStdio_ManyClientsAtOnceStartOneMesh(t *testing.T) {
 	if starts := strings.Count(h.read(".local/share/sluice/up.log"), " is up."); starts != 2 { // one by init
 		t.Errorf("%d meshes were started:\n%s", starts, h.read(".local/share/sluice/up.log"))
 	}
+}
+
+// The test measures the time from the start of the client's command, without a mesh, to the result of its first call. It is
+// not limited, because it depends on the machine. SLUICE_COLD_STARTS is the number of measurements.
+func TestStdio_ColdStart(t *testing.T) {
+	t.Parallel()
+	n := 1
+	if text, ok := os.LookupEnv("SLUICE_COLD_STARTS"); ok {
+		var err error
+		if n, err = strconv.Atoi(text); err != nil || n < 1 {
+			t.Fatalf("SLUICE_COLD_STARTS is %q: %v", text, err)
+		}
+	}
+	h := newOwnMesh(t)
+	var took []time.Duration
+	for range n {
+		start := time.Now()
+		s := h.connect(h.program, "stdio", "--server", "notes", "--as", "cursor")
+		if text, isError := h.call(s, "list_notes", nil); isError {
+			t.Fatalf("list_notes returns %s", text)
+		}
+		took = append(took, time.Since(start))
+		m, found := h.mesh()
+		if !found {
+			t.Fatal("stdio started no mesh")
+		}
+		h.end(m, syscall.SIGTERM)
+	}
+	slices.Sort(took)
+	t.Logf("%d cold starts: median %v, p95 %v, longest %v", n, took[n/2].Round(time.Millisecond), took[(n*95-1)/100].Round(time.Millisecond), took[n-1].Round(time.Millisecond))
 }
 
 // A client keeps its process for days. The mesh may end meanwhile.
