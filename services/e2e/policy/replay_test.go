@@ -80,7 +80,7 @@ func TestReplay_ShowsWhichRecordedCallsADraftChanges(t *testing.T) {
 	unknown := run(stack.OperatorToken, draft("unknown.yaml"))
 	stack.CheckCommand(t, unknown, 0, unknown.Stdout, ", 1 unknown)", "1      raw/write  arguments   team/tools.write  no\n")
 	mayOpen := run(stack.OperatorToken, draft("mayopen.yaml"))
-	stack.CheckCommand(t, mayOpen, 2, mayOpen.Stderr, "the replay is incomplete: the result of 2 calls")
+	stack.CheckCommand(t, mayOpen, 3, mayOpen.Stderr, "the replay is incomplete: the result of 2 calls")
 	broken := run(stack.OperatorToken, draft("broken.yaml"))
 	stack.CheckCommand(t, broken, 2, broken.Stderr, "the documents do not load", "broken.yaml:6:", "alow")
 	stack.CheckCommand(t, run(stack.AgentToken, draft("opens.yaml")), 2, "")

@@ -34,6 +34,27 @@ const (
 	diffTimeout = time.Minute
 )
 
+const (
+	// exitFailed is the exit code of `policy diff` and `policy replay` if the comparison fails.
+	exitFailed = 2
+	// exitIncomplete is their exit code if no compared call is opened, but not all calls were compared.
+	exitIncomplete = 3
+)
+
+// incompleteError returns an error that ends a comparison with [exitIncomplete].
+func incompleteError(format string, args ...any) error {
+	return exitError{fmt.Errorf(format, args...), exitIncomplete}
+}
+
+// comparisonError returns err with the exit code of a comparison: 1 if calls are opened.
+func comparisonError(err error) error {
+	var known exitError
+	if err == nil || errors.Is(err, errSilent) || errors.As(err, &known) {
+		return err
+	}
+	return exitError{err, exitFailed}
+}
+
 type diffFlags struct {
 	live    bool
 	since   string
@@ -67,8 +88,8 @@ and ` + "`catalog override`" + `. A pending definition refuses calls until then.
 tools are compared.
 
 The command exits with 0 if no change opens anything, with 1 if a call that was refused is
-allowed or can be approved, or a call that needed an approval is allowed, and with 2 if the
-comparison fails or is incomplete. It is incomplete if the change of a rule may open calls that
+allowed or can be approved, or a call that needed an approval is allowed, with 2 if the
+comparison fails, and with 3 if it is incomplete. It is incomplete if the change of a rule may open calls that
 are not among the compared ones, for example calls of callers that many rules name.`,
 		Example: "  " + t.self + " policy diff policies/ draft/\n" +
 			"  " + t.self + " policy diff draft/ --since 24h\n" +
@@ -76,11 +97,7 @@ are not among the compared ones, for example calls of callers that many rules na
 			"  " + t.self + " policy diff --override files/sync=read:low",
 		Args: args(f.catalog.args),
 		RunE: func(c *cobra.Command, given []string) error {
-			err := t.runDiff(c.Context(), given, &f)
-			if err != nil && !errors.Is(err, errSilent) {
-				return exitError{err, 2}
-			}
-			return err
+			return comparisonError(t.runDiff(c.Context(), given, &f))
 		},
 	}
 	c.Flags().BoolVar(&f.live, "live", false, "let the running mesh compare the documents")
@@ -256,9 +273,9 @@ func (t *tool) printPolicyDiff(diff *policyv1.DiffRevisionsResponse, recorded bo
 	case totals.GetOpened() > 0:
 		return errSilent
 	case totals.GetEndedEarly():
-		return errors.New("the comparison is incomplete: there are too many calls or callers, or it took too long; compare the documents of fewer servers")
+		return incompleteError("the comparison is incomplete: there are too many calls or callers, or it took too long; compare the documents of fewer servers")
 	case totals.GetUncertain() > 0:
-		return fmt.Errorf("the comparison is incomplete: %s depend on too many conditions that differ; compare smaller changes", countOfCalls(totals.GetUncertain()))
+		return incompleteError("the comparison is incomplete: %s depend on too many conditions that differ; compare smaller changes", countOfCalls(totals.GetUncertain()))
 	case len(totals.GetMayOpen()) > 0:
 		return mayOpenError(totals.GetMayOpen())
 	}
@@ -276,7 +293,7 @@ func (t *tool) printMessage(m proto.Message) error {
 
 // mayOpenError returns an error with the first rules whose change opened none of the compared calls, but may open others.
 func mayOpenError(rules []*policyv1.RuleRef) error {
-	return fmt.Errorf("the comparison is incomplete: it found no call that is opened, but the change of %s may open calls that were not compared, for example those of callers that many rules name; "+
+	return incompleteError("the comparison is incomplete: it found no call that is opened, but the change of %s may open calls that were not compared, for example those of callers that many rules name; "+
 		"check such a call with `sluice policy explain`, or add it to the `tests` of a document", strings.Join(ruleNames(rules), ", "))
 }
 

@@ -150,11 +150,11 @@ func (t *tool) printCatalogDiff(diff *policyv1.DiffRevisionsResponse) error {
 	case totals.GetOpened() > 0:
 		return errSilent
 	case totals.GetEndedEarly():
-		return errors.New("the comparison is incomplete: there are too many callers, or it took too long; compare fewer changes")
+		return incompleteError("the comparison is incomplete: there are too many callers, or it took too long; compare fewer changes")
 	case totals.GetUncertain() > 0:
-		return fmt.Errorf("the comparison is incomplete: %s depend on too many conditions", countOfCalls(totals.GetUncertain()))
+		return incompleteError("the comparison is incomplete: %s depend on too many conditions", countOfCalls(totals.GetUncertain()))
 	case len(names) > 0:
-		return fmt.Errorf("the comparison is incomplete: it found no call that is opened, but %s may open calls of callers that were not compared, for example those of callers that many rules name; "+
+		return incompleteError("the comparison is incomplete: it found no call that is opened, but %s may open calls of callers that were not compared, for example those of callers that many rules name; "+
 			"check such a call with `sluice policy explain` after the change", strings.Join(names, ", "))
 	}
 	return nil

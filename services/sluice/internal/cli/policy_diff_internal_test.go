@@ -142,15 +142,17 @@ func TestPrintPolicyDiff_FailsIfItIsIncomplete(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		totals *policyv1.DiffTotals
+		code   int
 		want   string
 	}{
-		"it ended early":      {&policyv1.DiffTotals{EndedEarly: true}, "there are too many calls or callers"},
-		"too many conditions": {&policyv1.DiffTotals{Uncertain: 2}, "2 calls depend on too many conditions"},
-		"a finding":           {&policyv1.DiffTotals{Findings: []*policyv1.Finding{{Path: "a.yaml", Line: 3, Column: 1, Message: "is wrong"}}}, "the documents do not load:\na.yaml:3:1: is wrong"},
+		"it ended early":      {&policyv1.DiffTotals{EndedEarly: true}, 3, "there are too many calls or callers"},
+		"too many conditions": {&policyv1.DiffTotals{Uncertain: 2}, 3, "2 calls depend on too many conditions"},
+		"a finding":           {&policyv1.DiffTotals{Findings: []*policyv1.Finding{{Path: "a.yaml", Line: 3, Column: 1, Message: "is wrong"}}}, 2, "the documents do not load:\na.yaml:3:1: is wrong"},
 	} {
 		var out bytes.Buffer
-		err := newTool("sluice", &out, &out).printPolicyDiff(&policyv1.DiffRevisionsResponse{Totals: tt.totals}, false)
-		if err == nil || errors.Is(err, errSilent) || !strings.Contains(err.Error(), tt.want) {
+		err := comparisonError(newTool("sluice", &out, &out).printPolicyDiff(&policyv1.DiffRevisionsResponse{Totals: tt.totals}, false))
+		var code exitError
+		if !errors.As(err, &code) || code.code != tt.code || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", name, err, tt.want)
 		}
 	}

@@ -50,19 +50,15 @@ Limits and the terms of approvals are not compared, and calls that were refused 
 than rules, such as a limit or a stop, are only counted.
 
 The command exits with 0 if no call that was refused would be allowed or could be approved, and no
-call that needed an approval would be allowed; with 1 if there is such a call; and with 2 if the
-replay fails, is interrupted, or if calls with an unknown result may be such calls.`,
+call that needed an approval would be allowed; with 1 if there is such a call; with 2 if the
+replay fails; and with 3 if it is interrupted, or if calls with an unknown result may be such calls.`,
 		Example: "  " + t.self + " policy replay draft/ --since 7d",
 		RunE: func(c *cobra.Command, given []string) error {
 			now := time.Now()
 			if err := setTimes(filter, since, until, now); err != nil {
 				return usageError{err}
 			}
-			err := t.runReplay(c.Context(), given, newReplayReport(filter, now))
-			if err != nil && !errors.Is(err, errSilent) {
-				return exitError{err, 2}
-			}
-			return err
+			return comparisonError(t.runReplay(c.Context(), given, newReplayReport(filter, now)))
 		},
 	}
 	c.Flags().StringVar(&since, "since", "7d", "only calls since this time: RFC 3339, or how long ago (15m, 2h, 7d)")

@@ -193,9 +193,9 @@ func (r *replayReport) result() error {
 	case r.opened > 0:
 		return errSilent
 	case !r.complete:
-		return fmt.Errorf("interrupted: calls before %s are missing", localTime(*r.searched))
+		return incompleteError("interrupted: calls before %s are missing", localTime(*r.searched))
 	case r.mayOpen > 0:
-		return fmt.Errorf("the replay is incomplete: the result of %s that were refused or needed an approval depends on values that are not known; check such a call with `sluice policy explain --arg`, or use `sluice policy diff`, which shows the conditions", countOfCalls(r.mayOpen))
+		return incompleteError("the replay is incomplete: the result of %s that were refused or needed an approval depends on values that are not known; check such a call with `sluice policy explain --arg`, or use `sluice policy diff`, which shows the conditions", countOfCalls(r.mayOpen))
 	}
 	return nil
 }
