@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -18,8 +17,6 @@ const (
 	// maxChangeFlips is the maximum number of changed results of one kind that approvers are shown. All changed lines are
 	// shown.
 	maxChangeFlips = 100
-	// maxChangeTime limits the time of the comparison that approvers are shown.
-	maxChangeTime = 5 * time.Second
 	// maxChangeParams is the maximum size of what approvers are shown.
 	maxChangeParams = 1 << 20
 )
@@ -87,9 +84,7 @@ type changeComparison struct {
 // compareChange compares the active documents with those of a change.
 func (s *Service) compareChange(ctx context.Context, before, after []*policyv1.Document) (*changeComparison, error) {
 	out := &changeComparison{flips: make(map[policyv1.FlipKind][]*policyv1.Flip), counts: make(map[policyv1.FlipKind]int)}
-	limited, cancel := context.WithTimeout(ctx, maxChangeTime)
-	defer cancel()
-	err := s.newDocumentsDiffer(s.active.Load()).diff(limited, before, after, func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error {
+	err := s.newDocumentsDiffer(s.active.Load(), maxChangeWork).diff(ctx, before, after, func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error {
 		for _, f := range flips {
 			if out.counts[f.GetKind()]++; out.counts[f.GetKind()] <= maxChangeFlips {
 				out.flips[f.GetKind()] = append(out.flips[f.GetKind()], f)
@@ -108,7 +103,7 @@ func (c *changeComparison) texts(kind policyv1.FlipKind) []string {
 		out = append(out, flipText(f))
 	}
 	if more := c.counts[kind] - len(out); more > 0 {
-		out = append(out, fmt.Sprintf("and %d more: `sluice policy diff` lists them", more))
+		out = append(out, fmt.Sprintf("and %d more", more))
 	}
 	return out
 }

@@ -19,8 +19,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// maxDiffTime limits the time of one DiffRevisions or DiffCatalog request.
-const maxDiffTime = 30 * time.Second
+const (
+	// maxDiffTime limits the time of one DiffRevisions or DiffCatalog request, with the time in which it waits for others.
+	maxDiffTime = 50 * time.Second
+	// maxDiffs is the maximum number of open DiffRevisions and DiffCatalog requests. Each person has at most one.
+	maxDiffs = 4
+)
 
 // DiffRevisions implements policyv1.PolicyServiceServer.
 func (s *Service) DiffRevisions(req *policyv1.DiffRevisionsRequest, stream grpc.ServerStreamingServer[policyv1.DiffRevisionsResponse]) error {
@@ -28,6 +32,11 @@ func (s *Service) DiffRevisions(req *policyv1.DiffRevisionsRequest, stream grpc.
 	if !mayReadDocuments(authn.CallerOf(ctx)) {
 		return toStatus(errOtherTenant)
 	}
+	done, err := s.diffSlots.Acquire(ctx, callerOwner(ctx))
+	if err != nil {
+		return toStatus(err)
+	}
+	defer done()
 	set, err := s.current(ctx)
 	switch {
 	case err != nil:
@@ -39,7 +48,7 @@ func (s *Service) DiffRevisions(req *policyv1.DiffRevisionsRequest, stream grpc.
 	if err != nil {
 		return toStatus(err)
 	}
-	d := s.newDocumentsDiffer(set)
+	d := s.newDocumentsDiffer(set, maxDiffWork)
 	d.recorded = req.GetRecorded()
 	limited, cancel := context.WithTimeout(ctx, maxDiffTime)
 	defer cancel()
@@ -52,16 +61,16 @@ func (s *Service) DiffRevisions(req *policyv1.DiffRevisionsRequest, stream grpc.
 	return ctx.Err()
 }
 
-// newDocumentsDiffer returns a differ of documents with the catalog of set. It compares in time slices of the caller.
-func (s *Service) newDocumentsDiffer(set *activeSet) *documentsDiffer {
+// newDocumentsDiffer returns a differ of documents with the catalog of set.
+func (s *Service) newDocumentsDiffer(set *activeSet, maxWork time.Duration) *documentsDiffer {
 	cfg := s.cfg
 	cfg.Identities = s.tokens.identities()
-	return &documentsDiffer{differ: differ{cfg: cfg}, servers: set.catalog.servers, settings: s.settings, slice: s.lintSlice}
+	return &documentsDiffer{differ: differ{cfg: cfg, clock: s.newDiffClock(maxWork)}, servers: set.catalog.servers, settings: s.settings}
 }
 
-// lintSlice waits for a time slice of the caller for work on documents. The returned function ends the slice.
-func (s *Service) lintSlice(ctx context.Context) (func(), error) {
-	return s.lintSlots.Acquire(ctx, callerOwner(ctx))
+// newDiffClock returns a clock with time slices of the caller.
+func (s *Service) newDiffClock(maxWork time.Duration) diffClock {
+	return diffClock{limit: maxWork, slice: func(ctx context.Context) (func(), error) { return s.lintSlots.Acquire(ctx, callerOwner(ctx)) }}
 }
 
 // comparedDocuments returns the documents that a request compares.
@@ -94,8 +103,8 @@ func (s *Service) comparedDocuments(ctx context.Context, set *activeSet, req *po
 
 // Diff compares the decisions of two versions of documents, and returns all flips and the totals. f is the configuration of
 // the mesh, whose data directory contains the catalog. If f is nil, or the mesh has not run yet, only the calls that the
-// documents mention are compared. Diff returns an error if the catalog can't be read. If ctx ends, the totals say that the
-// comparison ended early.
+// documents mention are compared. Diff returns an error if the catalog can't be read. If ctx ends, or the comparison
+// takes more than a minute, the totals say that it ended early.
 func Diff(ctx context.Context, f *config.File, env config.Env, before, after []*policyv1.Document) (*policyv1.DiffRevisionsResponse, error) {
 	d, err := offlineDiffer(ctx, f, env)
 	if err != nil {
@@ -106,12 +115,14 @@ func Diff(ctx context.Context, f *config.File, env config.Env, before, after []*
 		out.Flips, out.Totals = append(out.Flips, flips...), totals
 		return nil
 	})
+	SortFlips(out.GetFlips())
 	return out, err
 }
 
 // offlineDiffer returns a differ for a configuration, or for none if f is nil.
 func offlineDiffer(ctx context.Context, f *config.File, env config.Env) (*documentsDiffer, error) {
-	d := &documentsDiffer{slice: func(context.Context) (func(), error) { return func() {}, nil }}
+	d := new(documentsDiffer)
+	d.clock = diffClock{limit: maxOfflineWork, slice: func(context.Context) (func(), error) { return func() {}, nil }}
 	d.settings = func(server string) catalog.Settings { return d.cfg.Servers[server] }
 	if f == nil {
 		d.cfg = baseConfig(new(config.Default()))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -23,6 +24,11 @@ func (s *Service) DiffCatalog(req *policyv1.DiffCatalogRequest, stream grpc.Serv
 	if !mayReadDocuments(caller) {
 		return toStatus(errOtherTenant)
 	}
+	done, err := s.diffSlots.Acquire(ctx, callerOwner(ctx))
+	if err != nil {
+		return toStatus(err)
+	}
+	defer done()
 	set, err := s.current(ctx)
 	switch {
 	case err != nil:
@@ -38,13 +44,13 @@ func (s *Service) DiffCatalog(req *policyv1.DiffCatalogRequest, stream grpc.Serv
 	if err := changes.apply(req, caller.Person.GetSubject()); err != nil {
 		return toStatus(err)
 	}
-	d, err := s.newCatalogDiffer(set, changes)
+	limited, cancel := context.WithTimeout(ctx, maxDiffTime)
+	defer cancel()
+	d, err := s.newCatalogDiffer(limited, set, changes)
 	if err != nil {
 		return toStatus(err)
 	}
-	limited, cancel := context.WithTimeout(ctx, maxDiffTime)
-	defer cancel()
-	err = s.sendCatalogDiff(limited, d, func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error {
+	err = d.diff(limited, func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error {
 		return stream.Send(&policyv1.DiffCatalogResponse{Flips: flips, Totals: totals})
 	})
 	if err != nil {
@@ -192,17 +198,19 @@ func (c *catalogChanges) calls(tool changedTool) (out []diffCall) {
 type catalogDiffer struct {
 	differ
 
-	changes    *catalogChanges
-	comparer   *engine.FactsComparer
-	callers    []engine.Subject
-	configured int // the number of callers of configured tokens, which follow the first caller
-	mayOpen    map[engine.RuleRef]bool
+	changes  *catalogChanges
+	comparer *engine.FactsComparer
+	mayOpen  map[engine.RuleRef]bool
 }
 
 // newCatalogDiffer compiles the active documents as DiffRevisions does: without stops, and without what the configuration
 // observes.
-func (s *Service) newCatalogDiffer(set *activeSet, changes *catalogChanges) (*catalogDiffer, error) {
-	now := time.Now()
+func (s *Service) newCatalogDiffer(ctx context.Context, set *activeSet, changes *catalogChanges) (*catalogDiffer, error) {
+	now, clock := time.Now(), s.newDiffClock(maxDiffWork)
+	defer clock.pause()
+	if err := clock.resume(ctx); err != nil {
+		return nil, err
+	}
 	documents, problems := parseFor(set.documents, now)
 	if len(problems) > 0 {
 		return nil, errActiveInvalid
@@ -216,61 +224,51 @@ func (s *Service) newCatalogDiffer(set *activeSet, changes *catalogChanges) (*ca
 	cfg := s.cfg
 	cfg.Identities = s.tokens.identities()
 	d := &catalogDiffer{
-		differ: differ{cfg: cfg, documents: documents, before: compiled, after: compiled, totals: new(policyv1.DiffTotals)}, changes: changes,
-		comparer: engine.NewFactsComparer(compiled, documents), mayOpen: make(map[engine.RuleRef]bool),
+		differ:  differ{cfg: cfg, documents: documents, before: compiled, after: compiled, totals: new(policyv1.DiffTotals), clock: s.newDiffClock(maxDiffWork)},
+		changes: changes, comparer: engine.NewFactsComparer(compiled, documents), mayOpen: make(map[engine.RuleRef]bool),
 	}
-	d.callers, d.configured = d.differ.callers()
+	d.findCallers()
 	return d, nil
 }
 
-// compareTool returns the flips of a tool. If count is true, it adds the compared calls to the totals.
-func (d *catalogDiffer) compareTool(tool changedTool, count bool) []*policyv1.Flip {
-	for _, call := range d.changes.calls(tool) {
-		if count {
-			for _, r := range d.comparer.MayOpen(call.Call, *call.after) {
-				d.mayOpen[r] = true
-			}
-		}
-		for i := range d.callers {
-			call.Subject, call.anyCaller = d.callers[i], i == 0
-			changes, complete := d.comparer.Compare(call.Call, *call.after)
-			if count {
-				d.count(i, complete)
-			}
-			for j := range changes {
-				d.add(&call, &changes[j])
-			}
-		}
-	}
-	return d.takeFlips()
-}
-
-// count adds a compared call to the totals.
-func (d *catalogDiffer) count(caller int, complete bool) {
-	d.totals.Compared++
-	if caller == 0 || caller > d.configured {
-		d.totals.Generated++
-	}
-	if !complete {
-		d.totals.Uncertain++
-	}
-}
-
-// sendCatalogDiff sends the flips and the totals.
-func (s *Service) sendCatalogDiff(ctx context.Context, d *catalogDiffer, send flipSender) error {
-	tools := d.changes.tools()
+// diff sends the flips and the totals.
+func (d *catalogDiffer) diff(ctx context.Context, send flipSender) error {
+	tools, steps := d.changes.tools(), int64(-1)
 	d.totals.Tools = int64(len(tools))
 	stream := newFlipStream(d.totals, send)
-	err := stream.sendFlips(ctx, len(tools), func(tool int, count bool) ([]*policyv1.Flip, error) {
-		end, err := s.lintSlice(ctx)
-		if err != nil {
-			return nil, err
-		}
-		defer end()
-		return d.compareTool(tools[tool], count), nil
+	err := stream.sendFlips(func(first bool, emit flipSink) (bool, error) {
+		d.clock.startPass(steps)
+		complete, err := d.compareCalls(ctx, d.calls(tools), d.compare, first, emit)
+		steps = d.clock.steps
+		return complete, err
 	})
 	if err != nil {
 		return err
 	}
 	return stream.finish(slices.SortedFunc(maps.Keys(d.mayOpen), func(a, b engine.RuleRef) int { return cmp.Compare(a.String(), b.String()) }))
+}
+
+// calls yields the calls of tools by each caller.
+func (d *catalogDiffer) calls(tools []changedTool) iter.Seq[*diffCall] {
+	return func(yield func(*diffCall) bool) {
+		for _, tool := range tools {
+			for _, target := range d.changes.calls(tool) {
+				for call := range d.byCallers(target) {
+					if !yield(call) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// compare compares the decisions on a call before and after the changes.
+func (d *catalogDiffer) compare(call *diffCall) ([]engine.Change, bool) {
+	if call.anyCaller { // the rules are the same for each caller
+		for _, r := range d.comparer.MayOpen(call.Call, *call.after) {
+			d.mayOpen[r] = true
+		}
+	}
+	return d.comparer.Compare(call.Call, *call.after)
 }

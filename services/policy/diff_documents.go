@@ -3,6 +3,7 @@ package policy
 import (
 	"cmp"
 	"context"
+	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -22,23 +23,52 @@ type documentsDiffer struct {
 	servers  map[string]*catalog.Server
 	settings func(server string) catalog.Settings
 	recorded []*policyv1.RecordedCall
-	// slice waits for a time slice in which calls are compared.
-	slice func(context.Context) (end func(), err error)
 
-	callers    []engine.Subject
-	configured int // the number of callers of configured tokens, which follow the first caller
+	// targets contains the targets of the recorded calls, by server, and groups the groups of the configured tokens.
+	targets map[string]*recordedTargets
+	groups  map[tokenKey][]string
 }
+
+// tokenKey identifies whom a token names.
+type tokenKey struct{ tenant, subject, agent string }
 
 // diff compares two versions of documents, and sends the flips and the totals, which have the findings if the documents do
 // not load. It observes only what the documents observe, not what the configuration does.
 func (d *documentsDiffer) diff(ctx context.Context, before, after []*policyv1.Document, send flipSender) error {
+	defer d.clock.pause()
+	if err := d.clock.resume(ctx); err != nil {
+		return err
+	}
+	old, next := d.compile(before, after)
+	stream := newFlipStream(d.totals, send)
+	if len(d.totals.GetFindings()) > 0 {
+		d.clock.pause()
+		return stream.finish(nil)
+	}
+	d.findCallers()
+	d.findRecorded()
+	mayOpen := engine.MayOpen(old, next)
+	steps := int64(-1)
+	err := stream.sendFlips(func(first bool, emit flipSink) (bool, error) {
+		d.clock.startPass(steps)
+		complete, err := d.compareCalls(ctx, d.calls(), d.compare, first, emit)
+		steps = d.clock.steps
+		return complete, err
+	})
+	if err != nil {
+		return err
+	}
+	return stream.finish(mayOpen)
+}
+
+// compile sets the two sets, or the findings. It also returns the parsed documents.
+func (d *documentsDiffer) compile(before, after []*policyv1.Document) (old, next []engine.Document) {
 	now := time.Now()
 	d.totals = &policyv1.DiffTotals{Servers: int32(len(d.servers))}
 	old, problems := parseFor(before, now)
 	next, further := parseFor(after, now)
-	d.totals.Findings = slices.Concat(problems, further)
-	if len(d.totals.GetFindings()) > 0 {
-		return send(nil, d.totals)
+	if d.totals.Findings = slices.Concat(problems, further); len(d.totals.GetFindings()) > 0 {
+		return nil, nil
 	}
 	var err error
 	d.before, d.after, err = engine.CompilePair(old, next, engine.Options{
@@ -46,24 +76,14 @@ func (d *documentsDiffer) diff(ctx context.Context, before, after []*policyv1.Do
 	})
 	if err != nil {
 		d.totals.Findings = findings(err)
-		return send(nil, d.totals)
 	}
 	d.documents = slices.Concat(old, next)
-	d.callers, d.configured = d.differ.callers()
-	targets := d.targets(ctx)
-	stream := newFlipStream(d.totals, send)
-	err = stream.sendFlips(ctx, len(targets), func(target int, count bool) ([]*policyv1.Flip, error) {
-		end, err := d.slice(ctx)
-		if err != nil {
-			return nil, err
-		}
-		defer end()
-		return d.compareTarget(ctx, &targets[target], count), nil
-	})
-	if err != nil {
-		return err
-	}
-	return stream.finish(engine.MayOpen(old, next))
+	return old, next
+}
+
+// compare compares the decisions on a call.
+func (d *documentsDiffer) compare(call *diffCall) ([]engine.Change, bool) {
+	return engine.Compare(d.before, d.after, call.Call)
 }
 
 // A diffTarget is what calls of several callers have in common: the tool, or the method and the name.
@@ -74,56 +94,103 @@ type diffTarget struct {
 	classes  []engine.Facts
 	listed   bool
 	recorded []*policyv1.RecordedCall
+	calls    int64 // the number of recorded calls
 }
 
-// targetKey identifies the target of recorded calls.
-type targetKey struct{ server, method, name, ref string }
+// targetKey identifies the target of recorded calls on a server.
+type targetKey struct{ method, name, ref string }
 
-// targets returns the targets of all calls that are compared, those of recorded calls first.
-func (d *documentsDiffer) targets(ctx context.Context) (out []diffTarget) {
-	recorded := make(map[targetKey]*diffTarget)
-	var order []*diffTarget
+// recordedTargets are the targets of the recorded calls on one server, those of most calls first.
+type recordedTargets struct {
+	all   []*diffTarget
+	byKey map[targetKey]*diffTarget
+}
+
+// find returns the target of the recorded calls that are equal to those of a generated target, or nil.
+func (r *recordedTargets) find(c *diffCall) *diffTarget {
+	if r == nil || c.pattern != "" || c.serverPattern != "" {
+		return nil
+	}
+	return r.byKey[targetKey{c.Method, c.Tool, c.Ref}]
+}
+
+// findRecorded sets the targets of the recorded calls, and the groups of their callers.
+func (d *documentsDiffer) findRecorded() {
+	d.targets, d.groups = make(map[string]*recordedTargets), make(map[tokenKey][]string)
+	for _, r := range d.cfg.Tokens {
+		t := r.GetToken()
+		d.groups[tokenKey{t.GetTenant(), t.GetSubject(), t.GetAgent()}] = t.GetGroups()
+	}
 	for _, r := range d.recorded {
 		c := r.GetCall()
 		call := engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Ref: c.GetRef()}
 		if call.OfTool() {
 			call.Method = "" // as in generated calls, so that both become one flip
 		}
-		key := targetKey{call.Server, call.Method, call.Tool, call.Ref}
-		if recorded[key] == nil {
-			recorded[key] = &diffTarget{call: diffCall{Call: call}}
-			order = append(order, recorded[key])
+		of := d.targets[call.Server]
+		if of == nil {
+			of = &recordedTargets{byKey: make(map[targetKey]*diffTarget)}
+			d.targets[call.Server] = of
 		}
-		recorded[key].recorded = append(recorded[key].recorded, r)
-	}
-	for _, server := range d.serverNames() {
-		for _, target := range d.targetsOf(server) {
-			if ctx.Err() != nil {
-				d.totals.EndedEarly = true
-				break
-			}
-			c := &target.call
-			if same := recorded[targetKey{c.Server, c.Method, c.Tool, c.Ref}]; same != nil && c.pattern == "" && c.serverPattern == "" {
-				same.classes, same.listed = target.classes, target.listed
-				continue
-			}
-			out = append(out, target)
+		key := targetKey{call.Method, call.Tool, call.Ref}
+		if of.byKey[key] == nil {
+			of.byKey[key] = &diffTarget{call: diffCall{Call: call}}
+			of.all = append(of.all, of.byKey[key])
 		}
+		target := of.byKey[key]
+		target.recorded, target.calls = append(target.recorded, r), addCalls(target.calls, r.GetCount())
 	}
-	slices.SortStableFunc(order, func(a, b *diffTarget) int { return cmp.Compare(b.calls(), a.calls()) })
-	first := make([]diffTarget, len(order), len(order)+len(out))
-	for i, target := range order {
-		first[i] = *target
+	for _, of := range d.targets {
+		slices.SortStableFunc(of.all, func(a, b *diffTarget) int { return cmp.Compare(b.calls, a.calls) })
 	}
-	return append(first, out...)
 }
 
-// calls returns the number of recorded calls.
-func (t *diffTarget) calls() (n int64) {
-	for _, r := range t.recorded {
-		n += r.GetCount()
+// calls yields all calls that are compared, those on servers with recorded calls first. It generates them one after
+// another, because the documents may name many servers and many tools.
+func (d *documentsDiffer) calls() iter.Seq[*diffCall] {
+	return func(yield func(*diffCall) bool) {
+		names := d.serverNames()
+		known := make(map[string]bool, len(names))
+		for _, server := range names {
+			known[server.Name] = true
+		}
+		for _, name := range slices.Sorted(maps.Keys(d.targets)) {
+			generated := iter.Seq[diffTarget](func(func(diffTarget) bool) {})
+			if known[name] {
+				generated = d.generatedTargets(engine.Mention{Name: name})
+			}
+			if !d.callsOfServer(generated, d.targets[name], yield) {
+				return
+			}
+		}
+		for _, server := range names {
+			if d.targets[server.Name] == nil && !d.callsOfServer(d.generatedTargets(server), nil, yield) {
+				return
+			}
+		}
 	}
-	return n
+}
+
+// callsOfServer yields the calls on a server, recorded ones first. It returns false if yield did.
+func (d *documentsDiffer) callsOfServer(generated iter.Seq[diffTarget], recorded *recordedTargets, yield func(*diffCall) bool) bool {
+	if recorded != nil {
+		for target := range generated {
+			if same := recorded.find(&target.call); same != nil {
+				same.classes, same.listed = target.classes, target.listed
+			}
+		}
+		for _, target := range recorded.all {
+			if !d.callsOf(target, yield) {
+				return false
+			}
+		}
+	}
+	for target := range generated {
+		if recorded.find(&target.call) == nil && !d.callsOf(&target, yield) {
+			return false
+		}
+	}
+	return true
 }
 
 // serverNames returns the servers that are configured, in the catalog, or named in the documents. If no server is
@@ -146,33 +213,79 @@ func (d *documentsDiffer) serverNames() []engine.Mention {
 	return append(out, examples...)
 }
 
-// targetsOf returns the targets of a server: the tools that it lists, and what the documents mention.
-func (d *documentsDiffer) targetsOf(server engine.Mention) (out []diffTarget) {
-	listed := make(map[string]bool)
-	if known := d.servers[server.Name]; known != nil {
-		for _, name := range slices.Sorted(maps.Keys(known.Tools)) {
-			if listedNow(known, known.Tools[name]) {
+// generatedTargets yields the targets of a server: the tools that it lists, and what the documents mention.
+func (d *documentsDiffer) generatedTargets(server engine.Mention) iter.Seq[diffTarget] {
+	return func(yield func(diffTarget) bool) {
+		listed := make(map[string]bool)
+		if known := d.servers[server.Name]; known != nil {
+			for _, name := range slices.Sorted(maps.Keys(known.Tools)) {
+				if !listedNow(known, known.Tools[name]) {
+					continue
+				}
 				listed[name] = true
-				out = append(out, diffTarget{call: diffCall{Call: engine.Call{Server: server.Name, Tool: name}, serverPattern: server.Pattern}, listed: true})
+				if !yield(diffTarget{call: diffCall{Call: engine.Call{Server: server.Name, Tool: name}, serverPattern: server.Pattern}, listed: true}) {
+					return
+				}
+			}
+		}
+		classes, complete := engine.PossibleClasses(d.documents, server.Name, maxDiffTags)
+		d.totals.EndedEarly = d.totals.GetEndedEarly() || !complete
+		for _, m := range engine.MentionedCalls(d.documents, server.Name) {
+			if listed[m.Name] && m.Method == "" {
+				continue
+			}
+			target := diffTarget{classes: classes, call: diffCall{
+				Call:    engine.Call{Server: server.Name, Method: m.Method, Ref: m.Ref, Tool: m.Name},
+				pattern: m.Pattern, serverPattern: server.Pattern,
+			}}
+			if !target.call.OfTool() {
+				target.classes = classes[:1]
+			}
+			if !yield(target) {
+				return
 			}
 		}
 	}
-	classes, complete := engine.PossibleClasses(d.documents, server.Name, maxDiffTags)
-	d.totals.EndedEarly = d.totals.GetEndedEarly() || !complete
-	for _, m := range engine.MentionedCalls(d.documents, server.Name) {
-		if listed[m.Name] && m.Method == "" {
-			continue
+}
+
+// callsOf yields the recorded calls of a target, and then a call by each caller with each class. It returns false if yield
+// did. The journal does not record groups, so the caller of a recorded call has the groups of its configured token.
+func (d *documentsDiffer) callsOf(target *diffTarget, yield func(*diffCall) bool) bool {
+	for _, r := range target.recorded {
+		subject, err := unpackSubject(r.GetSubject())
+		if err != nil {
+			continue // the gateway records no such caller
 		}
-		target := diffTarget{classes: classes, call: diffCall{
-			Call:    engine.Call{Server: server.Name, Method: m.Method, Ref: m.Ref, Tool: m.Name},
-			pattern: m.Pattern, serverPattern: server.Pattern,
-		}}
-		if !target.call.OfTool() {
-			target.classes = classes[:1]
+		d.setGroups(&subject.Caller)
+		for i := range subject.Chain {
+			d.setGroups(&subject.Chain[i])
 		}
-		out = append(out, target)
+		call := target.call
+		call.Subject, call.recorded, call.Facts = subject, r, engine.Facts{Status: engine.Callable}
+		if call.OfTool() {
+			call.Facts = d.facts(call.Server, call.Tool, r.GetCall().GetDefinitionDigest())
+		}
+		if !yield(&call) {
+			return false
+		}
 	}
-	return out
+	classes := target.classes
+	if target.listed {
+		classes = []engine.Facts{d.facts(target.call.Server, target.call.Tool, nil)}
+	}
+	for call := range d.byCallers(target.call) {
+		for _, call.Facts = range classes {
+			if !yield(call) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// setGroups sets the groups of a principal to those of its configured token.
+func (d *documentsDiffer) setGroups(p *engine.Principal) {
+	p.Groups = d.groups[tokenKey{p.Tenant, p.Name, p.Agent}]
 }
 
 // facts returns the facts about a tool as if its definition were accepted, because documents are compared and not the
@@ -190,72 +303,4 @@ func (d *documentsDiffer) facts(server, tool string, digest []byte) engine.Facts
 	facts := known.Facts(tool, digest, d.settings(server))
 	facts.Status = engine.Callable
 	return facts
-}
-
-// compareTarget returns the flips of a target. If count is true, it adds the compared calls to the totals. It returns early
-// if ctx ends.
-func (d *documentsDiffer) compareTarget(ctx context.Context, target *diffTarget, count bool) []*policyv1.Flip {
-	call, classes := target.call, target.classes
-	if target.listed {
-		classes = []engine.Facts{d.facts(call.Server, call.Tool, nil)}
-	}
-	for i := range d.callers {
-		call.Subject, call.anyCaller = d.callers[i], i == 0
-		for _, call.Facts = range classes {
-			if ctx.Err() != nil {
-				return d.takeFlips()
-			}
-			if count && (i == 0 || i > d.configured || call.pattern != "" || call.serverPattern != "") {
-				d.totals.Generated++
-			}
-			d.compare(&call, count)
-		}
-	}
-	d.compareRecorded(target, count)
-	return d.takeFlips()
-}
-
-// compareRecorded compares the recorded calls of a target. The journal does not record groups, so a caller has the groups
-// of the configured token with the same tenant, subject and agent.
-func (d *documentsDiffer) compareRecorded(target *diffTarget, count bool) {
-	for _, r := range target.recorded {
-		subject, err := unpackSubject(r.GetSubject())
-		if err != nil {
-			continue // the gateway records no such caller
-		}
-		d.setGroups(&subject.Caller)
-		for i := range subject.Chain {
-			d.setGroups(&subject.Chain[i])
-		}
-		call := target.call
-		call.Subject, call.recorded, call.Facts = subject, r, engine.Facts{Status: engine.Callable}
-		if call.OfTool() {
-			call.Facts = d.facts(call.Server, call.Tool, r.GetCall().GetDefinitionDigest())
-		}
-		d.compare(&call, count)
-	}
-}
-
-// setGroups sets the groups of a principal to those of its configured token.
-func (d *documentsDiffer) setGroups(p *engine.Principal) {
-	p.Groups = nil
-	for _, r := range d.cfg.Tokens {
-		if t := r.GetToken(); t.GetTenant() == p.Tenant && t.GetSubject() == p.Name && t.GetAgent() == p.Agent {
-			p.Groups = t.GetGroups()
-		}
-	}
-}
-
-// compare compares the decisions on a call, and adds the changes to the flips.
-func (d *documentsDiffer) compare(call *diffCall, count bool) {
-	changes, complete := engine.Compare(d.before, d.after, call.Call)
-	if count {
-		d.totals.Compared++
-	}
-	if count && !complete {
-		d.totals.Uncertain++
-	}
-	for i := range changes {
-		d.add(call, &changes[i])
-	}
 }

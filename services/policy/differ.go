@@ -1,12 +1,19 @@
 package policy
 
 import (
+	"bytes"
 	"cmp"
+	"context"
+	"crypto/sha256"
 	"fmt"
+	"iter"
 	"maps"
+	"math"
 	"slices"
-	"strconv"
+	"strings"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
@@ -18,18 +25,31 @@ import (
 const (
 	// maxDiffCallers is the maximum number of callers whose calls are compared.
 	maxDiffCallers = 200
+	// maxTargetFlips is the size, in bytes, after which flips are passed on although calls of the same target follow, so
+	// that there may be several flips that differ only by their callers.
+	maxTargetFlips = 4 << 20
 	// maxFlipSubjects is the maximum number of further subjects of one flip.
 	maxFlipSubjects = 20
 )
 
-// differ compares decisions. It collects the flips of one part of the compared calls at a time.
+// differ compares the decisions of two sets on calls, and collects the flips.
 type differ struct {
 	cfg           Config
 	before, after *engine.Set
-	documents     []engine.Document // those of both sets
+	documents     []engine.Document // of both sets
 	totals        *policyv1.DiffTotals
-	flips         map[string]*collectedFlip
+	clock         diffClock
+
+	callers    []engine.Subject
+	configured int // the number of callers of configured tokens, which follow the first caller
+
+	flips map[flipID]*collectedFlip
+	size  int    // of flips, in bytes
+	key   []byte // a buffer
 }
+
+// A flipID is the SHA-256 of what flips have in common that differ only by their callers.
+type flipID [sha256.Size]byte
 
 // A collectedFlip is a flip and its callers.
 type collectedFlip struct {
@@ -37,28 +57,89 @@ type collectedFlip struct {
 	callers map[string]bool
 }
 
-// takeFlips returns the collected flips, sorted by definition and rules, and removes them from the differ.
-func (d *differ) takeFlips() []*policyv1.Flip {
-	out := make([]*policyv1.Flip, 0, len(d.flips))
-	for _, key := range slices.Sorted(maps.Keys(d.flips)) {
-		out = append(out, d.flips[key].Flip)
+// compareCalls compares calls, and passes the flips to emit. No time slice runs while emit does. If count is true, it adds
+// the calls to the totals. complete is false if the comparison ended early.
+func (d *differ) compareCalls(ctx context.Context, calls iter.Seq[*diffCall], compare func(*diffCall) ([]engine.Change, bool), count bool, emit flipSink) (complete bool, err error) {
+	defer d.clock.pause()
+	if err := d.clock.resume(ctx); err != nil && ctx.Err() == nil {
+		return false, err
 	}
-	d.flips = nil
-	return out
+	complete = true
+	var previous diffCall
+	for call := range calls {
+		if d.size > maxTargetFlips || d.size > maxFlipPart && !call.sameTarget(&previous) {
+			if err := d.flush(emit); err != nil {
+				return false, err
+			}
+		}
+		previous = *call
+		if complete, err = d.clock.step(ctx); err != nil {
+			return false, err
+		}
+		if !complete {
+			break
+		}
+		changes, certain := compare(call)
+		if count {
+			d.count(call, certain)
+		}
+		for i := range changes {
+			d.add(call, &changes[i])
+		}
+	}
+	return complete, d.flush(emit)
 }
 
-// callers returns the callers whose calls are compared: first an example of the callers that no document mentions, then
-// those of the configured tokens, whose number it also returns, then those that documents mention.
-func (d *differ) callers() (out []engine.Subject, configured int) {
+// count adds a call to the totals. certain is false if there may be further flips.
+func (d *differ) count(call *diffCall, certain bool) {
+	d.totals.Compared++
+	if call.generated {
+		d.totals.Generated++
+	}
+	if !certain {
+		d.totals.Uncertain++
+	}
+}
+
+// flush passes the collected flips to emit, while no time slice runs, and removes them from the differ.
+func (d *differ) flush(emit flipSink) error {
+	d.clock.pause()
+	ids := slices.SortedFunc(maps.Keys(d.flips), func(a, b flipID) int { return bytes.Compare(a[:], b[:]) })
+	flips := make([]*policyv1.Flip, len(ids))
+	for i, id := range ids {
+		flips[i] = d.flips[id].Flip
+	}
+	d.flips, d.size = nil, 0
+	SortFlips(flips)
+	return emit(flips)
+}
+
+// findCallers sets the callers whose calls are compared: first an example of the callers that no document mentions, then
+// those of the configured tokens, then those that documents mention.
+func (d *differ) findCallers() {
 	agents := d.cfg.approvers(d.cfg.OwnerMayApprove).Callers
 	known := agents[:min(len(agents), maxDiffCallers)]
 	mentioned, complete := engine.MentionedCallers(d.documents, maxDiffCallers-len(known))
 	d.totals.EndedEarly = d.totals.GetEndedEarly() || !complete || len(known) < len(agents)
-	out = mentioned[:1:1]
+	d.callers, d.configured = mentioned[:1:1], len(known)
 	for _, agent := range known {
-		out = append(out, engine.Subject{Caller: agent.Principal})
+		d.callers = append(d.callers, engine.Subject{Caller: agent.Principal})
 	}
-	return append(out, mentioned[1:]...), len(known)
+	d.callers = append(d.callers, mentioned[1:]...)
+}
+
+// byCallers yields a call by each caller. pattern reports whether the call is an example of a pattern.
+func (d *differ) byCallers(call diffCall) iter.Seq[*diffCall] {
+	example := call.pattern != "" || call.serverPattern != ""
+	return func(yield func(*diffCall) bool) {
+		for i := range d.callers {
+			call.Subject, call.anyCaller = d.callers[i], i == 0
+			call.generated = example || i == 0 || i > d.configured
+			if !yield(&call) {
+				return
+			}
+		}
+	}
 }
 
 func parseFor(documents []*policyv1.Document, now time.Time) ([]engine.Document, []*policyv1.Finding) {
@@ -74,14 +155,21 @@ type diffCall struct {
 	engine.Call
 	// pattern and serverPattern are set if the names are examples.
 	pattern, serverPattern string
-	// anyCaller reports whether the caller is an example of the callers that no document mentions.
-	anyCaller bool
+	// anyCaller reports whether the caller is an example of the callers that no document mentions. generated reports
+	// whether the caller or a name is an example, or comes only from the documents.
+	anyCaller, generated bool
 	// recorded is the recorded call; nil if the call was generated.
 	recorded *policyv1.RecordedCall
 	// definition is the digest of the tool's definition, and after are the facts about it after the change, if the catalog
 	// changes. after is nil if documents are compared.
 	definition []byte
 	after      *engine.Facts
+}
+
+// sameTarget reports whether two calls differ only by their callers and facts.
+func (c *diffCall) sameTarget(o *diffCall) bool {
+	return c.Server == o.Server && c.Method == o.Method && c.Tool == o.Tool && c.Ref == o.Ref && c.pattern == o.pattern &&
+		c.serverPattern == o.serverPattern && bytes.Equal(c.definition, o.definition)
 }
 
 // factsAfter returns the facts about the tool after the change.
@@ -92,44 +180,54 @@ func (c *diffCall) factsAfter() *engine.Facts {
 	return c.after
 }
 
-// add adds a change to the flips. Changes that differ only by the caller become one flip.
+// add adds a change to the flips. Changes that differ only by the caller become one flip; see [maxTargetFlips].
 func (d *differ) add(call *diffCall, c *engine.Change) {
-	key := flipKey(call, c)
-	known := d.flips[key]
+	id := d.flipID(call, c)
+	known := d.flips[id]
 	if known == nil {
 		known = &collectedFlip{Flip: d.newFlip(call, c), callers: make(map[string]bool)}
 		if d.flips == nil {
-			d.flips = make(map[string]*collectedFlip)
+			d.flips = make(map[flipID]*collectedFlip)
 		}
-		d.flips[key] = known
+		d.flips[id] = known
+		d.size += proto.Size(known.Flip)
 	}
 	known.addCaller(&call.Subject)
 	known.AnyCaller = known.GetAnyCaller() || call.anyCaller
 	if call.recorded != nil {
-		known.Calls += call.recorded.GetCount()
+		known.Calls = addCalls(known.GetCalls(), call.recorded.GetCount())
 		known.DecisionId = cmp.Or(known.GetDecisionId(), call.recorded.GetDecisionId())
 	}
 }
 
-// flipKey returns a string that is equal for changes of one part that differ only by their callers.
-func flipKey(call *diffCall, c *engine.Change) string {
-	key := strconv.AppendQuote(nil, string(call.definition))
-	for _, d := range []*engine.Decision{&c.Before, &c.After} {
-		key = fmt.Appendf(key, " %d %t %t %q %q", d.Effect, d.Hidden, d.Observed != nil, d.Rule.Document, d.Rule.Rule)
-		if d.Approval != nil {
-			key = fmt.Appendf(key, " %+v", *d.Approval)
+// addCalls returns the sum of two numbers of calls, or the largest number.
+func addCalls(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// flipID returns the id of the flip of a change.
+func (d *differ) flipID(call *diffCall, c *engine.Change) flipID {
+	key := fmt.Appendf(d.key[:0], "%q %q %q %q %q %q %q", call.Server, call.Method, call.Tool, call.Ref, call.pattern, call.serverPattern, call.definition)
+	for _, decision := range []*engine.Decision{&c.Before, &c.After} {
+		key = fmt.Appendf(key, " %d %t %t %t %q %q", decision.Effect, decision.Hidden, decision.Record, decision.Observed != nil, decision.Rule.Document, decision.Rule.Rule)
+		if decision.Approval != nil {
+			key = fmt.Appendf(key, " %#v", *decision.Approval)
 		}
-		for _, l := range d.Limits {
-			key = fmt.Appendf(key, " %d %d %v %t", l.Max, l.Window, l.Per, l.Cap)
+		for _, l := range decision.Limits {
+			key = fmt.Appendf(key, " %d %d %q %t", l.Max, l.Window, l.Per, l.Cap)
 		}
-		for _, r := range d.Redactions {
-			key = fmt.Appendf(key, " %q", fmt.Sprint(r))
+		for _, r := range decision.Redactions {
+			key = fmt.Appendf(key, " %#v", r)
 		}
 	}
 	for _, a := range c.Assumptions {
 		key = fmt.Appendf(key, " %q %v", a.Condition, a.Result)
 	}
-	return string(strconv.AppendBool(key, c.InvalidArguments))
+	d.key = fmt.Append(key, c.InvalidArguments)
+	return sha256.Sum256(d.key)
 }
 
 // newFlip returns the flip of a change, without callers.
@@ -147,11 +245,14 @@ func (d *differ) newFlip(call *diffCall, c *engine.Change) *policyv1.Flip {
 
 // addCaller adds a caller unless the flip has it already.
 func (f *collectedFlip) addCaller(subject *engine.Subject) {
-	name := fmt.Sprintf("%q %q", subject.Caller, subject.Chain)
-	if f.callers[name] {
+	var name []byte
+	for _, p := range append([]engine.Principal{subject.Caller}, subject.Chain...) {
+		name = fmt.Appendf(name, "%q %q %q ", p.Tenant, p.Name, p.Agent)
+	}
+	if f.callers[string(name)] {
 		return
 	}
-	f.callers[name] = true
+	f.callers[string(name)] = true
 	if f.Subjects++; f.GetSubject() == nil {
 		f.Subject = packSubject(subject)
 	} else if len(f.GetFurtherSubjects()) < maxFlipSubjects {
@@ -183,6 +284,22 @@ func kindOf(c *engine.Change) policyv1.FlipKind {
 		return policyv1.FlipKind_FLIP_KIND_CLOSES
 	}
 	return policyv1.FlipKind_FLIP_KIND_TERMS
+}
+
+// SortFlips sorts flips: deny to allow first, then those of the calls that were recorded most often, then by server,
+// method and name.
+func SortFlips(flips []*policyv1.Flip) {
+	rule := func(f *policyv1.Flip) string {
+		before, after := f.GetBefore().GetRule(), f.GetAfter().GetRule()
+		return strings.Join([]string{before.GetDocument(), before.GetRule(), after.GetDocument(), after.GetRule()}, "\x00")
+	}
+	slices.SortStableFunc(flips, func(a, b *policyv1.Flip) int {
+		return cmp.Or(
+			cmp.Compare(orderOf(a), orderOf(b)), cmp.Compare(b.GetCalls(), a.GetCalls()), cmp.Compare(a.GetCall().GetServer(), b.GetCall().GetServer()),
+			cmp.Compare(a.GetCall().GetMethod(), b.GetCall().GetMethod()), cmp.Compare(a.GetCall().GetName(), b.GetCall().GetName()),
+			bytes.Compare(a.GetCall().GetDefinitionDigest(), b.GetCall().GetDefinitionDigest()), cmp.Compare(rule(a), rule(b)),
+		)
+	})
 }
 
 // orderOf orders flips: deny to allow, deny to approval, approval to allow, other terms, and then calls that are closed.

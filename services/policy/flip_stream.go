@@ -1,8 +1,6 @@
 package policy
 
 import (
-	"cmp"
-	"context"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -12,68 +10,64 @@ import (
 )
 
 const (
-	// maxFlipPart is the size of the flips, in bytes, after which they are sent.
+	// maxFlipPart is the size of flips, in bytes, after which they are sent.
 	maxFlipPart = 1 << 20
 	// maxHeldFlips is the maximum size of the flips in memory that are sent after others, in bytes.
 	maxHeldFlips = 4 << 20
 	// flipOrders is the number of results of [orderOf] and more.
 	flipOrders = 16
+	// maxDiffRules and maxDiffFindings are the maximum numbers of rules and findings in the totals.
+	maxDiffRules, maxDiffFindings = 1000, 1000
 )
 
-// A flipSender sends flips to the caller. totals is nil until the last flips are sent.
-type flipSender func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error
+type (
+	// A flipSink receives flips.
+	flipSink func(flips []*policyv1.Flip) error
+	// A flipSender sends flips to the caller. totals is nil until the last flips are sent.
+	flipSender func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error
+	// A flipSource compares all calls, and passes the flips to emit. If first is true, it adds the calls to the totals.
+	// complete is false if it ended early. Later passes end after the same calls as the first one.
+	flipSource func(first bool, emit flipSink) (complete bool, err error)
+)
 
 // A flipStream sends the flips of a comparison, deny to allow first, and then the totals. The number of flips is not
-// limited. Their memory is: if the flips that must wait for others are larger than [maxHeldFlips], the calls are compared
-// once more for each order.
+// limited. If the flips that wait for others are larger than [maxHeldFlips], those of some orders are not held, and the
+// calls are compared once more for each of these orders.
 type flipStream struct {
 	totals *policyv1.DiffTotals
 	send   flipSender
 	// opening contains the rules, as document/rule, that decide in flips of the kind opens.
 	opening map[string]bool
-	exists  [flipOrders]bool
-	// held contains the flips that wait, by order. It is nil if they are too large.
-	held map[int][]*policyv1.Flip
-	// heldSize and partSize are the sizes of the flips in held and part, in bytes.
-	heldSize, partSize int
-	part               []*policyv1.Flip
+	// held contains the flips that wait, by order, and dropped the orders whose flips are not held.
+	held     [flipOrders][]*policyv1.Flip
+	heldSize [flipOrders]int // in bytes
+	dropped  [flipOrders]bool
+	part     []*policyv1.Flip
+	partSize int // in bytes
 }
 
 func newFlipStream(totals *policyv1.DiffTotals, send flipSender) *flipStream {
-	return &flipStream{totals: totals, send: send, opening: make(map[string]bool), held: make(map[int][]*policyv1.Flip)}
+	return &flipStream{totals: totals, send: send, opening: make(map[string]bool)}
 }
 
-// sendFlips sends the flips of all parts of a comparison. compare returns the flips of a part; flips of different parts are
-// about different calls. compare adds to the totals if count is true. If ctx ends, the comparison ends early.
-func (f *flipStream) sendFlips(ctx context.Context, parts int, compare func(part int, count bool) ([]*policyv1.Flip, error)) error {
-	for order := range flipOrders {
-		if order > 0 && f.held != nil {
-			if err := f.sendOrder(f.held[order], order); err != nil {
-				return err
-			}
+// sendFlips sends the flips of a source.
+func (f *flipStream) sendFlips(source flipSource) error {
+	complete, err := source(true, func(flips []*policyv1.Flip) error {
+		f.add(flips)
+		return f.sendOrder(flips, 0)
+	})
+	for order := 1; order < flipOrders && err == nil; order++ {
+		if !f.dropped[order] {
+			err = f.sendOrder(f.held[order], order)
+			f.held[order] = nil
 			continue
 		}
-		if order > 0 && !f.exists[order] {
-			continue
-		}
-		for part := range parts {
-			flips, err := compare(part, order == 0)
-			if err != nil && ctx.Err() == nil {
-				return err
-			}
-			if order == 0 {
-				f.add(flips)
-			}
-			if err := f.sendOrder(flips, order); err != nil {
-				return err
-			}
-			if ctx.Err() != nil {
-				f.totals.EndedEarly = true
-				break
-			}
-		}
+		var again bool
+		again, err = source(false, func(flips []*policyv1.Flip) error { return f.sendOrder(flips, order) })
+		complete = complete && again
 	}
-	return nil
+	f.totals.EndedEarly = f.totals.GetEndedEarly() || !complete
+	return err
 }
 
 // add adds flips to the totals, and holds those that are sent later.
@@ -90,22 +84,26 @@ func (f *flipStream) add(flips []*policyv1.Flip) {
 				f.opening[r.GetDocument()+"/"+r.GetRule()] = true
 			}
 		}
-		order := orderOf(flip)
-		if f.exists[order] = true; order == 0 || f.held == nil {
-			continue
+		if order := orderOf(flip); order > 0 && !f.dropped[order] {
+			f.held[order] = append(f.held[order], flip)
+			f.heldSize[order] += proto.Size(flip)
 		}
-		f.held[order] = append(f.held[order], flip)
-		if f.heldSize += proto.Size(flip); f.heldSize > maxHeldFlips {
-			f.held = nil
+	}
+	size := 0
+	for order := range flipOrders {
+		if size+f.heldSize[order] > maxHeldFlips {
+			f.held[order], f.heldSize[order], f.dropped[order] = nil, 0, true
 		}
+		size += f.heldSize[order]
 	}
 }
 
-// sendOrder sends those of the flips that have an order, the calls that were recorded most often first.
+// sendOrder sends those of the flips that have an order.
 func (f *flipStream) sendOrder(flips []*policyv1.Flip, order int) error {
-	flips = slices.DeleteFunc(slices.Clone(flips), func(flip *policyv1.Flip) bool { return orderOf(flip) != order })
-	slices.SortStableFunc(flips, func(a, b *policyv1.Flip) int { return cmp.Compare(b.GetCalls(), a.GetCalls()) })
 	for _, flip := range flips {
+		if orderOf(flip) != order {
+			continue
+		}
 		size := proto.Size(flip)
 		if f.partSize += size; f.partSize > maxFlipPart && len(f.part) > 0 {
 			if err := f.send(f.part, nil); err != nil {
@@ -122,9 +120,10 @@ func (f *flipStream) sendOrder(flips []*policyv1.Flip, order int) error {
 // no flip of the kind opens, because calls by all combinations of names and groups can't be compared.
 func (f *flipStream) finish(mayOpen []engine.RuleRef) error {
 	for _, r := range mayOpen {
-		if !f.opening[r.String()] {
+		if !f.opening[r.String()] && len(f.totals.GetMayOpen()) < maxDiffRules {
 			f.totals.MayOpen = append(f.totals.MayOpen, packRule(r))
 		}
 	}
+	f.totals.Findings = slices.Clip(f.totals.GetFindings()[:min(len(f.totals.GetFindings()), maxDiffFindings)])
 	return f.send(f.part, f.totals)
 }

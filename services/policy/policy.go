@@ -103,6 +103,8 @@ type Service struct {
 	lintSlots *fairqueue.Queue[owner]
 	// replaySlots limits the number of open replays. A replay also has one of lintSlots while it works.
 	replaySlots *fairqueue.Queue[owner]
+	// diffSlots limits the number of open comparisons in the same way.
+	diffSlots *fairqueue.Queue[owner]
 	// schemas caches the compiled input schemas of definitions.
 	schemas *lru.Cache[schemaKey, *compiledSchema]
 }
@@ -145,13 +147,14 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	reports, err1 := fairqueue.New[owner](maxReports, maxReportsEach)
 	whole, err2 := fairqueue.New[owner](maxReports, maxReportsEach)
 	replays, err3 := fairqueue.New[owner](maxReplays, 1)
-	if err := errors.Join(err1, err2, err3); err != nil {
+	diffs, err4 := fairqueue.New[owner](maxDiffs, 1)
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return nil, err
 	}
 	s := &Service{
 		cfg: cfg, deps: deps, tokens: book, changes: newSignal(), epochLeases: epochlease.New(), boot: rand.Text(),
 		listSlots: fairqueue.NewForProcessor[owner](), callerReportSlots: reports, gatewayReportSlots: whole, conditionSlots: fairqueue.NewForProcessor[owner](),
-		lintSlots: fairqueue.NewForProcessor[owner](), replaySlots: replays,
+		lintSlots: fairqueue.NewForProcessor[owner](), replaySlots: replays, diffSlots: diffs,
 		schemas: newSchemaCache(),
 	}
 	s.approvers.Store(cfg.approvers(cfg.OwnerMayApprove))

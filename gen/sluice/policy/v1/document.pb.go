@@ -982,7 +982,7 @@ type DiffRevisionsResponse struct {
 	// Flips, deny to allow first, also across responses. Their number is not limited.
 	Flips []*Flip `protobuf:"bytes,1,rep,name=flips,proto3" json:"flips,omitempty"`
 	// Totals. They are set in the last response only.
-	Totals        *DiffTotals `protobuf:"bytes,2,opt,name=totals,proto3" json:"totals,omitempty"`
+	Totals        *DiffTotals `protobuf:"bytes,10,opt,name=totals,proto3" json:"totals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1034,7 +1034,7 @@ func (x *DiffRevisionsResponse) GetTotals() *DiffTotals {
 // DiffTotals describes a comparison that has ended.
 type DiffTotals struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of flips in all responses.
+	// Number of flips that were found. If `ended_early` is true, the responses may have fewer.
 	Total int64 `protobuf:"varint,1,opt,name=total,proto3" json:"total,omitempty"`
 	// Number of flips of the kind opens.
 	Opened int64 `protobuf:"varint,2,opt,name=opened,proto3" json:"opened,omitempty"`
@@ -1051,14 +1051,14 @@ type DiffTotals struct {
 	// Whether calls were left out, because there are too many principals or tags, or the comparison took too long.
 	EndedEarly bool `protobuf:"varint,7,opt,name=ended_early,json=endedEarly,proto3" json:"ended_early,omitempty"`
 	// Rules that may open calls, but decide in no flip of the kind opens. The rule of a document's default is `default`. If
-	// it is empty, and no flip opens calls, no call is opened.
+	// it is empty, and no flip opens calls, no call is opened. At most 1,000.
 	MayOpen []*RuleRef `protobuf:"bytes,8,rep,name=may_open,json=mayOpen,proto3" json:"may_open,omitempty"`
 	// Number of servers in the catalog, if documents are compared. If it is zero, the compared calls are only those that the
 	// documents mention, and the recorded ones.
 	Servers int32 `protobuf:"varint,9,opt,name=servers,proto3" json:"servers,omitempty"`
 	// Number of tools that the changes concern, if changes of the catalog are compared.
 	Tools int64 `protobuf:"varint,10,opt,name=tools,proto3" json:"tools,omitempty"`
-	// Findings because of which the old or new documents do not load. Then nothing was compared.
+	// Findings because of which the old or new documents do not load. Then nothing was compared. At most 1,000.
 	Findings      []*Finding `protobuf:"bytes,11,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1956,10 +1956,12 @@ const file_sluice_policy_v1_document_proto_rawDesc = "" +
 	"\asubject\x18\x02 \x01(\v2\x1d.sluice.identity.v1.PrincipalB\x06\xbaH\x03\xc8\x01\x01R\asubject\x12\x1d\n" +
 	"\x05count\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02(\x01R\x05count\x12(\n" +
 	"\vdecision_id\x18\x04 \x01(\tB\a\xbaH\x04r\x02(@R\n" +
-	"decisionId\"{\n" +
+	"decisionId\"\x81\x01\n" +
 	"\x15DiffRevisionsResponse\x12,\n" +
 	"\x05flips\x18\x01 \x03(\v2\x16.sluice.policy.v1.FlipR\x05flips\x124\n" +
-	"\x06totals\x18\x02 \x01(\v2\x1c.sluice.policy.v1.DiffTotalsR\x06totals\"\xe8\x02\n" +
+	"\x06totals\x18\n" +
+	" \x01(\v2\x1c.sluice.policy.v1.DiffTotalsR\x06totalsJ\x04\b\x02\x10\n" +
+	"\"\xe8\x02\n" +
 	"\n" +
 	"DiffTotals\x12\x14\n" +
 	"\x05total\x18\x01 \x01(\x03R\x05total\x12\x16\n" +

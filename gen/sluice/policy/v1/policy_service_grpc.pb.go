@@ -111,7 +111,7 @@ type PolicyServiceClient interface {
 	// the tools in the catalog and of the names that the documents mention, by principals that the documents or configured
 	// tokens mention, with any arguments, and recorded calls. Neither the state of the catalog, such as a quarantine, nor
 	// stops, nor `mode: observe` of the configuration count. The last response has the totals; if it is missing, flips are
-	// missing. The comparison ends after 30 s. Errors:
+	// missing. A person has one comparison at a time. It ends after 15 s of work, or after 50 s. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read documents
 	//	INVALID_ARGUMENT     DOCUMENTS_REQUIRED: neither new documents nor new_revision is set, or both are;
@@ -125,7 +125,7 @@ type PolicyServiceClient interface {
 	// changed tool is called with each of its definitions, with any arguments, by the principals that the documents or
 	// configured tokens mention. Definitions that wait refuse calls, as in DecideCall. Quarantines, stops and `mode: observe` of the
 	// configuration do not count. The last response has the totals; if it is missing, flips are missing. The comparison
-	// ends after 30 s. Errors:
+	// ends after 15 s of work, or after 50 s. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read documents and the catalog
 	//	INVALID_ARGUMENT     CHANGE_REQUIRED: the request has no change
@@ -573,7 +573,7 @@ type PolicyServiceServer interface {
 	// the tools in the catalog and of the names that the documents mention, by principals that the documents or configured
 	// tokens mention, with any arguments, and recorded calls. Neither the state of the catalog, such as a quarantine, nor
 	// stops, nor `mode: observe` of the configuration count. The last response has the totals; if it is missing, flips are
-	// missing. The comparison ends after 30 s. Errors:
+	// missing. A person has one comparison at a time. It ends after 15 s of work, or after 50 s. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read documents
 	//	INVALID_ARGUMENT     DOCUMENTS_REQUIRED: neither new documents nor new_revision is set, or both are;
@@ -587,7 +587,7 @@ type PolicyServiceServer interface {
 	// changed tool is called with each of its definitions, with any arguments, by the principals that the documents or
 	// configured tokens mention. Definitions that wait refuse calls, as in DecideCall. Quarantines, stops and `mode: observe` of the
 	// configuration do not count. The last response has the totals; if it is missing, flips are missing. The comparison
-	// ends after 30 s. Errors:
+	// ends after 15 s of work, or after 50 s. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read documents and the catalog
 	//	INVALID_ARGUMENT     CHANGE_REQUIRED: the request has no change

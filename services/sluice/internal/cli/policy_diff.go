@@ -207,6 +207,7 @@ func readDiff[R interface {
 		resp, err := stream.Recv()
 		switch {
 		case errors.Is(err, io.EOF) && diff.GetTotals() != nil:
+			policy.SortFlips(diff.GetFlips())
 			return diff, nil
 		case errors.Is(err, io.EOF):
 			return nil, errors.New("the policy service ended the comparison without its totals: try again")
@@ -273,7 +274,7 @@ func (t *tool) printPolicyDiff(diff *policyv1.DiffRevisionsResponse, recorded bo
 	case totals.GetOpened() > 0:
 		return errSilent
 	case totals.GetEndedEarly():
-		return incompleteError("the comparison is incomplete: there are too many calls or callers, or it took too long; compare the documents of fewer servers")
+		return incompleteError("the comparison is incomplete: there are too many callers or tags, or it took too long; compare the documents of fewer servers")
 	case totals.GetUncertain() > 0:
 		return incompleteError("the comparison is incomplete: %s depend on too many conditions that differ; compare smaller changes", countOfCalls(totals.GetUncertain()))
 	case len(totals.GetMayOpen()) > 0:
@@ -333,6 +334,9 @@ func (t *tool) printFlips(diff *policyv1.DiffRevisionsResponse, recorded bool) e
 		return nil
 	}
 	fmt.Fprintln(t.out)
+	if missing := diff.GetTotals().GetTotal() - int64(len(diff.GetFlips())); missing > 0 {
+		t.printf("Missing: %d of these changes, because the comparison took too long. Compare smaller changes.\n", missing)
+	}
 	rows := diffRows(diff.GetFlips())
 	head := []string{"RESULT", "WHAT", "WHO", "IF", "RULE"}
 	if recorded {

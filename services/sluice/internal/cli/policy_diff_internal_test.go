@@ -145,7 +145,7 @@ func TestPrintPolicyDiff_FailsIfItIsIncomplete(t *testing.T) {
 		code   int
 		want   string
 	}{
-		"it ended early":      {&policyv1.DiffTotals{EndedEarly: true}, 3, "there are too many calls or callers"},
+		"it ended early":      {&policyv1.DiffTotals{EndedEarly: true}, 3, "there are too many callers or tags"},
 		"too many conditions": {&policyv1.DiffTotals{Uncertain: 2}, 3, "2 calls depend on too many conditions"},
 		"a finding":           {&policyv1.DiffTotals{Findings: []*policyv1.Finding{{Path: "a.yaml", Line: 3, Column: 1, Message: "is wrong"}}}, 2, "the documents do not load:\na.yaml:3:1: is wrong"},
 	} {
