@@ -63,11 +63,11 @@ func (c *diffClock) step(ctx context.Context) (bool, error) {
 	if c.end != nil && time.Since(c.began) > maxDiffSlice {
 		c.pause()
 	}
-	if ctx.Err() != nil || c.worked > c.limit || c.steps == c.maxSteps {
+	if ended(ctx) || c.worked > c.limit || c.steps == c.maxSteps {
 		return false, nil
 	}
 	err := c.resume(ctx)
-	if ctx.Err() != nil {
+	if ended(ctx) {
 		return false, nil
 	}
 	if err == nil {
@@ -75,3 +75,6 @@ func (c *diffClock) step(ctx context.Context) (bool, error) {
 	}
 	return err == nil, err
 }
+
+// ended reports whether a context has ended, which is no error of a comparison: its totals say that it ended early.
+func ended(ctx context.Context) bool { return ctx.Err() != nil }

@@ -61,7 +61,7 @@ type collectedFlip struct {
 // the calls to the totals. complete is false if the comparison ended early.
 func (d *differ) compareCalls(ctx context.Context, calls iter.Seq[*diffCall], compare func(*diffCall) ([]engine.Change, bool), count bool, emit flipSink) (complete bool, err error) {
 	defer d.clock.pause()
-	if err := d.clock.resume(ctx); err != nil && ctx.Err() == nil {
+	if err := d.clock.resume(ctx); err != nil && !ended(ctx) {
 		return false, err
 	}
 	complete = true
