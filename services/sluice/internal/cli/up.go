@@ -152,16 +152,8 @@ func (t *tool) runUp(ctx context.Context, f *config.File, local *localFile, foun
 	group.Go(func() error { return mesh.Run(ctx) })
 	group.Go(func() error { t.announceApprovals(ctx, f, found, mesh, log); return nil })
 	group.Go(func() error {
-		ready, cancel := context.WithTimeout(ctx, startTimeout)
-		defer cancel()
-		if err := mesh.WaitReady(ready); err != nil {
-			if ctx.Err() != nil {
-				return nil // the mesh was stopped before it was ready, which is not a failure
-			}
-			return err
-		}
-		announced, err := running.Announce(ctx, f.Path(f.Data), idle.announced(f))
-		if err != nil {
+		announced, err := announceWhenReady(ctx, mesh, f, idle)
+		if err != nil || announced == nil {
 			return err
 		}
 		group.Go(func() error {
@@ -180,6 +172,20 @@ func (t *tool) runUp(ctx context.Context, f *config.File, local *localFile, foun
 	close(ended)
 	saying.Wait()
 	return err
+}
+
+// announceWhenReady waits until the mesh is ready, and announces it, so that commands and clients find it. It returns nil
+// if ctx ends before, which is not a failure.
+func announceWhenReady(ctx context.Context, mesh *sluice.Mesh, f *config.File, idle idleFlags) (*running.Announcement, error) {
+	ready, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := mesh.WaitReady(ready); err != nil {
+		if ctx.Err() != nil {
+			return nil, nil //nolint:nilnil // the mesh was stopped before it was ready
+		}
+		return nil, err
+	}
+	return running.Announce(ctx, f.Path(f.Data), idle.announced(f))
 }
 
 const stopReportInterval = 5 * time.Second
