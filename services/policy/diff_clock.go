@@ -32,8 +32,12 @@ type diffClock struct {
 	steps, maxSteps int64
 }
 
-// startPass begins a pass of at most maxSteps steps; a negative number is no limit.
-func (c *diffClock) startPass(maxSteps int64) { c.worked, c.steps, c.maxSteps = 0, 0, maxSteps }
+// startPass ends the slice that runs, if any, whose work does not count, and begins a pass of at most maxSteps steps; a
+// negative number is no limit.
+func (c *diffClock) startPass(maxSteps int64) {
+	c.pause()
+	c.worked, c.steps, c.maxSteps = 0, 0, maxSteps
+}
 
 // resume waits for a time slice unless one runs.
 func (c *diffClock) resume(ctx context.Context) error {

@@ -6,6 +6,8 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -74,6 +76,34 @@ func TestDiff_GivesOthersTheirTurnWithinOneTool(t *testing.T) {
 		}
 		cancel()
 	}
+}
+
+// The work that precedes the comparison, such as that of reading the documents, takes nothing of its limit.
+func TestDiffClock_PreparationsDoNotCount(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := diffClock{limit: time.Second, slice: func(context.Context) (func(), error) { return func() {}, nil }}
+		if err := c.resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		c.startPass(-1)
+		steps := 0
+		for {
+			ok, err := c.step(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !ok {
+				break
+			}
+			steps++
+			time.Sleep(10 * time.Millisecond)
+		}
+		if steps < 100 || steps > 110 {
+			t.Errorf("%d steps of 10 ms in a second", steps)
+		}
+	})
 }
 
 // The documents have many servers and many tools. The comparison of their product ends with its caller.

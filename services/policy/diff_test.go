@@ -122,20 +122,22 @@ func TestDiffRevisions_ComparesADraftWithTheActiveDocuments(t *testing.T) {
 // although the documents name the others first.
 func TestDiffRevisions_SendsAllFlipsOfALargeChange(t *testing.T) {
 	t.Parallel()
-	const opened, closed = 4_000, 9_000
+	const opened, closed = 1_000, 3_500
+	reason := strings.Repeat("a long reason ", 70)
 	entries := func(prefix, action string, count int) string {
 		var out strings.Builder
 		for i := range count {
-			fmt.Fprintf(&out, "  %s_%s%d: {action: %s}\n", prefix, strings.Repeat("long_name_", 8), i, action)
+			fmt.Fprintf(&out, "  %s%d: {action: %s}\n", prefix, i, action)
 		}
 		return out.String()
 	}
 	document := func(first, second string) []*policyv1.Document {
-		return documentOf("version: 1\nname: large\nserver: files\ndefault: by_risk\ntools:\n" + entries("closed", first, closed) + entries("opened", second, opened))
+		return documentOf("version: 1\nname: large\nserver: files\ndefault: deny\ntools:\n" + entries("closed", first, closed) + entries("opened", second, opened))
 	}
+	denied := "deny, reason: " + reason
 	l := accessFixture(t)
 	client := policyv1.NewPolicyServiceClient(l.Person(t, "viewer"))
-	diff, err := diffRevisions(t, client, &policyv1.DiffRevisionsRequest{OldDocuments: document("allow", "deny"), Documents: document("deny", "allow")})
+	diff, err := diffRevisions(t, client, &policyv1.DiffRevisionsRequest{OldDocuments: document("allow", denied), Documents: document(denied, "allow")})
 	if err != nil {
 		t.Fatal(err)
 	}
