@@ -61,6 +61,10 @@ func TestDiff_ShowsWhatADraftOpens(t *testing.T) {
 2      allow -> deny             raw/read  any caller  -   team/tools.read
 The journal contains no arguments: if a row has a condition, only some of its calls have the new result.
 `
+	table, how, _ := strings.Cut(table, "Compared symbolically: ")
+	if !strings.Contains(how, "generated calls: ") || !strings.Contains(how, "recorded calls: those of the journal") {
+		t.Errorf("the output does not say how the calls were compared: %s", how)
+	}
 	if diff := cmp.Diff(want, table); diff != "" {
 		t.Errorf("printed (-want +got):\n%s", diff)
 	}

@@ -227,6 +227,7 @@ func (t *tool) printPolicyDiff(diff *policyv1.DiffRevisionsResponse, recorded bo
 		if err := t.printFlips(diff, recorded); err != nil {
 			return err
 		}
+		t.printf("%s", howDocumentsCompared(totals, recorded))
 		if totals.GetServers() == 0 {
 			t.printf("No list of a server's tools was found, so the calls are only those that the documents mention. To compare all tools, use --config FILE after the mesh has listed them, or --live.")
 		}
@@ -244,6 +245,16 @@ func (t *tool) printPolicyDiff(diff *policyv1.DiffRevisionsResponse, recorded bo
 		return mayOpenError(totals.GetMayOpen())
 	}
 	return nil
+}
+
+// howDocumentsCompared says what was compared symbolically, and what by generated and recorded calls.
+func howDocumentsCompared(totals *policyv1.DiffTotals, recorded bool) string {
+	text := fmt.Sprintf("Compared symbolically: all arguments. Compared by generated calls: callers without a configured token, and names for which there are only patterns (%s).",
+		countOfCalls(totals.GetGenerated()))
+	if recorded {
+		text += " Compared by recorded calls: those of the journal."
+	}
+	return text
 }
 
 // printMessage prints a message as JSON.

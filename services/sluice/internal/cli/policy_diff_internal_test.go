@@ -132,7 +132,7 @@ func TestPrintPolicyDiff_LimitsTheRows(t *testing.T) {
 	if err := newTool("sluice", &out, &out).printPolicyDiff(resp, false); err != nil {
 		t.Errorf("nothing opens, and the error is %v", err)
 	}
-	if got := out.String(); strings.Count(got, "\n") != 2+1+maxDiffRows+1 || !strings.Contains(got, "not shown: 10 more rows") {
+	if got := out.String(); strings.Count(got, "\n") != 2+1+maxDiffRows+2 || !strings.Contains(got, "not shown: 10 more rows") {
 		t.Errorf("printed\n%s", got)
 	}
 }
