@@ -108,9 +108,9 @@ func invalidError(err error) error {
 	return fmt.Errorf("%w: %s", errInvalidDocuments, text)
 }
 
-// noDocuments is the expected_revision of a caller that expects that no documents have been applied. The id of the active
+// NoDocuments is the expected_revision of a caller that expects that no documents have been applied. The id of the active
 // revision doesn't say so, because it changes with the catalog.
-var noDocuments = strings.Repeat("0", 64)
+const NoDocuments = "0000000000000000000000000000000000000000000000000000000000000000"
 
 // expected returns the id of the documents that a caller expects to be active, empty if it expects none, or nil if any may
 // be active. The caller may also send the id of the active revision.
@@ -118,7 +118,7 @@ func (a *activeSet) expected(revision string) *string {
 	switch revision {
 	case "":
 		return nil
-	case noDocuments:
+	case NoDocuments:
 		return new("")
 	case a.Revision():
 		return &a.stored.ID

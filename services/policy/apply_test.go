@@ -151,9 +151,6 @@ func TestApplyDocuments_CallsAreRefusedBeforeTheFirstOnes(t *testing.T) {
 	f.wantEffect(allow)
 }
 
-// noDocuments is the expected_revision before the first documents.
-var noDocuments = strings.Repeat("0", 64)
-
 func TestApplyDocuments_IsRefusedWhenAnotherRevisionIsActive(t *testing.T) {
 	t.Parallel()
 	f := newStopFixture(t, stored(options{}))
@@ -162,10 +159,10 @@ func TestApplyDocuments_IsRefusedWhenAnotherRevisionIsActive(t *testing.T) {
 		return err
 	}
 	rpctest.WantStatus(t, apply(allowDocument, strings.Repeat("a", 64)), codes.Aborted, "REVISION_CHANGED")
-	if err := apply(allowDocument, noDocuments); err != nil {
+	if err := apply(allowDocument, policy.NoDocuments); err != nil {
 		t.Errorf("no documents are expected: %v", err)
 	}
-	rpctest.WantStatus(t, apply(denyDocument, noDocuments), codes.Aborted, "REVISION_CHANGED")
+	rpctest.WantStatus(t, apply(denyDocument, policy.NoDocuments), codes.Aborted, "REVISION_CHANGED")
 	first := f.apply(allowDocument, "the first one")
 	if err := apply(denyDocument, first.GetDocumentsId()); err != nil {
 		t.Errorf("the active documents are expected: %v", err)

@@ -21,10 +21,36 @@ import (
 
 const (
 	// maxDiffTime limits the time of one DiffRevisions or DiffCatalog request, with the time in which it waits for others.
-	maxDiffTime = 50 * time.Second
+	// maxSendTime is the time after it in which flips that were found may be sent.
+	maxDiffTime, maxSendTime = 50 * time.Second, 10 * time.Second
 	// maxDiffs is the maximum number of open DiffRevisions and DiffCatalog requests. Each person has at most one.
 	maxDiffs = 4
 )
+
+var errDiffEnded = errors.New("the comparison waited too long for others, or its flips were read too slowly: try again, or compare a smaller change")
+
+// beginDiff waits until the caller may begin a comparison. The comparison must use the returned context, and call end when
+// it has ended.
+func (s *Service) beginDiff(ctx context.Context) (limited context.Context, end func(), err error) {
+	limited, cancel := context.WithTimeoutCause(ctx, maxDiffTime, errDiffEnded)
+	done, err := s.diffSlots.Acquire(limited, callerOwner(ctx))
+	if err != nil {
+		cancel()
+		return nil, nil, err
+	}
+	return limited, func() { done(); cancel() }, nil
+}
+
+// limitSends returns a sender that returns an error if it is called later than [maxSendTime] after the deadline of ctx, so
+// that a client that reads slowly does not delay other people's comparisons.
+func limitSends(ctx context.Context, send flipSender) flipSender {
+	return func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error {
+		if deadline, ok := ctx.Deadline(); ok && time.Since(deadline) > maxSendTime {
+			return errDiffEnded
+		}
+		return send(flips, totals)
+	}
+}
 
 // DiffRevisions implements policyv1.PolicyServiceServer.
 func (s *Service) DiffRevisions(req *policyv1.DiffRevisionsRequest, stream grpc.ServerStreamingServer[policyv1.DiffRevisionsResponse]) error {
@@ -32,11 +58,11 @@ func (s *Service) DiffRevisions(req *policyv1.DiffRevisionsRequest, stream grpc.
 	if !mayReadDocuments(authn.CallerOf(ctx)) {
 		return toStatus(errOtherTenant)
 	}
-	done, err := s.diffSlots.Acquire(ctx, callerOwner(ctx))
+	limited, end, err := s.beginDiff(ctx)
 	if err != nil {
 		return toStatus(err)
 	}
-	defer done()
+	defer end()
 	set, err := s.current(ctx)
 	switch {
 	case err != nil:
@@ -50,11 +76,9 @@ func (s *Service) DiffRevisions(req *policyv1.DiffRevisionsRequest, stream grpc.
 	}
 	d := s.newDocumentsDiffer(set, maxDiffWork)
 	d.recorded = req.GetRecorded()
-	limited, cancel := context.WithTimeout(ctx, maxDiffTime)
-	defer cancel()
-	err = d.diff(limited, before, after, func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error {
+	err = d.diff(limited, before, after, limitSends(limited, func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error {
 		return stream.Send(&policyv1.DiffRevisionsResponse{Flips: flips, Totals: totals})
-	})
+	}))
 	if err != nil {
 		return toStatus(err)
 	}

@@ -24,11 +24,11 @@ func (s *Service) DiffCatalog(req *policyv1.DiffCatalogRequest, stream grpc.Serv
 	if !mayReadDocuments(caller) {
 		return toStatus(errOtherTenant)
 	}
-	done, err := s.diffSlots.Acquire(ctx, callerOwner(ctx))
+	limited, end, err := s.beginDiff(ctx)
 	if err != nil {
 		return toStatus(err)
 	}
-	defer done()
+	defer end()
 	set, err := s.current(ctx)
 	switch {
 	case err != nil:
@@ -44,15 +44,13 @@ func (s *Service) DiffCatalog(req *policyv1.DiffCatalogRequest, stream grpc.Serv
 	if err := changes.apply(req, caller.Person.GetSubject()); err != nil {
 		return toStatus(err)
 	}
-	limited, cancel := context.WithTimeout(ctx, maxDiffTime)
-	defer cancel()
 	d, err := s.newCatalogDiffer(limited, set, changes)
 	if err != nil {
 		return toStatus(err)
 	}
-	err = d.diff(limited, func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error {
+	err = d.diff(limited, limitSends(limited, func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error {
 		return stream.Send(&policyv1.DiffCatalogResponse{Flips: flips, Totals: totals})
-	})
+	}))
 	if err != nil {
 		return toStatus(err)
 	}
@@ -206,9 +204,14 @@ type catalogDiffer struct {
 // newCatalogDiffer compiles the active documents as DiffRevisions does: without stops, and without what the configuration
 // observes.
 func (s *Service) newCatalogDiffer(ctx context.Context, set *activeSet, changes *catalogChanges) (*catalogDiffer, error) {
-	now, clock := time.Now(), s.newDiffClock(maxDiffWork)
-	defer clock.pause()
-	if err := clock.resume(ctx); err != nil {
+	cfg, now := s.cfg, time.Now()
+	cfg.Identities = s.tokens.identities()
+	d := &catalogDiffer{
+		differ:  differ{cfg: cfg, totals: new(policyv1.DiffTotals), clock: s.newDiffClock(maxDiffWork)},
+		changes: changes, mayOpen: make(map[engine.RuleRef]bool),
+	}
+	defer d.clock.pause()
+	if err := d.clock.resume(ctx); err != nil {
 		return nil, err
 	}
 	documents, problems := parseFor(set.documents, now)
@@ -221,28 +224,18 @@ func (s *Service) newCatalogDiffer(ctx context.Context, set *activeSet, changes 
 	if err != nil {
 		return nil, err
 	}
-	cfg := s.cfg
-	cfg.Identities = s.tokens.identities()
-	d := &catalogDiffer{
-		differ:  differ{cfg: cfg, documents: documents, before: compiled, after: compiled, totals: new(policyv1.DiffTotals), clock: s.newDiffClock(maxDiffWork)},
-		changes: changes, comparer: engine.NewFactsComparer(compiled, documents), mayOpen: make(map[engine.RuleRef]bool),
-	}
+	d.documents, d.before, d.after = documents, compiled, compiled
+	d.comparer = engine.NewFactsComparer(compiled, documents)
 	d.findCallers()
 	return d, nil
 }
 
 // diff sends the flips and the totals.
 func (d *catalogDiffer) diff(ctx context.Context, send flipSender) error {
-	tools, steps := d.changes.tools(), int64(-1)
+	tools := d.changes.tools()
 	d.totals.Tools = int64(len(tools))
 	stream := newFlipStream(d.totals, send)
-	err := stream.sendFlips(func(first bool, emit flipSink) (bool, error) {
-		d.clock.startPass(steps)
-		complete, err := d.compareCalls(ctx, d.calls(tools), d.compare, first, emit)
-		steps = d.clock.steps
-		return complete, err
-	})
-	if err != nil {
+	if err := d.sendFlips(ctx, stream, d.calls(tools), d.compare); err != nil {
 		return err
 	}
 	return stream.finish(slices.SortedFunc(maps.Keys(d.mayOpen), func(a, b engine.RuleRef) int { return cmp.Compare(a.String(), b.String()) }))

@@ -27,13 +27,13 @@ type diffClock struct {
 	end   func() // ends the slice that runs; nil if none runs
 	began time.Time
 	// worked and steps are the work in the ended slices of the pass, and the steps of the pass. maxSteps is the maximum of
-	// steps, or negative.
+	// steps, or -1.
 	worked          time.Duration
 	steps, maxSteps int64
 }
 
-// startPass ends the slice that runs, if any, whose work does not count, and begins a pass of at most maxSteps steps; a
-// negative number is no limit.
+// startPass ends the slice that runs, if any, whose work does not count, and begins a pass of at most maxSteps steps. If
+// maxSteps is -1, the number of steps is not limited.
 func (c *diffClock) startPass(maxSteps int64) {
 	c.pause()
 	c.worked, c.steps, c.maxSteps = 0, 0, maxSteps
@@ -80,5 +80,5 @@ func (c *diffClock) step(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// ended reports whether a context has ended, which is no error of a comparison: its totals say that it ended early.
+// ended reports whether a context has ended. A comparison then ends early and returns no error, because its totals say so.
 func ended(ctx context.Context) bool { return ctx.Err() != nil }

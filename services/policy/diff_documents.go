@@ -48,14 +48,7 @@ func (d *documentsDiffer) diff(ctx context.Context, before, after []*policyv1.Do
 	d.findCallers()
 	d.findRecorded()
 	mayOpen := engine.MayOpen(old, next)
-	steps := int64(-1)
-	err := stream.sendFlips(func(first bool, emit flipSink) (bool, error) {
-		d.clock.startPass(steps)
-		complete, err := d.compareCalls(ctx, d.calls(), d.compare, first, emit)
-		steps = d.clock.steps
-		return complete, err
-	})
-	if err != nil {
+	if err := d.sendFlips(ctx, stream, d.calls(), d.compare); err != nil {
 		return err
 	}
 	return stream.finish(mayOpen)

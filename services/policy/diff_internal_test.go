@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -102,6 +103,28 @@ func TestDiffClock_PreparationsDoNotCount(t *testing.T) {
 		}
 		if steps < 100 || steps > 110 {
 			t.Errorf("%d steps of 10 ms in a second", steps)
+		}
+	})
+}
+
+// A client reads the flips so slowly that sending them goes on after the time limit.
+func TestLimitSends_EndsAComparisonThatIsReadSlowly(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		sent := 0
+		send := limitSends(ctx, func([]*policyv1.Flip, *policyv1.DiffTotals) error {
+			sent++
+			time.Sleep(25 * time.Second)
+			return nil
+		})
+		var err error
+		for err == nil && sent < 100 {
+			err = send(nil, nil)
+		}
+		if !errors.Is(err, errDiffEnded) || sent != 3 {
+			t.Errorf("%d parts were sent, and then %v", sent, err)
 		}
 	})
 }

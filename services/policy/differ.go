@@ -57,6 +57,20 @@ type collectedFlip struct {
 	callers map[string]bool
 }
 
+// sendFlips compares calls, and sends the flips. compare returns the changes of a call, and whether they are certain to be
+// all of them.
+func (d *differ) sendFlips(ctx context.Context, stream *flipStream, calls iter.Seq[*diffCall], compare func(*diffCall) ([]engine.Change, bool)) error {
+	steps := int64(-1)
+	return stream.sendFlips(func(first bool, emit flipSink) (bool, error) {
+		d.clock.startPass(steps)
+		complete, err := d.compareCalls(ctx, calls, compare, first, emit)
+		if first {
+			steps = d.clock.steps
+		}
+		return complete, err
+	})
+}
+
 // compareCalls compares calls, and passes the flips to emit. No time slice runs while emit does. If count is true, it adds
 // the calls to the totals. complete is false if the comparison ended early.
 func (d *differ) compareCalls(ctx context.Context, calls iter.Seq[*diffCall], compare func(*diffCall) ([]engine.Change, bool), count bool, emit flipSink) (complete bool, err error) {
@@ -128,7 +142,7 @@ func (d *differ) findCallers() {
 	d.callers = append(d.callers, mentioned[1:]...)
 }
 
-// byCallers yields a call by each caller. pattern reports whether the call is an example of a pattern.
+// byCallers yields a call by each caller.
 func (d *differ) byCallers(call diffCall) iter.Seq[*diffCall] {
 	example := call.pattern != "" || call.serverPattern != ""
 	return func(yield func(*diffCall) bool) {

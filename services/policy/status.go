@@ -76,6 +76,7 @@ var statuses = []struct {
 	{store.ErrStopsFull, codes.ResourceExhausted, "STOPS_FULL"},
 	{errInFiles, codes.FailedPrecondition, "POLICIES_IN_FILES"},
 	{errReplayDisorder, codes.InvalidArgument, "REPLAY_DISORDER"},
+	{errDiffEnded, codes.DeadlineExceeded, "DIFF_ENDED"},
 	{errReplayEnded, codes.DeadlineExceeded, "REPLAY_ENDED"},
 	{errAttest, codes.InvalidArgument, "ATTEST_REFUSED"},
 	{errAttestChange, codes.InvalidArgument, "ATTEST_REFUSED"},

@@ -1051,7 +1051,7 @@ type DiffTotals struct {
 	// Whether calls were left out, because there are too many principals or tags, or the comparison took too long.
 	EndedEarly bool `protobuf:"varint,7,opt,name=ended_early,json=endedEarly,proto3" json:"ended_early,omitempty"`
 	// Rules that may open calls, but decide in no flip of the kind opens. The rule of a document's default is `default`. If
-	// it is empty, and no flip opens calls, no call is opened. At most 1,000.
+	// it is empty, no flip opens calls, and the comparison is complete, no call is opened. At most 1,000.
 	MayOpen []*RuleRef `protobuf:"bytes,8,rep,name=may_open,json=mayOpen,proto3" json:"may_open,omitempty"`
 	// Number of servers in the catalog, if documents are compared. If it is zero, the compared calls are only those that the
 	// documents mention, and the recorded ones.

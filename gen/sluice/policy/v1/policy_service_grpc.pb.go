@@ -111,7 +111,8 @@ type PolicyServiceClient interface {
 	// the tools in the catalog and of the names that the documents mention, by principals that the documents or configured
 	// tokens mention, with any arguments, and recorded calls. Neither the state of the catalog, such as a quarantine, nor
 	// stops, nor `mode: observe` of the configuration count. The last response has the totals; if it is missing, flips are
-	// missing. A person has one comparison at a time. It ends after 15 s of work, or after 50 s. Errors:
+	// missing. A person has one comparison at a time; further ones wait. If a comparison takes too long, at most 50 s, it
+	// ends early, and the totals say so. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read documents
 	//	INVALID_ARGUMENT     DOCUMENTS_REQUIRED: neither new documents nor new_revision is set, or both are;
@@ -119,13 +120,14 @@ type PolicyServiceClient interface {
 	//	NOT_FOUND            REVISION_UNKNOWN: a revision is not stored, or old_revision is sent with old documents
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the revisions could not be read
+	//	DEADLINE_EXCEEDED    DIFF_ENDED: the comparison waited too long for others, or its flips were read too slowly
 	DiffRevisions(ctx context.Context, in *DiffRevisionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DiffRevisionsResponse], error)
 	// DiffCatalog returns the calls of tools that the active documents decide differently after changes of the catalog,
 	// deny to allow first: after overrides are set or removed, and definitions are accepted. It changes nothing. Each
 	// changed tool is called with each of its definitions, with any arguments, by the principals that the documents or
-	// configured tokens mention. Definitions that wait refuse calls, as in DecideCall. Quarantines, stops and `mode: observe` of the
-	// configuration do not count. The last response has the totals; if it is missing, flips are missing. The comparison
-	// ends after 15 s of work, or after 50 s. Errors:
+	// configured tokens mention. Definitions that wait refuse calls, as in DecideCall. Quarantines, stops and
+	// `mode: observe` of the configuration do not count. The last response has the totals; if it is missing, flips are
+	// missing. Waiting and the time limit are as for DiffRevisions. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read documents and the catalog
 	//	INVALID_ARGUMENT     CHANGE_REQUIRED: the request has no change
@@ -134,6 +136,7 @@ type PolicyServiceClient interface {
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active;
 	//	                     PINNING_OFF: the definitions of a server are not pinned, so none can be accepted;
 	//	                     POLICY_INVALID: the active documents do not load, so every call is refused
+	//	DEADLINE_EXCEEDED    DIFF_ENDED: the comparison waited too long for others, or its flips were read too slowly
 	DiffCatalog(ctx context.Context, in *DiffCatalogRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DiffCatalogResponse], error)
 	// ReplayDecisions evaluates recorded decisions with documents, and returns the calls with another decision. The
 	// client sends the documents and waits for the response. Then it sends records, and waits for the last response
@@ -573,7 +576,8 @@ type PolicyServiceServer interface {
 	// the tools in the catalog and of the names that the documents mention, by principals that the documents or configured
 	// tokens mention, with any arguments, and recorded calls. Neither the state of the catalog, such as a quarantine, nor
 	// stops, nor `mode: observe` of the configuration count. The last response has the totals; if it is missing, flips are
-	// missing. A person has one comparison at a time. It ends after 15 s of work, or after 50 s. Errors:
+	// missing. A person has one comparison at a time; further ones wait. If a comparison takes too long, at most 50 s, it
+	// ends early, and the totals say so. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read documents
 	//	INVALID_ARGUMENT     DOCUMENTS_REQUIRED: neither new documents nor new_revision is set, or both are;
@@ -581,13 +585,14 @@ type PolicyServiceServer interface {
 	//	NOT_FOUND            REVISION_UNKNOWN: a revision is not stored, or old_revision is sent with old documents
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the revisions could not be read
+	//	DEADLINE_EXCEEDED    DIFF_ENDED: the comparison waited too long for others, or its flips were read too slowly
 	DiffRevisions(*DiffRevisionsRequest, grpc.ServerStreamingServer[DiffRevisionsResponse]) error
 	// DiffCatalog returns the calls of tools that the active documents decide differently after changes of the catalog,
 	// deny to allow first: after overrides are set or removed, and definitions are accepted. It changes nothing. Each
 	// changed tool is called with each of its definitions, with any arguments, by the principals that the documents or
-	// configured tokens mention. Definitions that wait refuse calls, as in DecideCall. Quarantines, stops and `mode: observe` of the
-	// configuration do not count. The last response has the totals; if it is missing, flips are missing. The comparison
-	// ends after 15 s of work, or after 50 s. Errors:
+	// configured tokens mention. Definitions that wait refuse calls, as in DecideCall. Quarantines, stops and
+	// `mode: observe` of the configuration do not count. The last response has the totals; if it is missing, flips are
+	// missing. Waiting and the time limit are as for DiffRevisions. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read documents and the catalog
 	//	INVALID_ARGUMENT     CHANGE_REQUIRED: the request has no change
@@ -596,6 +601,7 @@ type PolicyServiceServer interface {
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active;
 	//	                     PINNING_OFF: the definitions of a server are not pinned, so none can be accepted;
 	//	                     POLICY_INVALID: the active documents do not load, so every call is refused
+	//	DEADLINE_EXCEEDED    DIFF_ENDED: the comparison waited too long for others, or its flips were read too slowly
 	DiffCatalog(*DiffCatalogRequest, grpc.ServerStreamingServer[DiffCatalogResponse]) error
 	// ReplayDecisions evaluates recorded decisions with documents, and returns the calls with another decision. The
 	// client sends the documents and waits for the response. Then it sends records, and waits for the last response

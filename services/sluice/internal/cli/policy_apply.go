@@ -168,9 +168,9 @@ func (t *tool) storedRevision(ctx context.Context, client policyv1.PolicyService
 	return resp.GetRevision(), nil
 }
 
-// documentsIDOf returns the id of the active documents, or 64 zeros if none have been applied.
+// documentsIDOf returns the id of the active documents, or [policy.NoDocuments].
 func documentsIDOf(active *policyv1.Revision) string {
-	return cmp.Or(active.GetDocumentsId(), strings.Repeat("0", 64))
+	return cmp.Or(active.GetDocumentsId(), policy.NoDocuments)
 }
 
 // checkExpected returns an error if another revision is active than the person expects.

@@ -87,8 +87,9 @@ tools are compared.
 
 The command exits with 0 if no change opens anything, with 1 if a call that was refused is
 allowed or can be approved, or a call that needed an approval is allowed, with 2 if the
-comparison fails, and with 3 if it is incomplete. It is incomplete if the change of a rule may open calls that
-are not among the compared ones, for example calls of callers that many rules name.`,
+comparison fails, and with 3 if it is incomplete. It is incomplete if it took too long, or if
+the change of a rule may open calls that are not among the compared ones, for example calls of
+callers that many rules name.`,
 		Example: "  " + t.self + " policy diff policies/ draft/\n" +
 			"  " + t.self + " policy diff draft/ --since 24h\n" +
 			"  " + t.self + " policy diff 3f9a0c1d draft/\n" +

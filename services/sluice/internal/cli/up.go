@@ -126,19 +126,9 @@ func (t *tool) runUp(ctx context.Context, f *config.File, local *localFile, foun
 	}
 	stopped := ctx
 	group, ctx := errgroup.WithContext(ctx)
-	own := len(f.Servers) == 0
-	var embedded []string
-	if own {
-		if err := addDemo(ctx, group, f, log); err != nil {
-			return err
-		}
-		embedded = []string{demoName}
-	}
-	starter := false
-	if len(f.Policies) == 0 {
-		if starter, err = ensureStarterPolicy(f, own); err != nil {
-			return err
-		}
+	embedded, starter, err := addDefaults(ctx, group, f, log)
+	if err != nil {
+		return err
 	}
 	connections := new(sluice.Connections)
 	mesh, err := sluice.New(ctx, sluice.Options{File: f, Embedded: embedded, Env: app.Env, Reload: f.Reloader(local.reader(), app.Env), Log: log, Version: app.Version(), Launcher: t.launcher, Connections: connections})
@@ -172,6 +162,22 @@ func (t *tool) runUp(ctx context.Context, f *config.File, local *localFile, foun
 	close(ended)
 	saying.Wait()
 	return err
+}
+
+// addDefaults adds a demo server if the configuration has no servers, and a starter policy if it has no policies. It returns
+// the names of the servers in this process, and whether the starter policy is used.
+func addDefaults(ctx context.Context, group *errgroup.Group, f *config.File, log *slog.Logger) (embedded []string, starter bool, err error) {
+	own := len(f.Servers) == 0
+	if own {
+		if err := addDemo(ctx, group, f, log); err != nil {
+			return nil, false, err
+		}
+		embedded = []string{demoName}
+	}
+	if len(f.Policies) == 0 {
+		starter, err = ensureStarterPolicy(f, own)
+	}
+	return embedded, starter, err
 }
 
 // announceWhenReady waits until the mesh is ready, and announces it, so that commands and clients find it. It returns nil
