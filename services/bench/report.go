@@ -63,7 +63,7 @@ func foreignLoad(r *Results) string {
 	if disturbed == 0 {
 		return fmt.Sprintf("had at most %.0f %% of the CPUs in each of %d measurements", 100*MaxForeign, all)
 	}
-	return fmt.Sprintf("had more than %.0f %% of the CPUs in %d of %d measurements, also when repeated: **the numbers are only rough**", 100*MaxForeign, disturbed, all)
+	return fmt.Sprintf("had more than %.0f %% of the CPUs in %d of %d measurements, even when repeated: **the numbers are only rough**", 100*MaxForeign, disturbed, all)
 }
 
 // writeRatios writes the main table, which contains the ratios and their targets.

@@ -171,7 +171,7 @@ func (c *policyChange) decide(use *policyv1.DecisionStatement) (*policyv1.Decisi
 	set, rule := c.service.active.Load(), canonicaljson.Sum(changeFormat)
 	d := &policyv1.Decision{
 		Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Code: commonv1.Code_CODE_APPROVAL_PENDING,
-		Message: "changes of policy need an approval", Rule: &policyv1.RuleRef{Document: "approvals", Rule: "policy_changes"},
+		Message: "changes to the policy need an approval", Rule: &policyv1.RuleRef{Document: "approvals", Rule: "policy_changes"},
 		PolicyRevision: set.Revision(), Approval: c.service.cfg.Changes, Idempotent: true, RuleDigest: rule[:],
 	}
 	signed, err := c.service.sign(set, c.author, c.call(), d, use)
@@ -314,7 +314,7 @@ func (c *policyChange) complete(ctx context.Context, asked *approvalv1.Approval,
 	defer cancel()
 	_, err := c.service.deps.Approvals.CompleteClaim(ctx, &approvalv1.CompleteClaimRequest{ApprovalId: asked.GetId(), ClaimId: claim, Holder: changeHolder, Outcome: outcome})
 	if err != nil {
-		c.service.deps.Log.WarnContext(ctx, "the outcome of a change of policy could not be reported to the approval service", "approval", asked.GetId(), "outcome", outcome.String(), "error", err)
+		c.service.deps.Log.WarnContext(ctx, "the outcome of a policy change could not be reported to the approval service", "approval", asked.GetId(), "outcome", outcome.String(), "error", err)
 	}
 }
 

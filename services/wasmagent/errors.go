@@ -41,7 +41,7 @@ var (
 	errChainTooDeep         = fmt.Errorf("a chain of agents has at most %d principals", maxChain)
 	errAgentCycle           = errors.New("the agent is in the chain of its caller, and would wait for itself")
 	errModuleUnknown        = errors.New("the agent's module is not among those that may run here: list it as a guest in the configuration")
-	errGuestChanged         = errors.New("the agent's module differs from the present module of its guest, and does not run any more: sluice agents migrate moves its files, todos and conversation to the present module")
+	errGuestChanged         = errors.New("the agent's module differs from the current module of its guest, and can no longer run: sluice agents migrate moves its files, todos and conversation to the current module")
 	errGrantEmpty           = errors.New("neither rights nor a grant to withdraw is given")
 	errGrantSelf            = errors.New("an agent can't grant rights to itself, or to an agent in its chain")
 	errPageToken            = errors.New("is not a page_token of this list")

@@ -62,7 +62,7 @@ func (g *approvalGateway) checkWithdrawn(t *testing.T, reason string) {
 	t.Helper()
 	select {
 	case got := <-g.withdrawn:
-		if !strings.HasPrefix(got, "a-1: the agent does not wait for the call any more, so the call would not run: ") || !strings.Contains(got, reason) {
+		if !strings.HasPrefix(got, "a-1: the agent no longer waits for the call, so the call would not run: ") || !strings.Contains(got, reason) {
 			t.Errorf("withdrawn: %s", got)
 		}
 	case <-time.After(waitLimit):

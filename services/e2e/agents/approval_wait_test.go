@@ -140,7 +140,7 @@ func TestAgents_ApprovalIsCancelledWhenTheAgentStops(t *testing.T) {
 					shown = resp.GetApproval()
 					return err == nil && shown.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED
 				})
-				if !strings.Contains(shown.GetReason(), "the agent does not wait for the call any more, so the call would not run: "+want) {
+				if !strings.Contains(shown.GetReason(), "the agent no longer waits for the call, so the call would not run: "+want) {
 					t.Errorf("the approval is cancelled because %q", shown.GetReason())
 				}
 				_, err = client.DecideApproval(stack.TimeoutContext(t), &approvalv1.DecideApprovalRequest{

@@ -120,7 +120,7 @@ func TestTokens_EachClientHasItsOwn(t *testing.T) {
 
 	began := time.Now()
 	ran := m.run("token", "revoke", cursor.Token.ID)
-	stack.CheckCommand(t, ran, 0, ran.Stdout, "revoked: token "+cursor.Token.ID+" of the agent cursor, which calls no tools any more\n")
+	stack.CheckCommand(t, ran, 0, ran.Stdout, "revoked: token "+cursor.Token.ID+" of the agent cursor, which can no longer call tools\n")
 	acknowledged := time.Now()
 	cursorCalls.refused.Store(nil) // a call that was in flight is refused when it is to begin
 	eventually.Holds(t, "a call is refused", func() bool { return cursorCalls.refused.Load() != nil })

@@ -120,7 +120,7 @@ func TestStdio_SendsNoTokenToAnotherProgram(t *testing.T) {
 	}()
 	t.Cleanup(func() { _ = lis.Close() })
 	h.write(".local/share/sluice/addresses.json", `{"mcp":"`+lis.Addr().String()+`","grpc":"`+lis.Addr().String()+`","pid":1}`)
-	h.check(1, []string{"status"}, "the mesh does not run: is it up?")
+	h.check(1, []string{"status"}, "the mesh is not running: is it up?")
 	s := h.connect(h.program, "stdio", "--server", "notes", "--as", "cursor")
 	if text, isError := h.call(s, "list_notes", nil); isError {
 		t.Errorf("list_notes returns %s", text)

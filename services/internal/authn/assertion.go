@@ -196,7 +196,7 @@ func checkMaySign(role authv1.Role, p *identityv1.Principal) error {
 	return principalChecks[role](p)
 }
 
-// checkOperator accepts the principals for which policy signs: operators, whose changes of policy need an approval.
+// checkOperator accepts the principals for which policy signs: operators, whose changes to the policy need an approval.
 func checkOperator(p *identityv1.Principal) error {
 	if p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR && len(p.GetChain()) == 0 {
 		return nil

@@ -105,7 +105,7 @@ func (j *Journal) headProblem(sealed *Head, err error) error {
 	case sealed == nil && j.keys.hadSealKey:
 		return fmt.Errorf("%s is missing: it was removed, or power was lost", headName)
 	case sealed != nil && sealed.Key != j.sealKey():
-		return fmt.Errorf("%s was sealed with another key than the journal's", headName)
+		return fmt.Errorf("%s was sealed with a key other than the journal's", headName)
 	default:
 		return nil
 	}

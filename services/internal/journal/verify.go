@@ -101,7 +101,7 @@ func (r *Report) checkHeads(elsewhere []Head) error {
 		if err := h.Check(); err != nil {
 			errs = append(errs, fmt.Errorf("the head of %s that was stored elsewhere is not valid: %w", h.Time.UTC().Format(timeFormat), err))
 		} else if r.Head != nil && r.Head.Key != h.Key {
-			errs = append(errs, fmt.Errorf("the head of %s was sealed with another key than the journal's newest: the key or the journal was replaced", h.Time.UTC().Format(timeFormat)))
+			errs = append(errs, fmt.Errorf("the head of %s was sealed with a key other than the journal's newest: the key or the journal was replaced", h.Time.UTC().Format(timeFormat)))
 		}
 	}
 	for name, key := range map[string]string{callsName: r.Calls.SealKey, refusalsName: r.Refusals.SealKey} {
@@ -110,7 +110,7 @@ func (r *Report) checkHeads(elsewhere []Head) error {
 		case r.Head == nil && len(elsewhere) == 0:
 			return errors.Join(append(errs, fmt.Errorf("%s is missing or unreadable: without a head that was stored elsewhere, it is unknown whether records were cut off", headName))...)
 		case r.Head != nil && r.Head.Key != key:
-			errs = append(errs, fmt.Errorf("%s was sealed with another key than the chain of %s names", headName, name))
+			errs = append(errs, fmt.Errorf("%s was sealed with a key other than the one that the chain of %s contains", headName, name))
 		}
 	}
 	return errors.Join(errs...)

@@ -43,7 +43,7 @@ func (r Report) String() string {
 		parts = append(parts, r.Why)
 	}
 	if r.By == "" && len(r.Enforced) > 0 {
-		parts = append(parts, "limited all the same: "+strings.Join(r.Enforced, ", "))
+		parts = append(parts, "nevertheless limited: "+strings.Join(r.Enforced, ", "))
 	}
 	return strings.Join(parts, "; ")
 }

@@ -19,7 +19,7 @@ var (
 	ErrCreator      = errors.New("you created the token of the agent that made the call")
 	ErrNotApprover  = errors.New("the rule names groups that decide, and the voter is in none of them")
 	ErrTokenTooNew  = errors.New("the token was created after the approval was requested")
-	ErrAlreadyVoted = errors.New("the voter has voted differently, and that vote can't be changed any more")
+	ErrAlreadyVoted = errors.New("the voter has already voted differently, and a vote can't be changed")
 	ErrNotPending   = errors.New("the approval is no longer pending")
 	ErrViewNotShown = errors.New("to approve, send the digest of the view that was shown")
 	ErrViewChanged  = errors.New("the view has changed")

@@ -101,7 +101,7 @@ func Open(ctx context.Context, path string, log *slog.Logger) *Memory {
 	m := &Memory{path: path, log: log}
 	if err := m.load(); err != nil && !errors.Is(err, os.ErrNotExist) {
 		m.entries = nil
-		log.WarnContext(ctx, "the clients that do not answer forms are not known any more", "error", err)
+		log.WarnContext(ctx, "the clients that do not answer forms are no longer known", "error", err)
 	}
 	return m
 }

@@ -67,7 +67,7 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 // unsentReason returns the reason for which a call was not sent, for approvers.
 func unsentReason(err error) string {
 	if _, withheld := errors.AsType[*attempt.WithheldError](err); withheld {
-		return "policy refused the call when it was to begin, or its caller's token was not valid any more"
+		return "policy refused the call when it was about to be sent, or the caller's token was no longer valid"
 	}
 	return "the server could not be reached"
 }

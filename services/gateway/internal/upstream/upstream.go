@@ -23,7 +23,7 @@ var (
 	// ErrNeverSent means that the request certainly never left the gateway, or was rejected before the server read it.
 	ErrNeverSent = errors.New("the request never reached the server")
 	// ErrWithheld means, in addition to ErrNeverSent, that the permit of a request could not be renewed.
-	ErrWithheld = errors.New("the request was not sent, because it may not begin any more")
+	ErrWithheld = errors.New("the request was not sent, because its permission is no longer valid")
 	// ErrTimeout means that the request was sent and no answer arrived before the timeout.
 	ErrTimeout = errors.New("the server did not answer in time")
 	// ErrNoAnswer means that the request was sent and no usable answer arrived.

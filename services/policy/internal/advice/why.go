@@ -117,7 +117,7 @@ func tagTexts(c *policyv1.Classification) string {
 		case tagSpeaks:
 			sentences = append(sentences, "Its definition tells its reader what to do or what to hide, instead of what the tool does.")
 		case tagHidden:
-			sentences = append(sentences, "Its definition has characters that show nothing, or text in another script than the rest.")
+			sentences = append(sentences, "Its definition has invisible characters, or text in a script that differs from that of the rest.")
 		case tagDepends: // dependenceText returns the sentence
 		default:
 			others = append(others, safetext.Line(tag))

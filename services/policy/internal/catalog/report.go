@@ -223,7 +223,7 @@ func (w *reportRun) acceptFirst(d *Definition, l ListedTool) {
 	case slices.Contains(d.Class.Tags, "speaks-to-the-model"):
 		d.Reason = "it tells the model what to do, in addition to what the tool does"
 	case slices.Contains(d.Class.Tags, "hidden-text"):
-		d.Reason = "it has characters that show nothing, or text in another script than the rest"
+		d.Reason = "it has invisible characters, or text in a script that differs from that of the rest"
 	case w.skeletonCounts[Skeleton(l.Name)] > 1:
 		d.Reason = "its name looks like that of another tool of the server"
 	default:

@@ -142,7 +142,7 @@ func (c *overlapChecker) defeating(r overlapRule) (ParseError, bool) {
 	}
 	return ParseError{
 		Message:    "denies calls that rules of other documents allow: " + firstNames(defeated),
-		Suggestion: "write otherwise with a reason and no action if those rules should decide about these calls",
+		Suggestion: "write otherwise with a reason and no action if those rules should decide on these calls",
 	}, true
 }
 

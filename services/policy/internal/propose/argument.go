@@ -143,11 +143,11 @@ func (a *argument) listBound(value, home string) (text, note string) {
 	for i, v := range a.values {
 		var elements []jsontext.Value
 		if json.Unmarshal(v, &elements) != nil {
-			return "", "it is a list of other values than texts"
+			return "", "it is a list that contains values other than texts"
 		}
 		for _, e := range elements {
 			if e.Kind() != '"' {
-				return "", "it is a list of other values than texts"
+				return "", "it is a list that contains values other than texts"
 			}
 		}
 		lists[i] = textsOf(elements)

@@ -153,7 +153,7 @@ func namesBound(names []string) Bound {
 		quoted[i] = strconv.QuoteToASCII(name)
 	}
 	list := strings.Join(quoted, ", ")
-	return Bound{Condition: "args.all(k, k in [" + list + "])", Note: "arguments: no others than " + list}
+	return Bound{Condition: "args.all(k, k in [" + list + "])", Note: "arguments: only " + list}
 }
 
 // keep removes the conditions that refuse an observed call, or that do not compile. Bounds are true for all observed

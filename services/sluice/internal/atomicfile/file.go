@@ -38,7 +38,7 @@ func (w *Writer) resolve(path string) (string, error) {
 		return "", err
 	}
 	if below, err := filepath.Rel(within, target); err != nil || !filepath.IsLocal(below) {
-		return "", fmt.Errorf("leads to %s, which is outside the directory %s: replace the link by a file", target, w.Within)
+		return "", fmt.Errorf("leads to %s, which is outside the directory %s: replace the link with a file", target, w.Within)
 	}
 	return target, nil
 }

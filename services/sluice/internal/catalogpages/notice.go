@@ -111,7 +111,7 @@ func deceives(t *tool) *notice {
 		n.Text = append(n.Text, say("It instructs the model to do or to hide something, instead of saying what the tool does. Read it before you allow the tool."))
 	}
 	if slices.Contains(tags, tagHidden) {
-		n.Text = append(n.Text, say("It has invisible characters, or text in another script than the rest. This page shows invisible characters as escapes, for example ", code(`\u202e`), "."))
+		n.Text = append(n.Text, say("It has invisible characters, or text in a script that differs from that of the rest. This page shows invisible characters as escapes, for example ", code(`\u202e`), "."))
 	}
 	if n.Text == nil {
 		return nil
@@ -178,5 +178,5 @@ func gone(t *tool) *notice {
 	if t.GetListedNow() {
 		return nil
 	}
-	return &notice{"note", "No list has this tool any more", []prose{say("The page shows its definition from when it was last listed.")}}
+	return &notice{"note", "No list contains this tool any longer", []prose{say("The page shows its definition from when it was last listed.")}}
 }

@@ -219,7 +219,7 @@ func newAgentRow(a *wasmagentv1.Agent) agentRow {
 func (t *tool) agentsList() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
-		Use: "list", Short: "List agents, newest first; with --all also ended ones", Args: args(cobra.NoArgs),
+		Use: "list", Short: "List agents, newest first; --all includes ended agents", Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return t.withAgents(c.Context(), requestTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				list, err := allAgents(ctx, client, all)

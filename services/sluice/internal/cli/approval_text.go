@@ -118,7 +118,7 @@ func (s *shownApproval) print(w io.Writer) {
 	a := s.resp.GetApproval()
 	_ = oneLine(w, "%-14s %s: %s", "approval", a.GetId(), enum.Name(a.GetState()))
 	if until := a.GetDeniedUntil(); until != nil {
-		_ = oneLine(w, "%-14s %s, also if the call is made again", "denied until", until.AsTime().UTC().Format(time.RFC3339))
+		_ = oneLine(w, "%-14s %s, even if the call is made again", "denied until", until.AsTime().UTC().Format(time.RFC3339))
 	}
 	if by := a.GetGrantedBy(); by != "" {
 		_ = oneLine(w, "%-14s the grant of approval %s", "covered by", by)

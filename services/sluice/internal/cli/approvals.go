@@ -45,7 +45,7 @@ func (t *tool) approvalsList() *cobra.Command {
 	var all bool
 	filter := new(approvalv1.ApprovalFilter)
 	c := &cobra.Command{
-		Use: "list", Short: "List approvals that have not ended; with --all also ended approvals", Args: args(cobra.NoArgs),
+		Use: "list", Short: "List approvals that have not ended; --all includes ended approvals", Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			var err error
 			if filter.States, err = statesOf(states, all); err != nil {

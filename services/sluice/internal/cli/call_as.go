@@ -16,7 +16,7 @@ import (
 
 // asFlag adds the flag --as to a command that calls the mesh as an agent.
 func (t *tool) asFlag(c *cobra.Command) {
-	c.Flags().StringVar(&t.as, "as", "", "call your own mesh as this client, such as claude-code, and start the mesh if it does not run")
+	c.Flags().StringVar(&t.as, "as", "", "call your own mesh as this client, such as claude-code, and start the mesh if it is not running")
 	_ = c.RegisterFlagCompletionFunc("as", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return clientIDs(), cobra.ShellCompDirectiveNoFileComp
 	})

@@ -34,8 +34,8 @@ func (t *tool) hook() *cobra.Command {
 	hold := hooksetup.Hold
 	c := &cobra.Command{
 		Use:   "hook CLIENT",
-		Short: "Decide about a call to a client's own tool, such as its shell",
-		Long: `Read an event of a client's hook on standard input, let the mesh decide about the call,
+		Short: "Decide whether a call to a client's own tool, such as its shell, is allowed",
+		Long: `Read an event of a client's hook on standard input, let the mesh decide on the call,
 and print the answer of the hook. Clients run this command; ` + "`hook install`" + ` registers it. CLIENT
 is ` + strings.Join(hosttools.Clients(), ", ") + `.
 

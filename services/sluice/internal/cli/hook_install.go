@@ -35,14 +35,15 @@ type hookTarget struct {
 
 func (t *tool) hookInstall() *cobra.Command {
 	return t.hookCommand("install", "Register the hook in the settings of a client",
-		`Register the hook of Sluice in the settings of a client, with a time-out of 300 s. Other hooks
-and all other bytes of the file stay. The command also adds the client's tools to the
-configuration of your mesh as the server host-CLIENT, and writes a first policy for it if there is
-none. It creates your mesh if you have none. It shows every change and asks before it writes. If
-your mesh gets a new configuration or policy, it starts again.
+		`Register Sluice's hook in the settings of a client, with a time-out of 300 s. Other hooks,
+and the rest of the file, are unchanged. The command also adds the client's tools to the
+configuration of your mesh as the server host-CLIENT, and writes a first policy for this server if
+there is none. The command creates your mesh if you have none. It shows every change and asks before
+it writes. If your mesh gets a new configuration or policy, the command restarts the mesh.
 
-The hook names your mesh by its paths, and clients start the mesh with the PATH and the variables
-for proxies and certificates of this command. Run it again to change them.
+The hook contains the paths of your mesh. Clients start the mesh with the PATH, and the variables
+for proxies and certificates, that this command was started with. Run the command again to change
+them.
 
 With --project, the hook is registered for one project only, in a file that belongs to you alone.
 Only Claude Code has such a file (.claude/settings.local.json).`,
@@ -51,8 +52,8 @@ Only Claude Code has such a file (.claude/settings.local.json).`,
 
 func (t *tool) hookRemove() *cobra.Command {
 	return t.hookCommand("remove", "Remove the hook from the settings of a client",
-		`Remove the hook of Sluice from the settings of a client. If nothing else has changed the file
-since hook install, it gets back the bytes that it had before. If the client has no other hook of
+		`Remove Sluice's hook from the settings of a client. If nothing else has changed the file
+since hook install, the file gets back the bytes that it had before. If the client has no other hook of
 Sluice, the command also removes the client's tools from the configuration of your mesh, and the
 policy unless you have changed it.`,
 		(*hookTarget).remove)
@@ -61,7 +62,7 @@ policy unless you have changed it.`,
 func (t *tool) hookStatus() *cobra.Command {
 	c := t.hookCommand("status", "Show whether the hook of a client is registered and can work",
 		`Show whether the hook of a client is registered, what keeps the client from running it, and
-whether your mesh answers it. The command starts your mesh if it does not run. It reads your
+whether your mesh answers it. The command starts your mesh if it is not running. It reads your
 settings, those of the administrator, and those of projects in this folder and the folders above.
 It does not know whether Codex trusts the hook, or Gemini CLI a folder.
 
@@ -282,7 +283,7 @@ func (h *hookTarget) remove(ctx context.Context) error {
 	case done.Exact:
 		h.printf("%s is as it was before hook install, byte for byte.", path)
 	default:
-		h.printf("%s has no hook of Sluice any more. Other changes since hook install stay.", path)
+		h.printf("%s no longer contains Sluice's hook. Other changes since hook install stay.", path)
 	}
 	if other, err := h.otherRecords(); err != nil || other {
 		return err

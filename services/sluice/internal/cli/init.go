@@ -46,7 +46,7 @@ put them behind a mesh of your own. Without CLIENT, the command looks at all cli
 knows: ` + clientList() + `.
 
 The command first starts each server directly and behind the mesh, and compares their tools. It
-changes only the entries of servers that behave the same, and names the others with the reason.
+changes only the entries of servers that behave the same, and lists the others, each with a reason.
 It shows every change and asks before it writes. Secrets in the entries move to the keychain of
 your system, or to files that only you can read. The first policies come from the definitions of
 the tools: tools that read are allowed, tools that write or run something are limited, and tools
@@ -59,9 +59,9 @@ with the entry of the same name. The mesh works with its own files and accounts,
 a path of this machine stay as they are. The token is stored in a file that only you can read,
 and not in the files of the client. SLUICE_TOKEN is not used.
 
---undo restores the files of the clients, to the byte if they have not changed since. An entry
+--undo restores the files of the clients, byte for byte if they have not changed since. An entry
 whose connection was changed since init wrote it stays as it is, and the command prints what it
-was before; --undo --force restores it. --check names servers that clients reach without the mesh,
+was before; --undo --force restores it. --check lists the servers that clients reach without the mesh,
 and exits with 1 if there are any, or with 2 if a file can't be read. --managed prints a file for
 the administrator of this machine: with it, a client uses no servers except those behind the mesh,
 whatever is in files that a user or an agent can change.`,
@@ -82,7 +82,7 @@ whatever is in files that a user or an agent can change.`,
 	flags.BoolVar(&f.yes, "yes", false, "start the servers and write the changes without asking")
 	flags.BoolVar(&f.undo, "undo", false, "restore the clients' files, and remove the mesh's configuration")
 	flags.BoolVar(&f.force, "force", false, "with --undo: also restore entries that were changed since, and forget those that can't be restored")
-	flags.BoolVar(&f.check, "check", false, "name the servers that clients reach without the mesh")
+	flags.BoolVar(&f.check, "check", false, "list the servers that clients reach without the mesh")
 	flags.BoolVar(&f.managed, "managed", false, "print the file with which an administrator limits one client to servers behind the mesh")
 	flags.StringVar(&f.project, "project", "", "also look at the files of the project in this folder")
 	flags.StringVar(&f.http, "http", "", "put the servers of one client behind the mesh of your team at this `URL`")

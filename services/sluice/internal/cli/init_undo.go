@@ -85,7 +85,7 @@ func (s *setup) undoOnlyHooks(ctx context.Context) error {
 func (s *setup) confirmUndo(ctx context.Context) error {
 	question := fmt.Sprintf("Restore %d change(s) of clients' files?", len(s.state.Files))
 	if len(s.state.Files) == 0 {
-		question = "Remove what init wrote for the mesh? No client's file has a change of init any more."
+		question = "Remove what init wrote for the mesh? No client's file contains a change by init any longer."
 	}
 	err := s.confirm(ctx, s.flags.yes, question)
 	switch {
@@ -134,7 +134,7 @@ func (s *setup) printUndone(done []clientsetup.Undone) (failed bool) {
 			s.printf("%s was not restored: %v", path, d.Err)
 		case len(d.Held) > 0:
 		case d.Missing:
-			s.printf("%s does not exist any more, so there is nothing to restore.", path)
+			s.printf("%s no longer exists, so there is nothing to restore.", path)
 		case len(d.Kept) > 0:
 		case d.Exact:
 			s.printf("%s has the content that it had before init, byte for byte.", path)
@@ -335,7 +335,7 @@ func (s *setup) printStillWrapped(mesh clientsetup.MeshUndone) {
 		for _, e := range f.Entries {
 			server := wrappedServer(e)
 			if server != "" && slices.Contains(e.Args, "--as") && !slices.Contains(mesh.Servers, server) {
-				s.printf("%s: %s still starts the server %s of the mesh, which does not exist any more: remove the entry, or write the server's own command.", s.shownPath(f.File.Path), e.Name, server)
+				s.printf("%s: %s still starts the server %s of the mesh, which no longer exists: remove the entry, or write the server's own command.", s.shownPath(f.File.Path), e.Name, server)
 			}
 		}
 	}

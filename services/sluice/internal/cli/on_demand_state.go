@@ -41,7 +41,7 @@ func (t *tool) checkOnDemand(f *config.File) (out []checkResult, ok bool) {
 		return []checkResult{{State: stateOK, Subject: "on demand", Result: text}}, true
 	}
 	if t.addr == "" && isFreePort(f.GRPC) && isPersonal(f) {
-		return []checkResult{{stateWarning, "mesh", "it does not run, so only its files were checked", "a client starts it when it needs it, or you with " + t.command("up")}}, false
+		return []checkResult{{stateWarning, "mesh", "it is not running, so only its files were checked", "a client starts it when it needs it, or you with " + t.command("up")}}, false
 	}
 	return nil, true
 }

@@ -73,7 +73,7 @@ func findAddresses(f *config.File) error {
 }
 
 func (t *tool) errNotRunning() error {
-	return fmt.Errorf("the mesh does not run: is it up? Start it with %s; your own mesh, which %s sets up, also starts when a client starts a server", t.command("up"), t.command("init"))
+	return fmt.Errorf("the mesh is not running: is it up? Start it with %s; your own mesh, which %s sets up, also starts when a client starts a server", t.command("up"), t.command("init"))
 }
 
 // An ownMesh is the mesh of the person who runs this program.

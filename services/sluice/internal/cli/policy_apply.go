@@ -52,11 +52,11 @@ func (t *tool) policyApply() *cobra.Command {
 		Short: "Replace the policy documents of a mesh whose policies are in its store",
 		Long: `Replace all policy documents of a mesh that has ` + "`policies: [store]`" + ` in its configuration. PATHs
 are files and folders with all documents of the new policy; without them, the command reads the
-folder policies. The command shows which calls get another result, first the calls that were
+folder policies. The command shows which calls get a different result, first the calls that were
 refused and are allowed, and asks you to confirm. Without a terminal, set --yes.
 
-The mesh checks the documents and runs their tests. When the command ends, no gateway begins a
-call by the older documents any more. If the active revision is not the one that you have
+The mesh checks the documents and runs their tests. When the command has ended, no gateway
+starts a call under the older documents. If the active revision is not the one that you have
 compared, nothing changes. A document has the name of its file.
 
 If the configuration has approvals.policy_changes, other people must approve the change. The

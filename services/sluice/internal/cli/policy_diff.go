@@ -63,7 +63,7 @@ func (t *tool) policyDiff() *cobra.Command {
 	var f diffFlags
 	c := &cobra.Command{
 		Use:   "diff ([OLD] NEW | --catalog | --definition TOOL | --override TOOL)",
-		Short: "Show which calls get another result by a change of policy documents or of the catalog",
+		Short: "Show which calls get a different result after a change to the policy documents or the catalog",
 		Long: `Compare two versions of all policy documents of a mesh, and show the calls that get another
 result: first the calls that were refused and are allowed. OLD and NEW are files or folders;
 without OLD, NEW is compared with the active documents of the running mesh. A rule that is only

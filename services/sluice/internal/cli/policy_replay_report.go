@@ -213,7 +213,7 @@ func (t *tool) printReplay(r *replayReport) error {
 	}
 	if text := r.othersText(); text != "" {
 		fmt.Fprintln(t.out)
-		t.printf("Not replayed, because they were refused for another reason than rules: %s.", text)
+		t.printf("Not replayed, because they were refused for a reason other than rules: %s.", text)
 	}
 	return nil
 }

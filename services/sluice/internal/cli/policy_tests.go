@@ -22,7 +22,7 @@ func (t *tool) policyTest() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "test FILE...",
 		Short: "Run the tests of policy documents, offline or in the running mesh",
-		Long: `Run the tests of documents. A test is decided by all documents that are given, so give all
+		Long: `Run the tests of documents. All documents that are given decide a test together, so give all
 documents of the mesh. The command makes the checks of lint, too, and sends nothing over the
 network. With --live, the running mesh runs the tests, without the other checks of lint. The
 command exits with 1 if a test fails or lint finds an error.

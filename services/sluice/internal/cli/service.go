@@ -33,7 +33,7 @@ func (t *tool) serviceInstall() *cobra.Command {
 		Short: "Start your mesh now and at each log-on",
 		Long: `Make your own mesh a service of your user: a systemd user unit on Linux, a LaunchAgent on
 macOS, a task of the Task Scheduler on Windows. The command shows what it writes and asks first.
-It needs no administrator. A mesh that a client has started is ended, and clients that are
+Installing it needs no administrator. A mesh that a client has started is ended, and clients that are
 connected go on with the service.
 
 The service gets PATH and the variables for proxies and certificates as they are in this
@@ -60,7 +60,7 @@ func (t *tool) serviceStatus() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show whether the service is installed and runs",
-		Long:  "Show whether the service is installed and runs. The command exits with 1 if it does not run.",
+		Long:  "Show whether the service is installed and running. The command exits with 1 if it is not running.",
 		Args:  args(cobra.NoArgs),
 		RunE:  func(c *cobra.Command, _ []string) error { return t.printService(c.Context()) },
 	}

@@ -37,7 +37,7 @@ func (t *tool) stdio() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&server, "server", "", "the server behind the mesh (default all servers)")
-	c.Flags().StringVar(&as, "as", "", "use your own mesh, or the one whose configuration --config names, as this client, such as claude-code; it starts if it does not run")
+	c.Flags().StringVar(&as, "as", "", "use your own mesh, or the one whose configuration --config names, as this client, such as claude-code; it is started if it is not running")
 	c.Flags().StringVar(&url, "url", "", "with --as: use the mesh at this `URL`, for which `init --http` has stored a token")
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
 	c.SetHelpFunc(func(c *cobra.Command, given []string) {

@@ -114,9 +114,9 @@ func (t *tool) stop() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "stop (--all | --agent AGENT | --server SERVER | --tenant TENANT) -m REASON",
 		Short: "Stop calls at once: of an agent or a tenant, to a server, or all calls",
-		Long: `Refuse calls until ` + "`resume`" + ` ends the stop. When the command ends, none of these calls
-begins any more, at any gateway. Calls that were sent before end normally. The callers
-get the reason. Several of --agent, --server and --tenant select the calls that have
+		Long: `Refuse calls until ` + "`resume`" + ` ends the stop. When the command has ended, no gateway
+starts these calls. Calls that were sent before end normally. Refused callers get the
+reason. Several of --agent, --server and --tenant select the calls that have
 all of these properties. A stop stays in force when the mesh restarts.
 
 With --list, the command prints the stops in force instead, and with --history the ended

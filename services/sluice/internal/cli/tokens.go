@@ -256,7 +256,7 @@ func (t *tool) listTokens() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List the tokens, with their agents, owners, expiry and last use",
-		Long: `List the valid tokens, also those of the configuration, but never their secrets. The
+		Long: `List the valid tokens, including those of the configuration, but never their secrets. The
 last use is exact to about a minute. It is not recorded for tokens of the configuration.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -325,8 +325,8 @@ func (t *tool) revokeToken() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "revoke (ID | --agent NAME)",
 		Short: "Revoke a token, or all tokens of an agent, at once",
-		Long: `Revoke a token, or with --agent all tokens of an agent. When the command ends, no gateway
-accepts the tokens any more. Calls that were sent before end normally. Later calls are
+		Long: `Revoke a token, or with --agent all tokens of an agent. When the command has ended, no
+gateway accepts the tokens. Calls that were sent before end normally. Later calls are
 refused, and the answer says that the token was revoked. Tokens of the configuration are
 revoked by removing them there, which needs no restart either.`,
 		Args:              args(cobra.MaximumNArgs(1)),
@@ -364,7 +364,7 @@ func (t *tool) printRevoked(resp *identityv1.RevokeTokenResponse) error {
 		}
 	} else {
 		for _, one := range all {
-			t.printf("revoked: token %s of the agent %s, which calls no tools any more", one.ID, one.Agent)
+			t.printf("revoked: token %s of the agent %s, which can no longer call tools", one.ID, one.Agent)
 		}
 	}
 	if configured := resp.GetConfigured(); len(configured) > 0 {

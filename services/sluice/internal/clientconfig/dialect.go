@@ -99,7 +99,7 @@ func (s syntax) references(value string) (names []string, reason string) {
 	case projectVariables.MatchString(found):
 		return nil, needsProject
 	default:
-		return nil, fmt.Sprintf("refers to %s, which only the client can resolve: replace it by the value", found)
+		return nil, fmt.Sprintf("refers to %s, which only the client can resolve: replace it with the value", found)
 	}
 }
 

@@ -56,13 +56,13 @@ func (b Behind) fault(f clientconfig.File, e *clientconfig.Entry) string {
 	}
 	r := e.Relay
 	if r == nil {
-		return fmt.Sprintf("has other arguments than init writes (%s), so it may reach another mesh than yours: remove it, or %s", strings.Join(e.Args, " "), again)
+		return fmt.Sprintf("has arguments that init does not write (%s), so it may reach a mesh other than yours: remove it, or %s", strings.Join(e.Args, " "), again)
 	}
 	if names := e.TakesFromClient(); len(names) > 0 || e.Cwd != "" || e.URL != "" {
-		return fmt.Sprintf("has settings that init does not write (%s), so it may reach another mesh than yours: remove them", strings.Join(otherSettings(e, names), ", "))
+		return fmt.Sprintf("has settings that init does not write (%s), so it may reach a mesh other than yours: remove them", strings.Join(otherSettings(e, names), ", "))
 	}
 	if e.Reason != "" { // for example, it reads environment variables from a file
-		return "has settings that init does not write, so it may reach another mesh than yours: it " + e.Reason
+		return "has settings that init does not write, so it may reach a mesh other than yours: it " + e.Reason
 	}
 	if r.As != f.Client.ID && !sharesFile(f, r.As) {
 		return fmt.Sprintf("uses the token of %s: %s", r.As, again)

@@ -165,7 +165,7 @@ func (d *jsonDocument) locate(path []string) (jsonPlace, error) {
 	for {
 		object, ok := at.value.Value.(*hujson.Object)
 		if !ok {
-			return at, d.refuse(d.offset(at.value.StartOffset), "the value is not an object", "replace it by an object")
+			return at, d.refuse(d.offset(at.value.StartOffset), "the value is not an object", "replace it with an object")
 		}
 		at.object, at.index = object, -1
 		for i, m := range object.Members {

@@ -45,7 +45,7 @@ func arrayAt(doc syntax, path []string) (*jsonDocument, *hujson.Value, error) {
 	}
 	value := &at.object.Members[at.index].Value
 	if _, ok := value.Value.(*hujson.Array); !ok {
-		return nil, nil, d.refuse(d.offset(value.StartOffset), "the value is not a list", "replace it by a list")
+		return nil, nil, d.refuse(d.offset(value.StartOffset), "the value is not a list", "replace it with a list")
 	}
 	return d, value, nil
 }

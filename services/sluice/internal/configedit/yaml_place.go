@@ -71,7 +71,7 @@ func (d *yamlDocument) checkContainer(at yamlPlace, list bool) error {
 	case n.Style&yaml.FlowStyle != 0 && at.key != nil && len(n.Content) == 0:
 		return nil
 	case n.Kind != wanted:
-		return d.refuseNode(n, "the value is not a "+kind, "replace it by a "+kind)
+		return d.refuseNode(n, "the value is not a "+kind, "replace it with a "+kind)
 	case n.Style&yaml.FlowStyle != 0:
 		return d.refuseNode(n, "the value is written in braces or brackets", "write it in block style, one key in each line")
 	}

@@ -25,7 +25,7 @@ func (d *yamlDocument) entryRange(at yamlPlace) (yamlRange, error) {
 	n := at.value
 	switch {
 	case n.Kind != yaml.MappingNode:
-		return yamlRange{}, d.refuseNode(n, "the value is not a mapping", "replace it by a mapping")
+		return yamlRange{}, d.refuseNode(n, "the value is not a mapping", "replace it with a mapping")
 	case n.Style&yaml.FlowStyle != 0:
 		return yamlRange{}, d.refuseNode(n, "the value is written in braces", "write it in block style, one key in each line")
 	case at.key != nil && n.Line == at.key.Line:

@@ -79,7 +79,7 @@ func (e Elsewhere) ReadToken(client string) ([]byte, error) {
 		return nil, err
 	}
 	if string(stored) != e.URL {
-		return nil, fmt.Errorf("%s names another mesh than %s: remove the directory, and run init --http again", e.Address(), e.URL)
+		return nil, fmt.Errorf("%s is for a mesh other than %s: remove the directory, and run init --http again", e.Address(), e.URL)
 	}
 	return os.ReadFile(e.Token(client))
 }

@@ -129,7 +129,7 @@ func (s *state) finishTurn(t *turn, envelope abi.GuestEnvelope) (err error) {
 // WithdrawalReason returns the message to approvers about a withdrawn approval. reason is the reason why the agent no
 // longer waits.
 func WithdrawalReason(reason string) string {
-	return "the agent does not wait for the call any more, so the call would not run: " + reason
+	return "the agent no longer waits for the call, so the call would not run: " + reason
 }
 
 // undoReason returns the reason for undoing a turn, as the journal records it. It does not contain internal errors,

@@ -100,7 +100,7 @@ func (m *Module) section(id byte, r *reader) {
 	case tableSection:
 		for range r.count("tables", maxTables) {
 			if kind := r.byte(); kind != 0x70 {
-				r.fail(fmt.Errorf("%w: a table of another type than functions", ErrUnsupported))
+				r.fail(fmt.Errorf("%w: a table whose type is not functions", ErrUnsupported))
 			}
 			m.tables = append(m.tables, r.size("entries of a table", maxTable, 1<<32-1))
 		}

@@ -108,5 +108,5 @@ func (x *message) restoreTaskID() *refusal.Refusal {
 
 // unknownTask returns the refusal for a request for a task that does not belong to the caller.
 func unknownTask() *refusal.Refusal {
-	return refusal.ProtocolError(commonv1.Code_CODE_PARAMS_INVALID, "there is no such task of yours, or none any more.")
+	return refusal.ProtocolError(commonv1.Code_CODE_PARAMS_INVALID, "there is no such task of yours, or it no longer exists.")
 }

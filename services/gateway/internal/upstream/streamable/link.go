@@ -121,7 +121,7 @@ func (l *link) serve(version string) {
 func (s *Transport) endpoint(place string) (*httpclient.Head, error) {
 	at, err := s.url.Parse(place)
 	if err != nil || len(place) > maxEndpoint || at.Scheme != s.url.Scheme || hostOf(at) != hostOf(s.url) || at.User != nil {
-		return nil, errors.New("the endpoint is invalid, or on another host than the configured address")
+		return nil, errors.New("the endpoint is invalid, or its host differs from that of the configured address")
 	}
 	return head(http.MethodPost, &url.URL{Scheme: at.Scheme, Host: s.url.Host, Path: at.Path, RawPath: at.RawPath, RawQuery: at.RawQuery}, s.headers)
 }
