@@ -77,7 +77,7 @@ func TestService_ReplacesTheMeshOnDemandAndCanBeRemoved(t *testing.T) {
 	}
 	eventually.Holds(t, "the service ends", func() bool { _, found := h.mesh(); return !found })
 	h.check(0, []string{"service", "remove"}, "no service")
-	h.check(0, []string{"doctor"}, "it does not run")
+	h.check(0, []string{"doctor"}, "it is not running")
 	works("after the removal")
 	if m, found := h.mesh(); !found || syscall.Kill(m.PID, 0) != nil {
 		t.Errorf("the client started no mesh: %+v", m)

@@ -167,7 +167,7 @@ CALLS  WHAT       DEPENDS ON                RULE            MAY OPEN
 4      files/pay  arguments                 team/tools.pay  yes
 1      files/tag  arguments; groups of eve  team/tools.tag  no
 
-Not replayed, because they were refused for another reason than rules: 8 abuse_limited, 2 rate_limited.
+Not replayed, because they were refused for a reason other than rules: 8 abuse_limited, 2 rate_limited.
 `
 	if diff := cmp.Diff(want, out); diff != "" || !errors.Is(err, errSilent) {
 		t.Errorf("%v; printed (-want +got):\n%s", err, diff)
