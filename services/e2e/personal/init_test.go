@@ -262,7 +262,7 @@ func TestInit_UndoEndsWhenEntriesAreGone(t *testing.T) {
 	}
 	h.write(claudePath, strings.Replace(h.read(claudePath), renamed, "", 1))
 	h.check(0, []string{"init", "--undo", "--yes"}, "~/.claude.json: My Notes was removed since init",
-		"~/.cursor/mcp.json does not exist any more", "1 stored secret(s)")
+		"~/.cursor/mcp.json no longer exists", "1 stored secret(s)")
 	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
 }
 

@@ -62,7 +62,7 @@ func TestReplay_ShowsWhichRecordedCallsADraftChanges(t *testing.T) {
 		active = run(stack.ViewerToken)
 		return strings.Contains(active.Stdout, ": 10 calls ")
 	})
-	stack.CheckCommand(t, active, 0, active.Stdout, ": 10 calls (0 open, 0 close, 9 same, 0 unknown).\n", "for another reason than rules: 1 rate_limited.\n")
+	stack.CheckCommand(t, active, 0, active.Stdout, ": 10 calls (0 open, 0 close, 9 same, 0 unknown).\n", "for a reason other than rules: 1 rate_limited.\n")
 
 	opened := run(stack.OperatorToken, draft("opens.yaml"))
 	stack.CheckCommand(t, opened, 1, opened.Stdout, ": 10 calls (3 open, 2 close, 4 same, 0 unknown).\n")
