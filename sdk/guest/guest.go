@@ -144,7 +144,8 @@ func (a *Agent) Call(server, tool string, arguments any) (ToolAnswer, error) {
 	return answer, a.effect(guestEnvelope{Kind: "tool", Server: server, Tool: tool, Arguments: text}, &answer)
 }
 
-// Tools returns the server tools that the agent's rights include and that policy shows to the agent.
+// Tools returns the server tools that the agent's rights include and that the policy service does not hide from the
+// agent.
 func (a *Agent) Tools() ([]ServerTool, error) {
 	var all []ServerTool
 	return all, a.effect(guestEnvelope{Kind: "tools"}, &all)
@@ -182,7 +183,7 @@ func (a *Agent) SetTodos(todos []Todo) error {
 	return a.effect(guestEnvelope{Kind: "todo", Todos: &todos}, nil)
 }
 
-// Emit sends a progress message to the caller of the prompt.
+// Emit sends a progress message to the caller that sent the prompt.
 func (a *Agent) Emit(text string) error {
 	return a.effect(guestEnvelope{Kind: "emit", Text: text}, nil)
 }

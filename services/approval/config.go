@@ -15,7 +15,7 @@ type Config struct {
 	// Decide is the time that people have to decide, and Execute is the time that an approved call may wait until it is
 	// sent. Both must be positive. They apply to rules that do not set their own times.
 	Decide, Execute time.Duration
-	// CoolDown is the time for which a denied call stays denied. It must not be negative.
+	// CoolDown is the time for which a call stays denied after a person has denied it. It must not be negative.
 	CoolDown time.Duration
 	// MaxPending is the maximum number of calls of one principal that wait for approval at the same time. It must be at
 	// least 1.

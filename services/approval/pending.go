@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
 )
 
-// pendingRetry is the pause after the store could not be read.
+// pendingRetry is the pause before the store is read again after a failure.
 const pendingRetry = time.Second
 
 // Pending describes the pending approvals of all tenants.
@@ -19,9 +19,9 @@ type Pending struct {
 }
 
 // WatchPending calls report when approvals are pending that it has not reported, until ctx ends. The first report
-// includes the approvals that are pending already. If further approvals are opened before report returns, they are in one
-// later report. On PostgreSQL, WatchPending notices approvals of other processes only when this process moves an
-// approval.
+// includes the approvals that are already pending. If more approvals are opened before report returns, the next report
+// includes all of them. On PostgreSQL, WatchPending notices approvals that other processes open only when this process
+// changes an approval.
 func (s *Service) WatchPending(ctx context.Context, report func(Pending)) {
 	last := int64(0) // the number of the newest move that opened a reported approval
 	for {

@@ -50,8 +50,8 @@ func TestRequestApproval_OpensAgainAfterTheTimeToExecute(t *testing.T) {
 	})
 }
 
-// The limit of pending calls applies to one principal, which is one tenant, subject and agent. The sessions of a
-// principal share the limit.
+// The limit of pending calls applies to one principal, which is identified by tenant, subject and agent. All sessions
+// of a principal share the limit.
 func TestRequestApproval_CountsPendingCallsByPrincipal(t *testing.T) {
 	forEachStore(t, func(c *approval.Config) { c.MaxPending = 1 }, func(t *testing.T, s *fixture) {
 		s.ask(t, params)

@@ -124,9 +124,9 @@ func (s *Service) castOnView(ctx context.Context, id string, voters []*identityv
 	return out, err
 }
 
-// coverPending approves the pending calls that the grant in *by covers, if the last vote created that grant. It
-// approves the oldest calls first. One call of the grant stays reserved for the call in *by, about which the approvers
-// were asked.
+// coverPending approves the pending calls that the grant of by covers, if the last vote created that grant. The oldest
+// calls are approved first. One call of the grant stays reserved for the call of by itself, because approvers were
+// asked about that call.
 func coverPending(ctx context.Context, tx *store.Tx, by *lifecycle.Record) error {
 	if by.Approval.GetState() != approved || !by.HasLiveGrant(tx.Now) {
 		return nil
@@ -178,15 +178,15 @@ func actorSubject(caller *authn.Caller) string {
 type voteChecker struct {
 	tokens *authn.Tokens
 	record *lifecycle.Record
-	// owners contains the current owners of the claiming caller and of the principals in its chain, and the operators who
-	// created their tokens. They may differ from those in the record, because two tokens of one subject may name
-	// different owners.
+	// owners contains the current owners of the claiming caller and of the principals in its delegation chain, and the
+	// operators who created their tokens. They may differ from the owners in the record, because two tokens of one
+	// subject may name different owners.
 	owners []string
 	err    error
 }
 
-// agentOwners returns the owners of a caller and of the principals in its chain, and the operators who created their
-// tokens. If owners may decide, it returns nil.
+// agentOwners returns the owners of a caller and of the principals in its delegation chain, and the operators who
+// created their tokens. If owners may decide, it returns nil.
 func (s *Service) agentOwners(p *identityv1.Principal) (out []string) {
 	if s.cfg.OwnerMayApprove {
 		return nil

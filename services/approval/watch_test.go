@@ -134,8 +134,8 @@ func TestWatchApprovals_EndsWhenTheApprovalEnds(t *testing.T) {
 	})
 }
 
-// A gateway renews the lease of a claim. The renewal is stored but is not a move: watches do not receive it, and the
-// version does not change.
+// A gateway renews the lease of a claim. The renewal is stored but is not a state transition: watches do not receive
+// it, and the version does not change.
 func TestWatchApprovals_SendsNoRenewedLease(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		a := s.ask(t, params).GetApproval()

@@ -15,7 +15,7 @@ const (
 	// MaxForeign is the share of the machine's CPU time, from 0 to 1, that other programs may use during a measurement.
 	MaxForeign = 0.10
 	// maxRepeats is the maximum number of times that a measurement is repeated. It is repeated if it fails, or if other
-	// programs use more than MaxForeign.
+	// programs use more CPU time than MaxForeign.
 	maxRepeats = 3
 	// warmUpFraction is the length of the warm-up before a measurement, as a fraction of the measurement's length.
 	warmUpFraction = 0.15
@@ -29,7 +29,7 @@ type Config struct {
 	Duration time.Duration
 	// Callers are the numbers of concurrent callers with which every cell is measured. Each must be at least 1.
 	Callers []int
-	// Cells names the cells to measure in addition to the floor. If it is empty, all cells are measured.
+	// Cells names the cells to measure in addition to the cell [Floor]. If it is empty, all cells are measured.
 	Cells []string
 	// Bin is the directory with the mesh's programs.
 	Bin string
@@ -38,7 +38,8 @@ type Config struct {
 	Base string
 	// Peers is the directory with the programs of other gateways.
 	Peers string
-	// Self is the path of the benchmark's own program. It runs as the echo server, the floor and the lean gateway.
+	// Self is the path of the benchmark's own program. The benchmark runs it as the echo server, as the baseline proxy
+	// and as the lean gateway.
 	Self string
 }
 
@@ -74,7 +75,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// errStart means that the processes of a cell did not start. It ends the run.
+// errStart means that the processes of a cell did not start. This error ends the run.
 var errStart = errors.New("the programs did not start")
 
 type runner struct {
@@ -151,8 +152,9 @@ func (r *runner) printSample(s Sample) {
 		s.Round+1, r.cfg.Rounds, s.Cell, callers(s.Callers), s.Rate(), s.P50.Round(time.Microsecond), s.P99.Round(time.Microsecond), 100*s.Foreign)
 }
 
-// measure measures a cell. It repeats a measurement that fails, or during which other programs use more than
-// MaxForeign, at most maxRepeats times. It returns the result with the least foreign load.
+// measure measures a cell. If a measurement fails, or if other programs use more than MaxForeign during it, the
+// measurement is repeated, at most maxRepeats times. measure returns the sample during which other programs used the
+// least CPU time.
 func (r *runner) measure(ctx context.Context, cell Cell, n int) (Sample, error) {
 	site, err := r.sites.get(ctx, cell.site, cell.base)
 	if err != nil {
@@ -185,7 +187,7 @@ func (r *runner) measure(ctx context.Context, cell Cell, n int) (Sample, error) 
 	return best, nil
 }
 
-// callersOf returns n callers of a cell and opens missing sessions. Every round uses the same callers.
+// callersOf returns n callers of a cell and opens any sessions that are missing. Every round uses the same callers.
 func (r *runner) callersOf(ctx context.Context, cell Cell, to endpoint, n int) ([]*caller, error) {
 	for have := len(r.callers[cell.Name]); have < n; have++ {
 		sessions, err := r.sessionsFor(ctx, cell, to, have)
@@ -197,8 +199,8 @@ func (r *runner) callersOf(ctx context.Context, cell Cell, to endpoint, n int) (
 	return r.callers[cell.Name][:n], nil
 }
 
-// sessionsFor returns the sessions of a caller. A caller has one session, but if the cell has allPrincipals set, all
-// callers share the sessions of all principals.
+// sessionsFor returns the sessions of a caller. Normally a caller has one session. If the cell has allPrincipals set,
+// all callers share the sessions of all principals.
 func (r *runner) sessionsFor(ctx context.Context, cell Cell, to endpoint, number int) (_ chan *callerSession, err error) {
 	if !cell.allPrincipals {
 		number %= len(r.sites.tokens)
@@ -210,7 +212,7 @@ func (r *runner) sessionsFor(ctx context.Context, cell Cell, to endpoint, number
 	return r.sharedSessions[cell.Name], err
 }
 
-// measureOnce warms a site up and makes one measurement.
+// measureOnce warms up a site and makes one measurement.
 func (r *runner) measureOnce(ctx context.Context, callers []*caller, at *site) (Sample, error) {
 	warm := time.Duration(warmUpFraction * float64(r.cfg.Duration))
 	if err := connect(ctx, callers, warm+r.cfg.Duration); err != nil {

@@ -54,8 +54,8 @@ func TestValidate_RefusesInvalidConfigurations(t *testing.T) {
 	}
 }
 
-// Case S1. The error for a secret that cannot be resolved names the configuration key. A server is not used without its
-// secret.
+// Case S1. The error for a secret that cannot be resolved contains the configuration key. A server whose secret is
+// missing is not used.
 func TestFromFile_ResolvesSecrets(t *testing.T) {
 	t.Parallel()
 	file := config.Default()
@@ -208,7 +208,7 @@ func TestFromFile_ReadsEverySetting(t *testing.T) {
 	delete(untested, "SecretEnv") // set from references
 	delete(untested, "Host")      // set from hooks, which add servers when the file is parsed
 
-	// Set from references to the keychain.
+	// References to the keychain set these fields.
 	for _, name := range []string{"KeychainEnv", "KeychainEntries", "Complete"} {
 		delete(untested, name)
 	}
@@ -237,8 +237,8 @@ func TestFromFile_ReadsEverySetting(t *testing.T) {
 	}
 }
 
-// settings reads a configuration file with one change, and returns the values of all fields of Config and of each
-// Server, by name.
+// settings reads a configuration file with one change. It returns the values of all fields of Config and of each
+// Server, with the names of the fields as keys.
 func settings(t *testing.T, change func(*config.File)) map[string]any {
 	t.Helper()
 	file := config.Default()

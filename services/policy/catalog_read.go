@@ -116,7 +116,7 @@ func (s *Service) page(ctx context.Context, server *catalog.Server, tool string)
 	return shelf.page(ctx, tool)
 }
 
-// readableServer returns a server if the caller may read the catalog.
+// readableServer returns a server from the catalog. It returns an error if the caller may not read the catalog.
 func (c catalogServer) readableServer(ctx context.Context, name string) (*catalog.Server, error) {
 	if err := checkMayRead(ctx); err != nil {
 		return nil, err

@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// heartbeatInterval is the interval at which a watcher gets a message if nothing has changed. It is below the 500
-	// ms that the contracts promise.
+	// heartbeatInterval is the interval at which a watcher receives a message even if nothing has changed. It is below
+	// the 500 ms that the contracts promise.
 	heartbeatInterval = 400 * time.Millisecond
 	// defaultPageSize is the page size if the request sets no page size.
 	defaultPageSize = 100
@@ -32,7 +32,7 @@ const (
 	minTokenLife   = time.Minute
 	maxTokenLife   = 365 * 24 * time.Hour
 	clockTolerance = time.Minute
-	// maxOwnGroups is the maximum number of groups of a stored token.
+	// maxOwnGroups is the maximum number of groups that a stored token can have.
 	maxOwnGroups = 16
 )
 
@@ -40,11 +40,11 @@ var (
 	errConfigured = errors.New("it is in the configuration (auth.tokens): remove it there; that needs no restart")
 	// errInvalidToken means that a token may not be created.
 	errInvalidToken = errors.New("the token can't be created")
-	// errTokenTenant means that an operator of a tenant requests a token of another tenant.
+	// errTokenTenant means that a tenant's operator requests a token for another tenant.
 	errTokenTenant = errors.New("only operators of the tenant \"default\" may create tokens of another tenant: name your own tenant (--tenant)")
 )
 
-// identity implements identityv1.IdentityServiceServer over the tokens of the configuration and the stored tokens.
+// identity implements identityv1.IdentityServiceServer with the tokens of the configuration and the stored tokens.
 type identity struct {
 	identityv1.UnimplementedIdentityServiceServer
 	*Service

@@ -26,7 +26,7 @@ func slowDocuments() (documents []*policyv1.Document) {
 	return documents
 }
 
-// The tests in the documents of one request may take five seconds, not minutes.
+// The tests in the documents of one request may take five seconds in total, not minutes.
 func TestLintDocuments_LimitsTheTimeOfTests(t *testing.T) {
 	t.Parallel()
 	l := accessFixture(t)

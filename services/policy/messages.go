@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// unpackCall converts the call in a request. If an operator names a tool without a definition, unpackCall uses the
-// tool's newest definition.
+// unpackCall converts the call in a request. If an operator names a tool but no definition, unpackCall uses the tool's
+// newest definition.
 func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Call, subject engine.Subject) (_ engine.Call, err error) {
 	call := engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Ref: c.GetRef(), Params: c.GetParamsJson(), Subject: subject, Now: time.Now()}
 	if !call.OfTool() {
@@ -41,8 +41,8 @@ func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Ca
 	return call, err
 }
 
-// unpackSubject converts a principal and its chain. It returns [errNested] if a principal in the chain has a chain of
-// its own, because the inner chain would not be checked.
+// unpackSubject converts a principal and its chain. It returns [errNested] if a principal in the chain has its own
+// chain, because this inner chain would not be checked.
 func unpackSubject(p *identityv1.Principal) (engine.Subject, error) {
 	s := engine.Subject{Caller: unpackPrincipal(p)}
 	for _, behind := range p.GetChain() {
@@ -172,7 +172,7 @@ func packExplanation(set *activeSet, e engine.Explanation, f *engine.Facts) *pol
 }
 
 // withholdRules removes from an explanation the rules that did not match, and the patterns and conditions of the rules
-// that matched. Otherwise people of other tenants could learn the installation's documents by asking about many calls.
+// that matched. Otherwise people in other tenants could learn the installation's documents by asking about many calls.
 func withholdRules(e *policyv1.ExplainCallResponse) {
 	e.Rules = slices.DeleteFunc(e.GetRules(), func(r *policyv1.ConsideredRule) bool { return !r.GetMatched() })
 	for _, r := range e.GetRules() {

@@ -13,20 +13,21 @@ import (
 
 const (
 	// rescanInterval is the interval at which the documents are read. Documents are compared by content, so that every
-	// kind of change is detected: a write in place, an atomic rename, and changed links of a Kubernetes ConfigMap.
+	// kind of change is detected: a file that is overwritten, an atomic rename, and changed links in a Kubernetes
+	// ConfigMap.
 	rescanInterval = 500 * time.Millisecond
-	// maxRejected is the maximum number of findings about documents that do not load. It is limited because each
-	// watcher gets the findings with every heartbeat.
+	// maxRejected is the maximum number of findings about documents that can't be loaded. It is limited because each
+	// watcher receives the findings with every heartbeat.
 	maxRejected = 100
 )
 
-// fingerprint identifies the documents that were read, or the error from reading them.
+// fingerprint identifies the documents that were read, or the error that occurred while reading them.
 type fingerprint [sha256.Size]byte
 
-// watch reads the documents at intervals until ctx is cancelled, and activates changed documents. If they do not load,
-// the old set stays active. A change is applied only after two consecutive scans have read the same documents.
-// Otherwise a partly written file, or a mix of old and new files, could become a policy that the operator did not
-// write.
+// watch reads the documents at regular intervals until ctx is cancelled, and activates changed documents. If they can't
+// be loaded, the old set stays active. A change is applied only after two consecutive scans have read the same
+// documents. Otherwise a partly written file, or a mix of old and new files, could become a policy that the operator
+// did not write.
 //
 // If the policies are stored, watch only reads the tokens and groups of the configuration.
 func (s *Service) watch(ctx context.Context) error {
@@ -63,7 +64,8 @@ func (s *Service) watch(ctx context.Context) error {
 	}
 }
 
-// fingerprintOf returns the fingerprint of documents by path and content, and of the error from reading them.
+// fingerprintOf returns the fingerprint of the paths and contents of documents, and of the error that occurred while
+// reading them.
 func fingerprintOf(documents []*policyv1.Document, err error) fingerprint {
 	h := sha256.New()
 	for _, d := range documents {
@@ -75,7 +77,8 @@ func fingerprintOf(documents []*policyv1.Document, err error) fingerprint {
 	return fingerprint(h.Sum(nil))
 }
 
-// replace activates documents, or records why they do not load. err is the error from reading them, or nil.
+// replace activates documents, or records why they can't be loaded. err is the error that occurred while reading them,
+// or nil.
 func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, err error) {
 	var set *engine.Set
 	var warnings strictyaml.Errors

@@ -36,7 +36,8 @@ var (
 	errNested            = errors.New("a principal of a chain must not have a chain: put all principals into the caller's chain, nearest first")
 )
 
-// statuses contains the gRPC code and the reason of each error. If an error wraps several of them, the first one counts.
+// statuses contains the gRPC code and the reason for each error. If an error wraps several of these errors, the first
+// one in the list counts.
 var statuses = []struct {
 	err    error
 	code   codes.Code

@@ -35,7 +35,7 @@ func TestSuggest_DocumentsForRealServersLoad(t *testing.T) {
 	}
 }
 
-// suggested returns a suggestion. It fails the test unless the suggestion loads without warnings.
+// suggested returns a suggested document. It fails the test unless the document loads without warnings.
 func suggested(t *testing.T, server string, tools []policy.ClassifiedTool) string {
 	t.Helper()
 	text, err := policy.Suggest(server, tools, nil)
@@ -62,7 +62,7 @@ func TestSuggest_RequiresApprovalWhenADefinitionIsDishonest(t *testing.T) {
 	}
 }
 
-// A tool that edits with a high risk requires approval, whichever verb its name contains.
+// A tool that edits something with a high risk requires approval, whichever verb its name contains.
 func TestSuggest_RequiresApprovalForAnEditOfHighRisk(t *testing.T) {
 	t.Parallel()
 	list := `[

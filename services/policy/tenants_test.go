@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// twoTenants contains rules for two tenants. One of the rules names a person and has a condition.
+// twoTenants is a document with rules for two tenants. One of the rules names a person and has a condition.
 const twoTenants = `version: 1
 name: two-tenants
 default: deny

@@ -27,8 +27,8 @@ func mayReadDocuments(caller *authn.Caller) bool {
 	return caller != nil && (caller.Tenant() == homeTenant || caller.Person == nil && caller.Principal == nil)
 }
 
-// describe returns the set as a message for a caller. Suggestions in findings name people of all tenants, so only
-// operators of the installation get them.
+// describe returns the message that describes the set to a caller. Suggestions in findings name people of all tenants,
+// so only operators of the installation get the suggestions.
 func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 	out := &policyv1.Revision{
 		Id: a.Revision(), Activated: timestamppb.New(a.activated), Activation: a.activation(), Active: true, Rejected: a.rejected,
@@ -55,8 +55,8 @@ func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 	return out
 }
 
-// WatchRevision implements policyv1.PolicyServiceServer. Services get a revision at once. People get it only when no
-// call is evaluated by an older revision any more.
+// WatchRevision implements policyv1.PolicyServiceServer. Services get a new revision at once. People get a new revision
+// only when no call is evaluated with an older revision any more.
 func (s *Service) WatchRevision(_ *policyv1.WatchRevisionRequest, stream grpc.ServerStreamingServer[policyv1.WatchRevisionResponse]) error {
 	caller := authn.CallerOf(stream.Context())
 	tick := time.NewTicker(heartbeatInterval)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Connections counts the open connections to a mesh, so that a mesh on demand knows when it is idle. The zero value is
-// ready to use. A nil *Connections counts nothing. Its methods may be called concurrently.
+// Connections counts the open connections to a mesh, so that a mesh that was started on demand knows when it is idle.
+// The zero value is ready to use. A nil *Connections counts nothing. All methods are safe for concurrent use.
 type Connections struct {
 	mu   sync.Mutex
 	open int
@@ -22,7 +22,7 @@ func (c *Connections) IdleSince() (since time.Time, idle bool) {
 	return c.last, c.open == 0 && !c.last.IsZero()
 }
 
-// Begin sets the beginning of the idle time before the first connection.
+// Begin starts the idle time before the first connection is opened.
 func (c *Connections) Begin() { c.add(0) }
 
 func (c *Connections) add(n int) {
@@ -32,7 +32,7 @@ func (c *Connections) add(n int) {
 	c.last = time.Now()
 }
 
-// Count returns a listener that counts its connections.
+// Count returns a listener whose connections are counted.
 func (c *Connections) Count(lis net.Listener) net.Listener {
 	if c == nil {
 		return lis

@@ -15,12 +15,13 @@ import (
 const (
 	withdrawTimeout = 2 * time.Second
 	// withdrawPause is the delay before the second request. The delay doubles before each further request.
-	// maxWithdrawTries is the maximum number of requests. All of them together take about two minutes.
+	// maxWithdrawTries is the maximum number of requests. With the maximum number, all requests together take about two
+	// minutes.
 	withdrawPause    = time.Second
 	maxWithdrawTries = 8
 )
 
-// WithdrawApproval implements [agent.Host]. It cancels an approval for which the agent no longer waits. Otherwise an
+// WithdrawApproval implements [agent.Host]. It cancels an approval that the agent no longer waits for. Otherwise, an
 // approver would decide on a call that never runs.
 func (h host) WithdrawApproval(ctx context.Context, a *agent.Agent, approval, reason string) {
 	ctx = authn.OnBehalfOf(ctx, a.Principal())

@@ -34,7 +34,7 @@ func init() { guest.Serve(new(conversation).run) }
 
 func main() {}
 
-// conversation is the conversation with the model. It continues from prompt to prompt.
+// conversation is the conversation with the model. It is kept from one prompt to the next.
 type conversation struct{ messages []guest.Message }
 
 func (t *conversation) run(a *guest.Agent, prompt string) (string, error) {
@@ -155,7 +155,7 @@ func (t *conversation) tools(a *guest.Agent) ([]tool, error) {
 	return out, nil
 }
 
-// uniqueName returns a name for the tool that models accept and that no other tool has.
+// uniqueName returns a name for the tool that models accept and that is not taken by another tool.
 func uniqueName(taken map[string]bool, name string) string {
 	clean := strings.Map(func(r rune) rune {
 		if r == '_' || r == '-' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {

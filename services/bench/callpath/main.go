@@ -34,8 +34,8 @@ const (
 	short  = 7
 )
 
-// leafPackages contains the packages whose functions a reader understands by their names. These packages do not handle
-// calls. They parse messages, for example. Their functions are counted separately.
+// leafPackages contains the packages whose functions a reader understands from their names. These packages do not
+// handle calls. They parse messages, for example. Their functions are counted separately.
 var leafPackages = map[string]bool{
 	"gateway/internal/jsonrpc": true, "gateway/internal/mcp": true, "gateway/internal/meters": true, "gateway/internal/refusal": true,
 	"gateway/internal/limits": true, "gateway/internal/spans": true, "gateway/internal/bodyreader": true, "internal/redact": true, "gateway/internal/httpclient": true,
@@ -147,7 +147,7 @@ type function struct {
 
 func (f *function) lines() int { return f.last.Line - f.first.Line + 1 }
 
-// wasRun reports whether some of a function ran, according to the profile of its file.
+// wasRun reports whether any part of a function ran, according to the profile of its file.
 func wasRun(f *function, p *cover.Profile) bool {
 	return p != nil && slices.ContainsFunc(p.Blocks, func(b cover.ProfileBlock) bool {
 		return b.Count > 0 && b.StartLine >= f.first.Line && b.EndLine <= f.last.Line

@@ -144,8 +144,8 @@ func truncated(text string, most int) string { return text[:min(len(text), most)
 
 var sizedValue = regexp.MustCompile(`^\{\{([0-9]+) (letters|todos)\}\}(.*)$`)
 
-// toCurrentRun converts a value of the recording for this run. It replaces the agents' ids, and it replaces the
-// description of a long string or list with a string or list of that size.
+// toCurrentRun converts a recorded value for this run. It replaces the agents' ids. The recording describes a long
+// string or list only by its size, and toCurrentRun replaces this description with a string or list of that size.
 func (r *replay) toCurrentRun(v any) any {
 	switch v := v.(type) {
 	case string:
@@ -185,7 +185,7 @@ func (r *replay) toRecordedIDs(text string) string {
 }
 
 // compareValues returns the differences between the recorded value and the current value. When it finds a recorded
-// agent id for the first time, it stores the current id for it.
+// agent id for the first time, it stores the current id that corresponds to it.
 func (r *replay) compareValues(at string, there, here any) (out []string) {
 	switch there := there.(type) {
 	case map[string]any:

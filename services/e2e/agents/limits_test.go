@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Case I6. Agents, and the agents that they create, share the limits of the caller at the root of their chain: limits
-// per principal, per tool and per session, and limits of rules that match only agents. The test checks that another
-// caller has its own limits.
+// Case I6. Agents, and the agents that they create, share the limits of the caller at the root of their delegation
+// chain. These are limits per principal, per tool and per session, and limits of rules that match only agents. The test
+// checks that another caller has its own limits.
 func TestAgents_CreatedByAgentsShareTheLimitsOfTheRootCaller(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -70,7 +70,8 @@ func TestAgents_CreatedByAgentsShareTheLimitsOfTheRootCaller(t *testing.T) {
 	}
 }
 
-// Case I6. A limit per owner covers all agents of a person that have no chain, and the tokens that this person owns.
+// Case I6. A limit per owner applies to the sum of all calls that are made with this person's tokens or by this
+// person's agents that have no delegation chain.
 func TestAgents_WithoutChainShareTheLimitOfTheirOwner(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)

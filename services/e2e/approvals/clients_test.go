@@ -18,9 +18,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// approverDelayVariable names an environment variable. Its value is a duration: the time between the caller's ticket
-// and the approver's vote. If the variable is set, calls are held for the default time. Otherwise calls are held for
-// one second and the approver votes at once.
+// approverDelayVariable is the name of an environment variable. The variable's value is a duration: the time between
+// the caller's ticket and the approver's vote. If the variable is set, calls are held for the default time. Otherwise
+// calls are held for one second and the approver votes at once.
 const approverDelayVariable = "SLUICE_PATIENCE"
 
 // externalClient is an MCP client that is not part of the project.
@@ -85,7 +85,7 @@ func runWithEachClient(t *testing.T, approvals string, story func(t *testing.T, 
 	}
 }
 
-// The test approves a call while it is held. Every official client receives the result.
+// The test approves a call while the gateway holds it. Every official client receives the result.
 func TestClients_ReceiveTheResultWithinTheHold(t *testing.T) {
 	runWithEachClient(t, "approvals: {hold: 45s}", func(t *testing.T, w *approvalCaller) {
 		answered := w.startCall(paymentCall())
@@ -187,8 +187,8 @@ func TestClients_ReceiveApprovalExpired(t *testing.T) {
 	})
 }
 
-// The client requests progress and restarts its timeout at each notification. The test checks that it waits longer than
-// the timeout. The command line of the inspector can't request progress.
+// The client requests progress and restarts its timeout at each notification. The test checks that the client waits
+// longer than the timeout. The inspector is not tested, because its command line can't request progress.
 func TestClients_WithProgressWaitBeyondTheirTimeLimit(t *testing.T) {
 	t.Parallel()
 	for _, version := range []npm.Set{npm.TypeScriptSDK, npm.TypeScriptSDK2} {
@@ -274,7 +274,7 @@ func TestClients_HoldTimeDependsOnTheirName(t *testing.T) {
 }
 
 // Version 2 of the SDK opens a session by default, as version 1 does. If it is configured to negotiate, it sends
-// server/discover and opens no session, although the server only supports revisions with sessions.
+// server/discover and opens no session, although the server supports only revisions that use sessions.
 func TestTypeScriptSDK2_OpensASessionUnlessItNegotiates(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, stack.OpenPolicy, "")

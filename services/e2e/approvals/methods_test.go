@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// noteURI is the URI of a resource and contains a secret in its query.
+	// noteURI is the URI of a resource. Its query contains a secret.
 	noteURI      = "note://team/plan?key=secret-1"
 	otherNoteURI = "note://team/plan?key=secret-2"
 
@@ -117,8 +117,8 @@ func TestApprovals_ResourceIsReadOnceAfterItsApproval(t *testing.T) {
 	}
 }
 
-// The policy changes after a read was approved, and now allows or denies it without an approval. The test checks that
-// the approval is cancelled and that its votes do not count for a later read.
+// A read has been approved. Then the policy changes, so that it allows the read without an approval or denies it. The
+// test checks that the approval is cancelled and that its votes do not count for a later read.
 func TestApprovals_ApprovedReadIsCancelledWhenPolicyRequiresNone(t *testing.T) {
 	t.Parallel()
 	for action, want := range map[string]struct {

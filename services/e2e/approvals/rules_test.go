@@ -233,7 +233,7 @@ func TestApprovals_GrantCoversOnlyCallsThatMeetItsCondition(t *testing.T) {
 	}
 }
 
-// After an unknown outcome, a call is sent again if policy declares its tool idempotent. Otherwise it is not sent
+// After an unknown outcome, a call is sent again if the policy declares its tool idempotent. Otherwise it is not sent
 // again.
 func TestApprovals_IdempotentCallIsSentAgainAfterUnknownOutcome(t *testing.T) {
 	t.Parallel()

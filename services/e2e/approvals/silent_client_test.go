@@ -26,8 +26,9 @@ func callAndIgnoreForm(t *testing.T, s *stack.Stack, version, arguments string) 
 	return form, resp.Decision(t).Code
 }
 
-// A client declares elicitation and never answers. It gets a form once, and the ticket when the hold ends. After a
-// restart of the mesh it gets no form. Another version gets one. `sluice status` and `sluice doctor` name the client.
+// A client declares elicitation and never answers a form. Its first call gets a form, and then the ticket when the hold
+// ends. After a restart of the mesh, the same client gets no form, but another version of the client does. `sluice
+// status` and `sluice doctor` name the client.
 func TestApprovals_ClientThatNeverAnswersAFormIsRemembered(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)

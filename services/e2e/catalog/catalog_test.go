@@ -77,8 +77,8 @@ func TestPolicySuggest_LoadsUnchanged(t *testing.T) {
 	}
 }
 
-// Checks that `policy suggest --used` returns a policy that names only the tools that were called, and that limits each
-// tool to the highest number of calls that were made in a minute.
+// `policy suggest --used` returns a policy that names only the tools that were called. It limits each tool to the
+// highest number of calls that were made in a minute.
 func TestPolicySuggest_UsedNamesOnlyCalledTools(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, "["+toolDefinition("get_note", "Gets a note.")+","+toolDefinition("add_note", "Adds a note.")+","+toolDefinition("delete_note", "Deletes a note.")+"]")

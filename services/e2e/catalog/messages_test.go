@@ -42,7 +42,7 @@ type transcript struct {
 	token string
 }
 
-// Compares every message of `sluice catalog` with testdata/catalog.txt. The flag -update writes the file.
+// The test compares every message of `sluice catalog` with testdata/catalog.txt. The flag -update writes the file.
 func TestCatalogCLI_MessagesMatchTheGoldenFile(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, libraryTools())
@@ -140,8 +140,8 @@ func (r *transcript) runLine(line string) string {
 	return fmt.Sprintf("%s[%d]\n", said, ran.Code)
 }
 
-// waitingDigest returns the digest of a tool definition that waits for approval. If tool is empty, it returns the
-// digest of all definitions of the server that wait.
+// waitingDigest returns the digest of a tool definition that waits for an operator to accept it. If tool is empty, it
+// returns one digest of all definitions of the server that wait for an operator.
 func (r *transcript) waitingDigest(tool string) string {
 	r.t.Helper()
 	if tool == "" {

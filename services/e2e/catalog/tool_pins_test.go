@@ -31,12 +31,12 @@ func toolDefinition(name, description string) string {
 	return fmt.Sprintf(`{"name":%q,"description":%q,"inputSchema":{"type":"object"}}`, name, description)
 }
 
-// libraryTools returns the tool list of a server of notes, with further tools.
+// libraryTools returns the tool list of a notes server, followed by the tools in more.
 func libraryTools(more ...string) string {
 	return "[" + strings.Join(append([]string{toolDefinition("get_note", "Gets a note."), toolDefinition("list_notes", "Lists all notes."), toolDefinition("delete_note", "Deletes a note permanently.")}, more...), ",") + "]"
 }
 
-// pinnedMesh is a mesh with roles in separate processes, and with a server whose tool list changes.
+// pinnedMesh is a mesh whose services run in separate processes. Its server has a tool list that changes.
 type pinnedMesh struct {
 	*rawmesh.Distributed
 	t *testing.T
@@ -116,7 +116,7 @@ func (p *pinnedMesh) listedTools() string {
 	return strings.Join(all, " ")
 }
 
-// restartRoles restarts every role that has catalog state in memory.
+// restartRoles restarts every mesh service that keeps catalog state in memory.
 func (p *pinnedMesh) restartRoles() {
 	p.t.Helper()
 	for _, role := range authn.Roles() {
@@ -130,8 +130,8 @@ func (p *pinnedMesh) restartRoles() {
 	p.AwaitReady(p.t)
 }
 
-// acceptTool shows the waiting definition of a tool, checks that the output contains the given words, and accepts the
-// definition.
+// acceptTool shows the definition of a tool that waits for an operator, checks that the output contains the given
+// words, and accepts the definition.
 func (p *pinnedMesh) acceptTool(tool string, words ...string) {
 	p.t.Helper()
 	diff := p.runCatalog("diff", "raw", tool)
@@ -144,7 +144,8 @@ func (p *pinnedMesh) acceptTool(tool string, words ...string) {
 }
 
 // Case T1. Changed and new definitions wait for an operator: a changed schema, a new tool with an injected instruction,
-// tools with similar names, and a definition that the server sends only once. The test kills roles in between.
+// tools with similar names, and a definition that the server sends only once. The test kills mesh services between
+// these steps.
 func TestToolPins_ChangedDefinitionsWaitForAnOperator(t *testing.T) {
 	t.Parallel()
 	p := newPinnedMesh(t)
@@ -208,8 +209,8 @@ func TestToolPins_ChangedDefinitionsWaitForAnOperator(t *testing.T) {
 	p.checkCode("get_note", "quarantined")
 }
 
-// Case T1. Checks that the operator sees a new tool after the server has announced changed tools within a response,
-// although no client lists the tools.
+// Case T1. The server announces changed tools within a response. The operator sees the new tool although no client
+// lists the tools.
 func TestToolPins_AnnouncedChangeIsShownToTheOperator(t *testing.T) {
 	t.Parallel()
 	p := newPinnedMesh(t)

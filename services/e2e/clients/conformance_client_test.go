@@ -57,9 +57,9 @@ func runSuiteClient() int {
 // summaryLine matches the suite's summary of one scenario.
 var summaryLine = regexp.MustCompile(`(?m)^Passed: (\d+)/(\d+), (\d+) failed, (\d+) warnings$`)
 
-// runClientScenario runs a scenario of the official suite for clients. The suite starts a server at a URL, and the
-// client connects to the result of reached for that URL. runClientScenario returns the number of checks that pass, and
-// the suite's output if a check fails.
+// runClientScenario runs a scenario of the official suite for clients. The suite starts a server at a URL, reached
+// converts this URL, and the client connects to the converted URL. runClientScenario returns the number of checks that
+// pass, and the suite's output if a check fails.
 func runClientScenario(t *testing.T, name, client string, reached func(url string) string) (passed int, wrong string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -121,7 +121,8 @@ func TestConformance_ClientsPassThroughTheMesh(t *testing.T) {
 	for _, scenario := range []struct {
 		name            string
 		direct, through int
-		// sessions reports whether the client has a session with the mesh. It always has one with the suite's server.
+		// sessions is true if the client has a session with the mesh. The client always has a session with the suite's
+		// server.
 		sessions bool
 	}{
 		{"initialize", 1, 2, false}, // the suite also checks the first requests of the mesh against the schema

@@ -18,8 +18,8 @@ import (
 
 type matrixClient struct {
 	name string
-	// lacks lists the features that the client does not support, and lacksAmongAll those that it does not support at the
-	// URL for all servers.
+	// lacks lists the features that the client does not support. lacksAmongAll lists the features that the client does
+	// not support at the URL for all servers.
 	lacks, lacksAmongAll []string
 	// lacksAt lists, for each server name, further features that the client does not support.
 	lacksAt map[string][]string
@@ -56,8 +56,8 @@ func matrixClients() []matrixClient {
 			m := npmtest.NewMcporter(t, url, token)
 			return useEach(tries, map[string]func(npmtest.FeatureUse) npmtest.FeatureResult{mcpTools: m.Tools, mcpResources: m.Resources})
 		}},
-		// mcp-remote opens a second session in addition to its client's session, and ends neither. If a caller has two
-		// sessions, a stdio server's requests and change notifications are sent to neither.
+		// mcp-remote opens a second session in addition to its client's session, and does not end either of them. If a
+		// caller has two sessions, a stdio server's requests and change notifications are sent to neither session.
 		{"mcp-remote", nil, []string{mcpSubscriptions}, map[string][]string{"program": {mcpSampling, mcpElicitation, mcpSubscriptions}, "memory": {mcpSubscriptions}}, useSDK(programTransport(func(t *testing.T, url, token string) []string { t.Helper(); return npmtest.MCPRemote(t, url, token) }))},
 		{"sluice stdio", nil, nil, nil, useSDK(programTransport(sluiceStdioCommand))},
 	}
@@ -72,7 +72,8 @@ func useEach(tries map[string]npmtest.FeatureUse, can map[string]func(npmtest.Fe
 	return did
 }
 
-// useLibrary returns a function that uses the features with the library name, one of [npmtest.Libraries].
+// useLibrary returns a function that uses the features with the library that has the given name, which is one of
+// [npmtest.Libraries].
 func useLibrary(name string) func(t *testing.T, url, token string, tries map[string]npmtest.FeatureUse) map[string]npmtest.FeatureResult {
 	return func(t *testing.T, url, token string, tries map[string]npmtest.FeatureUse) map[string]npmtest.FeatureResult {
 		t.Helper()

@@ -20,8 +20,8 @@ type matrixServer struct {
 	name, entry string
 	// tries contains a use of each feature of the server.
 	tries map[string]matrixTry
-	// onlyAtOwnURL lists the features that are tested only at the server's own URL, because the server has them only there
-	// or the matrix limits them to it.
+	// onlyAtOwnURL lists the features that are tested only at the server's own URL. Either the server has the feature
+	// only there, or the matrix limits the test to that URL.
 	onlyAtOwnURL []string
 }
 
@@ -57,8 +57,9 @@ func matrixServers(t *testing.T) []matrixServer {
 	}
 }
 
-// officialTries returns a use of each feature of the official Go SDK's server. The tools that make server requests are
-// different with and without sessions. The server has no tool that runs long enough to be cancelled.
+// officialTries returns a use of each feature of the official Go SDK's server. The tools that make server requests
+// differ between servers that use sessions and stateless servers. The server has no tool that runs long enough to be
+// cancelled.
 func officialTries(samples, elicits string) map[string]matrixTry {
 	return map[string]matrixTry{
 		mcpTools:         {npmtest.FeatureUse{Name: "test_simple_text"}, "simple text"},

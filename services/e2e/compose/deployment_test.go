@@ -34,7 +34,7 @@ type deployment struct {
 	env  []string
 	// port contains the ports published on 127.0.0.1. Its keys are the names of the environment variables that set them.
 	port map[string]int
-	// config is the directory with a copy of the configuration that the roles read.
+	// config is the directory with a copy of the configuration that the mesh services read.
 	config string
 	// keys is the directory with a copy of the keys that the setup service has created, including the CA's key.
 	keys string

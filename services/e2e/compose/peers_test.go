@@ -32,8 +32,8 @@ const (
 	console   = authv1.Role_ROLE_CONSOLE
 )
 
-// service is one of the five services with one of its methods. The contract allows the role caller to call the method,
-// and does not allow the role another.
+// service describes one of the five services and one of its methods. The contract allows the role in the field caller
+// to call the method, and does not allow the role in the field unauthorized to call it.
 type service struct {
 	role                 authv1.Role
 	port, method         string

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// admissionCases lists requests that the gateway refuses before it evaluates policy. For each request the client
+// admissionCases lists requests that the gateway refuses before it evaluates the policy. For each request the client
 // receives an error, the server receives no call, the journal has one record with the code, and no rate limit is
 // charged.
 var admissionCases = []struct {

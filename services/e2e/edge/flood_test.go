@@ -70,8 +70,8 @@ func TestFlood_RefusalsBeyondTheAbuseLimitAreOnlyCounted(t *testing.T) {
 	}
 }
 
-// Case N2. The test sends many bad credentials, opens many sessions and many silent connections. Other callers are not
-// affected.
+// Case N2. The test sends many bad credentials, and opens many sessions and many connections that send nothing. Other
+// callers are not affected.
 func TestFlood_OtherCallersAreNotAffected(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, stack.OpenPolicy, "")

@@ -157,7 +157,7 @@ func TestIdentity_AgentTokenIsRefusedOverGRPC(t *testing.T) {
 	}
 }
 
-// forgePrincipal returns a principal signed with a key that belongs to no role.
+// forgePrincipal returns a principal signed with a key that belongs to none of the mesh services.
 func forgePrincipal(t *testing.T) string {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(nil)

@@ -53,8 +53,8 @@ func TestListen_PlaintextIsServedOnlyOnLoopback(t *testing.T) {
 	}
 }
 
-// newCertificate creates a CA, and writes a certificate that it signs to DIR/mcp.pem and DIR/mcp-key.pem. It returns
-// the CA and the string DIR/mcp.
+// newCertificate creates a CA. It writes a certificate that the CA has signed to DIR/mcp.pem, and its key to
+// DIR/mcp-key.pem. It returns the CA and the string DIR/mcp.
 func newCertificate(t *testing.T, dir string) (*pki.Authority, string) {
 	t.Helper()
 	authority, err := pki.NewAuthority()

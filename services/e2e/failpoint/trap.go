@@ -13,9 +13,10 @@ import (
 )
 
 const (
-	// blockTime is the time for which a goroutine blocks at a failpoint. The test kills the process before it passes.
+	// blockTime is the time for which a goroutine blocks at a failpoint. The test kills the process before this time is
+	// over.
 	blockTime = time.Hour
-	// pollInterval is the time between two requests of Await for the number of hits.
+	// pollInterval is the interval at which Await requests the number of hits.
 	pollInterval = time.Millisecond
 )
 

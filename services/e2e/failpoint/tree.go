@@ -18,7 +18,7 @@ import (
 	"strings"
 )
 
-// point matches a failpoint's comment.
+// point matches the comment that defines a failpoint.
 var point = regexp.MustCompile(`(?m)^\s*// gofail: var (\w+) struct\{\}$`)
 
 type file struct {

@@ -92,7 +92,7 @@ func twoFramings(lines ...string) func(head, body, smuggled string) string {
 }
 
 // shortLength returns a function that builds a request. Its Content-Length ends before the smuggled request, and
-// another header may extend the body over the smuggled request.
+// another header may extend the body so that it includes the smuggled request.
 func shortLength(lines string) func(head, body, smuggled string) string {
 	return func(head, body, smuggled string) string {
 		return head + strings.ReplaceAll(strings.ReplaceAll(lines, "SHORT", fmt.Sprint(len(body))), "LONG", fmt.Sprint(len(body)+len(smuggled))) + "\r\n" + body + smuggled
@@ -203,8 +203,8 @@ func exchange(t *testing.T, addr, text string) string {
 	return string(got)
 }
 
-// victim is another client of the same proxy. The proxy forwards its requests and the attacker's on the same
-// connections to the mesh.
+// victim is another client of the same proxy. The proxy forwards the victim's requests and the attacker's requests on
+// the same connections to the mesh.
 type victim struct {
 	front, session string
 	client         *http.Client
@@ -218,8 +218,8 @@ func newVictim(t *testing.T, front, session string) *victim {
 	return v
 }
 
-// checkCalls makes two calls and checks that each receives the response with its id. after names the attack that came
-// before, for error messages.
+// checkCalls makes two calls and checks that each receives the response with its id. after is the name of the preceding
+// attack, for error messages.
 func (v *victim) checkCalls(t *testing.T, after string) {
 	t.Helper()
 	for range 2 {

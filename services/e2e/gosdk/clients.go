@@ -71,8 +71,8 @@ func StreamingTransport(url string) mcp.Transport {
 	return &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: Bearer{Token: stack.AgentToken}}}
 }
 
-// StdioTransport returns a transport that runs `sluice stdio` for a server of the mesh, as clients do that can only
-// start programs.
+// StdioTransport returns a transport that runs `sluice stdio` for a server of the mesh, as clients do that can connect
+// to servers only by starting programs.
 func StdioTransport(t *testing.T, s *stack.Stack, server string) mcp.Transport {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), stack.Program(t, "sluice"), "stdio", "--server", server)

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// A cloned project has entries behind the mesh for names that may also belong to other servers. Codex reads them only
-// if the person trusts the project, so without trust they make no call pass. In the names of tools, Codex writes
-// hyphens as underscores.
+// A cloned project has entries for servers behind the mesh, but other servers may have the same names. Codex reads the
+// project's entries only if the user trusts the project. Therefore the hook does not allow a call because of the
+// entries of an untrusted project. In the names of tools, Codex writes hyphens as underscores.
 func TestHooks_IgnoreEntriesThatCodexDoesNotRead(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

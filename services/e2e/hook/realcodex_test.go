@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// behindHook creates a home directory in which a client has the hook. The hook's program is the link bin/sluice.
+// behindHook creates a home directory in which the hook of a client is installed. The hook's program is the link
+// bin/sluice.
 func behindHook(t *testing.T, c client, settings string) *home {
 	t.Helper()
 	needsClients(t)
@@ -34,8 +35,8 @@ func (h *home) settings(c client) string {
 	return h.path(map[string]string{"codex": ".codex/hooks.json", "gemini": ".gemini/settings.json"}[c.id])
 }
 
-// obeys checks that a client runs the calls that policy allows and those that a person approves, and that its model
-// reads the reasons for refusing the others. It kills the mesh while the last call waits.
+// obeys checks that a client runs the calls that the policy allows and those that a person approves, and that its model
+// receives the reasons for which other calls are refused. It kills the mesh while the last call waits for a person.
 func (h *home) obeys(c client) {
 	h.t.Helper()
 	wait := h.begin(c, "passes", "denied", "waits", "killed")
@@ -57,15 +58,15 @@ func (h *home) obeys(c client) {
 	h.refuses(c, "error", "unknown key")
 }
 
-// runs checks that a client runs a call that policy denies.
+// runs checks that a client runs a call even though the policy denies it.
 func (h *home) runs(c client, name string) {
 	h.t.Helper()
 	h.begin(c, name)()
 	h.ran(name, true)
 }
 
-// Codex from npm runs the calls that policy allows and those that a person approves. It does not run a call if the hook
-// denies it or reports an error.
+// Codex from npm runs the calls that the policy allows and those that a person approves. It does not run a call if the
+// hook denies the call or reports an error.
 func TestRealClients_CodexObeysTheHook(t *testing.T) {
 	t.Parallel()
 	h := behindHook(t, codex(), "")
@@ -98,8 +99,8 @@ func TestRealClients_CodexRunsAllCallsWithoutAnAnswer(t *testing.T) {
 	h.runs(codex(), "late")
 }
 
-// Codex would ask the person about each call. For a call that a person has approved in the mesh, the hook answers. For
-// a call that policy allows, Codex asks.
+// Codex would ask its user about each call. If a person has approved a call in the mesh, the hook answers the question.
+// If the policy allows a call, Codex asks its user.
 func TestRealClients_CodexAsksOnceAboutACall(t *testing.T) {
 	t.Parallel()
 	h := behindHook(t, codex(), "")
@@ -116,10 +117,10 @@ func TestRealClients_CodexAsksOnceAboutACall(t *testing.T) {
 	}
 }
 
-// codeMode are the flags for a model of Codex that calls tools from JavaScript.
+// codeMode contains the flags that select a model with which Codex calls tools from JavaScript.
 var codeMode = []string{"-c", `model="gpt-6.2-sol"`}
 
-// The hook also decides about the calls that a model of Codex makes from JavaScript, and about those of a patch.
+// Codex also asks the hook about the calls that its model makes from JavaScript, and about patches.
 func TestRealClients_CodexAsksTheHookInCodeMode(t *testing.T) {
 	t.Parallel()
 	c := codex(codeMode...)
@@ -140,7 +141,7 @@ func TestRealClients_CodexAsksTheHookInCodeMode(t *testing.T) {
 	}
 }
 
-// Codex fires no hook if the model writes to the standard input of a command that runs.
+// Codex does not run the hook if the model writes to the standard input of a running command.
 func TestRealClients_CodexFiresNoHookForInputOfACommand(t *testing.T) {
 	t.Parallel()
 	h := behindHook(t, codex(), "")

@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// registered returns the arguments of the hook that is registered in a settings file. Their paths need no quotes.
+// registered returns the arguments of the hook that is registered in a settings file. The paths in the arguments need
+// no quotes.
 func (h *home) registered(name string) []string {
 	h.t.Helper()
 	var file struct {
@@ -43,8 +44,8 @@ func (h *home) chooseOtherMesh() {
 		"SLUICE_CONFIG="+h.path("evil/sluice/sluice.yaml"), "SLUICE_DATA="+h.path("evil/data/sluice"))
 }
 
-// hook status prints the reason for which a hook does not work. init --undo also removes hooks, because without a mesh
-// they would deny all calls.
+// `hook status` prints why a hook does not work. `init --undo` also removes hooks, because without a mesh they would
+// deny all calls.
 func TestGemini_StatusAndUndo(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

@@ -13,18 +13,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/scripted"
 )
 
-// A server is a client that another program, such as an editor, drives with JSON-RPC over stdio.
+// A server is a client that another program, such as an editor, controls by JSON-RPC over stdio.
 type server struct {
 	t     *testing.T
 	to    io.WriteCloser
 	from  *bufio.Scanner
 	calls int
-	// asked contains the questions of the client about calls. Each is answered with answer.
+	// asked contains the client's questions about calls. Each question is answered with answer.
 	asked  []string
 	answer string
 }
 
-// message is a message of JSON-RPC. Codex writes no version, and ignores it.
+// message is a JSON-RPC message. Codex does not write the version, and ignores it.
 type message struct {
 	Version string          `json:"jsonrpc,omitempty"`
 	ID      json.RawMessage `json:"id,omitempty"`
@@ -34,7 +34,7 @@ type message struct {
 	Error   json.RawMessage `json:"error,omitempty"`
 }
 
-// serve starts a client as a server. It ends when the test ends.
+// serve starts a client as a server. The server is stopped when the test ends.
 func (h *home) serve(c client, m *scripted.Model, answer string, args ...string) *server {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), clientLimit)
@@ -88,7 +88,7 @@ func (s *server) send(m message) {
 	}
 }
 
-// until reads messages until one matches, and answers the client's questions about calls.
+// until reads messages until one matches, and meanwhile answers the client's questions about calls.
 func (s *server) until(what string, match func(message) bool) message {
 	s.t.Helper()
 	for s.from.Scan() {
@@ -141,7 +141,7 @@ func (s *server) begin(dir string) func() {
 	}
 }
 
-// trustHooks trusts all hooks, as a person does with /hooks.
+// trustHooks makes Codex trust all hooks, as a user does with /hooks.
 func (h *home) trustHooks() {
 	h.t.Helper()
 	s := h.codexServer(scripted.New(h.t))

@@ -28,8 +28,8 @@ type goodAgent struct {
 	clients []*stack.Client
 	// made is the number of calls. refused is the number of refusals after which a call was made again.
 	made, refused atomic.Int64
-	// strict is true if no call may be refused. Otherwise a refusal may be retryable, because on a busy machine a decision
-	// may take longer than its timeout.
+	// strict is true if no call may be refused. Otherwise a retryable refusal is accepted, because on a busy machine a
+	// decision may take longer than its timeout.
 	strict bool
 }
 
@@ -119,7 +119,7 @@ func (s *countingServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mcpServer.ServeHTTP(w, r)
 }
 
-// check checks that the server received each of the agent's made calls exactly once.
+// check checks that the server received each of the made calls of the agent exactly once.
 func (s *countingServer) check(t *testing.T, made int64) {
 	t.Helper()
 	s.mu.Lock()

@@ -20,13 +20,14 @@ import (
 )
 
 // attackersVariable names the environment variable that makes the test binary run the attackers and their servers. Real
-// attackers have their own machines. Here their process runs only on processor time that the mesh, the well-behaved
-// agent and its server do not use (SCHED_IDLE, by chrt). So the agent is slowed only by the work of the mesh.
+// attackers have their own machines. In this test, the attackers' process gets only processor time that the mesh, the
+// well-behaved agent and its server do not use (SCHED_IDLE, by chrt). Therefore only the work of the mesh can slow down
+// the agent.
 const attackersVariable = "SLUICE_TEST_AS_ATTACKERS"
 
-// priorityVariable names the environment variable that is set in the process of the agent and its server after it has
-// got priority. Real agents also have their own machines. If the system allows it, this process has priority over all
-// others (SCHED_RR).
+// priorityVariable names the environment variable that is set in the process of the agent and its server when that
+// process has received priority. Real agents also have their own machines. If the system allows it, this process has
+// priority over all others (SCHED_RR).
 const priorityVariable = "SLUICE_TEST_COMES_FIRST"
 
 func TestMain(m *testing.M) {
@@ -51,8 +52,8 @@ func runWithPriority() {
 	_ = syscall.Exec(chrt, append(under, os.Args...), append(os.Environ(), priorityVariable+"=1")) // if Exec fails, this process continues without priority
 }
 
-// serveAttacks starts the hostile servers, prints their URLs, and reads the target. Then it reads commands to attack or
-// to rest, and answers each with the number of times that each attack was made so far.
+// serveAttacks starts the hostile servers, prints their URLs, and reads the target. Then it reads commands that tell it
+// to attack or to rest. It answers each command with the number of times that each attack has been made so far.
 func serveAttacks(in io.Reader, out io.Writer) error {
 	signal.Ignore(os.Interrupt) // this process ends when its input ends
 	urls := make(map[string]string)
@@ -161,7 +162,7 @@ const (
 	commandRest   = "rest"
 )
 
-// switchTo makes the attackers attack or rest. It returns the number of times that each attack was made so far.
+// switchTo makes the attackers attack or rest. It returns the number of times that each attack has been made so far.
 func (a *attackers) switchTo(what string) (counts map[string]int64) {
 	a.t.Helper()
 	a.send(what)

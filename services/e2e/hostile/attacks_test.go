@@ -19,13 +19,13 @@ import (
 
 // target is the mesh that the attackers attack.
 type target struct {
-	// MCP is the base URL of the MCP edge, and GRPC is the address at which all services listen.
+	// MCP is the base URL of the MCP edge, and GRPC is the address at which all mesh services listen.
 	MCP, GRPC string
 	// Token is the attackers' agent token.
 	Token string
 }
 
-// attack is one kind of attack. Its workers repeat do, which reports whether the attack reached the mesh.
+// attack is one kind of attack. Its workers call do repeatedly. do reports whether the attack reached the mesh.
 type attack struct {
 	name    string
 	workers int
@@ -187,7 +187,7 @@ func readSlowly(ctx context.Context, m target) bool {
 	}
 }
 
-// holdConnection opens a connection, sends say, and leaves the connection open for 30 s.
+// holdConnection opens a connection, sends the string say, and leaves the connection open for 30 s.
 func holdConnection(ctx context.Context, addr, say string) bool {
 	defer sleep(ctx, 10*time.Millisecond)
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
@@ -214,8 +214,8 @@ func smuggle(ctx context.Context, m target) bool {
 	return err == nil && n > 0
 }
 
-// dialHTTP2 opens an HTTP/2 connection to the gRPC port, or returns nil if it fails. The connection is closed when ctx
-// ends or end is called.
+// dialHTTP2 opens an HTTP/2 connection to the gRPC port. If this fails, it returns nil. The connection is closed when
+// ctx ends or end is called.
 func (m target) dialHTTP2(ctx context.Context) (to *http2.Framer, end func()) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", m.GRPC)
 	if err != nil {

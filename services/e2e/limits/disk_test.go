@@ -15,8 +15,8 @@ import (
 // smallDisk mounts a file system of 96 MiB and 20,000 files for the mesh's data. It is unmounted when the mesh ends.
 const smallDisk = `mount -t tmpfs -o size=96m,nr_inodes=20000 none "$DATA"`
 
-// Case X20. A stdio server that fills its private directory is ended. In the meantime, calls to other servers succeed
-// and are recorded.
+// Case X20. A stdio server that fills its private directory is ended. Meanwhile, calls to other servers succeed and are
+// recorded.
 func TestLimits_ServerThatFillsItsFolderIsEnded(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"one-file", "unlinked", "small-files", "nested"} {

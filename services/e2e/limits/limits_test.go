@@ -22,8 +22,8 @@ type mesh struct {
 	t *testing.T
 }
 
-// startLimitedMesh starts a mesh whose server `attacker` has the given limits. more contains further keys of `stdio`.
-// If setup is not empty, it is a shell script that runs before the mesh in a new mount namespace.
+// startLimitedMesh starts a mesh whose server `attacker` has the given limits. more contains additional keys of
+// `stdio`. If setup is not empty, it is a shell script that runs in a new mount namespace before the mesh starts.
 func startLimitedMesh(t *testing.T, limits, more, setup string) *mesh {
 	t.Helper()
 	self, err := os.Executable()
@@ -135,8 +135,8 @@ func (m *mesh) checkStatus(text string) {
 	}
 }
 
-// Case X20. A server that was ended because of a limit starts again only after a pause. Until then, the response gives
-// the reason.
+// Case X20. A server that was ended because of a limit starts again only after a pause. Until then, responses to calls
+// contain the reason.
 func TestLimits_EndedServerStartsAgainAfterAPause(t *testing.T) {
 	t.Parallel()
 	m := startLimitedMesh(t, "tasks: 200", "", "")

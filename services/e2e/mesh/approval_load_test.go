@@ -20,9 +20,9 @@ import (
 const (
 	// loadCallers is the number of concurrent callers.
 	loadCallers = 4
-	// finishTimeLimit is the maximum time in which started calls must finish.
+	// finishTimeLimit is the maximum time within which calls must finish after they have started.
 	finishTimeLimit = 90 * time.Second
-	// enoughDecisions is the minimum number of acknowledged verdicts. A run with fewer is inconclusive.
+	// enoughDecisions is the minimum number of acknowledged verdicts. A run with fewer verdicts is inconclusive.
 	enoughDecisions = 20
 )
 
@@ -38,7 +38,7 @@ type approvalLoad struct {
 
 	mu   sync.Mutex
 	next int
-	// ends contains the result of each call, by its number: "ran" or a code.
+	// ends contains the result of each call, by the call's number. The result is "ran" or an error code.
 	ends map[int]string
 	// answers contains the number of times that callers received each code.
 	answers map[string]int
@@ -173,8 +173,8 @@ func (b *approvalLoad) decideApproval(ctx context.Context, t *testing.T, id stri
 	}
 }
 
-// checkResults compares the responses to the callers and the approver with the calls that the server received and with
-// the stored approvals.
+// checkResults compares the responses that the callers and the approver received with the calls that the server
+// received and with the stored approvals.
 func (b *approvalLoad) checkResults(t *testing.T) {
 	t.Helper()
 	ran := b.countReceived(t)
@@ -214,7 +214,8 @@ func (b *approvalLoad) countReceived(t *testing.T) map[int]int {
 	return out
 }
 
-// awaitState waits until an approval is in a state, because the result of a call may arrive at the store late.
+// awaitState waits until an approval is in a state. Waiting is necessary because the store may receive the result of a
+// call late.
 func (b *approvalLoad) awaitState(t *testing.T, id string, want approvalv1.ApprovalState) {
 	t.Helper()
 	var got *approvalv1.GetApprovalResponse

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// checkResults compares the responses to the callers and the approver, and the calls that ran, with the stored state.
-// It is called after all work has ended.
+// checkResults compares the responses that the callers and the approver received, and the calls that ran, with the
+// stored state. It is called after all work has ended.
 func (p *paymentRun) checkResults(t *testing.T) {
 	t.Helper()
 	client := p.approvalClient(t)

@@ -23,15 +23,15 @@ import (
 // pollInterval is the time between two checks of a condition.
 const pollInterval = 10 * time.Millisecond
 
-// paymentRun is a group of callers whose calls need approval, the approver, and the responses that they receive. The
-// mesh may be killed and restarted in the meantime.
+// paymentRun contains a group of callers whose calls need approval, the approver, and the responses that they receive.
+// Meanwhile the mesh may be killed and restarted.
 type paymentRun struct {
 	meshConfig *stack.Stack
 	upstream   *rawmcp.Server
 	mcp        string // URL of the server at the gateway
 	dial       func() (*grpc.ClientConn, error)
-	// racers is the number of callers that make each call at the same time. denies reports whether the approver denies a
-	// call. If it is nil, no call is denied.
+	// racers is the number of callers that make each call at the same time. denies reports whether the approver denies
+	// a call. If denies is nil, no call is denied.
 	racers int
 	denies func(n int) bool
 
@@ -52,8 +52,8 @@ type paymentRun struct {
 // paymentConfig sets a short hold time, so that the tests are fast.
 const paymentConfig = "approvals: {hold: 1s, max_pending: 1000, max_asked: {max: 100000}}"
 
-// newPaymentRun writes the configuration of a mesh in one process, and does not start it. database is the URL of the
-// approval database. If it is empty, the mesh uses the embedded database.
+// newPaymentRun writes the configuration of a mesh that runs in one process, and does not start the mesh. database is
+// the URL of the approval database. If it is empty, the mesh uses the embedded database.
 func newPaymentRun(t *testing.T, database string) *paymentRun {
 	t.Helper()
 	conf := paymentConfig
@@ -70,7 +70,8 @@ func newPaymentRun(t *testing.T, database string) *paymentRun {
 	return p
 }
 
-// newDistributedPaymentRun starts a mesh with roles in separate processes, which stores its approvals in a database.
+// newDistributedPaymentRun starts a mesh whose services run in separate processes. The mesh stores its approvals in a
+// database.
 func newDistributedPaymentRun(t *testing.T, database string) (*paymentRun, *rawmesh.Distributed) {
 	t.Helper()
 	a := rawmesh.StartDistributed(t, rawmesh.PayPolicy, fmt.Sprintf("%s\nstores: {approval: %q}", paymentConfig, database))
@@ -222,7 +223,7 @@ func (p *paymentRun) decidePending(ctx context.Context, client approvalv1.Approv
 	return err
 }
 
-// decideApproval approves the first approval of a call, unless denies selects the call. It denies every other approval.
+// decideApproval approves the first approval of a call, unless denies selects the call. It denies all other approvals.
 func (p *paymentRun) decideApproval(ctx context.Context, client approvalv1.ApprovalServiceClient, id string) error {
 	seen, err := client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 	if err != nil {

@@ -47,13 +47,14 @@ const (
 	fateRefused // refused for another reason
 )
 
-// A timedCall is one call with its begin, end and result.
+// A timedCall is one call with its start time, its end time and its result.
 type timedCall struct {
 	begin, end time.Time
 	fate       fate
 }
 
-// A change is an operator's action with its begin and its acknowledgement. stops reports whether it stops calls.
+// A change is an action of an operator. begin is its start time, and acknowledged is the time of its acknowledgement.
+// stops reports whether the change stops calls.
 type change struct {
 	begin, acknowledged time.Time
 	stops               bool
@@ -160,8 +161,8 @@ func (c *changeTest) checkCalls(tool string, changes []change) (held int) {
 	c.t.Helper()
 	wrong := 0
 	for _, one := range c.calls[tool] {
-		// last is the last change that began before the call ended. If it was acknowledged before the call began, earlier
-		// changes do not matter.
+		// last is the last change that began before the call ended. If that change was acknowledged before the call
+		// began, earlier changes do not matter.
 		last := len(changes) - 1
 		for last >= 0 && changes[last].begin.After(one.end) {
 			last--
@@ -182,9 +183,9 @@ func (c *changeTest) checkCalls(tool string, changes []change) (held int) {
 	return held
 }
 
-// Two gateways must not check a new call against the old state after a change was acknowledged. During the test,
-// gateways and the policy role are suspended, killed and restarted, and the network between the second gateway and the
-// policy role fails.
+// After a change was acknowledged, neither of two gateways may check a new call against the old state. During the test,
+// the gateways and the policy service are suspended, killed and restarted, and the network between the second gateway
+// and the policy service fails.
 func TestCatalogChanges_NoLaterCallIsDecidedByTheOldState(t *testing.T) {
 	t.Parallel()
 	number := changesByDefault
@@ -242,7 +243,7 @@ func TestCatalogChanges_NoLaterCallIsDecidedByTheOldState(t *testing.T) {
 	}
 }
 
-// faults returns functions that each start a fault in the mesh and return a function that ends it.
+// faults returns functions. Each function starts a fault in the mesh, and returns a function that ends the fault.
 func (c *changeTest) faults() []func() (end func()) {
 	t, first, second := c.t, c.gateways[0], c.gateways[1]
 	stands := func(a *stack.Distributed, role authv1.Role) func() func() {

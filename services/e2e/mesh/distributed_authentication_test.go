@@ -32,11 +32,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// guardedMethod is a role's method that an operator may call and that most roles may not call.
+// guardedMethod is a method of a mesh service. An operator may call it, but most other mesh services may not.
 type guardedMethod struct {
 	role   authv1.Role
 	method string
-	// unauthorized is a role that the contract does not allow to call the method.
+	// unauthorized is a mesh role that the contract does not allow to call the method.
 	unauthorized authv1.Role
 }
 
@@ -146,8 +146,8 @@ func TestDistributed_ServicesRefuseUnauthorizedPeers(t *testing.T) {
 	}
 }
 
-// assertion describes a signed principal. The zero value of a field selects the value that is correct when the gateway
-// calls the policy service. A test sets a field to make it wrong.
+// assertion describes a signed principal. If a field has its zero value, the value that is correct when the gateway
+// calls the policy service is used. A test sets a field to make the assertion wrong.
 type assertion struct {
 	method    jwt.SigningMethod
 	key       any
@@ -244,7 +244,7 @@ func TestDistributed_InvalidAssertionsOfTheGatewayAreRefused(t *testing.T) {
 	}
 }
 
-// Case I1. The wasmagent role may assert only agents that it runs.
+// Case I1. The wasmagent service may assert only agents that it runs.
 func TestDistributed_WasmagentAssertsOnlyItsAgents(t *testing.T) {
 	t.Parallel()
 	a := rawmesh.StartDistributed(t, stack.OpenPolicy, "")

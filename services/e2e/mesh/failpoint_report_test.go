@@ -11,7 +11,7 @@ import (
 )
 
 // report stores the result of each seed at each failpoint as one line in a file, so that an interrupted run can be
-// continued. Each line names its build. Results of other builds are ignored.
+// continued. Each line names the build that it belongs to. Results of other builds are ignored.
 type report struct {
 	build string
 

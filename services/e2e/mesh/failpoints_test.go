@@ -20,13 +20,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
-// failpointCase is a failpoint and the condition for a call that was interrupted there.
+// failpointCase contains a failpoint, and the condition that is true for a call that was interrupted there.
 type failpointCase struct {
 	point string
 	// hits is the maximum number of hits, including the hit at which the process is killed.
 	hits int
-	// interrupted reports whether an open call was interrupted at the failpoint, given its approval's final state. It is
-	// nil if the journal can't show that.
+	// interrupted reports whether an open call was interrupted at the failpoint. interrupted is nil if the journal
+	// can't show this.
 	interrupted func(c interruptedCall) bool
 }
 
@@ -34,7 +34,7 @@ type failpointCase struct {
 type interruptedCall struct {
 	kind string // the kind of the call's newest record
 	ran  int
-	// history is the history of the call's approval, and killed is the time of the kill.
+	// history is the history of the call's approval. killed is the time at which the mesh was killed.
 	history []*approvalv1.Move
 	killed  time.Time
 }
@@ -71,8 +71,8 @@ func failpointCases() []failpointCase {
 
 // Case A2. The test kills a mesh with SIGKILL while an approved call is at a failpoint, several times for each
 // failpoint. The seed determines the number of callers, how many of them make the same call, and the hit at which the
-// process is killed. A quarter of the seeds run again with approvals in PostgreSQL. For the approval service's
-// failpoints, a quarter run again with only that service killed.
+// process is killed. A quarter of the seeds run a second time with approvals in PostgreSQL. For the approval service's
+// failpoints, a quarter of the seeds also run with only that service killed.
 //
 // To run a single seed:
 //

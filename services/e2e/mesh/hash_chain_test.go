@@ -21,7 +21,8 @@ type hashChain struct {
 	incompleteBytes int    // number of bytes after the last complete line
 	head            string // hash of the last line
 
-	// prevs contains each record's hash of the preceding record. Its index is the record's sequence number minus 1.
+	// prevs contains each record's hash of the preceding record. The index in prevs is the record's sequence number
+	// minus 1.
 	prevs []string
 	// intents and outcomes count records by trace. decisions contains the decision ids of refusals.
 	intents, outcomes map[string]int

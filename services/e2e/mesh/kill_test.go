@@ -30,9 +30,9 @@ const (
 	killCallers    = 32
 	// longestLife is the maximum time for which a gateway serves before it is killed.
 	longestLife = 400 * time.Millisecond
-	// restartTimeLimit is the maximum median time from a restart to the first answered call. It is checked only if
-	// SLUICE_KILLS is set. busyRestartTimeLimit is the maximum for any single restart, on a machine that also runs other
-	// tests.
+	// restartTimeLimit is the maximum for the median time from a restart to the first response to a call. It is checked
+	// only if SLUICE_KILLS is set. busyRestartTimeLimit is the maximum for any single restart, on a machine that also
+	// runs other tests.
 	restartTimeLimit, busyRestartTimeLimit = 3 * time.Second, time.Minute
 )
 
@@ -92,7 +92,7 @@ func TestKill_JournalHasEveryCall(t *testing.T) {
 	}
 }
 
-// killTest is a mesh that is killed repeatedly, and what its callers and its server have observed.
+// killTest is a mesh that is killed repeatedly. It also stores what the mesh's callers and its server have observed.
 type killTest struct {
 	*stack.Stack
 

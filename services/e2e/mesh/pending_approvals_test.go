@@ -62,7 +62,7 @@ func TestPendingApprovals_SurviveKills(t *testing.T) {
 	})
 }
 
-// pendingRun is a mesh with many pending approvals, and the responses to its approvers.
+// pendingRun is a mesh with many pending approvals, and the responses that its approvers received.
 type pendingRun struct {
 	mcp      string
 	upstream *rawmcp.Server
@@ -74,7 +74,8 @@ type pendingRun struct {
 	requested []string
 
 	mu sync.Mutex
-	// sent contains the approvals whose decision was sent. acknowledged contains those whose decision was acknowledged.
+	// sent contains the approvals for which a decision was sent. acknowledged contains the approvals whose decision was
+	// acknowledged.
 	sent, acknowledged map[string]bool
 }
 
@@ -96,7 +97,7 @@ func killWhileDeciding(t *testing.T, w *pendingRun) {
 	}
 }
 
-// requestApprovals makes all calls, each of which receives a ticket.
+// requestApprovals makes all calls. The response to each call is a ticket, which contains the approval's id.
 func (w *pendingRun) requestApprovals(t *testing.T) {
 	t.Helper()
 	const callers = 8
@@ -119,8 +120,8 @@ func (w *pendingRun) requestApprovals(t *testing.T) {
 	calling.Wait()
 }
 
-// requestTicket makes a call until the response is a ticket, and returns the approval's id. On a busy machine the first
-// responses may be approval_unavailable.
+// requestTicket makes a call until the response is a ticket, and returns the id of the approval in the ticket. On a
+// busy machine the first responses may be approval_unavailable.
 func requestTicket(c *stack.Client, n int) (string, error) {
 	for end := time.Now().Add(waitTimeLimit); ; time.Sleep(100 * time.Millisecond) {
 		resp, err := c.TryPost([]byte(stack.CallRequest(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, n))))
@@ -135,8 +136,8 @@ func requestTicket(c *stack.Client, n int) (string, error) {
 	}
 }
 
-// decideUntil starts approvers. When the given number of decisions was acknowledged, it kills the process while they
-// still work.
+// decideUntil starts approvers. When the given number of decisions was acknowledged, it kills the process while the
+// approvers are still voting.
 func (w *pendingRun) decideUntil(t *testing.T, acknowledged int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*waitTimeLimit)
@@ -201,8 +202,8 @@ func (w *pendingRun) verdictFor(id string) approvalv1.Verdict {
 	return approvalv1.Verdict_VERDICT_APPROVE
 }
 
-// checkApprovals compares all approvals with the responses to the approvers. It returns the number of approvals by
-// state.
+// checkApprovals compares all approvals with the responses that the approvers received. It returns the number of
+// approvals by state.
 func (w *pendingRun) checkApprovals(t *testing.T) map[approvalv1.ApprovalState]int {
 	t.Helper()
 	found, err := w.listApprovals(t)

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// revisionChanges is the number of changes of the policy, and revisionCallers the number of callers of each tool at
+	// revisionChanges is the number of changes to the policy. revisionCallers is the number of callers of each tool at
 	// each gateway.
 	revisionChanges, revisionCallers = 6, 4
 	// revisionRuns is the number of calls that must run at each gateway after each change.
@@ -67,7 +67,7 @@ func newRevisionsTest(t *testing.T) *revisionsTest {
 	return c
 }
 
-// apply makes the documents active that allow one tool, at one of the policy services.
+// apply activates the policy documents that allow one tool, at one of the policy services.
 func (c *revisionsTest) apply(number int) (requested, acknowledged time.Time) {
 	c.t.Helper()
 	text := fmt.Sprintf("version: 1\nname: p\ndefault: deny\ntools: {%s: {action: allow}}\n", revisionTools[number%2])
@@ -111,8 +111,8 @@ func (c *revisionsTest) awaitRuns(tool int) {
 	}
 }
 
-// Two policy services apply documents in turn, under calls at two gateways. No call that only the older documents allow
-// reaches the server after the newer ones were acknowledged.
+// Two policy services take turns applying policy documents while calls are made at two gateways. After the newer
+// documents were acknowledged, no call that only the older documents allow reaches the server.
 func TestRevisions_NoCallIsDecidedByOlderDocumentsAfterTheAcknowledgement(t *testing.T) {
 	t.Parallel()
 	c := newRevisionsTest(t)

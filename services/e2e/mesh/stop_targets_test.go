@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// stopAgents and stopServers are the numbers of targets.
+	// stopAgents is the number of agents, and stopServers the number of servers, that are targets.
 	stopAgents, stopServers = 20, 10
 	// stopCallsPerSecond is the rate of the calls of all targets together.
 	stopCallsPerSecond = 1000
@@ -24,8 +24,9 @@ const (
 	wideReason = "a test of all targets"
 )
 
-// A stopTarget is an agent or a server, and a tool that only the target's calls use. A stop of another target does not
-// cover these calls: agents call a server that is not a target, and an agent that is not a target calls servers.
+// A stopTarget is an agent or a server whose calls are stopped, and a tool that only calls of this target use. A stop
+// of another target does not cover these calls, because agents call a server that is not a target, and servers are
+// called by an agent that is not a target.
 type stopTarget struct {
 	// name is the name of the target and of its tool.
 	name          string
@@ -108,8 +109,8 @@ func (c *stopTest) startCallers(ctx context.Context) {
 	}
 }
 
-// callTarget calls the tool of a target through a gateway, at first and then at regular intervals. If calls are late,
-// they follow each other without a pause.
+// callTarget calls the tool of a target through a gateway, at the time first and then at regular intervals. If calls
+// are late, they follow each other without a pause.
 func (c *stopTest) callTarget(ctx context.Context, target *stopTarget, gateway int, first time.Time, interval time.Duration) {
 	client := stack.NewClient(nil, c.gateways[gateway].MCP(target.server), target.token)
 	request := []byte(stack.CallRequest(fmt.Sprintf(`{"name":%q}`, target.name)))
@@ -136,8 +137,8 @@ func (c *stopTest) callTarget(ctx context.Context, target *stopTarget, gateway i
 	}
 }
 
-// countResult counts the response to a call of a target. The reason of a refusal must be that of the target's stop or
-// of a stop of all targets.
+// countResult counts the response to a call of a target. The reason in a refusal must be the reason of the target's
+// stop or the reason of a stop of all targets.
 func (c *stopTest) countResult(target *stopTarget, gateway int, body []byte) {
 	results := &target.results[gateway]
 	stopped := func(reason string) bool { return bytes.Contains(body, []byte("Stopped by an operator: "+reason+".")) }
@@ -162,8 +163,9 @@ type resultGoal struct {
 	value   int64
 }
 
-// awaitResults waits until count has grown by two for each target at each gateway, so that the last of the calls began
-// after awaitResults was called. It does not wait for the second gateway during a fault.
+// awaitResults waits until count has grown by two for each target at each gateway. An increase by two shows that the
+// last of these calls began after awaitResults was called. awaitResults does not wait for the second gateway during a
+// fault.
 func (c *stopTest) awaitResults(ctx context.Context, targets []*stopTarget, what string, count func(*stopResults) int64) error {
 	ctx, cancel := context.WithTimeout(ctx, stopTimeLimit)
 	defer cancel()

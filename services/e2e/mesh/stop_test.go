@@ -180,7 +180,7 @@ func runSlowServer() int {
 	return 0
 }
 
-// A stop ends open streams instead of waiting for them.
+// When the gateway stops, it ends open streams instead of waiting for them.
 func TestStop_EndsOpenStreams(t *testing.T) {
 	t.Parallel()
 	p := stack.Start(t, stack.WriteConfig(t, stack.Options{Servers: fmt.Sprintf("  program: {stdio: {command: [%q]}}", gosdk.BuildServer(t)), Policy: openAll}))

@@ -10,7 +10,7 @@ import (
 // kind is the type name under which [direction] is registered with toxiproxy.
 const kind = "sluice"
 
-// The states of [Proxy.DropCommitResponses].
+// These constants are the states of [Proxy.DropCommitResponses].
 const (
 	commitsPass int32 = iota
 	commitAwaited
@@ -57,8 +57,8 @@ func (d *direction) NewState() any {
 	return &link{togglesAtOpen: d.wire.dropToggles.Load()}
 }
 
-// isLost reports whether a connection drops all data: it was opened during [Proxy.DropSilently], or existed when
-// DropSilently was called.
+// isLost reports whether a connection drops all data. This is the case if the connection was opened during
+// [Proxy.DropSilently], or existed when DropSilently was called.
 func (d *direction) isLost(l *link) bool {
 	return l.togglesAtOpen%2 == 1 || d.wire.dropToggles.Load() != l.togglesAtOpen
 }

@@ -58,8 +58,9 @@ func (p *Proxy) Delay(t testing.TB, by time.Duration) {
 // Reset resets each connection as soon as data is sent on it.
 func (p *Proxy) Reset(t testing.TB) { p.addToxics(t, "reset_peer", `{"timeout": 0}`) }
 
-// DropSilently drops all data on existing connections and on those that are opened during the fault. The other end is
-// not told when a connection is closed, as with a firewall that has lost its state. These connections never recover.
+// DropSilently drops all data on existing connections and on connections that are opened during the fault. If one end
+// closes a connection, the other end is not told, as with a firewall that has lost its state. These connections never
+// recover.
 func (p *Proxy) DropSilently(testing.TB) { p.wire.toggleDrop() }
 
 // DropCommitResponses forwards the next commit to PostgreSQL. After that it closes connections instead of forwarding

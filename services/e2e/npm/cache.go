@@ -27,7 +27,7 @@ const (
 // may share a cache. The zero value has no directory and installs nothing.
 type Cache struct{ dir string }
 
-// Open returns the user's cache: sluice/npm in the directory [os.UserCacheDir]. It does not create it.
+// Open returns the user's cache: sluice/npm in the directory [os.UserCacheDir]. Open does not create the directory.
 func Open() (Cache, error) {
 	user, err := os.UserCacheDir()
 	if err != nil {

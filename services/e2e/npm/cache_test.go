@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npm"
 )
 
-// installFakeNpm installs script as the program npm. PATH contains only this program and those of the system. In the
-// script, $TALLY is the path of the file tally. A script counts its runs by appending a line to this file.
+// installFakeNpm installs script as the program npm. PATH contains only this program and the programs of the system. In
+// the script, $TALLY is the path of the file tally. A script counts its runs by appending a line to this file.
 func installFakeNpm(t *testing.T, script string) (tally string) {
 	t.Helper()
 	bin := t.TempDir()

@@ -1,6 +1,6 @@
-// Package npm installs the npm packages that end-to-end tests use: Node, and MCP clients and servers that are not part
-// of the project. Each set of packages is pinned by a lock file. It is installed once into the user's cache directory,
-// without install scripts. After that, a set needs neither a network nor npm.
+// Package npm installs the npm packages that end-to-end tests use: Node, and external MCP clients and servers. Each set
+// of packages is pinned by a lock file. It is installed once into the user's cache directory, without install scripts.
+// After that, a set needs neither a network nor npm.
 package npm
 
 import (
@@ -45,7 +45,7 @@ const (
 	AssemblyScript Set = "assemblyscript"
 	// Conformance is the official conformance suite.
 	Conformance Set = "conformance"
-	// Conformance2 is version 0.2 of the suite, which tests the requirements of each protocol revision.
+	// Conformance2 is version 0.2 of the conformance suite, which tests the requirements of each protocol revision.
 	Conformance2 Set = "conformance-2"
 )
 
@@ -60,10 +60,10 @@ var manifests embed.FS
 //go:embed client.mjs typescript-sdk.mjs typescript-sdk-2.mjs clients.mjs
 var scripts embed.FS
 
-// ClientScripts returns a Node program that controls the MCP client of a set, [TypeScriptSDK] or [TypeScriptSDK2]. It
-// reads its commands as JSON lines, which client.mjs describes. client is the content of client.mjs. sdk contains the
-// code that differs between the versions; the caller must save it as sdk.mjs, which client.mjs imports. Package npmtest
-// sends the commands.
+// ClientScripts returns a Node program that controls the MCP client of a set, [TypeScriptSDK] or [TypeScriptSDK2]. The
+// program reads its commands as JSON lines, which client.mjs describes. client is the content of client.mjs. sdk
+// contains the code that differs between the versions. The caller must save sdk as sdk.mjs, which client.mjs imports.
+// Package npmtest sends the commands.
 func ClientScripts(s Set) (client, sdk []byte, err error) {
 	if client, err = scripts.ReadFile("client.mjs"); err != nil {
 		return nil, nil, err
@@ -75,7 +75,7 @@ func ClientScripts(s Set) (client, sdk []byte, err error) {
 }
 
 // ClientsScript returns a Node program that uses the features of a client in the sets [Clients], [TypeScriptSDK] or
-// [TypeScriptSDK2]. The program itself describes its arguments.
+// [TypeScriptSDK2]. A comment in the program describes its arguments.
 func ClientsScript() ([]byte, error) { return scripts.ReadFile("clients.mjs") }
 
 // Dir is the directory of an installed set. All tests on the machine share it: they may read and run its files, but not

@@ -38,7 +38,7 @@ type FeatureUse struct {
 type FeatureResult struct {
 	// Listed contains the names or URIs that the client has listed.
 	Listed []string `json:"listed"`
-	// Text is the text of the result. If there is no result, Error is the reason.
+	// Text is the text of the result. If there is no result, Error contains the reason.
 	Text  string `json:"text"`
 	Error string `json:"error"`
 }
@@ -75,7 +75,7 @@ func Library(t testing.TB, name, url, token string, tries map[string]FeatureUse)
 	return out
 }
 
-// Mcporter runs the mcporter command for one endpoint. Each use starts a process.
+// Mcporter runs the mcporter command for one endpoint. Each method call starts a process.
 type Mcporter struct {
 	t             testing.TB
 	program, file string

@@ -29,15 +29,15 @@ func Node(t testing.TB) string {
 }
 
 // ClaudeFlow returns the command that starts Claude Flow's MCP server over stdio. The server must run in its own
-// writable directory. Its environment must contain only PATH and HOME, because it refuses to create agents if it finds
-// a provider's key.
+// writable directory. Its environment must contain only PATH and HOME, because the server refuses to create agents if
+// it finds a model provider's key.
 func ClaudeFlow(t testing.TB) []string {
 	t.Helper()
 	return []string{Node(t), Install(t, npm.ClaudeFlow).Module("claude-flow/bin/cli.js"), "mcp", "start"}
 }
 
-// Conformance returns the command that runs the official conformance suite for servers, in the version set. The caller
-// appends `--url` and the server's URL.
+// Conformance returns the command that runs the official conformance suite for servers, in the version that the set
+// contains. The caller appends `--url` and the server's URL.
 func Conformance(t testing.TB, set npm.Set) []string {
 	t.Helper()
 	return []string{Node(t), Install(t, set).Module("@modelcontextprotocol/conformance/dist/index.js"), "server"}

@@ -52,7 +52,7 @@ type Exchange struct {
 	// Body is the response body, which may be an event stream. If it is incomplete, it contains the bytes that were
 	// received within two seconds after the SDK returned.
 	Body string `json:"body"`
-	// Broken is the reason for which the body is incomplete. It is empty if the body is complete.
+	// Broken is the reason why the body is incomplete. It is empty if the body is complete.
 	Broken string `json:"broken"`
 }
 

@@ -62,8 +62,8 @@ func gitRepository(t *testing.T) (dir, first string) {
 	return dir, first
 }
 
-// Checks that packages are installed from the addresses of tarballs and git repositories, and that policy decides about
-// the tools of their servers.
+// Packages are installed from the addresses of tarballs and git repositories, and the policy applies to the tools of
+// their servers.
 func TestNpx_PackagesAreInstalledFromAddresses(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -125,7 +125,7 @@ func programsWithoutGit(t *testing.T) (dir string) {
 	return dir
 }
 
-// Checks that the operator learns why a package was not installed from its address, and that callers get no text of npm.
+// A package can't be installed from its address. The operator learns why, and callers receive no text from npm.
 func TestNpx_FailedAddressIsNamed(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)

@@ -22,7 +22,7 @@ const (
 	secret = "q7Rk2vX9pLm4Tz8WcB1n"
 )
 
-// acme is the manifest of a package with an install script.
+// acme is the manifest of a package that has an install script.
 var acme = map[string]any{"bin": map[string]string{"server": "cli.js"}, "scripts": map[string]string{"postinstall": "node install.js"}}
 
 // lookResult is the result of a call to the server's tool.
@@ -37,7 +37,7 @@ type lookResult struct {
 	}
 }
 
-// mesh is a mesh with npx servers.
+// mesh is a mesh with servers that npx starts.
 type mesh struct {
 	*stack.Stack
 	registry *registry
@@ -79,7 +79,8 @@ func (m *mesh) call(t *testing.T, token, server string) stack.CommandResult {
 	})
 }
 
-// callLook calls the server's tool until its package is installed. A caller is answered earlier if that takes long.
+// callLook calls the server's tool, and repeats the call while the response is that the server is still starting,
+// because its package is being installed.
 func (m *mesh) callLook(t *testing.T, token, server string) (got lookResult) {
 	t.Helper()
 	ran := m.call(t, token, server)
@@ -118,8 +119,8 @@ const servers = `  one: {stdio: {command: [npx, -y, "@acme/server@1.0.0", --flag
   open: {stdio: {command: [npx, -y, "@acme/server@1.0.0"], env: {npm_config_registry: "REGISTRY"}, sandbox: {mode: off}}}
 `
 
-// Case X21. A server's package is installed once, and without the server's secrets. Only the installation can write to
-// the package's directory, and only the server's processes can read it.
+// Case X21. A server's package is installed once, and the installation has no access to the server's secrets. Only the
+// installation can write to the package's directory, and only the server's processes can read it.
 func TestNpx_PackageIsInstalledOnceAndReadOnly(t *testing.T) {
 	t.Parallel()
 	held := os.Getenv("SLUICE_TEST_NO_SANDBOX") == ""
@@ -358,8 +359,8 @@ func TestNpx_FloatingVersionIsUpdated(t *testing.T) {
 	eventually.Holds(t, "the older version is removed when no process runs it", func() bool { return len(m.installed("one")) == 1 })
 }
 
-// npx commands that the gateway does not install run unchanged. `config check` reports those that install their package
-// at each start.
+// npx commands that the gateway does not install run unchanged. `config check` reports the commands that install their
+// package at each start.
 func TestNpx_OtherFormsRunUnchanged(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)

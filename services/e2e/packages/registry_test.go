@@ -136,7 +136,7 @@ func (r *registry) downloadCount(name, version string) (n int) {
 	return n
 }
 
-// holdDownloads delays all archives until release is called. asked receives each delayed archive's path.
+// holdDownloads delays all archives until release is called. asked receives the path of each delayed archive.
 func (r *registry) holdDownloads() (asked <-chan string, release func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,11 +15,11 @@ import (
 )
 
 // A tracer runs a program and stops it before each system call that creates, renames or removes a file below a
-// directory. These are the steps of the program. Other processes that the program starts run freely.
+// directory. These system calls are the steps of the program. Other processes that the program starts are not stopped.
 type tracer struct {
-	// below is the directory.
+	// below is the directory whose files are watched.
 	below string
-	// killAt is the number of the step before which the program is killed, or 0 if it may end.
+	// killAt is the number of the step before which the program is killed. If it is 0, the program is not killed.
 	killAt int
 
 	steps []string
@@ -66,7 +66,7 @@ func (tr *tracer) trace(program string, args, env []string, out *os.File) (code 
 		return 0, err
 	}
 	for {
-		// The group excludes commands that this thread has started for other tests.
+		// Waiting for this process group excludes commands that this thread has started for other tests.
 		thread, err := unix.Wait4(-tr.pid, &status, unix.WALL|unix.WNOTHREAD, nil)
 		switch {
 		case errors.Is(err, unix.EINTR):
@@ -80,7 +80,7 @@ func (tr *tracer) trace(program string, args, env []string, out *os.File) (code 
 	}
 }
 
-// stopped handles a stopped thread. Errors are ignored, because a thread that was killed can't be continued.
+// stopped handles a stopped thread. Errors are ignored, because a thread that was killed can't be continued anyway.
 func (tr *tracer) stopped(thread int, status unix.WaitStatus) {
 	signal := int(status.StopSignal())
 	switch {
@@ -137,8 +137,8 @@ func (tr *tracer) pathOf(thread, dir int, at uintptr) string {
 	return filepath.Join(parent, string(path))
 }
 
-// trace runs the program of a home. It is killed before a step, unless killAt is 0. trace returns the steps, the exit
-// code, and the output.
+// trace runs the program in a home directory. If killAt is not 0, the program is killed before that step. trace returns
+// the steps, the exit code, and the output.
 func (h *home) trace(killAt int, args ...string) (steps []string, code int, out string) {
 	h.t.Helper()
 	file, err := os.CreateTemp(h.t.TempDir(), "out")

@@ -41,8 +41,8 @@ func changePeople() string {
     - {name: eve, token: %q, role: approver}`, anaToken, benToken, eveToken)
 }
 
-// startApprovedMesh starts a mesh whose policy changes need the approval of a member of security: of ana, who is an
-// operator, or of ben. The first policy is active, and ben has approved it.
+// startApprovedMesh starts a mesh whose policy changes need the approval of a member of the group security. The members
+// are ana, who is an operator, and ben. The first policy is active, and ben has approved it.
 func startApprovedMesh(t *testing.T) *revisionsMesh {
 	t.Helper()
 	up := rawmcp.Start(t, rawmcp.ToolList("read", "drop", "wipe"))
@@ -66,7 +66,7 @@ func startApprovedMesh(t *testing.T) *revisionsMesh {
 	return m
 }
 
-// pending runs `sluice policy`, which must end with a pending approval, and returns the id of the approval.
+// pending runs `sluice policy`, whose result must be a pending approval, and returns the id of the approval.
 func (m *revisionsMesh) pending(token string, args ...string) string {
 	m.t.Helper()
 	ran := m.policy(token, append(args, "-o", "json")...)
@@ -100,7 +100,7 @@ func (m *revisionsMesh) history() []approvedRevision {
 	return stack.DecodeOutput[[]approvedRevision](m.t, m.policy(stack.ViewerToken, "revisions", "-o", "json"))
 }
 
-// An approvedRevision is a revision in the JSON output, with its approval.
+// An approvedRevision is a revision in the JSON output, together with its approval.
 type approvedRevision struct {
 	storedRevision
 
@@ -108,7 +108,7 @@ type approvedRevision struct {
 	ApprovedBy []string
 }
 
-// A change becomes active after another person has approved what the mesh shows, and only once.
+// A change becomes active once, after another person has approved what the mesh shows.
 func TestApprovedChanges_BecomeActiveAfterTheApproval(t *testing.T) {
 	t.Parallel()
 	m := startApprovedMesh(t)
@@ -168,7 +168,7 @@ func TestApprovedChanges_BecomeActiveAfterTheApproval(t *testing.T) {
 	m.wantRun("drop", "denied_by_default")
 }
 
-// An approval is void when another revision became active, and after a denial.
+// An approval is void if another revision has become active. A denied change is not applied.
 func TestApprovedChanges_VoidApprovalsActivateNothing(t *testing.T) {
 	t.Parallel()
 	m := startApprovedMesh(t)
@@ -197,7 +197,8 @@ func TestApprovedChanges_VoidApprovalsActivateNothing(t *testing.T) {
 	}
 }
 
-// With --wait, the command waits for the approval and applies the change then. A restart keeps the pending approval.
+// With --wait, the command waits for the approval and then applies the change. A pending approval is kept when the mesh
+// restarts.
 func TestApprovedChanges_WaitForTheApproval(t *testing.T) {
 	t.Parallel()
 	m := startApprovedMesh(t)
@@ -236,7 +237,7 @@ func TestApprovedChanges_WaitForTheApproval(t *testing.T) {
 	}
 }
 
-// The setting needs policies in the store, and enough people.
+// approvals.policy_changes is valid only if the policies are in the store and if enough people can approve.
 func TestApprovedChanges_ConfigurationIsChecked(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -259,8 +260,8 @@ func TestApprovedChanges_ConfigurationIsChecked(t *testing.T) {
 	}
 }
 
-// Each role runs in its own process. Without the approval service, no change becomes active, also not an approved one, and
-// the active policy decides. A restart of both services keeps the approval.
+// Each mesh service runs in its own process. Without the approval service, no change becomes active, not even an
+// approved one, and the active policy stays in force. The approval is kept when both services restart.
 func TestApprovedChanges_SeparateRoles(t *testing.T) {
 	t.Parallel()
 	const policyRole, approvalRole = authv1.Role_ROLE_POLICY, authv1.Role_ROLE_APPROVAL
@@ -311,8 +312,8 @@ func TestApprovedChanges_SeparateRoles(t *testing.T) {
 	wantActive(1)
 }
 
-// The pipeline of docs/policy-changes.md ends with 3 until another person has approved the change, and applies it when it
-// runs again.
+// The pipeline of docs/policy-changes.md exits with code 3 until another person has approved the change. When it runs
+// again after the approval, it applies the change.
 func TestApprovedChanges_Pipeline(t *testing.T) {
 	t.Parallel()
 	r := newPolicyRepository(t)

@@ -20,8 +20,8 @@ rules:
   - {name: loss, match: {category: [destructive]}, action: require_approval}
 `
 
-// TestDiff_ShowsWhatAnOverrideOpens compares an override of a tool's class with the active catalog of a running mesh,
-// before and after the override is set.
+// TestDiff_ShowsWhatAnOverrideOpens compares an override of a tool's class with the active catalog of a running mesh.
+// It does so before and after the override is set.
 func TestDiff_ShowsWhatAnOverrideOpens(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, `[{"name":"delete_note","description":"Deletes a note permanently.","inputSchema":{"type":"object"}}]`)

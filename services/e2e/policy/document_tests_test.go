@@ -27,7 +27,7 @@ tests:
 `
 
 // A policy whose tests pass takes effect. After an edit that makes a test fail, the old policy stays in force, and
-// `policy test`, `policy lint` and `sluice status` name the test with the reason.
+// `policy test`, `policy lint` and `sluice status` name the failing test and the reason.
 func TestDocumentTests_AFailingTestKeepsTheOldPolicy(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)
@@ -65,7 +65,7 @@ func TestDocumentTests_AFailingTestKeepsTheOldPolicy(t *testing.T) {
 	}
 }
 
-// checkReports runs failing tests in the running mesh, and checks the JUnit reports of both ways to run them.
+// checkReports runs failing tests offline and in the running mesh, and checks the JUnit report of each run.
 func checkReports(t *testing.T, p *stack.Process) {
 	t.Helper()
 	for _, args := range [][]string{{}, {"--live", "--config", p.Config, "--addr", p.GRPC}} {

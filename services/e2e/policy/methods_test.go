@@ -42,7 +42,7 @@ func startLibraryServer(t *testing.T) string {
 }
 
 // Case T4. A method is allowed if a rule names it. The initialize result declares a capability only to callers that may
-// use it. Each request is recorded as calls are.
+// use it. Each request is recorded in the same way as a call.
 func TestMethods_PassIfARuleNamesThem(t *testing.T) {
 	t.Parallel()
 	s := stack.StartInProcess(t, stack.Options{Servers: fmt.Sprintf("  library: {http: {url: %q}}", startLibraryServer(t)), Policy: `version: 1
@@ -106,8 +106,8 @@ rules:
 	}
 }
 
-// Case T4. Checks that some methods are refused although policy allows every method: methods of another revision, and
-// server requests. A method name with different letter case is invalid.
+// Case T4. The policy allows every method. Nevertheless the mesh refuses methods of another revision, and server
+// requests. A method name with different letter case is invalid.
 func TestMethods_SomeAreRefusedDespiteARule(t *testing.T) {
 	t.Parallel()
 	f := rawmesh.Start(t, "version: 1\nname: open\nserver: raw\ndefault: allow\nrules:\n  - {name: all, match: {method: \"*\"}, action: allow}\n", "")

@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// observedPolicy returns a document with two rules that are observed until a time, and a rule that is enforced.
+// observedPolicy returns a document with three rules. Until the given time, two of them are not enforced but only
+// recorded (mode: observe). The third rule is enforced.
 func observedPolicy(until time.Time) string {
 	return strings.ReplaceAll(`version: 1
 name: p
@@ -24,8 +25,9 @@ tools:
 `, "UNTIL", until.UTC().Format(time.RFC3339))
 }
 
-// The program runs with an observed rule and an observed server. Calls pass, hidden tools are listed, and the commands
-// for operators name what is observed. The rule is then observed for two more seconds, and enforced after them.
+// A rule and a server have mode: observe, so refusals are recorded but not enforced. Calls are allowed, hidden tools
+// are listed, and the operators' commands name the rule and the server. Then the rule is changed so that it is observed
+// for two more seconds, and is enforced after that time.
 func TestObserve_CallsPassUntilTheTimeHasCome(t *testing.T) {
 	t.Parallel()
 	up, week := rawmcp.Start(t, rawmcp.ToolList("drop", "secret", "wipe")), time.Now().Add(7*24*time.Hour)
@@ -80,7 +82,7 @@ func TestObserve_CallsPassUntilTheTimeHasCome(t *testing.T) {
 	}
 }
 
-// `sluice up` names what is observed when it starts.
+// When `sluice up` starts, it names the rules and servers that have mode: observe.
 func TestObserve_BannerNamesWhatIsObserved(t *testing.T) {
 	t.Parallel()
 	date := time.Now().Add(7 * 24 * time.Hour).UTC().Format(time.DateOnly)

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// dayWork draws the calls of one agent.
+// dayWork selects the random calls of one agent.
 type dayWork struct {
 	*rand.Rand
 
@@ -56,7 +56,8 @@ func editFile(w *dayWork) []dayCall {
 	}
 }
 
-// writeOutside writes files that are not in the project, some of them with paths that programs could read differently.
+// writeOutside writes files that are not in the project. Some of their paths could be read differently by different
+// programs.
 func writeOutside(w *dayWork) []dayCall {
 	tool, more := "write_file", []any{"content", w.text(50)}
 	if w.IntN(3) == 0 {

@@ -24,8 +24,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// observedCalls names the environment variable that contains the number of calls of the observed day, and observedSeed
-// the variable with the seed that selects them.
+// observedCalls names the environment variable that contains the number of calls of the observed day. observedSeed
+// names the environment variable that contains the seed that selects these calls.
 const observedCalls, observedSeed = "SLUICE_OBSERVED_CALLS", "SLUICE_SEED"
 
 // day is a mesh with five real servers, three agents, and the calls that the agents make on each of its days.
@@ -38,15 +38,15 @@ type day struct {
 	results map[string]int // the numbers of results by kind, on all days
 }
 
-// result is what an agent received for a call. code is empty if policy allowed the call.
+// result is what an agent received for a call. code is empty if the policy allowed the call.
 type result struct {
 	code, rule string
 	failed     bool // the server's result is an error
 }
 
-// Three agents call five real servers that are observed, first without a policy and then with one that a person makes
-// from suggestions. Then nothing is observed, and the agents make the same calls: exactly the calls that the report
-// predicted are refused. The day is compressed: the calls are those of a working day, without the pauses.
+// Three agents call five real servers that have mode: observe, first without a policy and then with a policy that a
+// person makes from suggestions. Then the policy is enforced, and the agents make the same calls. Exactly the calls
+// that the report predicted are refused. The calls are those of a working day, without the pauses.
 func TestObservedDay_ReportPredictsTheRefusedCalls(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(observedCalls) == "" {
@@ -74,7 +74,7 @@ func TestObservedDay_ReportPredictsTheRefusedCalls(t *testing.T) {
 	t.Logf("results of all days: %v", d.results)
 }
 
-// startDay starts the mesh with the five servers, all observed, and a policy that denies everything.
+// startDay starts the mesh with the five servers, all with mode: observe, and with a policy that denies everything.
 func startDay(t *testing.T) *day {
 	t.Helper()
 	dir := writeProject(t)
@@ -109,7 +109,8 @@ func writeProject(t *testing.T) string {
 	return dir
 }
 
-// dayServers returns the entries of the servers, which are observed for two weeks, for [stack.Options.Servers].
+// dayServers returns the entries of the servers for [stack.Options.Servers]. The servers have mode: observe for two
+// weeks.
 func dayServers(t *testing.T, dir string) string {
 	t.Helper()
 	until := time.Now().Add(14 * 24 * time.Hour).UTC().Format(time.DateOnly)
@@ -143,7 +144,7 @@ func dayNumber(t *testing.T, name string) int {
 	return n
 }
 
-// sluice runs a command as the operator. The test fails if the command does.
+// sluice runs a command as the operator. The test fails if the command fails.
 func (d *day) sluice(t *testing.T, args ...string) stack.CommandResult {
 	t.Helper()
 	ran := d.try(t, args...)
@@ -158,8 +159,8 @@ func (d *day) try(t *testing.T, args ...string) stack.CommandResult {
 	return stack.Run(t, stack.Command{Args: append(args, "--config", d.Config, "--addr", d.GRPC), Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}})
 }
 
-// refusesInsecureCalls checks that observed servers open only refusals by rules and defaults: not those of definitions
-// that no person accepted, of quarantines, of stops, of the parser and of the authentication.
+// refusesInsecureCalls checks that mode: observe allows only calls that rules and defaults would refuse. Calls are
+// still refused because of definitions that no person accepted, quarantines, stops, the parser and the authentication.
 func (d *day) refusesInsecureCalls(t *testing.T) {
 	t.Helper()
 	a := d.agents[0]
@@ -202,7 +203,7 @@ func (d *day) refusesInsecureCalls(t *testing.T) {
 	}
 }
 
-// run lets all agents make their calls at the same time, each its own in order. It returns the time before the first
+// run makes all agents run concurrently. Each agent makes its own calls in order. run returns the time before the first
 // call, and the results by agent.
 func (d *day) run(t *testing.T) (began time.Time, out map[string][]result) {
 	t.Helper()
@@ -237,7 +238,7 @@ func (d *day) run(t *testing.T) (began time.Time, out map[string][]result) {
 	return began, out
 }
 
-// count counts the results of a day and logs its duration.
+// count counts the results of a day and logs how long the day took.
 func (d *day) count(t *testing.T, results map[string][]result, took time.Duration) {
 	t.Helper()
 	calls := 0
@@ -290,7 +291,7 @@ func (d *day) report(t *testing.T, since time.Time) dayReport {
 	return r
 }
 
-// rows returns the rows that a report must have if want returns the code with which a call would have been refused.
+// rows returns the rows that a report must have. want returns the code with which a call would have been refused.
 func (d *day) rows(want func(dayCall) string) map[string]int {
 	out := make(map[string]int)
 	for _, a := range d.agents {
@@ -318,8 +319,8 @@ func checkRows(t *testing.T, what string, r dayReport, want map[string]int) {
 	}
 }
 
-// writePolicies writes the policies as a person does: it takes the suggestions from the calls since a time, and changes
-// the entries for which a person knows more.
+// writePolicies writes the policies as a person does. It takes the suggestions that are based on the calls since a
+// time, and changes the entries for which a person has additional knowledge.
 func (d *day) writePolicies(t *testing.T, since time.Time) {
 	t.Helper()
 	edits := dayPolicies(d.root)
@@ -347,7 +348,7 @@ func (d *day) await(t *testing.T) {
 	})
 }
 
-// enforce removes `mode: observe` from the configuration and starts the mesh again.
+// enforce removes `mode: observe` from the configuration and restarts the mesh.
 func (d *day) enforce(t *testing.T) {
 	t.Helper()
 	if err := d.process.Stop(t); err != nil {
@@ -370,8 +371,8 @@ func (d *day) records(t *testing.T, since time.Time) (out []*gatewayv1.Record) {
 	return out
 }
 
-// predictions returns the result that each call since a time would have had if nothing had been observed, by agent, in
-// the order of the calls.
+// predictions returns, for each agent and in the order of the calls, the result that each call since a time would have
+// had without mode: observe.
 func (d *day) predictions(t *testing.T, since time.Time) map[string][]result {
 	t.Helper()
 	out := make(map[string][]result)
@@ -390,7 +391,8 @@ func (d *day) predictions(t *testing.T, since time.Time) map[string][]result {
 	return out
 }
 
-// compare compares the results of the enforced day with the predictions, call by call, and logs the refused calls.
+// compare compares the results of the day on which the policy is enforced with the predictions, call by call, and logs
+// the refused calls.
 func (d *day) compare(t *testing.T, predicted, results map[string][]result) {
 	t.Helper()
 	counts := make(map[string]int)

@@ -20,9 +20,10 @@ import (
 type changesPage struct {
 	// files contains the files of the repository, by their paths.
 	files map[string]string
-	// patches are the changes that the page shows: the first opens nothing, the second opens a call.
+	// patches contains the changes that the page shows. The first change allows no new calls. The second change allows
+	// a call that was refused before.
 	patches []string
-	// opened is what the page shows of the output for the second change.
+	// opened is the part of the output for the second change that the page shows.
 	opened string
 	// acknowledge is the command that acknowledges the second change.
 	acknowledge string
@@ -30,7 +31,7 @@ type changesPage struct {
 	check, apply, rollback string
 }
 
-// readChangesPage reads the parts of the page. The test fails if one is missing.
+// readChangesPage reads the parts of the page. The test fails if a part is missing.
 func readChangesPage(t *testing.T) *changesPage {
 	t.Helper()
 	text := stack.ReadFile(t, "../../../docs/policy-changes.md")
@@ -81,7 +82,8 @@ func newPolicyRepository(t *testing.T) *policyRepository {
 	return r
 }
 
-// startPolicyRepository also starts a mesh, and applies the first policy as an operator.
+// startPolicyRepository creates a repository as newPolicyRepository does, starts a mesh, and applies the first policy
+// as an operator.
 func startPolicyRepository(t *testing.T) *policyRepository {
 	t.Helper()
 	r := newPolicyRepository(t)
@@ -109,7 +111,8 @@ func (r *policyRepository) run(env []string, line string) stack.CommandResult {
 	return stack.CommandResult{Code: cmd.ProcessState.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String()}
 }
 
-// operator returns the variables for commands of an operator, and viewer those for commands of a viewer.
+// operator returns the environment variables for an operator's commands. viewer returns the environment variables for a
+// viewer's commands.
 func (r *policyRepository) operator() []string {
 	return []string{"SLUICE_ADDR=" + r.mesh.GRPC, "SLUICE_TOKEN=" + stack.OperatorToken, "SLUICE_URL=" + r.mesh.URL, "SMOKE_TOKEN=" + stack.AgentToken}
 }
@@ -138,7 +141,7 @@ func (r *policyRepository) commit(messages ...string) {
 	r.git("commit", "-q", "--allow-empty", "-m", strings.Join(messages, "\n\n"))
 }
 
-// branch creates a branch from main, and applies a patch of the page.
+// branch creates a branch from main, and applies a patch from the page.
 func (r *policyRepository) branch(name, patch string) {
 	r.t.Helper()
 	r.git("checkout", "-q", "-b", name, "main")
@@ -154,13 +157,13 @@ func (r *policyRepository) edit(old, with string) {
 	stack.ReplaceInFile(r.t, filepath.Join(r.dir, "policies", "notes.yaml"), old, with)
 }
 
-// checkBranch runs the command of the workflow for a pull request.
+// checkBranch runs the workflow's command for a pull request.
 func (r *policyRepository) checkBranch(env ...string) stack.CommandResult {
 	r.t.Helper()
 	return r.run(append(env, "BASE=main"), r.check)
 }
 
-// merge merges a branch to main, and runs the command of the workflow for a push.
+// merge merges a branch to main, and runs the workflow's command for a push.
 func (r *policyRepository) merge(branch string) stack.CommandResult {
 	r.t.Helper()
 	r.git("checkout", "-q", "main")
@@ -168,7 +171,7 @@ func (r *policyRepository) merge(branch string) stack.CommandResult {
 	return r.push("HEAD^")
 }
 
-// push runs the command of the workflow for a push. before is the earlier commit of main.
+// push runs the workflow's command for a push. before is the earlier commit of main.
 func (r *policyRepository) push(before string) stack.CommandResult {
 	r.t.Helper()
 	return r.run(append(r.operator(), "BASE="+r.git("rev-parse", before)), r.apply)
@@ -193,9 +196,9 @@ func (r *policyRepository) wantCall(tool, want string) {
 	}
 }
 
-// The pipeline of docs/policy-changes.md runs as it is written. A change that opens nothing is applied. A change that
-// opens a call fails until it is acknowledged. After a rollback the call is refused again, and the pipeline applies
-// nothing until the change is reverted.
+// The pipeline of docs/policy-changes.md runs as it is written. A change that allows no new calls is applied. A change
+// that allows a new call fails until it is acknowledged. After a rollback the call is refused again, and the pipeline
+// applies nothing until the change is reverted.
 func TestPolicyChanges_FromThePullRequestToTheRollback(t *testing.T) {
 	t.Parallel()
 	r := startPolicyRepository(t)
@@ -217,7 +220,7 @@ func TestPolicyChanges_FromThePullRequestToTheRollback(t *testing.T) {
 	r.rollBack(limited)
 }
 
-// wantLimit checks that one session may create so many notes.
+// wantLimit checks that one session may create limit notes and no more.
 func (r *policyRepository) wantLimit(limit int) {
 	r.t.Helper()
 	c := stack.Connect(r.t, r.mesh.MCP("notes"), stack.AgentToken)
@@ -231,8 +234,8 @@ func (r *policyRepository) wantLimit(limit int) {
 	}
 }
 
-// openRead makes the second change of the page. The pipeline names the opened call. It passes after the command of the
-// page, but not after a further change.
+// openRead makes the second change of the page. The pipeline names the call that the change newly allows. The pipeline
+// passes after the acknowledge command of the page, but not after a further change.
 func (r *policyRepository) openRead() {
 	r.t.Helper()
 	r.branch("read", r.patches[1])
@@ -279,7 +282,7 @@ func (r *policyRepository) rollBack(before storedRevision) {
 	r.wantCall("list_notes", "")
 }
 
-// The smoke test of the page fails after a change that was acknowledged, so the earlier policy is active again.
+// The page's smoke test fails after an acknowledged change was applied, so the earlier policy becomes active again.
 func TestPolicyChanges_RollsBackAfterAFailedSmokeTest(t *testing.T) {
 	t.Parallel()
 	r := startPolicyRepository(t)
@@ -298,8 +301,8 @@ func TestPolicyChanges_RollsBackAfterAFailedSmokeTest(t *testing.T) {
 	r.wantCall("delete_note", "denied_by_rule")
 }
 
-// refusedChanges are changes that fail the pipeline of a pull request, which has no mesh. want is in the output, and
-// report in the JUnit file.
+// refusedChanges contains changes for which the pipeline of a pull request fails. This pipeline has no mesh. The output
+// contains want, and the JUnit file contains report.
 var refusedChanges = map[string]struct {
 	change       func(r *policyRepository)
 	want, report string
@@ -343,7 +346,7 @@ func TestPolicyChanges_CheckFails(t *testing.T) {
 	}
 }
 
-// Files that are not committed, and a mesh that can't be reached, fail the pipeline, too.
+// The pipeline also fails if there are files that are not committed, or if the mesh can't be reached.
 func TestPolicyChanges_CheckFailsIfItCantCompare(t *testing.T) {
 	t.Parallel()
 	r := newPolicyRepository(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// startArchiveServer starts a server with prompts, resources and resource templates. Policy hides some of them.
+// startArchiveServer starts a server with prompts, resources and resource templates. The policy hides some of them.
 func startArchiveServer(t *testing.T) string {
 	t.Helper()
 	s := mcp.NewServer(&mcp.Implementation{Name: "archive", Version: "1"}, nil)

@@ -24,7 +24,7 @@ type storedRevision struct {
 	Documents          []struct{ Path, Text string }
 }
 
-// revisionsMesh is a mesh whose policies are in its store, with folders of documents.
+// revisionsMesh is a mesh whose store contains its policies. It also has directories with documents.
 type revisionsMesh struct {
 	*stack.Process
 	t *testing.T
@@ -61,8 +61,8 @@ func (m *revisionsMesh) wantRun(tool, want string) {
 	}
 }
 
-// An operator applies documents, applies others, and rolls back. Each change is in force when the command ends, and a
-// restart keeps the last one.
+// An operator applies documents, applies other documents, and rolls back. Each change is in force when the command
+// ends. After a restart, the last change is still in force.
 func TestRevisions_AreAppliedAndRolledBack(t *testing.T) {
 	t.Parallel()
 	m := startRevisionsMesh(t)
@@ -133,8 +133,8 @@ func TestRevisions_AreAppliedAndRolledBack(t *testing.T) {
 	}
 }
 
-// wantExport checks that the documents of the second revision are printed and written to a folder, and that no file is
-// replaced.
+// wantExport checks that the documents of the second revision are printed and written to a directory, and that the
+// export replaces no file.
 func (m *revisionsMesh) wantExport(id string) {
 	m.t.Helper()
 	ran := m.policy(stack.ViewerToken, "revision", id[:8])

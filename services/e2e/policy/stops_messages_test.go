@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// stopMessagesPolicy allows all methods, and distinguishes resources by their URIs.
+// stopMessagesPolicy allows all methods, and has a rule that selects resources by URI.
 const stopMessagesPolicy = `version: 1
 name: stops
 default: allow
@@ -28,8 +28,8 @@ rules:
   - {name: secrets, match: {uri: "file:///secret*"}, action: deny}
 `
 
-// taskServer is an MCP server with tasks and a stream of notifications. It uses revision 2026-07-28 if modern is true,
-// and sessions otherwise.
+// taskServer is an MCP server with tasks and a stream of notifications. It is a stateless server of revision 2026-07-28
+// if modern is true. Otherwise it uses sessions.
 type taskServer struct {
 	modern bool
 	url    string
@@ -99,7 +99,7 @@ func taskServerResult(method string) string {
 	}
 }
 
-// stream sends the messages of say. In 2026-07-28, id is the id of the subscription.
+// stream sends the notifications that say is called with. In revision 2026-07-28, id is the id of the subscription.
 func (s *taskServer) stream(w http.ResponseWriter, r *http.Request, id string) {
 	says := make(chan string, 100)
 	s.mu.Lock()
@@ -132,7 +132,8 @@ func (s *taskServer) stream(w http.ResponseWriter, r *http.Request, id string) {
 	}
 }
 
-// say sends a notification on all streams: its method and, after a blank, the URI of a resource.
+// say sends a notification on all streams. notification is the method, which may be followed by a space and the URI of
+// a resource.
 func (s *taskServer) say(notification string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,13 +154,13 @@ func (s *taskServer) count(method string) (n int) {
 	return n
 }
 
-// stopClient sends requests to a task server in its revision.
+// stopClient sends requests to a task server, in the protocol revision of that server.
 type stopClient struct {
 	t       *testing.T
 	server  *taskServer
 	url     string
 	session string
-	// task is the id of a task of the client.
+	// task is the id of one of the client's tasks.
 	task string
 }
 
@@ -221,7 +222,7 @@ func (c *stopClient) post(method, name, params string) string {
 	return string(body)
 }
 
-// subscribe subscribes to a resource, and returns the messages of the stream of notifications.
+// subscribe subscribes to a resource, and returns the messages on the client's stream of notifications.
 func (c *stopClient) subscribe(uri string) <-chan string {
 	c.t.Helper()
 	req := c.request("subscriptions/listen", "", `"notifications":{"toolsListChanged":true,"resourceSubscriptions":["`+uri+`"]}`)
@@ -246,8 +247,8 @@ func (c *stopClient) subscribe(uri string) <-chan string {
 	return messages
 }
 
-// taskMesh is a mesh with a task server with sessions and one of 2026-07-28. A client of each server has subscribed to a
-// resource.
+// taskMesh is a mesh with two task servers: one that uses sessions, and one of revision 2026-07-28. One client of each
+// server has subscribed to a resource.
 type taskMesh struct {
 	*stopMesh
 	servers map[string]*taskServer
@@ -296,7 +297,7 @@ func (m *taskMesh) sendTaskRequests() (received, responses []string) {
 	return received, responses
 }
 
-// awaitUpdate waits until each client is notified of a change of the resource.
+// awaitUpdate waits until each client is notified that the resource has changed.
 func (m *taskMesh) awaitUpdate(uri string) {
 	m.t.Helper()
 	for name, server := range m.servers {
@@ -356,9 +357,9 @@ func (m *taskMesh) checkStopped(running func(server string) bool) {
 	}
 }
 
-// An operator stops an agent, and later each server. After the acknowledgement, the server receives no request about the
-// agent's tasks, and the agent is not notified about resources, in both kinds of revisions. Notifications of changed
-// lists still arrive. After the resume, requests and notifications arrive again.
+// An operator stops an agent, and later each server. After the acknowledgement, the server receives no request about
+// the agent's tasks, and the agent is not notified about resources. This is true with and without sessions.
+// Notifications of changed lists still arrive. After the resume, requests and notifications arrive again.
 func TestStop_EndsTasksAndUpdatesOfResources(t *testing.T) {
 	t.Parallel()
 	m := startTaskMesh(t)
@@ -377,8 +378,9 @@ func TestStop_EndsTasksAndUpdatesOfResources(t *testing.T) {
 	}
 }
 
-// A call waits for an approver as a task of the gateway. It is approved, and an operator stops the agent. When the
-// client gets the task, its call is refused. The approval stays valid, so that the repeated call runs after the resume.
+// A call waits for an approver as a task of the gateway. The call is approved, and then an operator stops the agent.
+// When the client requests the task, the call is refused. The approval stays valid, so that the repeated call runs
+// after the resume.
 func TestStop_ApprovedTaskDoesNotRun(t *testing.T) {
 	t.Parallel()
 	m := startStopMesh(t)

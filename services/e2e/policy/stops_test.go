@@ -28,7 +28,7 @@ rules:
   - {name: agents, match: {tool: "wasm_agent_*"}, action: allow}
 `
 
-// stopMesh is a mesh in a process of its own, with the server raw and with agents.
+// stopMesh is a mesh in a separate process, with the server raw and with agents.
 type stopMesh struct {
 	*stack.Process
 	t        *testing.T
@@ -61,7 +61,7 @@ func (m *stopMesh) mustRun(args ...string) string {
 	return ran.Stdout
 }
 
-// stopCallers calls the tool safe from several clients until it is stopped, and counts the results.
+// stopCallers calls the tool safe from several clients until stop is called, and counts the results.
 type stopCallers struct {
 	ran, refused atomic.Int64
 	// wrong is a response that is neither a result nor a refusal with the reason.
@@ -103,7 +103,8 @@ func (c *stopCallers) end() {
 }
 
 // Several clients call a server, and an operator stops and resumes their calls with the command line. The server
-// receives no call between the acknowledgement of a stop and the beginning of the resume. Each refusal has the reason.
+// receives no call between the acknowledgement of a stop and the beginning of the resume. Each refusal contains the
+// reason.
 func TestStop_NoCallBeginsAfterTheAcknowledgement(t *testing.T) {
 	t.Parallel()
 	m := startStopMesh(t)
@@ -230,8 +231,8 @@ func TestStop_ApprovedCallRunsAfterTheResume(t *testing.T) {
 	}
 }
 
-// An operator stops an agent of the mesh by its id, and later by its creator. Its prompt ends at the next call, with the
-// reason. After the calls are resumed, the agent continues.
+// An operator stops an agent that runs in the mesh by the agent's id, and later by the agent's creator. The agent's
+// prompt ends at the next call, with the reason. After the calls are resumed, the agent continues.
 func TestStop_AgentOfTheMeshEndsItsPrompt(t *testing.T) {
 	t.Parallel()
 	m := startStopMesh(t)

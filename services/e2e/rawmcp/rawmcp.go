@@ -82,8 +82,8 @@ func (s *Server) SetTools(tools string) {
 	s.tools = tools
 }
 
-// SetSecondPage sets the tools on the list's second page, which has the cursor "2". If tools is empty, the list has one
-// page.
+// SetSecondPage sets the tools on the second page of the list, which has the cursor "2". If tools is empty, the list
+// has only one page.
 func (s *Server) SetSecondPage(tools string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

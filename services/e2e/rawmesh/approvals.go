@@ -11,8 +11,8 @@ import (
 // Approval contains the fields that most tests read from `sluice approvals list`.
 type Approval struct{ ID, State, Server, Tool string }
 
-// RunApprovals runs `sluice approvals` with a token. The output is human-readable, unlike that of
-// [Mesh.RunApprovalsJSON].
+// RunApprovals runs `sluice approvals` with a token. The output is human-readable, whereas [Mesh.RunApprovalsJSON]
+// produces JSON.
 func (m *Mesh) RunApprovals(t *testing.T, token string, args ...string) stack.CommandResult {
 	t.Helper()
 	return stack.Run(t, stack.Command{Args: append([]string{"approvals", "--addr", m.GRPC}, args...), Env: []string{"SLUICE_TOKEN=" + token}})
@@ -54,7 +54,7 @@ func (m *Mesh) AwaitOnePending(t *testing.T) string {
 	return ""
 }
 
-// AwaitOnlyState waits until the mesh has exactly one approval and it is in this state.
+// AwaitOnlyState waits until the mesh has exactly one approval and this approval is in the given state.
 func (m *Mesh) AwaitOnlyState(t *testing.T, state string) {
 	t.Helper()
 	var found []Approval

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Distributed is a mesh with one server and a separate process for each role.
+// Distributed is a mesh with one server. Each mesh service runs in a separate process.
 type Distributed struct {
 	*stack.Distributed
 	// Upstream is the mesh's server.

@@ -1,4 +1,4 @@
-// Package scripted is a provider of models for tests with real MCP clients. A model makes the tool calls of its script,
+// Package scripted provides a fake model for tests with real MCP clients. The model makes the tool calls of its script,
 // one after the other. It supports the APIs of Anthropic, OpenAI (Responses and Chat Completions) and Gemini.
 package scripted
 
@@ -15,17 +15,18 @@ import (
 	"testing"
 )
 
-// A Call is a tool call of a script.
+// A Call is a tool call in a script.
 type Call struct {
-	// Tool is the end of the tool's name. Clients add prefixes to the names of tools of MCP servers.
+	// Tool is the end of the tool's name. Clients add prefixes to the tool names of MCP servers.
 	Tool string
 	// Args contains the arguments as a JSON object. For a custom tool of the Responses API it is the tool's input.
 	Args string
-	// If ArgsFrom is not nil, it returns the arguments for the result of the previous call, and Args is not used.
+	// ArgsFrom, if it is not nil, returns the arguments, given the result of the previous call. Args is then not used.
 	ArgsFrom func(result string) string
 }
 
-// A Model is a provider of models on loopback for one run of a client. After its calls it answers with their results.
+// A Model is a fake model provider on loopback for one run of a client. After it has made its calls, it responds with
+// their results.
 //
 // The model is also the client's HTTP proxy. As a proxy it refuses all requests.
 type Model struct {
@@ -41,9 +42,9 @@ type Model struct {
 	ids  string // the prefix of the ids of calls
 }
 
-// Seen is what a client has sent to a model.
+// Seen contains what a client has sent to a model.
 type Seen struct {
-	// Declared contains the tools in the last request that declares tools.
+	// Declared contains the tools in the last request that declared tools.
 	Declared []string
 	// Results contains the results of the calls.
 	Results []string
@@ -53,7 +54,7 @@ type Seen struct {
 	Log string
 }
 
-// A request contains the parts of a request in any API that the model needs.
+// A request contains the parts of a client's request that the model needs. It is the same for every API.
 type request struct {
 	tools   []declaration
 	results []string
@@ -66,7 +67,7 @@ type declaration struct {
 	custom          bool
 }
 
-// A reply is a tool call if the name of the tool is not empty, otherwise it is text.
+// A reply is a tool call if the name of its tool is not empty. Otherwise it is text.
 type reply struct {
 	tool declaration
 	id   string
@@ -98,7 +99,7 @@ func New(t *testing.T, calls ...Call) *Model {
 	return m
 }
 
-// Env returns the variables that make the model the proxy of a client.
+// Env returns the environment variables that make a client use the model as its proxy.
 func (m *Model) Env() []string {
 	return []string{
 		"HTTP_PROXY=" + m.URL, "HTTPS_PROXY=" + m.URL, "http_proxy=" + m.URL, "https_proxy=" + m.URL,
@@ -140,7 +141,7 @@ func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// refuse answers a request to another host.
+// refuse refuses a request to another host, and records the host.
 func (m *Model) refuse(w http.ResponseWriter, r *http.Request) {
 	m.mu.Lock()
 	if !slices.Contains(m.seen.Refused, r.Host) {
@@ -182,7 +183,7 @@ func (m *Model) answer(w http.ResponseWriter, r *http.Request, body []byte, a ap
 }
 
 // reply makes the first call that has no result yet, if the request declares its tool. Clients also send requests
-// without tools, such as for the title of a conversation.
+// without tools, for example to get a title for a conversation.
 func (m *Model) reply(req request) reply {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -210,7 +211,7 @@ func (m *Model) reply(req request) reply {
 	return reply{text: "There is no tool " + call.Tool}
 }
 
-// keep keeps the results in a request. A client must not change a result that it has sent.
+// keep stores the results in a request. The test fails if the client has changed a result that it sent earlier.
 func (m *Model) keep(results []string) {
 	for i, result := range results {
 		switch {

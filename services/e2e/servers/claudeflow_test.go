@@ -26,7 +26,7 @@ type claudeFlow struct {
 	agent   string
 }
 
-// startClaudeFlow starts the server as in the example, with one of the example's policies.
+// startClaudeFlow starts the Claude Flow server as in the example, with one of the example's policies.
 func startClaudeFlow(t *testing.T, policy string) *claudeFlow {
 	t.Helper()
 	return runClaudeFlow(t, stack.WriteConfig(t, stack.Options{
@@ -131,7 +131,7 @@ func TestClaudeFlow_PolicyLimitsItsTools(t *testing.T) {
 		d.Code != "denied_by_rule" || d.Rule != "claude-flow/tools.wasm_agent_terminate" || d.ID == "" {
 		t.Errorf("the denied call gave %s, decision %+v", refused.Text(), d)
 	}
-	// The server's own option `--tools` only hides tools: a tool that is not listed could still be called.
+	// The server's own option `--tools` only hides tools. A tool that is not listed could still be called.
 	if d := stack.DecisionOf(t, c.callWithAgent(t, "wasm_agent_prompt", c.agent)); d.Code != "denied_by_default" {
 		t.Errorf("a tool that is not listed: %+v", d)
 	}

@@ -60,7 +60,8 @@ func serveWithPrivateCA(t *testing.T, target string) (addr, file string) {
 	return server.Listener.Addr().String(), file
 }
 
-// connectProxy accepts only CONNECT requests with its credentials, and forwards every connection to the address to.
+// connectProxy is a proxy that accepts only CONNECT requests with its credentials. It forwards every connection to the
+// address in the field to.
 type connectProxy struct {
 	to string
 

@@ -72,8 +72,8 @@ func runEchoServer() int {
 	return 0
 }
 
-// startEchoServer starts an echo server over HTTP. It uses revision 2026-07-28 if modern is true, and sessions
-// otherwise. It responds with event streams if streams is true, and with JSON otherwise.
+// startEchoServer starts an echo server over HTTP. It is a stateless server of revision 2026-07-28 if modern is true.
+// Otherwise it uses sessions. It responds with event streams if streams is true, and with JSON otherwise.
 func startEchoServer(t *testing.T, modern, streams bool) string {
 	t.Helper()
 	return startHTTPServer(t, func(w http.ResponseWriter, r *http.Request) {
@@ -146,9 +146,9 @@ func startHTTPServer(t *testing.T, handle http.HandlerFunc) string {
 	return server.URL
 }
 
-// Messages from clients and servers arrive byte for byte over every transport and with every kind of revision: unknown
-// fields, numbers, spellings, unknown content types, error data, and extension methods. Only the ids over stdio and
-// HTTP+SSE and the keys reserved for the gateway differ.
+// Messages from clients and servers arrive byte for byte over every transport, with and without sessions. They contain
+// unknown fields, numbers, different spellings, unknown content types, error data, and extension methods. Only the keys
+// reserved for the gateway and, over stdio and HTTP+SSE, the ids differ.
 func TestFidelity_MessagesArriveByteForByte(t *testing.T) {
 	t.Parallel()
 	s := stack.StartInProcess(t, stack.Options{Servers: fmt.Sprintf(`  json: {http: {url: %q}}
@@ -217,8 +217,8 @@ func TestFidelity_MessagesArriveByteForByte(t *testing.T) {
 	}
 }
 
-// withClientIDs returns a message that a server received, with the gateway's id and progress token replaced by the
-// client's.
+// withClientIDs returns a message that a server received, in which the gateway's id and progress token are replaced
+// with the client's.
 func withClientIDs(message string) string {
 	begin, _, _ := strings.Cut(message, `"id":`)
 	if at := strings.Index(begin, `"progressToken":`); at >= 0 {

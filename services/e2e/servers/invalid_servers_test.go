@@ -103,8 +103,8 @@ func runAsOperator(t *testing.T, p *stack.Process, args ...string) stack.Command
 	}})
 }
 
-// invalidTools lists tool definitions that MCP does not allow. Some have a null member and would be valid without it. A
-// client that validates lists rejects the whole list because of one such tool.
+// invalidTools lists tool definitions that MCP does not allow. Some of them have a null member and would be valid
+// without it. A client that validates lists rejects a whole list because of one such tool.
 var invalidTools = []struct {
 	name, tool string
 	shown      bool // whether the tool is listed without its null members
@@ -128,7 +128,7 @@ var invalidTools = []struct {
 }
 
 // Case U4. A client that validates lists still receives the valid tools if another definition is invalid. The list,
-// `catalog servers` and `doctor` name the invalid tool with the reason.
+// `catalog servers` and `doctor` name the invalid tool and the reason.
 func TestDefinitions_InvalidToolRemovesNoOther(t *testing.T) {
 	t.Parallel()
 	good := rawmcp.Start(t, `[{"name":"good","inputSchema":{"type":"object"}}]`)
@@ -173,13 +173,13 @@ func TestDefinitions_InvalidToolRemovesNoOther(t *testing.T) {
 	}
 }
 
-// unlistedInvalidTool names the tool that the catalog can't store. The list does not name it, because policy can't
-// check whether the caller may see a tool that is not in the catalog.
+// unlistedInvalidTool names the tool that the catalog can't store. The list does not name this tool, because the policy
+// service can't check whether the caller may see a tool that is not in the catalog.
 const unlistedInvalidTool = "a description as list"
 
 func oddToken(i int) string { return fmt.Sprintf("test-odd-agent-token-%02d-A1b2C3d4E5f6", i) }
 
-// linesWith returns the lines that contain with.
+// linesWith returns the lines of text that contain the string with.
 func linesWith(text, with string) (out string) {
 	for line := range strings.Lines(text) {
 		if strings.Contains(line, with) {
@@ -421,7 +421,8 @@ func TestSession_ServerWithASingleSessionIsReported(t *testing.T) {
 		t.Errorf("the refusal is %s", got)
 	}
 	for _, command := range []string{"status", "doctor"} {
-		// The gateway's own list may be answered after the refusal, and the refusal is then no longer the last error.
+		// The response to the gateway's own list request may arrive after the refusal. Then the refusal is no longer
+		// the last error.
 		eventually.Holds(t, command+" reports why", func() bool {
 			initialize()
 			return strings.Contains(runAsOperator(t, p, command).Stdout, want)

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// TestMain runs the tests. If one of these variables is set, the process runs as a test's stdio server instead.
+// TestMain runs the tests. If one of the following variables is set, the process runs as a test's stdio server instead.
 func TestMain(m *testing.M) {
 	if os.Getenv(echoServer) != "" {
 		os.Exit(runEchoServer())

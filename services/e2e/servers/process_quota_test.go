@@ -16,8 +16,8 @@ name: shares
 default: allow
 `
 
-// startSharingMesh starts a mesh with agents, and with a stdio server with at most eight processes. The quota of one
-// caller is two processes.
+// startSharingMesh starts a mesh with agents and with a stdio server, which may have at most eight processes. The quota
+// of one caller is two processes.
 func startSharingMesh(t *testing.T) *stack.Process {
 	t.Helper()
 	return stack.Start(t, stack.WriteConfig(t, stack.Options{
@@ -37,8 +37,8 @@ func makeAgent(t *testing.T, caller *stack.Client) string {
 	return made.Agent.ID
 }
 
-// Checks that ten agents of one caller get only the caller's quota of processes from a server with one process for each
-// principal. The refusal names whose quota it is, and another caller still gets a process.
+// A server has one process for each principal. Ten agents of one caller together get only the caller's quota of
+// processes. The refusal names whose quota it is, and another caller still gets a process.
 func TestProcessQuota_AgentsOfOneCallerShareIt(t *testing.T) {
 	t.Parallel()
 	s := startSharingMesh(t)

@@ -40,7 +40,7 @@ while read -r line; do
 done
 `
 
-// Case X6. Checks that a stdio server has no access to the files of the mesh unless its sandbox is off. `status` and
+// Case X6. A stdio server has no access to the files of the mesh unless the server's sandbox is off. `status` and
 // `config check` report what the sandbox enforces.
 func TestSandbox_StdioServerCannotReadTheMeshsFiles(t *testing.T) {
 	t.Parallel()
@@ -92,7 +92,7 @@ auth:
 	}
 }
 
-// Case X6. Checks that a sandbox entry that would make a secret accessible is refused, and that the error names its
+// Case X6. A sandbox entry that would make a secret accessible is refused. The error names the entry's configuration
 // key.
 func TestSandbox_EntryThatOpensASecretIsRefused(t *testing.T) {
 	t.Parallel()

@@ -50,7 +50,7 @@ func unusableServers(t *testing.T) string {
 	return strings.TrimSuffix(server, "/mcp")
 }
 
-// Case S1. The agent, `sluice status` and `sluice doctor` receive the reason for which a server can't be used.
+// Case S1. The agent, `sluice status` and `sluice doctor` receive the reason why a server can't be used.
 func TestServerErrors_CauseIsReportedWithoutSecrets(t *testing.T) {
 	t.Parallel()
 	url := unusableServers(t)

@@ -38,8 +38,8 @@ func soakParameters(t *testing.T) (long time.Duration, sessions int) {
 }
 
 const (
-	// phases is the number of phases with calls to the failing servers. Each of them alternates with a phase without calls
-	// to these servers.
+	// phases is the number of phases with calls to the failing servers. After each such phase comes a phase without
+	// calls to these servers.
 	phases = 4
 	// callPause is a session's average pause between two calls.
 	callPause = 4 * time.Second
@@ -129,8 +129,8 @@ func TestSoak_FailingServersDoNotAffectOthers(t *testing.T) {
 	}
 }
 
-// workingAndFailingServers returns the configuration of eight working servers, one that hangs in calls, and one that
-// dies and restarts every second.
+// workingAndFailingServers returns the configuration of eight working servers, one server that hangs in calls, and one
+// server that dies and restarts every second.
 func workingAndFailingServers(t *testing.T) string {
 	t.Helper()
 	var out strings.Builder

@@ -35,7 +35,7 @@ type Response struct {
 	Events [][]byte
 }
 
-// Decision is `_meta["dev.sluice/decision"]` in a result, or an error's data.
+// Decision is the value of `_meta["dev.sluice/decision"]` in a result, or the data of an error.
 type Decision struct {
 	ID           string `json:"id"`
 	Code         string `json:"code"`
@@ -43,7 +43,7 @@ type Decision struct {
 	Retryable    bool   `json:"retryable"`
 	RetryAfterMs int64  `json:"retryAfterMs"`
 	SessionKey   string `json:"sessionKey"`
-	// PolicyRevision is the revision of the policy that made the decision.
+	// PolicyRevision is the policy revision under which the decision was made.
 	PolicyRevision string `json:"policyRevision"`
 }
 

@@ -150,7 +150,7 @@ func (p *Process) parseAddresses(t *testing.T, line []byte) {
 	}
 }
 
-// AwaitServing waits until the mesh serves or has ended, and reports which.
+// AwaitServing waits until the mesh serves or has ended, for at most readyTimeout. It reports whether the mesh serves.
 func (p *Process) AwaitServing() bool {
 	select {
 	case line := <-p.line:

@@ -22,7 +22,7 @@ import (
 // runTimeout is the maximum time for which [Run] lets a command run.
 const runTimeout = 3 * time.Minute
 
-// builds contains the programs that tests run. Each is built once per run of a test package.
+// builds contains the programs that tests run. Each program is built once per run of a test package.
 type builds struct {
 	mu    sync.Mutex
 	dir   string
@@ -57,8 +57,8 @@ func (b *builds) build(name string) (err error) {
 	return nil
 }
 
-// Program returns the path of `sluice` or of a role's program, and builds the program if necessary. [Main] removes the
-// program, unless SLUICE_TEST_PROGRAMS is set.
+// Program returns the path of the program `sluice` or of the program of a mesh service, and builds it if necessary.
+// [Main] removes the program, unless SLUICE_TEST_PROGRAMS is set.
 func Program(t *testing.T, name string) string {
 	t.Helper()
 	programs.mu.Lock()
@@ -116,7 +116,7 @@ type Command struct {
 	Args []string
 	// Dir is the working directory. If it is empty, the command runs in the test's directory.
 	Dir string
-	// Env contains more environment variables, as NAME=VALUE.
+	// Env contains additional environment variables, as NAME=VALUE.
 	Env []string
 	// Stdin is the content of standard input.
 	Stdin string

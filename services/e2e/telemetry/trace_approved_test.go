@@ -52,7 +52,8 @@ func awaitSpan(t *testing.T, c *stack.Collector, name string, kind tracev1.Span_
 	return c.Spans("")[slices.IndexFunc(c.Spans(""), is)]
 }
 
-// The traces of the vote and of the retry have the same approval id as the ticket's trace, and link to it.
+// The vote and the retry each have their own trace. Both traces contain the same approval id as the ticket's trace, and
+// link to the ticket's trace.
 func TestTrace_ApprovedCallLinksToItsTicket(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// TestTune runs the test binary with each case's GOMAXPROCS, and checks GOMAXPROCS during long work.
+// TestTune runs the test binary with the GOMAXPROCS of each case, and checks the value of GOMAXPROCS during long work.
 func TestTune(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TUNED") != "" {
@@ -45,7 +45,7 @@ func TestTune(t *testing.T) {
 }
 
 // The test runs the test binary again, which allocates 24 MiB of garbage. The small heap must not be collected, unless
-// the operator has configured that.
+// the operator has configured the garbage collector that way.
 func TestTune_CollectsSmallHeapLessOften(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TUNED") != "" {

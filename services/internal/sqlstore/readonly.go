@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// OpenReadOnly opens the SQLite file only for reading, even while another process writes to it. If the file does not
+// OpenReadOnly opens the SQLite file only for reading, even if another process is writing to it. If the file does not
 // exist, the error is [os.ErrNotExist]. The caller must close the database.
 func OpenReadOnly(file string) (*sql.DB, error) {
 	if _, err := os.Stat(file); err != nil {

@@ -161,8 +161,8 @@ func TestApplyDue_MovesAnApprovalInTime(t *testing.T) {
 	}
 }
 
-// Case A3. A vote counts only if the voter may decide. The requester, the principals in the requester's chain, their
-// owners, and the operator who created their token may not decide.
+// Case A3. A vote counts only if the voter may decide. The requester, the principals in the requester's delegation
+// chain, their owners, and the operator who created their token may not decide.
 func TestVote_RefusesAVoterWhoMayNotDecide(t *testing.T) {
 	t.Parallel()
 	tooNew := person("ben", "finance")

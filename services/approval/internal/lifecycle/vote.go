@@ -109,8 +109,8 @@ func (r *Record) VoteOf(voter *identityv1.Principal) *approvalv1.Vote {
 	return nil
 }
 
-// voteIndex returns the index of a person's valid vote, or -1 if there is none. It ignores votes that were cast at the
-// agent.
+// voteIndex returns the index of a person's valid vote, or -1 if there is none. It ignores votes that were cast by
+// elicitation, in a form that the agent showed.
 func (r *Record) voteIndex(voter *identityv1.Principal) int {
 	return slices.IndexFunc(r.Approval.GetVotes(), func(v *approvalv1.Vote) bool {
 		return v.GetSubject() == voter.GetSubject() && v.GetVoidReason() == "" && v.GetChannel() != approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION
@@ -204,7 +204,7 @@ func (r *Record) approve(until, now time.Time, why cause) {
 	r.move(approved, now, why)
 }
 
-// voidVotes voids the votes that no longer count, and reports whether votes are then missing. standing returns the
+// voidVotes voids the votes that no longer count, and reports whether the quorum then lacks votes. standing returns the
 // reason why a vote no longer counts, or "" if it counts.
 func (r *Record) voidVotes(standing func(*approvalv1.Vote) string, now time.Time) bool {
 	for _, v := range r.Approval.GetVotes() {

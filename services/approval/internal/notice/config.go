@@ -19,8 +19,9 @@ type Config struct {
 
 // Target is the configuration that all kinds of channels have.
 type Target struct {
-	// Name identifies the channel in the outbox and in logs. It must be unique and consist of 1 to 32 lower-case letters,
-	// digits and hyphens. After a change of the name, the notices that wait under the old name are not sent.
+	// Name identifies the channel in the outbox and in logs. It must be unique and consist of 1 to 32 lower-case
+	// letters, digits and hyphens. If the name is changed, notices that are still unsent under the old name are never
+	// sent.
 	Name string
 	// Tenant limits the channel to approvals of one tenant. If it is empty, the channel is for all tenants.
 	Tenant string

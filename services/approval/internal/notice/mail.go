@@ -22,8 +22,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// Mail configures a mail server and the lists of recipients. A mail contains the caller, the call and the commands to
-// decide. It does not contain argument values.
+// Mail configures a mail server and the lists of recipients. A mail names the caller and the call, and contains the
+// commands for deciding on the call. It does not contain argument values.
 type Mail struct {
 	// Server is the address of the SMTP server: `HOST:PORT`.
 	Server string
@@ -104,8 +104,8 @@ type recipient struct {
 	to string
 }
 
-// recipients returns all addresses of all lists. Each address is a channel. The name of the channel is the name of the
-// list followed by a digest of the address.
+// recipients returns one channel for each address of each list. The name of the channel is the name of the list
+// followed by a digest of the address.
 func (m *Mail) recipients() (out []channelConfig) {
 	for _, l := range m.Lists {
 		for _, to := range l.To {

@@ -136,7 +136,7 @@ func mailList(name string, after float64, to ...string) notice.MailList {
 	return notice.MailList{Target: notice.Target{Name: name, After: after}, To: to}
 }
 
-// names returns the name of each address's channel.
+// names returns the channel name of each address.
 func names(cfg notice.Config) (out []string) {
 	for _, c := range cfg.Channels() {
 		out = append(out, c.Name)
@@ -205,7 +205,7 @@ func TestMail_IsSentToEachAddressSeparately(t *testing.T) {
 	}
 }
 
-// A mail is not sent in the first attempt, and approvers are then asked again. The sender sends only the mail about the
+// The first attempt to send a mail fails, and then approvers are asked again. The sender sends only the mail about the
 // newer request.
 func TestMail_IsNotSentIfOutOfDate(t *testing.T) {
 	t.Parallel()

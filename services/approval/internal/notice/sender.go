@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// pollInterval is the interval at which a channel reads due notices. It finds notices that other processes wrote, and
-	// notices whose pause is over.
+	// pollInterval is the interval at which a channel reads due notices. It thereby finds notices that other processes
+	// wrote, and notices whose pause before the next attempt is over.
 	pollInterval = time.Second
 	// batchSize is the maximum number of notices that a channel sends concurrently.
 	batchSize = 16

@@ -18,10 +18,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// Slack configures a channel in Slack. A message that shows the whole view has buttons to decide. Sluice connects to
+// Slack configures a channel in Slack. A message that shows the whole view has buttons for deciding. Sluice connects to
 // Slack by Socket Mode, so Slack does not need network access to Sluice.
 type Slack struct {
-	// Target must have a tenant and must not be an escalation. The presses are votes in this tenant.
+	// Target must have a tenant and must not be an escalation. Button presses count as votes in this tenant.
 	Target
 	// AppToken (`xapp-…`, connections:write) and BotToken (`xoxb-…`, chat:write) are the tokens of the Slack app.
 	AppToken, BotToken config.Secret
@@ -72,8 +72,8 @@ type slackChannel struct {
 // exceeds the number of bytes.
 const maxText = 3000
 
-// Send implements Channel. Its receipt is the timestamp of the message. Send uses the receipts of earlier notices to
-// change their messages when approvers are asked again and when the approval ends.
+// Send implements Channel. The receipt is the timestamp of the message. When approvers are asked again and when the
+// approval ends, Send changes the messages of earlier notices, which it finds by their receipts.
 func (c *slackChannel) Send(ctx context.Context, m *Message) (string, error) {
 	line := describeCall(m.Approval) + ": " + statusText(m)
 	for _, ts := range m.Receipts {

@@ -44,8 +44,8 @@ func TestPrune_KeepsALiveGrant(t *testing.T) {
 	})
 }
 
-// More approvals expire at the same time than one transaction can move. The transaction that reads one of them finds it
-// expired.
+// More approvals expire at the same time than one transaction handles. A transaction that reads one of these approvals
+// finds it expired.
 func TestDo_ExpiresMoreApprovalsThanOneBatch(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)

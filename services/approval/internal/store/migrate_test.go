@@ -40,8 +40,8 @@ const firstVersion = 2
 type earlierRows struct {
 	// Migrations contains the SHA-256 digests of the program's migrations, by file name.
 	Migrations map[string]string `json:"migrations"`
-	// Rows contains the rows by table. Each row contains its values by column. A value is a number or a string. Bytes are
-	// an array with one hexadecimal string.
+	// Rows contains the rows by table. Each row contains its values by column. A value is a number or a string. A byte
+	// string is represented by an array that contains one hexadecimal string.
 	Rows map[string][]map[string]any `json:"rows"`
 	// States contains the states of the approvals, by id.
 	States map[string]approvalv1.ApprovalState `json:"states"`
@@ -279,7 +279,7 @@ func readRows(ctx context.Context, tx *sqlstore.Tx, table string) (out []map[str
 	return out, rows.Err()
 }
 
-// century is a time to decide that does not end while the files in testdata are in use.
+// century is a time to decide that is so long that no approval expires while the files in testdata are in use.
 const century = 100 * 365 * 24 * time.Hour
 
 func createRecords(t *testing.T, cfg store.Config) map[string]approvalv1.ApprovalState {

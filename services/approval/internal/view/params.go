@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// redacted replaces a value that policy rules hide even from approvers.
+// redacted replaces a value that policy rules redact even for approvers.
 const redacted = `"[redacted]"`
 
 // renderParams returns params as indented JSON without invisible characters. It replaces the values at the JSON

@@ -1,6 +1,6 @@
-// Package compare measures decisions of Cerbos with the rules that engine.BenchmarkDecideLikePeers of the policy service
-// has. It is a module of its own, so that the project does not depend on Cerbos. Only a package below
-// github.com/cerbos/cerbos may import its engine, which is the reason for the name of the module.
+// Package compare measures decisions of Cerbos with the same rules as engine.BenchmarkDecideLikePeers of the policy
+// service. It is a separate module, so that the project does not depend on Cerbos. The module's path begins with
+// github.com/cerbos/cerbos because only packages below that path may import the Cerbos engine.
 package compare
 
 import (

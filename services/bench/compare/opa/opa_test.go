@@ -1,5 +1,5 @@
-// Package opa measures decisions of OPA with the rules that engine.BenchmarkDecideLikePeers of the policy service has. It
-// is a module of its own, so that the project does not depend on OPA.
+// Package opa measures decisions of OPA with the same rules as engine.BenchmarkDecideLikePeers of the policy service.
+// It is a separate module, so that the project does not depend on OPA.
 package opa
 
 import (

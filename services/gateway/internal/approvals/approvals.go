@@ -1,5 +1,5 @@
 // Package approvals handles calls that need an approval. It requests the approval, waits for it, claims it, and reports
-// the call's outcome to the approval service. A claim allows the gateway to send the call once. Package pipeline uses
+// the call's outcome to the approval service. With a claim, the gateway may send the call once. Package pipeline uses
 // this package only for calls that need an approval.
 package approvals
 
@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 )
 
-// Manager requests approvals for calls, claims the approvals, and reports the outcomes to the approval service, which
-// is another role. It is safe for concurrent use.
+// Manager requests approvals for calls, claims the approvals, and reports the outcomes to the approval service. It is
+// safe for concurrent use.
 type Manager struct {
 	client *Client
 	desk   *attempt.Client
@@ -48,13 +48,13 @@ func (k *Manager) Stop() {
 	k.stop()
 }
 
-// Wait waits until all outcomes are reported to the approval service. If ctx is cancelled, Wait cancels the remaining
-// reports. A replay sends them after the next start. No call may be in flight.
+// Wait waits until all outcomes have been reported to the approval service. No call may be in flight. If ctx is
+// cancelled, Wait cancels the remaining reports. They are sent after the next start, when the journal is replayed.
 func (k *Manager) Wait(ctx context.Context) {
 	defer context.AfterFunc(ctx, k.stop)()
 	k.reports.Wait()
 }
 
 // HasTicket reports whether this gateway has stored an approval for a call to this tool by this agent on this server.
-// If it returns false, the gateway knows no earlier approval for the call.
+// If HasTicket returns false, the gateway does not know of an earlier approval for the call.
 func (k *Manager) HasTicket(a attempt.Attempt) bool { return k.client.tickets.hasAny(callFor(a).key()) }

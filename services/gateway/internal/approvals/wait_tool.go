@@ -38,8 +38,8 @@ func (k *Manager) Withdraw(ctx context.Context, p *identityv1.Principal, approva
 	return err
 }
 
-// WaitDecision waits until approvers have decided, but at most for the hold time of w.Client. It does not execute the
-// call.
+// WaitDecision waits until approvers have decided, but not longer than the hold time for w.Client. It does not execute
+// the call.
 func (k *Manager) WaitDecision(ctx context.Context, w WaitRequest) (*approvalv1.Approval, *refusal.Refusal) {
 	result, refused := k.client.WaitDecided(context.WithoutCancel(ctx), w.Approval, Request{
 		Principal: w.Principal, Until: k.client.HoldUntil(w.Client, time.Now()), Caller: ctx, Drain: k.draining,

@@ -54,7 +54,7 @@ func (s *brokenStream) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 }
 
 // A watch that ends because the hold time is over is not logged as a failure of the approval service. A watch that
-// fails earlier is logged.
+// fails before that is logged.
 func TestWatch_HoldThatIsOverIsNotLogged(t *testing.T) {
 	t.Parallel()
 	const hold = 45 * time.Second

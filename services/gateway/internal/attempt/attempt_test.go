@@ -87,7 +87,7 @@ func TestEvents_NeedsAClientThatAcceptsMessages(t *testing.T) {
 	}
 }
 
-// reply is the reply to a client that reads messages.
+// reply is a reply to a client that accepts messages before the answer.
 type reply struct{ got string }
 
 func (r *reply) Event(message []byte) { r.got += string(message) }
@@ -132,7 +132,8 @@ func TestJudge_RefusesWithoutPolicy(t *testing.T) {
 	})
 }
 
-// A cached decision is used only for an equal call. The comparison must include every value on which policy can depend.
+// A cached decision is used only for an equal call. The comparison must include every value on which a decision can
+// depend.
 func TestJudge_UsesACachedDecisionOnAnEqualCallOnly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -25,14 +25,15 @@ func (s bodySender) send(bytes, piece int) bool {
 	return true
 }
 
-// Case X3. If a message is charged to the memory budget, a server that sends it below the minimum rate is disconnected.
-// A server that keeps the minimum rate, or whose message is not charged, stays connected.
+// Case X3. A server that sends a message below the minimum rate is disconnected if the message is charged to the memory
+// budget. A server that keeps the minimum rate, or whose message is not charged, stays connected.
 func TestPace_ClosesSlowServers(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		held bool
 		send func(bodySender) bool
-		// If whole is true, the complete message is read. Otherwise the server is disconnected within the given time.
+		// If whole is true, the complete message must be read. Otherwise the server must be disconnected within the
+		// given time.
 		whole  bool
 		within time.Duration
 	}{

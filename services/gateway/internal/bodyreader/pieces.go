@@ -13,14 +13,14 @@ import (
 // pieceSize is the size of a piece, in bytes.
 const pieceSize = 64 << 10
 
-// Pieces is a pool of buffers that collect bodies until they are complete. Because of the pool, a large body is
+// Pieces is a pool of buffers in which bodies are collected until they are complete. With the pool, a large body is
 // allocated only once, which saves work for the garbage collector. The zero value is ready to use. It is safe for
 // concurrent use.
 type Pieces struct{ free sync.Pool }
 
 // ReadAll reads a body. It stops one byte after the limit, so that the parser refuses a body that is too large. claimed
-// is the announced length, or -1 if none is announced. Because of the announced length alone, ReadAll allocates at most
-// one piece.
+// is the announced length, or -1 if no length is announced. ReadAll never allocates more than one piece on the basis of
+// the announced length.
 func (p *Pieces) ReadAll(r io.Reader, claimed int64, limit int) ([]byte, error) {
 	r = io.LimitReader(r, int64(limit)+1)
 	if 0 <= claimed && claimed <= pieceSize {

@@ -73,7 +73,7 @@ func (webConn) Notify(context.Context, upstream.Request) error  { return nil }
 func (webConn) Listen(context.Context, upstream.Listener) error { return upstream.ErrNoStream }
 func (webConn) Close(context.Context) error                     { return nil }
 
-// viewOf returns a [discovery.Server] for a server and a revision.
+// viewOf returns a [discovery.Server] that queries a server in the given revision.
 func viewOf(t *testing.T, s upstream.Transport, version string) *discovery.Server {
 	t.Helper()
 	return viewWith(t, s, version, new(toolreporttest.Catalog))
@@ -105,8 +105,8 @@ func viewWith(t *testing.T, s upstream.Transport, version string, catalog *toolr
 	return view
 }
 
-// The gateway queries a server in the newest revision with sessions. If the server has no sessions, the gateway uses
-// the revision without sessions.
+// The gateway queries a server in the newest revision that uses sessions. If the server is stateless, the gateway uses
+// revision 2026-07-28.
 func TestGet_AsksInARevisionThatTheServerSpeaks(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -163,8 +163,8 @@ func TestSpeaksRevision_UntilServerRefusesTheRevision(t *testing.T) {
 	})
 }
 
-// If the catalog did not accept a server's list, the server is queried again after a short time, because the failure
-// was not the server's.
+// The catalog does not accept a server's list. The server is queried again after a short time, because the server did
+// not cause the failure.
 func TestGet_AsksAgainSoonWhenCatalogRefusesTheList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -221,7 +221,7 @@ func TestRecheckList_AsksAtMostEveryTwoSeconds(t *testing.T) {
 }
 
 // After a failed query, the server is queried again when it answers in a session. All waiting callers share one query,
-// and the number of queries is limited.
+// and there is a maximum number of queries.
 func TestGetWithRetry_AsksAgainAfterFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 
 const timeout = 30 * time.Second
 
-// behaviour is the behaviour of a server when it is queried.
+// behaviour describes what a server does when it is queried.
 type behaviour int
 
 const (
@@ -101,7 +101,7 @@ func newView(t *testing.T, m behaviour) (*discovery.Server, *server) {
 	return viewOf(t, peer, ""), peer
 }
 
-// keeping returns a function that runs KeepFresh for servers until the test's bubble ends.
+// keeping returns a function that runs KeepFresh for a server until the test's bubble ends.
 func keeping(t *testing.T) (keep func(v *discovery.Server, places chan struct{}, idle func() bool, others ...*discovery.Server)) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
@@ -148,8 +148,8 @@ func TestKeepFresh_AsksOnASchedule(t *testing.T) {
 	})
 }
 
-// The gateway queries a server shortly after it reports a change. If a server keeps reporting changes although its list
-// stays the same, the intervals increase.
+// The gateway queries a server shortly after the server reports a change. If a server keeps reporting changes although
+// its list stays the same, the intervals between the queries increase.
 func TestKeepFresh_AsksSoonAfterAChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -182,7 +182,8 @@ func TestKeepFresh_AsksSoonAfterAChange(t *testing.T) {
 	})
 }
 
-// Case X1. A failing server is not queried earlier if it reports changes or if its list keeps changing.
+// Case X1. If a failing server reports changes, or if its list keeps changing, it is not queried earlier because of
+// that.
 func TestKeepFresh_ChangesDoNotHurryAFailingServer(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ first, then behaviour }{
@@ -214,8 +215,8 @@ func TestKeepFresh_ChangesDoNotHurryAFailingServer(t *testing.T) {
 	}
 }
 
-// Case X1. Servers that hang occupy slots only until their queries time out. Servers that wait for a slot get it in
-// order.
+// Case X1. Servers that do not respond occupy slots only until their queries time out. Servers that wait for a slot get
+// one in order.
 func TestKeepFresh_HangingServersReleaseTheirSlots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -233,8 +234,8 @@ func TestKeepFresh_HangingServersReleaseTheirSlots(t *testing.T) {
 		if len(times) < 4 {
 			t.Fatalf("it was asked at %v", times)
 		}
-		// Between two queries of the seventh server, each of the six hanging servers occupies a slot until its timeout
-		// expires.
+		// Between two queries of the seventh server, each of the six servers that do not respond occupies a slot until
+		// its query times out.
 		if first := times[0]; first > 4*timeout {
 			t.Errorf("it was asked first after %v", first)
 		}

@@ -15,8 +15,8 @@ func (x *Exchange) AbilitiesFor(access visibility.Access) []mcp.Ability {
 	return x.FilterAbilities(x.Abilities(), access)
 }
 
-// Abilities returns the capabilities that the client declares. In revisions with sessions, servers send requests to the
-// client on event streams. In these revisions Abilities returns nil for a client that does not accept streams.
+// Abilities returns the capabilities that the client declares. In revisions that use sessions, servers send requests to
+// the client on event streams. If such a client does not accept streams, Abilities returns nil.
 func (x *Exchange) Abilities() []mcp.Ability {
 	if x.AsksOnStreams && !x.Sink.Accepts() {
 		return nil
@@ -39,8 +39,8 @@ func AcceptsTasks(capabilities map[string]jsontext.Value) bool {
 	return capabilities["extensions"].Kind() == '{' && json.Unmarshal(capabilities["extensions"], &extensions) == nil && extensions[mcp.ExtensionTasks].Kind() == '{'
 }
 
-// FilterAbilities returns the capabilities that the gateway declares to the server. It removes those with methods that
-// policy denies to the caller on that server. It returns nil for a gRPC server, which cannot send requests.
+// FilterAbilities returns the capabilities that the gateway declares to the server. It removes the capabilities whose
+// methods the policy denies to the caller on that server. It returns nil for a gRPC server, which cannot send requests.
 func (x *Exchange) FilterAbilities(abilities []mcp.Ability, access visibility.Access) []mcp.Ability {
 	if x.Server.Upstream.Transport() == "grpc" {
 		return nil
@@ -48,7 +48,7 @@ func (x *Exchange) FilterAbilities(abilities []mcp.Ability, access visibility.Ac
 	return slices.DeleteFunc(slices.Clone(abilities), func(a mcp.Ability) bool { return !access.Has(a.Method) })
 }
 
-// DeclaredAbilities parses a client's capabilities object.
+// DeclaredAbilities parses the object with a client's capabilities.
 func DeclaredAbilities(capabilities map[string]jsontext.Value) (out []mcp.Ability) {
 	for _, a := range mcp.Abilities() {
 		var options map[string]jsontext.Value

@@ -26,7 +26,7 @@ import (
 // NotifyTimeout is the timeout for sending a notification to a server.
 const NotifyTimeout = 5 * time.Second
 
-// makeCall sends a request through the pipeline. Its method is tools/call or another method that needs a rule.
+// makeCall sends a request through the pipeline. The method is tools/call or another method for which a rule is needed.
 func (x *Exchange) makeCall(ctx context.Context) Response {
 	relay := x.NewRelay()
 	callCtx, tracked := x.Session.BeginCall(ctx, jsonrpc.IDKey(x.ID()), x.Deadline)
@@ -47,8 +47,8 @@ func (x *Exchange) makeCall(ctx context.Context) Response {
 	return response
 }
 
-// newCall returns the pipeline's input for the request, and a reader of the tools that the server lists to the caller.
-// policyKnown is false if the policy service could not determine which tools the caller may see.
+// newCall returns the pipeline's input for the request, and a value that looks up tools in the server's list for the
+// caller. policyKnown is false if the policy service could not determine which tools the caller may see.
 func (x *Exchange) newCall(ctx context.Context, tracked *session.Call, relay *Relay) (call attempt.Call, tools Tools, policyKnown bool) {
 	tools, err := x.tools(ctx)
 	call = attempt.Call{
@@ -88,7 +88,7 @@ func (x *Exchange) newResponse(ctx context.Context, result pipeline.Result) Resp
 		return x.Era.Answer(ctx, result)
 	}
 	if refused.Code == commonv1.Code_CODE_TOOL_CHANGED || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
-		// The server may have been repaired, or the catalog may have lost its records.
+		// The server is listed again, because it may have been repaired, or the catalog may have lost its records.
 		x.Discovery.RefreshInBackground(servers.RenewAfter)
 	}
 	if out, pends := x.Era.Pending(ctx, result); pends {
@@ -97,8 +97,8 @@ func (x *Exchange) newResponse(ctx context.Context, result pipeline.Result) Resp
 	return x.RefusedResponse(ctx, refused)
 }
 
-// Access returns the caller's permissions on the server. They are sufficient to check messages that need no rule.
-// Access returns an error if the policy service is unavailable.
+// Access returns the caller's permissions on the server. They are sufficient to check messages for which no rule is
+// needed. Access returns an error if the policy service is unavailable.
 func (x *Exchange) Access(ctx context.Context) (visibility.Access, error) {
 	if x.Stale {
 		return visibility.Access{}, ErrStale
@@ -109,8 +109,8 @@ func (x *Exchange) Access(ctx context.Context) (visibility.Access, error) {
 // ErrStale means that the gateway does not know whether the caller's token is still valid.
 var ErrStale = errors.New("whether the token still counts is not known")
 
-// NotAdmitted returns the refusal for a request from a caller that has too many requests in flight or too many unread
-// answers.
+// NotAdmitted returns the refusal for a request from a caller that has too many requests in flight, or too many answers
+// that it has not read.
 func NotAdmitted(err error) *refusal.Refusal {
 	if errors.Is(err, limits.ErrServer) {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: err.Error() + "."}
@@ -121,7 +121,7 @@ func NotAdmitted(err error) *refusal.Refusal {
 	}
 }
 
-// PolicyUnavailable returns the refusal of a request while the policy service is unavailable.
+// PolicyUnavailable returns the refusal for a request that arrives while the policy service is unavailable.
 func PolicyUnavailable() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
 }
@@ -141,7 +141,7 @@ func (x *Exchange) AskServer(ctx context.Context, own upstream.GatewayMessage, o
 	return answer.Message, nil
 }
 
-// ServerFailed logs that a server has given no usable answer, and returns the refusal for the client.
+// ServerFailed logs that a server has sent no usable answer, and returns the refusal for the client.
 func (x *Exchange) ServerFailed(ctx context.Context, answer upstream.Answer, err error) *refusal.Refusal {
 	x.Deps.Log.WarnContext(ctx, "server did not answer", "server", x.ServerName, "mcp_method", x.Message.Method, "why", upstream.PublicReason(answer, err))
 	x.Deps.Log.DebugContext(ctx, "server did not answer", "server", x.ServerName, "error", upstream.ForLog(err))
@@ -186,11 +186,12 @@ func refusalOf(answer upstream.Answer, err error) *refusal.Refusal {
 	return refused
 }
 
-// HandleNotification sends the client's notification to the server if it is allowed. For notifications that MCP
-// defines, [Exchange.MayNotify] decides. All other notifications need a rule that allows them. Refusals are recorded.
+// HandleNotification sends the client's notification to the server if this is allowed. [Exchange.MayNotify] reports
+// which of the notifications that MCP defines are allowed. All other notifications need a rule that allows them.
+// Refusals are recorded.
 func (x *Exchange) HandleNotification(ctx context.Context) {
 	sent := false
-	// A cancelled call must stop waiting for approvers, so that it does not run later.
+	// A cancelled call must stop waiting for approvers. Otherwise it could run later.
 	if x.Message.Method == mcp.MethodCancelled {
 		sent = x.Session.Calls.Cancel(jsonrpc.IDKey(x.Message.RequestID.Of(x.Message.Raw)))
 	}
@@ -219,7 +220,7 @@ func (x *Exchange) HandleNotification(ctx context.Context) {
 }
 
 // MayNotify reports whether the notification may be sent to the server without a rule. The notification that roots have
-// changed is sent only if the server may request the client's roots.
+// changed may be sent only if the server may request the client's roots.
 func (x *Exchange) MayNotify() bool {
 	return mcp.NeedsNoRule(x.Message.Method) || x.Message.Method == mcp.MethodRootsChanged && x.Session.Client.Offer.Has(mcp.MethodRoots)
 }

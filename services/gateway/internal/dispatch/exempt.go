@@ -11,19 +11,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// maxExemptBytes is the maximum size of a message that needs no rule, in bytes.
+// maxExemptBytes is the maximum size of a message for which no rule is needed, in bytes.
 const maxExemptBytes = 64 << 10
 
 // MethodResponse is the method name under which clients' responses to servers' requests are counted.
 const MethodResponse = "response"
 
-// NeedsNoRule reports whether the message is allowed without a policy rule.
+// NeedsNoRule reports whether the message is allowed even if no policy rule allows it.
 func (x *Exchange) NeedsNoRule() bool {
 	return x.Message.Kind == jsonrpc.Response || mcp.NeedsNoRule(x.Message.Method) || x.Message.Method == mcp.MethodListen || x.Message.Method == mcp.MethodToolsCall && x.Message.Name == mcp.ToolApprovalWait || x.Era.IsOwnTask()
 }
 
-// Admit counts a message that needs no rule. It counts it under method, which must be from a fixed list. Admit returns
-// nil if the message is admitted. Otherwise it returns the response for a caller that has sent too many messages.
+// Admit counts a message for which no rule is needed. The message is counted under method, which must be from a fixed
+// list. Admit returns nil if the message is admitted. If the caller has sent too many messages, Admit returns the
+// response to this message.
 func (x *Exchange) Admit(ctx context.Context, method string) *Response {
 	refused := x.Deps.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: x.ServerName, Method: method, Bytes: len(x.Message.Raw)})
 	switch {
@@ -37,8 +38,8 @@ func (x *Exchange) Admit(ctx context.Context, method string) *Response {
 	}
 }
 
-// AnswerPing answers a ping from the client without a request to the server. The answer does not show whether the
-// server is available.
+// AnswerPing answers a ping from the client without sending a request to the server. The answer therefore does not show
+// whether the server is available.
 func (x *Exchange) AnswerPing(ctx context.Context) Response {
 	if x.Stale {
 		return x.Refuse(ctx, PolicyUnavailable())

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// A server with sessions sends requests during a call of 2026-07-28. Policy checks them before they become part of the
-// answer. If one is refused, the server receives the reason.
+// A server that uses MCP sessions sends requests during a call in revision 2026-07-28. The policy service evaluates
+// them before they become part of the answer. If a request is refused, the server receives the reason.
 func TestDecideServerRequest_AnswersTheServerIfItIsRefused(t *testing.T) {
 	t.Parallel()
 	const sample = `{"jsonrpc":"2.0","id":3,"method":"sampling/createMessage","params":{"messages":[],"maxTokens":1}}`
@@ -68,7 +68,7 @@ func TestDecideServerRequest_AnswersTheServerIfItIsRefused(t *testing.T) {
 	}
 }
 
-// Case X9. A caller without permissions receives nothing that identifies the server, in revisions with and without
+// Case X9. A caller without permissions receives nothing that identifies the server, whether or not the revision uses
 // sessions.
 func TestRedactGreeting_KeepsRevisionsAndCapabilities(t *testing.T) {
 	t.Parallel()
@@ -95,8 +95,8 @@ func TestRedactGreeting_KeepsRevisionsAndCapabilities(t *testing.T) {
 	})
 }
 
-// The gateway declares to the server the requests that the client can answer. In revisions with sessions, the client
-// needs a stream for them. A gRPC server cannot send requests.
+// The gateway declares to the server the requests that the client can answer. In revisions that use sessions, the
+// client needs a stream to receive such requests. A gRPC server cannot send requests.
 func TestAbilities_AreThoseThatCanBeUsed(t *testing.T) {
 	t.Parallel()
 	initialize := gatewaytest.Message{Server: "files", Body: gatewaytest.Initialize}
@@ -138,7 +138,7 @@ func TestAbilities_AreThoseThatCanBeUsed(t *testing.T) {
 	}
 }
 
-// A capability is used only if its value is an object, as MCP requires.
+// A capability counts only if its value is an object, as MCP requires.
 func TestDeclaredAbilities_NeedTheirForm(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -159,7 +159,7 @@ func TestDeclaredAbilities_NeedTheirForm(t *testing.T) {
 	})
 }
 
-// The gateway sends comments to keep an idle stream open. The stream ends when the client's token ends.
+// The gateway sends comments to keep an idle stream open. The stream ends when the client's token is no longer valid.
 func TestKeepOpen_EndsWithTheToken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -185,8 +185,8 @@ func TestKeepOpen_EndsWithTheToken(t *testing.T) {
 	})
 }
 
-// Event ids with this prefix belong to the gateway. A client sends them to resume a stored answer, so the gateway
-// removes a server's event ids that have the prefix.
+// Event ids with this prefix belong to the gateway: a client sends them to resume a stored answer. If a server uses an
+// event id with this prefix, the gateway removes the id.
 func TestDeliver_DropsEventIDsThatLookLikeTheGateways(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -250,9 +250,9 @@ func TestDeliver_ForwardsWhatIsSubscribedTo(t *testing.T) {
 	})
 }
 
-// The catalog's cached answer says that a tool is not accepted, but an operator may have accepted it since. The gateway
-// asks the catalog again if that answer is old, or if the gateway has not yet listed the server's tools in the
-// session's revision.
+// The catalog's cached answer says that a tool is not accepted, but an operator may have accepted it since then. The
+// gateway asks the catalog again if that answer is old, or if the gateway itself has not yet listed the server's tools
+// in the session's revision.
 func TestListTools_AsksTheCatalogOnceMore(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -292,7 +292,7 @@ func TestListTools_AsksTheCatalogOnceMore(t *testing.T) {
 	}
 }
 
-// A caller has a limit on requests to one server. The refusal names the limit.
+// The number of a caller's requests to one server is limited. The refusal says which limit was reached.
 func TestNotAdmitted_SaysWhatToWaitFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -313,7 +313,8 @@ func TestNotAdmitted_SaysWhatToWaitFor(t *testing.T) {
 	})
 }
 
-// The gateway offers the approval service to confirm a call in a form if the client supports forms and accepts streams.
+// If the client supports forms and accepts streams, the gateway tells the approval service that a call can be confirmed
+// in a form.
 func TestConfirm_IsOfferedToClientsThatCanShowForms(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -22,7 +22,7 @@ import (
 const roots = `{"jsonrpc":"2.0","id":3,"method":"roots/list"}`
 
 // startAsking returns a gateway and a call in a session. The server sends messages before it answers the call. The
-// client has all capabilities, and policy denies no method.
+// client has all capabilities, and the policy denies no method.
 func startAsking(t *testing.T, ask func(ctx context.Context, g *gatewaytest.Gateway, say func(string))) (*gatewaytest.Gateway, gatewaytest.Message) {
 	t.Helper()
 	g := gatewaytest.Start(t)
@@ -37,14 +37,14 @@ func startAsking(t *testing.T, ask func(ctx context.Context, g *gatewaytest.Gate
 	return g, gatewaytest.Call("safe", "").In(g.ConnectAs(gatewaytest.Message{Server: "files", Body: gatewaytest.InitializeAll}))
 }
 
-// reply returns a message in the session of another message.
+// reply returns a message in the same session as another message.
 func reply(to gatewaytest.Message, body string) gatewaytest.Message {
 	to.Body = body
 	return to
 }
 
-// The server's request and the client's response are forwarded byte for byte, without keys of the gateway. The request
-// is recorded as the server's.
+// The server's request and the client's response are forwarded byte for byte, without the gateway's own keys. The
+// request is recorded as a request from the server.
 func TestServerRequest_IsForwardedAsItWasDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -81,8 +81,8 @@ func TestServerRequest_IsForwardedAsItWasDecided(t *testing.T) {
 	})
 }
 
-// Case U1. A request that the server may not send reaches no client. The server receives the id of the refusal, but no
-// other information about the policy.
+// Case U1. A request that the server may not send does not reach the client. The server receives the id of the refusal,
+// but no other information about the policy.
 func TestServerRequest_ThatIsNotAllowedIsAnsweredWithAnError(t *testing.T) {
 	t.Parallel()
 	large := `{"jsonrpc":"2.0","id":3,"method":"roots/list","params":{"x":"` + strings.Repeat("x", 4<<20) + `"}}`
@@ -130,7 +130,7 @@ func TestServerRequest_ThatIsNotAllowedIsAnsweredWithAnError(t *testing.T) {
 	}
 }
 
-// The numbers of a server's open requests and of its requests per minute are limited.
+// There is a limit on a server's unanswered requests, and a limit on its requests per minute.
 func TestServerRequest_IsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -161,7 +161,7 @@ func TestServerRequest_IsLimited(t *testing.T) {
 	})
 }
 
-// While the client answers a server's request, the call's timeout is paused. The client has ten minutes for the answer.
+// While the client answers a server's request, the call's timeout is paused. The client has ten minutes to answer.
 func TestServerRequest_PausesTheTimeoutOfTheCall(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -194,7 +194,7 @@ func TestServerRequest_PausesTheTimeoutOfTheCall(t *testing.T) {
 	}
 }
 
-// If the call ends and the client can no longer answer, the server receives an error.
+// The call ends, so the client can no longer answer the server's request. The server receives an error.
 func TestServerRequest_EndsWithItsCall(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(g *gatewaytest.Gateway, s *gatewaytest.Stream, call gatewaytest.Message){
@@ -235,7 +235,8 @@ func TestServerRequest_EndsWithItsCall(t *testing.T) {
 	}
 }
 
-// A server cancels its request by its id. The client receives the cancellation, and the server receives no response.
+// A server cancels its request by the request's id. The client receives the cancellation, and the server receives no
+// response.
 func TestServerRequest_CanBeWithdrawnByTheServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -262,8 +263,7 @@ func TestServerRequest_CanBeWithdrawnByTheServer(t *testing.T) {
 	})
 }
 
-// If a request waits for a response, the response may be as large as other messages. Any other large response is
-// refused.
+// A response that a request waits for may be as large as any message. All other large responses are refused.
 func TestServerRequest_OnlyAnExpectedResponseMayBeLarge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package forms stores which clients answer the forms that the gateway shows to their users. Some clients declare
-// elicitation, but never answer, so their users would wait for a form that they do not see.
+// Package forms stores which clients answer the forms that the gateway sends to their users. Some clients declare
+// elicitation but never answer. Their users would wait for a form that they do not see.
 package forms
 
 import (
@@ -21,18 +21,18 @@ import (
 )
 
 const (
-	// Timeout is the time after which a call receives its ticket if its form was not answered and the client has never
-	// answered a form. It is shorter than the 60 s after which several clients give up on a call.
+	// Timeout is how long a call waits for an answer to its form if the client has never answered a form. After that,
+	// the call receives its ticket. Timeout is shorter than 60 s, after which several clients give up on a call.
 	Timeout = 50 * time.Second
-	// firstSilence is the time for which a client is sent no form after the first unanswered form. The time doubles with
-	// each further unanswered form, up to lastSilence.
+	// firstSilence is how long no form is sent to a client after its first unanswered form. The time doubles with each
+	// further unanswered form, up to lastSilence.
 	firstSilence = time.Hour
 	lastSilence  = 24 * time.Hour
-	// keep is the time after which an entry that does not change is removed.
+	// keep is how long an entry that does not change is kept.
 	keep = 30 * 24 * time.Hour
 
-	// maxClients and maxOfPrincipal are the maximum numbers of entries in all and of one principal. Only a principal's
-	// oldest entry is removed if the principal has too many.
+	// maxClients is the maximum number of entries, and maxOfPrincipal is the maximum number of entries for one
+	// principal. If a principal has too many entries, only the oldest entry for that principal is removed.
 	maxClients     = 512
 	maxOfPrincipal = 8
 	// maxName is the maximum length of the name and the version of a client, in bytes.
@@ -41,8 +41,8 @@ const (
 	maxFile = 1 << 20
 )
 
-// Client identifies a program that a principal uses. The principal is part of it, because the name and the version are
-// not verified: otherwise a stranger could claim another principal's name.
+// Client identifies a program that a principal uses. It includes the principal, because the name and the version are
+// not verified: otherwise a stranger could use the name of another principal's client.
 type Client struct {
 	Tenant  string `json:"tenant"`
 	Subject string `json:"subject"`
@@ -66,11 +66,11 @@ func (c Client) isOf(other Client) bool {
 type State int
 
 const (
-	// Unknown means that the client has never answered, and is sent a form.
+	// Unknown means that the client has never answered a form. It is sent forms.
 	Unknown State = iota
 	// Answers means that the client has answered a form.
 	Answers
-	// Silent means that the client has not answered a form, and is sent no form until a certain time.
+	// Silent means that the client has not answered a form. It is sent no forms until a certain time.
 	Silent
 )
 
@@ -78,8 +78,8 @@ const (
 type Entry struct {
 	Client
 
-	// Answered reports whether the client has answered a form. Otherwise Unanswered is the number of forms that it has not
-	// answered, and the client is sent no form before Until.
+	// Answered is true if the client has answered a form. Otherwise Unanswered is the number of forms that it has not
+	// answered, and the client is sent no form until the time Until.
 	Answered   bool      `json:"answered,omitzero"`
 	Unanswered int       `json:"unanswered,omitzero"`
 	Until      time.Time `json:"until,omitzero"`
@@ -95,7 +95,7 @@ type Memory struct {
 	entries []Entry // the entry that changed last is at the end
 }
 
-// Open reads the memory from a file, which may not exist. If the file cannot be read, Open logs a warning and returns
+// Open reads the memory from a file, which need not exist. If the file cannot be read, Open logs a warning and returns
 // an empty memory, because the only effect is that some clients are sent forms again.
 func Open(ctx context.Context, path string, log *slog.Logger) *Memory {
 	m := &Memory{path: path, log: log}
@@ -140,7 +140,7 @@ func (m *Memory) State(of Client) State {
 	}
 }
 
-// Silent returns the clients that are sent no forms at present, sorted by tenant, subject, agent, name and version.
+// Silent returns the clients that are currently sent no forms, sorted by tenant, subject, agent, name and version.
 func (m *Memory) Silent() (out []Entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -169,8 +169,8 @@ func (m *Memory) RecordAnswered(ctx context.Context, of Client) {
 	m.put(ctx, Entry{Client: of, Answered: true, Changed: now})
 }
 
-// RecordUnanswered records that the client has not answered a form. It has no effect on a client that has answered
-// before: there, the user was away.
+// RecordUnanswered records that the client has not answered a form. It has no effect if the client has answered a form
+// before, because its user was probably away.
 func (m *Memory) RecordUnanswered(ctx context.Context, of Client) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -192,12 +192,12 @@ func (m *Memory) RecordUnanswered(ctx context.Context, of Client) {
 	m.put(ctx, e)
 }
 
-// find returns the index of the client's entry, or -1. The caller holds the lock.
+// find returns the index of the client's entry, or -1 if there is none. The caller must hold the lock.
 func (m *Memory) find(of Client) int {
 	return slices.IndexFunc(m.entries, func(e Entry) bool { return e.Client == of })
 }
 
-// put stores an entry and writes the file. The caller holds the lock.
+// put stores an entry and writes the file. The caller must hold the lock.
 func (m *Memory) put(ctx context.Context, e Entry) {
 	now := time.Now()
 	m.entries = slices.DeleteFunc(m.entries, func(old Entry) bool { return old.Client == e.Client || now.Sub(old.Changed) >= keep })

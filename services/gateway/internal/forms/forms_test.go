@@ -63,7 +63,7 @@ func TestMemory_OtherPrincipalsAndVersionsAreNotAffected(t *testing.T) {
 	}
 }
 
-// The silence lasts an hour after the first unanswered form, and doubles up to a day.
+// After the first unanswered form, no form is sent for an hour. The time doubles up to a day.
 func TestMemory_SilenceEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestMemory_ClientThatHasAnsweredIsNeverSilent(t *testing.T) {
 	}
 }
 
-// A principal that uses many names removes only its own entries, and the file stays small.
+// A principal that uses many client names displaces only its own entries, and the file stays small.
 func TestMemory_IsBounded(t *testing.T) {
 	t.Parallel()
 	m, path := newMemory(t)

@@ -17,13 +17,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// Approvals is a fake approval service with at most one approval, which belongs to ana.
+// Approvals is a fake approval service with at most one approval, which belongs to the caller ana.
 type Approvals struct {
 	approvalv1.ApprovalServiceClient
 
-	// Claim answers a claim. If it is nil, claims fail with an error that does not reveal whether the claim was made.
+	// Claim returns the response to a claim. If it is nil, claims fail with an error that does not say whether the
+	// claim was made.
 	Claim func(*approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse
-	// Confirms reports whether the service requests a confirmation from each client that can show a form.
+	// Confirms is true if the service requests a confirmation from each client that can show a form.
 	Confirms bool
 
 	mu        sync.Mutex
@@ -33,7 +34,7 @@ type Approvals struct {
 	cancelled []string
 }
 
-// Set sets the approval, or removes it if approval is nil. Watches receive the change.
+// Set sets the approval, or removes it if the argument is nil. Watches receive the change.
 func (a *Approvals) Set(approval *approvalv1.Approval) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -159,8 +160,8 @@ func (s *approvalStream) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	return &approvalv1.WatchApprovalsResponse{Approval: approval}, nil
 }
 
-// RequireApproval makes policy require an approval for each call, and sets a pending approval with the id a-1 for calls
-// to this tool.
+// RequireApproval makes the fake policy require an approval for each call. It also sets a pending approval with the id
+// a-1 for calls to this tool.
 func (g *Gateway) RequireApproval(tool string) {
 	terms := &policyv1.ApprovalTerms{Quorum: 1}
 	g.Policy.Change(func() {
@@ -172,7 +173,7 @@ func (g *Gateway) RequireApproval(tool string) {
 	})
 }
 
-// Approve sets the approval's state to approved. Claims succeed, and the claimed call has these params.
+// Approve sets the approval's state to approved. Claims succeed, and the claimed call has the given params.
 func (g *Gateway) Approve(params string) {
 	g.Approvals.mu.Lock()
 	g.Approvals.Claim = func(*approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse {

@@ -35,7 +35,7 @@ func Caller(subject string) httpserver.Caller {
 
 // Message is a message from a caller.
 type Message struct {
-	// Caller is the caller. The zero value means ana.
+	// Caller is the caller. The zero value means the caller ana.
 	Caller httpserver.Caller
 	// Server is the server in the URL, or empty for the URL for all servers.
 	Server string
@@ -43,7 +43,7 @@ type Message struct {
 	// name.
 	Header http.Header
 	Body   string
-	// Hold is the time for which a call from a caller inside the gateway is held.
+	// Hold is how long a call from a caller inside the gateway is held.
 	Hold *time.Duration
 }
 
@@ -63,7 +63,7 @@ func (m Message) From(subject string) Message {
 	return m
 }
 
-// To returns a copy of the message to another server.
+// To returns a copy of the message that is addressed to another server.
 func (m Message) To(server string) Message {
 	m.Server = server
 	return m
@@ -79,11 +79,11 @@ func (m Message) Replace(oldnew ...string) Message {
 type Reply struct {
 	Status int
 	Header http.Header
-	// Text is the JSON-RPC response, or empty if there is none.
+	// Text is the JSON-RPC response, or empty if there is no response.
 	Text string
 	// Events are the messages before the response.
 	Events []string
-	// Response is the handler's result. Its body must not be used.
+	// Response is the result of the handler. Its body must not be used.
 	Response dispatch.Response
 }
 
@@ -110,7 +110,8 @@ func CodeOf(response string) string {
 	return m.Result.Meta["dev.sluice/decision"].Code
 }
 
-// Request returns the request for a message that has not been read. to receives the messages before the response.
+// Request returns the request for a message whose body has not been read. The argument to receives the messages before
+// the response.
 func (g *Gateway) Request(ctx context.Context, m Message, to dispatch.Sink) *protocol.Request {
 	if m.Caller.Principal == nil {
 		m.Caller = Caller("ana")
@@ -145,8 +146,8 @@ func (g *Gateway) serve(ctx context.Context, m Message, w http.ResponseWriter) (
 	return resp
 }
 
-// Inside sends a message as a service inside the gateway. event receives the messages before the response. If it is
-// nil, the service accepts none.
+// Inside sends a message as a service inside the gateway. event receives the messages before the response. If event is
+// nil, the service accepts no such messages.
 func (g *Gateway) Inside(m Message, event func(message []byte)) protocol.InternalResponse {
 	g.t.Helper()
 	return g.Request(g.t.Context(), m, dispatch.NewCallback(event)).Do([]byte(m.Body))
@@ -187,16 +188,16 @@ type Stream struct {
 // Next waits for the next message and returns it. At the end of the stream it returns "".
 func (s *Stream) Next() string { return <-s.messages }
 
-// HangUp disconnects the client.
+// HangUp disconnects the client from the gateway.
 func (s *Stream) HangUp() { s.hangUp() }
 
-// End waits until the message is handled, and returns the reply. exists reports whether there is a stream.
+// End waits until the message has been handled, and returns the reply. exists is true if there is a stream.
 func (s *Stream) End() (reply Reply, exists bool) {
 	<-s.ended
 	return s.reply, s.exists
 }
 
-// Ended reports whether the message is handled.
+// Ended reports whether the message has been handled.
 func (s *Stream) Ended() bool {
 	select {
 	case <-s.ended:

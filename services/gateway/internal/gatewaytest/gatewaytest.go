@@ -1,5 +1,5 @@
-// Package gatewaytest provides a gateway for tests. It has the real routing, dispatch, pipeline, visibility and
-// sessions. The other services and the MCP servers are fakes. It uses no network, so it works in a synctest bubble.
+// Package gatewaytest provides a gateway for tests. The routing, dispatch, pipeline, visibility and sessions are real.
+// The other services and the MCP servers are fakes. The package uses no network, so it works in a synctest bubble.
 package gatewaytest
 
 import (
@@ -42,7 +42,7 @@ const ServerTimeout = time.Minute
 // approvers. Other clients' calls are not held.
 const Patient = "patient"
 
-// Gateway is a gateway with fakes around it. A test sets its exported fields before [Gateway.Start].
+// Gateway is a gateway that depends on fakes. A test sets the exported fields before it calls [Gateway.Start].
 type Gateway struct {
 	// Policy, Approvals, Journal and Catalog are the fakes on which the gateway depends.
 	Policy    *Policy
@@ -64,7 +64,7 @@ type Gateway struct {
 	MCP      *mcpserver.Server
 	Pipeline *pipeline.Pipeline
 	Sessions *session.Store
-	// Spans contains the spans that have begun and ended.
+	// Spans contains the spans that have been started and ended.
 	Spans *tracetest.SpanRecorder
 
 	t      testing.TB
@@ -73,7 +73,7 @@ type Gateway struct {
 	meters *meters.Meters
 }
 
-// New returns a gateway that is not started yet. Its policy allows every call, and it has the server files.
+// New returns a gateway that is not started yet. Its policy allows every call. It has one server, named "files".
 func New(t testing.TB) *Gateway {
 	return &Gateway{
 		Policy: NewPolicy(t), Approvals: new(Approvals), Journal: new(Journal), Catalog: new(toolreporttest.Catalog),
@@ -81,7 +81,7 @@ func New(t testing.TB) *Gateway {
 	}
 }
 
-// Start returns a gateway that is started. It must be called inside a synctest bubble.
+// Start returns a gateway that has been started. It must be called inside a synctest bubble.
 func Start(t testing.TB) *Gateway {
 	t.Helper()
 	g := New(t)
@@ -89,8 +89,7 @@ func Start(t testing.TB) *Gateway {
 	return g
 }
 
-// StartModern is like [Start], with a server that supports only 2026-07-28, and with a policy that allows these
-// methods.
+// StartModern is like [Start], but its server supports only revision 2026-07-28, and its policy allows these methods.
 func StartModern(t testing.TB, methods ...string) *Gateway {
 	t.Helper()
 	g := New(t)
@@ -100,10 +99,10 @@ func StartModern(t testing.TB, methods ...string) *Gateway {
 	return g
 }
 
-// Files returns the server files.
+// Files returns the server named "files".
 func (g *Gateway) Files() *Server { return g.Servers["files"] }
 
-// Start builds the gateway. It ends the sessions at the end of the test.
+// Start builds the gateway. At the end of the test, the sessions are ended.
 func (g *Gateway) Start() {
 	g.t.Helper()
 	log := slog.New(slog.NewTextHandler(&g.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -191,7 +190,7 @@ func (g *Gateway) revision() (revision string) {
 	return revision
 }
 
-// Passed stops the pipeline, and returns the number of messages that need no rule, by method.
+// Passed stops the pipeline and returns, by method, the number of messages for which no rule was needed.
 func (g *Gateway) Passed() map[string]int64 {
 	ctx, cancel := context.WithCancel(g.t.Context())
 	cancel()

@@ -31,15 +31,15 @@ type Policy struct {
 
 	// Revision is the active revision. If it is empty, the gateway caches nothing.
 	Revision string
-	// Access is the response to CheckServer. If it is nil, the request fails. AccessOf returns the response for a server.
-	// If it is nil, all servers have Access.
+	// Access is the response to CheckServer. If Access is nil, the request fails. AccessOf returns the response for a
+	// server. If AccessOf is nil, the response for every server is Access.
 	Access   *policyv1.CheckServerResponse
 	AccessOf func(server string) *policyv1.CheckServerResponse
-	// DeniedNotifications are the MCP notifications that policy denies. AllowedMethods are the methods that MCP does not
-	// define and that policy allows.
+	// DeniedNotifications are the MCP notifications that the policy denies. AllowedMethods are methods that MCP does
+	// not define but the policy allows.
 	DeniedNotifications, AllowedMethods []string
-	// Decision is the decision on each call. If it is nil, the request fails. Decide returns the decision on a call. If it
-	// is nil, all calls have Decision.
+	// Decision is the decision on each call. If Decision is nil, the request fails. Decide returns the decision on a
+	// call. If Decide is nil, the decision on every call is Decision.
 	Decision *policyv1.Decision
 	Decide   func(*policyv1.Call) *policyv1.Decision
 	// Filter answers FilterTools.
@@ -56,13 +56,13 @@ type Policy struct {
 	names   []*policyv1.FilterNamesRequest
 }
 
-// Decided is a call that the fake policy service has checked.
+// Decided is a call that the fake policy service has evaluated.
 type Decided struct {
 	Call      *policyv1.Call
 	Principal *identityv1.Principal
 }
 
-// NewPolicy returns a policy service that allows every call, but no MCP method that needs its own rule.
+// NewPolicy returns a policy service that allows every call, but no MCP method that needs its own rule to be allowed.
 func NewPolicy(t testing.TB) *Policy {
 	return &Policy{
 		t:        t,
@@ -81,17 +81,17 @@ func FilterSecrets(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsRespons
 	return resp, nil
 }
 
-// Change calls change while the policy service handles no request.
+// Change calls change while the policy service is not handling a request.
 func (p *Policy) Change(change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change()
 }
 
-// Allow sets the methods that policy allows.
+// Allow sets the methods that the policy allows.
 func (p *Policy) Allow(methods ...string) { p.Change(func() { p.Access.Methods = methods }) }
 
-// Decided returns the calls that policy has checked.
+// Decided returns the calls that the policy service has evaluated.
 func (p *Policy) Decided() []Decided {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +112,7 @@ func (p *Policy) NameRequests() []*policyv1.FilterNamesRequest {
 	return slices.Clone(p.names)
 }
 
-// Forget removes the checked calls. Benchmarks call it to release memory.
+// Forget removes the evaluated calls. Benchmarks call it to release memory.
 func (p *Policy) Forget() { p.Change(func() { p.decided = p.decided[:0] }) }
 
 // DecideCall implements policyv1.PolicyServiceClient.
@@ -189,8 +189,8 @@ func (p *Policy) CheckServer(_ context.Context, r *policyv1.CheckServerRequest, 
 	return resp, nil
 }
 
-// validate checks a request against the policy service's contract, as the real service does. It does nothing in
-// benchmarks, because the gateway does not do this work.
+// validate checks that a request meets the API contract of the policy service, as the real service does. It does
+// nothing in benchmarks, because the real gateway does not spend time on this.
 func (p *Policy) validate(r proto.Message) error {
 	if _, isBenchmark := p.t.(*testing.B); isBenchmark {
 		return nil
@@ -204,7 +204,7 @@ func (p *Policy) validate(r proto.Message) error {
 
 // Journal is a fake journal that stores the records in memory.
 type Journal struct {
-	// Errors contains the errors for these kinds of records. The records are stored nevertheless.
+	// Errors contains the error that is returned for each kind of record. The records are stored nevertheless.
 	Errors map[journal.Kind]error
 	// BeforeIntent is called before an intent is stored. It may be nil.
 	BeforeIntent func(*journal.Record)
@@ -213,7 +213,7 @@ type Journal struct {
 	records []journal.Record
 }
 
-// Records returns the records of a kind.
+// Records returns the records of the given kind.
 func (j *Journal) Records(kind journal.Kind) []journal.Record {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -20,8 +20,8 @@ import (
 const (
 	// dialTimeout is the timeout for establishing a connection.
 	dialTimeout = 5 * time.Second
-	// maxIdle is the maximum number of idle connections to one server. With net/http's default of two, most calls under
-	// load would open a new connection.
+	// maxIdle is the maximum number of idle connections to one server. With the default of net/http, which is two, most
+	// calls would open a new connection under load.
 	maxIdle = 1024
 	// idleTimeout is the time after which an idle connection to a server is closed.
 	idleTimeout = 90 * time.Second
@@ -31,19 +31,19 @@ const (
 	receiveBuffer = 128 << 10
 )
 
-// Options configure the connection to a server. The zero value means a direct connection that trusts the system's
-// certificates.
+// Options configure the connection to a server. The zero value stands for a direct connection for which the system's
+// certificates are trusted.
 type Options struct {
 	// Proxy is the http or https URL of a proxy that supports CONNECT, including credentials. It is nil if no proxy is
 	// used.
 	Proxy *url.URL
-	// Roots are the only trusted certificates, also for an https proxy. If Roots is nil, the system's certificates are
-	// trusted.
+	// Roots are the only trusted certificates, including for an https proxy. If Roots is nil, the system's certificates
+	// are trusted.
 	Roots *x509.CertPool
 }
 
-// New returns a client for one configured endpoint. The client never connects to an address that a configuration cannot
-// mean: a link-local address, or a private address to which a public name resolves.
+// New returns a client for one configured endpoint. The client never connects to an address that the configuration
+// cannot mean. Such an address is link-local, or it is private although the configured name is public.
 //
 // With a proxy, the proxy's address is checked. The endpoint's address is checked only if it is an IP address, because
 // the proxy resolves names. New returns an error if the endpoint's address is refused. It also returns an error if a
@@ -74,7 +74,7 @@ func New(u *url.URL, opts Options) (*Client, error) {
 
 // A ProxyError means that a proxy has refused to connect to a server.
 type ProxyError struct {
-	// Status is the HTTP status of the proxy's response.
+	// Status is the HTTP status with which the proxy has responded.
 	Status int
 }
 
@@ -132,8 +132,8 @@ func newTransport(host string) *http.Transport {
 	}
 }
 
-// mayBePrivate reports whether a configured host may resolve to a loopback or private address: it is an IP address, or
-// its name is not in a public zone.
+// mayBePrivate reports whether a configured host may resolve to a loopback or private address. This is the case if the
+// host is an IP address, or if its name is not in a public zone.
 func mayBePrivate(host string) bool {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return true
@@ -150,8 +150,8 @@ func mayBePrivate(host string) bool {
 	return false
 }
 
-// specialRanges contains the address ranges without public servers (IANA's registries of special-purpose addresses)
-// that netip does not recognize.
+// specialRanges contains address ranges in which there are no public servers (IANA's registries of special-purpose
+// addresses) and which netip does not recognize.
 var specialRanges = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),      // RFC 791: this network
 	netip.MustParsePrefix("100.64.0.0/10"),  // RFC 6598: shared by a provider's customers, and some clouds' metadata
@@ -163,7 +163,7 @@ var specialRanges = []netip.Prefix{
 	netip.MustParsePrefix("fec0::/10"),      // RFC 3879: site-local
 }
 
-// IPv6 ranges that embed an IPv4 address. A connection to such an address is forwarded to the embedded IPv4 address.
+// These IPv6 ranges embed IPv4 addresses. A connection to such an address is forwarded to the embedded IPv4 address.
 var (
 	nat64  = netip.MustParsePrefix("64:ff9b::/96") // RFC 6052
 	sixTo4 = netip.MustParsePrefix("2002::/16")    // RFC 3056
@@ -187,7 +187,7 @@ func checkAddress(host, address string, private bool) error {
 	}
 }
 
-// finalAddress returns the address, without its zone, to which a connection to ip is finally forwarded.
+// finalAddress returns the address to which a connection to ip is finally forwarded, without a zone.
 func finalAddress(ip netip.Addr) netip.Addr {
 	ip = ip.Unmap().WithZone("")
 	raw := ip.As16()

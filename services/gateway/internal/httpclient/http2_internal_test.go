@@ -11,7 +11,7 @@ import (
 )
 
 // Case X3. A server sends an endless HTTP/2 response that the client does not read. The connection must receive only a
-// small part of it, because connection buffers do not count against any budget.
+// small part of the response, because no budget limits what connections buffer.
 func TestClient_BuffersLittleOfUnreadHTTP2Responses(t *testing.T) {
 	t.Parallel()
 	var sent atomic.Int64

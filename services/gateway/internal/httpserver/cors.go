@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// preflightAge is the time for which a browser may cache the response to a preflight request, in seconds.
+	// preflightAge is how long a browser may cache the response to a preflight request, in seconds.
 	preflightAge = "600"
-	// maxAskedHeaders is the maximum accepted length of an Access-Control-Request-Headers header, in bytes.
+	// maxAskedHeaders is the maximum length of an Access-Control-Request-Headers header that is accepted, in bytes.
 	maxAskedHeaders = 1 << 10
 	// pageMethods are the HTTP methods that MCP uses.
 	pageMethods = "POST, GET, DELETE"
@@ -18,7 +18,7 @@ const (
 // pageHeaders are the headers that a page may send, in addition to headers that begin with `mcp-`.
 var pageHeaders = []string{"authorization", "content-type", "last-event-id"} //nolint:gochecknoglobals // a constant, which Go has none of for slices
 
-// withCORS lets pages of accepted origins read responses, including refusals, and answers their preflight requests
+// withCORS allows pages of accepted origins to read responses, including refusals, and answers their preflight requests
 // (Fetch Standard, section 3.2). A preflight request has no caller, so its response is the same for every server.
 // Browser credentials, such as cookies, are not allowed, because MCP sends credentials in a header that the page must
 // set.

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// A token loses a group while its request waits. The request does not count as one with a valid token any more, because
-// policy would evaluate it with the group.
+// A token loses a group while a request with this token waits. The token no longer counts as valid for the request,
+// because the request would still be evaluated with the group.
 func TestAuthenticated_TokenOfAWaitingRequestLosesAGroup(t *testing.T) {
 	t.Parallel()
 	record := rpctest.Record("bot", "default", authv1.TokenRole_TOKEN_ROLE_AGENT)

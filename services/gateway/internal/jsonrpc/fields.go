@@ -7,24 +7,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// Prefixes of keys in _meta.
+// These are prefixes of keys in _meta.
 const (
-	// gatewayPrefix is the prefix of the keys that only the gateway and its clients exchange.
+	// gatewayPrefix is the prefix of the keys that are exchanged only between the gateway and its clients.
 	gatewayPrefix = "dev.sluice/"
 	// protocolPrefix is the prefix of the keys that the protocol defines.
 	protocolPrefix = "io.modelcontextprotocol/"
 )
 
-// withoutSessions is the revision without resources/subscribe and resources/unsubscribe. In this revision, requests
-// with these methods need no URI, because the methods are unknown.
+// withoutSessions is the revision in which resources/subscribe and resources/unsubscribe do not exist. Requests with
+// these methods need no URI in this revision, because the methods are unknown.
 const withoutSessions = "2026-07-28"
 
-// Protocol fields by their folded spelling. A key that folds to one of these fields must be equal to it, because a
-// parser that ignores case would mistake another spelling for the field.
+// These tables contain protocol fields by their folded spelling. A key that folds to one of these fields must be equal
+// to that field, because a parser that ignores case would mistake another spelling for the field.
 var (
 	envelopeFields = foldTable("jsonrpc", "id", "method", "params", "result", "error")
 
-	// paramsFields are the params fields of all methods, because the method may come after the params in the message.
+	// paramsFields contains the params fields of all methods. The method may come after the params in the message, so
+	// it is not known while the params are read.
 	paramsFields = foldTable("_meta", "name", "arguments", "uri", "cursor",
 		"protocolVersion", "capabilities", "clientInfo", "requestId", "reason",
 		"progressToken", "progress", "total", "message", "level", "logger", "data",
@@ -50,8 +51,8 @@ var (
 
 	toolFields = foldTable("name")
 
-	// methods are the methods of all revisions. A server that ignores case would mistake another spelling for one of them,
-	// although other policy rules apply to that spelling.
+	// methods contains the methods of all revisions. A server that ignores case would mistake another spelling for one
+	// of these methods, although other policy rules apply to that spelling.
 	methods = foldTable(mcpmethod.All()...)
 )
 
@@ -63,7 +64,7 @@ func foldTable(fields ...string) map[string]string {
 	return table
 }
 
-// isVariant reports whether key folds to a field of the table without being equal to it.
+// isVariant reports whether key folds to a field of the table but is not equal to that field.
 func isVariant(table map[string]string, key []byte) bool {
 	var buf [128]byte
 	if len(key) > len(buf) {
@@ -73,9 +74,9 @@ func isVariant(table map[string]string, key []byte) bool {
 	return known && field != string(key)
 }
 
-// fold appends key to dst, and replaces each character that a parser may mistake for an ASCII letter with that letter
-// in lower case. According to Unicode's simple case folding, these characters are the capital letters, the long s and
-// the Kelvin sign. The Turkish dotted I and dotless i are included, because Java's equalsIgnoreCase treats them as an
+// fold appends key to dst. It replaces each character that a parser may mistake for an ASCII letter with that letter in
+// lower case. According to Unicode's simple case folding, these characters are the capital letters, the long s and the
+// Kelvin sign. The Turkish dotted I and dotless i are also replaced, because Java's equalsIgnoreCase treats them as an
 // i.
 func fold(dst, key []byte) []byte {
 	for i := 0; i < len(key); i++ {
@@ -103,12 +104,12 @@ func fold(dst, key []byte) []byte {
 	return dst
 }
 
-// Fold returns key after replacing each character that a parser may mistake for an ASCII letter with that letter in
-// lower case. A parser that ignores case treats two keys as equal if their folded forms are equal.
+// Fold returns key with each character that a parser may mistake for an ASCII letter replaced with that letter in lower
+// case. A parser that ignores case treats two keys as equal if their folded forms are equal.
 func Fold(key string) string { return string(fold(nil, []byte(key))) }
 
 func foldsToPrefix(key []byte, prefix string) bool {
-	// A character that folds to a letter takes at most three bytes.
+	// A character that folds to a letter is at most three bytes long.
 	key = key[:min(len(key), 3*len(prefix))]
 	var buf [3 * len(protocolPrefix)]byte
 	folded := fold(buf[:0], key)

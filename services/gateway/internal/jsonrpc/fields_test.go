@@ -8,7 +8,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// variants returns spellings that some parsers mistake for field, escaped for use inside a JSON string.
+// variants returns spellings that some parsers mistake for field. They are escaped for use inside a JSON string.
 func variants(field string) []string {
 	var all []string
 	add := func(v string) {
@@ -77,7 +77,7 @@ func TestParse_CaseVariantsOfFieldsAreRefused(t *testing.T) {
 	}
 }
 
-// Case P3. A key that no parser mistakes for a protocol field is accepted where unknown keys are allowed.
+// Case P3. Where unknown keys are allowed, a key is accepted if no parser mistakes it for a protocol field.
 func TestParse_KeysThatResembleFieldsAreAccepted(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"names", "nam", "Naming", "meta", "_metas", "URL", "x-name", "uri2", "ｎame", "nаme", " name", "name ", "", "Extra", strings.Repeat("N", 200)} {

@@ -6,12 +6,13 @@ import (
 	"strings"
 )
 
-// generator generates messages. Two parsers may parse some of them differently, and no parser accepts some others.
+// generator generates random messages. Some of them are parsed differently by different parsers, and some are accepted
+// by no parser.
 type generator struct{ *rand.Rand }
 
 func one[T any](d generator, of ...T) T { return of[d.IntN(len(of))] }
 
-// rarely returns true in one of n cases.
+// rarely returns true in one of n cases on average.
 func (d generator) rarely(n int) bool { return d.IntN(n) == 0 }
 
 func (d generator) message() []byte {
@@ -43,7 +44,7 @@ func (d generator) message() []byte {
 	return text
 }
 
-// pick returns usual in n of n+1 cases, and otherwise one of others.
+// pick returns usual in n of n+1 cases on average, and otherwise one of others.
 func (d generator) pick(usual string, n int, others ...string) string {
 	if !d.rarely(n + 1) {
 		return usual
@@ -66,7 +67,7 @@ func (d generator) member(key, value string) string {
 	return d.space() + d.spelled(key) + d.space() + d.pick(":", 800, "=", "::", "") + d.space() + value
 }
 
-// spelled returns a key as JSON, sometimes in a spelling that only some parsers treat as the same key.
+// spelled returns a key as JSON. Sometimes its spelling is one that only some parsers treat as the same key.
 func (d generator) spelled(key string) string {
 	if !d.rarely(90) {
 		return `"` + key + `"`

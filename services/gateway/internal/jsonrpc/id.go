@@ -31,7 +31,7 @@ func isInteger(value []byte) bool {
 	return len(digits) > 0 && (digits[0] != '0' || len(value) == 1)
 }
 
-// SameID reports whether two raw JSON values are the same id. It compares strings with escapes resolved, and integers
+// SameID reports whether two raw JSON values are the same id. Strings are compared with escapes resolved, and integers
 // by value. A string never equals an integer. Any other value is not an id and equals no value.
 func SameID(a, b []byte) bool {
 	key := IDKey(a)

@@ -1,6 +1,6 @@
 // Package jsonrpc is the gateway's strict parser for JSON-RPC. It reads the bytes of one message once. It either
-// refuses the message with a code, or returns the position of each part in the message. So the gateway forwards the
-// same bytes that it has evaluated, except for the edits that [ApplyEdits] applies.
+// refuses the message with a code, or returns the position of each part in the message. The gateway can therefore
+// forward the same bytes that were evaluated, except for the edits that [ApplyEdits] applies.
 //
 // [Parse] reads a message from a client and enforces all rules for clients. [ReadAnswer] reads a message from a server.
 // It requires unambiguous JSON, and finds the parts that the gateway must read or remove.
@@ -37,11 +37,11 @@ func (s Span) Of(raw []byte) []byte {
 // Kind is the kind of a JSON-RPC message. The zero Kind means that there is no message.
 type Kind uint8
 
-// The kinds of JSON-RPC messages.
+// These are the kinds of JSON-RPC messages.
 const (
-	// Invalid is the zero value. No accepted message has it.
+	// Invalid is the zero value. No accepted message has this kind.
 	Invalid Kind = iota
-	// Request has a method and an id. It needs an answer.
+	// Request has a method and an id. It must be answered.
 	Request
 	// Notification has a method and no id.
 	Notification
@@ -63,17 +63,18 @@ func (k Kind) String() string {
 	return "invalid"
 }
 
-// Limits limit one message. Each field is the maximum accepted value. With the zero Limits, every message is refused.
+// Limits limits the size of one message. Each field is the maximum accepted value. With the zero Limits, every message
+// is refused.
 type Limits struct {
 	// Bytes is the length of the whole message.
 	Bytes int
-	// Depth counts nested objects and arrays; the message itself is level 1.
+	// Depth counts nested objects and arrays. The message itself is level 1.
 	Depth int
 	// Tokens counts scalars, keys, and the opening and closing brackets of objects and arrays.
 	Tokens int
 	// KeyBytes is the length of one key in UTF-8, with escapes resolved.
 	KeyBytes int
-	// NumberBytes is the length of a number as written. It is limited because the running time of exact parsers grows
+	// NumberBytes is the length of a number as written. It is limited because exact parsers need a time that grows
 	// faster than linearly with the length.
 	NumberBytes int
 	// IDBytes is the length of a string id in UTF-8, with escapes resolved. It also limits progress tokens.
@@ -85,15 +86,15 @@ func DefaultLimits() Limits {
 	return Limits{Bytes: 4 << 20, Depth: 64, Tokens: 10_000, KeyBytes: 256, NumberBytes: canonicaljson.MaxNumber, IDBytes: 128}
 }
 
-// AnswerLimits returns the limits for messages from servers. They are higher, because answers contain data. IDBytes
-// does not apply to answers.
+// AnswerLimits returns the limits for messages from servers. They are higher than those for clients, because answers
+// contain data. IDBytes does not apply to answers.
 func AnswerLimits() Limits {
 	return Limits{Bytes: 16 << 20, Depth: 512, Tokens: 4 << 20, KeyBytes: 64 << 10, NumberBytes: canonicaljson.MaxNumber}
 }
 
-// An Error is the reason for which a message was refused. It never quotes the message, so it may be logged and shown.
+// An Error explains why a message was refused. It never quotes the message, so it may be logged and shown to users.
 type Error struct {
-	// Code is the code of the violated rule.
+	// Code is the code of the rule that the message violates.
 	Code commonv1.Code
 	// Detail is a sentence for users. It never contains parts of the message.
 	Detail string

@@ -32,7 +32,7 @@ func measure(t *testing.T, raw string) (depth, tokens int) {
 // Case P11.
 func TestParse_DepthIsLimited(t *testing.T) {
 	t.Parallel()
-	// nest returns values with the given number of levels, which alternate between the forms.
+	// nest returns a value that is nested to the given number of levels. The levels alternate between the forms.
 	nest := func(levels int, forms ...string) string {
 		raw := "1"
 		for level := range levels {

@@ -6,13 +6,13 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// Reference types of a completion (MCP 2025-11-25, Completion, Reference Types).
+// These are the reference types of a completion (MCP 2025-11-25, Completion, Reference Types).
 const (
 	RefPrompt   = "ref/prompt"
 	RefResource = "ref/resource"
 )
 
-// A Message is a message from a client that [Parse] has accepted. It is read-only. Its spans are positions in Raw,
+// A Message is a message from a client that was accepted by [Parse]. It is read-only. Its spans are positions in Raw,
 // which must not change while the Message is in use. Its strings are copies with escapes resolved.
 type Message struct {
 	// Raw is the message as it was received.
@@ -31,10 +31,10 @@ type Message struct {
 	// Name is params.name of tools/call or prompts/get, or params.ref.name of a completion for a prompt. It is empty for
 	// other methods. A tool's name matches the grammar of tool names. A prompt's name may be any string.
 	Name string
-	// NameValue is the raw value of params.name. To rename the target, replace it with [ApplyEdits].
+	// NameValue is the raw value of params.name. To rename the target, use [ApplyEdits] to replace this value.
 	NameValue Span
-	// URI is params.uri of the methods under resources/, or params.ref.uri of a completion for a resource, which may be a
-	// URI template. It is empty for other methods.
+	// URI is params.uri of the methods under resources/, or params.ref.uri of a completion for a resource, in which
+	// case it may be a URI template. It is empty for other methods.
 	URI string
 	// Ref is the reference type of a completion: [RefPrompt] or [RefResource]. It is empty for an unknown type and for
 	// other methods.
@@ -43,11 +43,11 @@ type Message struct {
 	URIValue Span
 	// Arguments is the params.arguments object. It is absent if params.arguments is null.
 	Arguments Span
-	// RequestID is the raw params.requestId of notifications/cancelled, which is a valid id. It is absent for other
+	// RequestID is the raw params.requestId of notifications/cancelled, and is a valid id. It is absent for other
 	// methods.
 	RequestID Span
-	// ProgressToken is the raw params.progressToken of notifications/progress, which is a valid id. It is absent for other
-	// methods. The token that a request declares is in Meta.
+	// ProgressToken is the raw params.progressToken of notifications/progress, and is a valid id. It is absent for
+	// other methods. The token that a request declares is stored in Meta.
 	ProgressToken Span
 
 	// InputResponses is the raw params.inputResponses. It contains the client's responses to the requests in the server's
@@ -78,8 +78,8 @@ type Message struct {
 	paramCount int  // the number of members of params
 }
 
-// Clone returns a copy of m that shares no memory with m. It is needed if the message must outlive the buffer with its
-// bytes.
+// Clone returns a copy of m that shares no memory with m. A copy is needed if the message is used after the buffer with
+// its bytes is reused.
 func (m *Message) Clone() *Message {
 	own := *m
 	own.Raw = bytes.Clone(m.Raw)
@@ -88,18 +88,18 @@ func (m *Message) Clone() *Message {
 
 // Meta is the content of params._meta. The zero Meta belongs to a message without _meta.
 type Meta struct {
-	// Object is the whole value of _meta.
+	// Object is the whole object in params._meta.
 	Object Span
-	// Run and Approval are the values of "dev.sluice/run" and "dev.sluice/approval", at most 128 bytes each.
+	// Run and Approval are the values of "dev.sluice/run" and "dev.sluice/approval". Each has at most 128 bytes.
 	Run, Approval string
 	// TraceParent and TraceState are the W3C trace context. TraceParent is empty if the value is not a string of at most
 	// 128 bytes. TraceState is empty if the value is not a string of at most 512 bytes. Their contents are not validated.
 	TraceParent, TraceState string
-	// ProtocolVersion is "io.modelcontextprotocol/protocolVersion", at most 64 bytes.
+	// ProtocolVersion is the value of "io.modelcontextprotocol/protocolVersion". It has at most 64 bytes.
 	ProtocolVersion string
 	// ProgressToken is the raw token: a string or an integer with the same limits as an id.
 	ProgressToken Span
-	// Capabilities is the "io.modelcontextprotocol/clientCapabilities" object.
+	// Capabilities is the object in "io.modelcontextprotocol/clientCapabilities".
 	Capabilities Span
 
 	members int
@@ -108,7 +108,7 @@ type Meta struct {
 	values  [traceFields]Span
 }
 
-// Indices of the trace context's members in _meta, in the order of [Trace.fields].
+// These are the indices of the trace context's members in _meta, in the order of [Trace.fields].
 const (
 	traceParent = iota
 	traceState
@@ -145,7 +145,7 @@ func Parse(raw []byte, limits Limits) (*Message, error) {
 type parser struct {
 	scanner
 	m *Message
-	// Raw values that are checked after the whole message was read.
+	// These raw values are checked after the whole message was read.
 	jsonrpc, method Span
 	in              paramSpans
 }

@@ -2,12 +2,12 @@ package jsonrpc
 
 import "bytes"
 
-// A numeral is a number in its decimal spelling.
+// A numeral is a number in the decimal form in which it is written.
 type numeral struct {
 	negative, integer bool
 	// whole contains the digits before the point, without leading zeros. fraction contains the digits after the point.
 	whole, fraction []byte
-	// exponent contains the digits of the exponent. shrinks means that the exponent is negative.
+	// exponent contains the digits of the exponent. shrinks is true if the exponent is negative.
 	exponent []byte
 	shrinks  bool
 }
@@ -24,14 +24,14 @@ func (n *numeral) isOutOfRange() bool {
 }
 
 // infinity contains the first digits of 2^1024 - 2^970, the smallest number that is rounded to infinity. That number
-// has infinityPlaces digits before the point. A number that the parser accepts has fewer digits, so it never equals
+// has infinityPlaces digits before the point. Numbers that the parser accepts have fewer digits, so they never equal
 // that number.
 const (
 	infinity       = "1797693134862315807937289714053034150799341327100378269361737789804449682927647509466490179775872070"
 	infinityPlaces = 309
 )
 
-// finite reports whether the number is finite as a float64. It compares digits, because parsing a float64 with many
+// finite reports whether the number is finite as a float64. It compares digits, because parsing a float64 that has many
 // digits is slow.
 func (n *numeral) finite() bool {
 	if len(n.whole) <= 200 && len(n.exponent) <= 2 {
@@ -53,7 +53,7 @@ func (n *numeral) finite() bool {
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
-// atMost reports whether a number is at most limit. Both are given by their digits, without leading zeros.
+// atMost reports whether a number is at most limit. digits and limit contain digits without leading zeros.
 func atMost(digits []byte, limit string) bool {
 	if len(digits) != len(limit) {
 		return len(digits) < len(limit)

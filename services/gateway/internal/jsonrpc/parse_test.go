@@ -27,7 +27,7 @@ const (
 
 const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 
-// A refusal is a message that the parser must refuse, and the expected code.
+// A refusal describes a message that the parser must refuse, and the expected code.
 type refusal struct {
 	name string
 	raw  string
@@ -135,7 +135,7 @@ var duplicatesInside = []refusal{
 func TestParse_DuplicateKeysInArgumentsAreRefused(t *testing.T) {
 	t.Parallel()
 	refused(t, duplicatesInside)
-	// Duplicates at every depth, in objects and in arrays.
+	// The duplicates are at every depth, in objects and in arrays.
 	for depth := range 60 {
 		inner := `{"k":1,"k":2}`
 		for level := range depth {
@@ -149,7 +149,7 @@ func TestParse_DuplicateKeysInArgumentsAreRefused(t *testing.T) {
 			t.Errorf("a duplicate %d levels down: got %v", depth, got)
 		}
 	}
-	// Duplicates in objects with many and few keys, at any two positions.
+	// The duplicates are at any two positions, in objects with many keys and with few keys.
 	for _, width := range []int{2, 8, 15, 16, 17, 18, 31, 33, 64, 1000} {
 		for _, twice := range [][2]int{{0, width - 1}, {0, 1}, {width - 2, width - 1}, {width / 2, width - 1}} {
 			if twice[0] == twice[1] {
@@ -351,8 +351,8 @@ func TestParse_NumbersOutOfRangeAreRefused(t *testing.T) {
 	accepted(t, `{"jsonrpc":"2.0","id":1,"result":{"content":{"n":1e400,"m":18446744073709551616}}}`)
 }
 
-// Case X1. Numbers are limited to 64 bytes, because the running time of exact parsers, in the gateway and in servers,
-// grows faster than linearly with the length.
+// Case X1. Numbers are limited to 64 bytes. Exact parsers, in the gateway and in servers, need a time that grows faster
+// than linearly with the length of a number.
 func TestParse_NumbersAreLimitedTo64Bytes(t *testing.T) {
 	t.Parallel()
 	places := []string{
@@ -382,8 +382,8 @@ func TestParse_NumbersAreLimitedTo64Bytes(t *testing.T) {
 	}
 }
 
-// Case P8. The parser determines from a number's digits whether the number is finite. The result must always agree with
-// parsing the number as a float64.
+// Case P8. The parser determines from a number's digits whether the number is finite. The result must be the same as if
+// the number were parsed as a float64.
 func TestParse_FiniteNumbersAreThoseOfFloat64(t *testing.T) {
 	t.Parallel()
 	digits, exponents := rapid.StringMatching(`[0-9]{0,20}`), rapid.StringMatching(`[eE][+-]?(2[4-9][0-9]|3[0-3][0-9]|[0-9]{1,6})`)

@@ -30,8 +30,8 @@ func (s *scanner) quoted() (body []byte, escaped bool, err error) {
 	return s.raw[start:end:end], escaped, nil
 }
 
-// skipPlain is like [plainEnd] for the rest of the message. The rest may be long, so skipPlain yields the processor
-// after every maxPart bytes.
+// skipPlain is like [plainEnd], but for the rest of the message. The rest may be long, so skipPlain yields the
+// processor after every maxPart bytes.
 func (s *scanner) skipPlain(i int) int {
 	for {
 		part := min(len(s.raw), i+maxPart)
@@ -42,12 +42,13 @@ func (s *scanner) skipPlain(i int) int {
 	}
 }
 
-// maxPart is the number of bytes of a string after which the scanner yields the processor.
+// maxPart is the number of bytes of a string after which the scanner yields the processor to others.
 const maxPart = 64 << 10
 
 // plainEnd returns the offset of the first quote, backslash or control character at or after offset i, or the length of
-// b if there is none. It tests eight bytes at a time: the high bit of a lane is set if the lane's byte is one of these
-// characters. A borrow can set wrong bits only in lanes above a true hit, so the lowest hit is exact.
+// b if there is none. It tests eight bytes at a time. In each byte of the result, the high bit is set if the tested
+// byte is one of these characters. A borrow can set wrong high bits only above a correct one, so the lowest set bit is
+// correct.
 func plainEnd(b []byte, i int) int {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	for ; i+8 <= len(b); i += 8 {

@@ -6,7 +6,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// Maximum lengths of strings in bytes, with escapes resolved.
+// These are the maximum lengths of strings in bytes, with escapes resolved.
 const (
 	maxName        = 128  // for methods and tools
 	maxHandle      = 128  // for dev.sluice/run and dev.sluice/approval
@@ -177,8 +177,8 @@ func (p *parser) checkURI() (err error) {
 	return err
 }
 
-// checkRef reads a completion's reference. If the reference is ambiguous, or longer than policy accepts, it counts as
-// unknown, and policy rules refuse the request.
+// checkRef reads a completion's reference. A reference that is ambiguous, or longer than the policy service accepts,
+// counts as unknown, and policy rules refuse the request.
 func (p *parser) checkRef() error {
 	m, in := p.m, &p.in
 	if in.refVariant.Present() {
@@ -204,7 +204,7 @@ func (p *parser) checkRef() error {
 	return nil
 }
 
-// checkCursor reads the cursor. Some clients send null if they have no cursor.
+// checkCursor reads the cursor. Some clients send null if they have no cursor, so null is accepted.
 func (p *parser) checkCursor() (err error) {
 	if p.in.cursor.Present() && !p.isNull(p.in.cursor) {
 		p.m.Cursor, err = p.text(p.in.cursor, len(p.raw), "the cursor is not a string")

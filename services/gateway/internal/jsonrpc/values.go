@@ -4,8 +4,8 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// text returns the string at span with escapes resolved. It returns "" for an absent value, and an error if the value
-// is not a string or is longer than limit bytes.
+// text returns the string at span with escapes resolved. It returns "" if the value is absent, and an error if the
+// value is not a string or is longer than limit bytes.
 func (p *parser) text(span Span, limit int, detail string) (string, error) {
 	if !span.Present() {
 		return "", nil
@@ -17,9 +17,9 @@ func (p *parser) text(span Span, limit int, detail string) (string, error) {
 	return string(b), nil
 }
 
-// version returns the protocol revision at span. It returns "" for an absent value.
+// version returns the protocol revision at span. It returns "" if the value is absent.
 func (p *parser) version(span Span) (string, error) {
-	// Known revisions need no allocation.
+	// For known revisions, the string need not be allocated.
 	switch string(span.Of(p.raw)) {
 	case `"2026-07-28"`:
 		return "2026-07-28", nil
@@ -76,7 +76,7 @@ func inGrammar(name []byte, dollar bool) bool {
 	return true
 }
 
-// internMethod returns name as a string, for frequent methods without an allocation.
+// internMethod returns name as a string. For frequent methods it needs no allocation.
 func internMethod(name []byte) string {
 	switch string(name) {
 	case "tools/call":

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Owner identifies the quotas to which memory is charged. It is immutable.
+// Owner identifies the quotas against which memory counts. It is immutable.
 type Owner struct {
 	// Accounts are the caller's accounts. They are zero if the memory does not belong to a single caller.
 	Accounts principal.Accounts
@@ -30,8 +30,8 @@ const (
 	ofServer
 )
 
-// reader returns the account key under which time slices are counted: the key of the caller's person or, if the memory
-// belongs to no caller, the key of the server.
+// reader returns the account key under which time slices are counted. This is the key of the caller's person or, if the
+// memory belongs to no caller, the key of the server.
 func (h *Owner) reader() accountKey {
 	if h.Accounts.Root() == (principal.Key{}) {
 		return accountKey{what: ofServer, server: h.Server}
@@ -61,12 +61,12 @@ type account struct {
 	bytes, holders int
 	// waiting is the number of [Memory] values that wait for more memory.
 	waiting int
-	// growing contains the incomplete [Memory] values, ordered by the time at which they began to grow.
+	// growing contains the [Memory] values that are not complete yet, ordered by the time at which they began to grow.
 	growing []*Memory
 }
 
-// available returns the maximum value of bytes after a [Memory] has grown. Only the Memory that began to grow first may
-// use the reserve of last bytes.
+// available returns the maximum number of bytes that may be in use after a [Memory] has grown. Only the Memory that
+// began to grow first may use the last bytes of the quota, which are reserved. The number of reserved bytes is last.
 func (a *account) available(h *Memory, last int) int {
 	if len(a.growing) == 0 || a.growing[0] == h {
 		return a.limit
@@ -84,7 +84,7 @@ func (a *account) isWaitedFor() bool {
 
 func byAge(a, b *Memory) int { return cmp.Compare(a.since, b.since) }
 
-// The caller of each function below holds the lock of the budget.
+// The caller of each function below must hold the lock of the budget.
 
 // joinAccounts charges a [Memory] to its accounts, except to the account of its server.
 func (r *Budget) joinAccounts(h *Memory) {
@@ -101,7 +101,8 @@ func (r *Budget) joinAccounts(h *Memory) {
 	}
 }
 
-// enter returns an account and increments its number of holders.
+// enter returns the account with this key and increments its number of holders. If there is no such account, enter
+// creates it.
 func (r *Budget) enter(key accountKey, limit int) *account {
 	a := r.accounts[key]
 	if a == nil {
@@ -119,8 +120,8 @@ func (r *Budget) leave(a *account) {
 	}
 }
 
-// startGrowth starts the growth of a [Memory] unless it has already begun. The Memory gets its sequence number, and is
-// charged to its server's account.
+// startGrowth marks a [Memory] as growing if it is not growing yet. The Memory gets a sequence number and is charged to
+// its server's account.
 func (r *Budget) startGrowth(h *Memory) {
 	if h.since > 0 {
 		return
@@ -138,7 +139,7 @@ func (r *Budget) startGrowth(h *Memory) {
 	}
 }
 
-// endGrowth ends the growth of a [Memory]. It is then no longer charged to its server's account.
+// endGrowth marks a [Memory] as no longer growing. From then on, the Memory is not charged to its server's account.
 func (r *Budget) endGrowth(h *Memory) {
 	if h.since == 0 {
 		return
@@ -172,7 +173,7 @@ func (r *Budget) set(h *Memory, bytes int) {
 	h.accounts = nil
 }
 
-// settle ends the growth of a [Memory], sets its size, and grants the released bytes to waiters.
+// settle ends the growth of a [Memory], sets its size, and passes the released bytes to waiters.
 func (r *Budget) settle(h *Memory, bytes int) {
 	before, grew := chargedBytes(h.bytes), h.since > 0
 	r.endGrowth(h)
@@ -183,7 +184,7 @@ func (r *Budget) settle(h *Memory, bytes int) {
 }
 
 // add enlarges a [Memory] if its quotas allow it and no other Memory of its principal or person waits. It does not
-// check the accounts in counted, to which the bytes are already charged.
+// check the quotas of the accounts in counted, because the bytes are already charged to them.
 func (r *Budget) add(h *Memory, bytes int, counted []*account) bool {
 	if h.closed {
 		return false

@@ -13,8 +13,8 @@ import (
 // HTTPServer returns an HTTP server that serves [Server.Handler].
 func (s *Server) HTTPServer() *http.Server { return s.http.HTTP(s.Handler()) }
 
-// Listen returns a listener that limits the connections of lis: unauthenticated connections per IP address, and
-// authenticated connections per caller.
+// Listen returns a listener that limits the connections that lis accepts. There are limits on the unauthenticated
+// connections of each IP address, and on the authenticated connections of each caller.
 func (s *Server) Listen(lis net.Listener) (*connlimit.Listener, error) { return s.http.Listen(lis) }
 
 // authenticated returns a handler that calls next only for an agent with a valid token.

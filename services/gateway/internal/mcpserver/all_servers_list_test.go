@@ -17,7 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Some servers hang or are unavailable. The list names them, and contains the elements of all other servers.
+// Some servers do not respond or are unavailable. The list reports these servers, and contains the elements of all
+// other servers.
 func TestAllServers_ListNamesUnavailableServers(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -62,7 +63,8 @@ func TestAllServers_ListNamesUnavailableServers(t *testing.T) {
 	}
 }
 
-// The gateway requests all pages of a list from each server on behalf of the caller, if the list's method needs a rule.
+// If a rule is needed for a list's method, the gateway requests all pages of the list from each server on behalf of the
+// caller.
 func TestAllServers_ListsAreJoined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -107,7 +109,7 @@ func TestAllServers_ListsAreJoined(t *testing.T) {
 	})
 }
 
-// The joined list is valid even if a server contributes no elements. Elements that clients could reject are omitted.
+// The joined list is valid even if a server has no elements in it. Elements that clients might reject are omitted.
 func TestAllServers_ListIsOnePage(t *testing.T) {
 	t.Parallel()
 	broken := `{"tools":[{"name":"safe","inputSchema":{"type":"object"}},{"name":"x"},{"name":"y","inputSchema":true},{"inputSchema":{}}]}`
@@ -154,8 +156,8 @@ func switchAvailability(server *gatewaytest.Server) *atomic.Bool {
 	return there
 }
 
-// A server is unavailable at first. Its features are declared from the start. After the server was listed once, its
-// last list is used while it is unavailable, and the client is notified only of changes.
+// A server is unavailable at first. Its features are declared from the beginning. Once the server has been listed, its
+// last list is used while it is unavailable, and the client is notified only if the list changes.
 func TestAllServers_ListHasAServerThatIsAvailableAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -196,7 +198,7 @@ func TestAllServers_ListHasAServerThatIsAvailableAgain(t *testing.T) {
 	})
 }
 
-// One server slowly sends page after page. The joined list must be complete within a time limit, and it names this
+// One server slowly sends page after page. The joined list must be complete within a time limit, and must report this
 // server as unavailable. Invalid elements are omitted.
 func TestAllServers_ListEndsWhenAServerRepeatsACursor(t *testing.T) {
 	t.Parallel()
@@ -262,8 +264,8 @@ func TestAllServers_ListStartsNoProgram(t *testing.T) {
 	})
 }
 
-// Case U1. If a server sends too many names, only its own answer is refused. If a server lists pages without end, the
-// gateway reads only 20 pages.
+// Case U1. If a server sends too many names, only this server's answer is refused. If a server lists pages without end,
+// the gateway reads only 20 pages.
 func TestAllServers_LongNamesAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -59,8 +59,9 @@ func recordRequests(server *gatewaytest.Server, got *[]string) {
 	}
 }
 
-// One session serves all servers. The gateway answers initialize itself, and contacts a server only when it is called.
-// The server receives the bytes that the client has sent, except that the combined names are replaced.
+// One session serves all servers. The gateway answers initialize itself, and contacts a server only when that server is
+// called. The server receives the bytes that the client has sent, except that combined names are replaced with the
+// server's own names.
 func TestAllServers_AppearAsOneServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -112,8 +113,8 @@ func TestAllServers_AppearAsOneServer(t *testing.T) {
 	})
 }
 
-// A message that names no server, or more than one, is not sent to a server. The client receives the reason, and the
-// refusal is recorded.
+// A message that does not contain exactly one server's name is not sent to any server. The client receives the reason,
+// and the refusal is recorded.
 func TestAllServers_RefusesMessagesThatNameNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -209,8 +210,8 @@ func TestAllServers_ServerRequestsHaveCombinedIDs(t *testing.T) {
 	})
 }
 
-// If the client cancels a call, the cancellation is sent to the called server. If the client's roots change, the
-// notification is sent to all servers that the session has used.
+// If the client cancels a call, the cancellation is sent to the called server. If the client's roots change, all
+// servers that the session has used are notified.
 func TestAllServers_NotificationsReachMembers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -310,7 +311,7 @@ func TestAllServers_StreamsAreJoined(t *testing.T) {
 }
 
 // When a client opens its stream, it is notified of the lists that have changed since it last read them. If the gateway
-// has discovered another server since then, the client is notified of all lists.
+// has discovered another server since that time, the client is notified of all lists.
 func TestAllServers_ChangeBetweenListAndStreamIsNotified(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -340,7 +341,8 @@ func TestAllServers_ChangeBetweenListAndStreamIsNotified(t *testing.T) {
 	})
 }
 
-// A member session lives as long as its aggregate session. Both together count as one session.
+// A session with one of the servers lasts as long as the aggregate session to which it belongs. They count as one
+// session.
 func TestAllServers_MembersEndWithTheAggregateSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -369,8 +371,8 @@ func TestAllServers_MembersEndWithTheAggregateSession(t *testing.T) {
 	})
 }
 
-// Case A4. Policy evaluates a call with the definition that the client has received, even if the server lists another
-// definition now.
+// Case A4. A call is evaluated with the definition that the client has received, even if the server now lists another
+// definition.
 func TestAllServers_CallsAreDecidedByTheListedDefinition(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

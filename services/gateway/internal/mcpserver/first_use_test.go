@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// The gateway has failed to list a server, and then the server lists its tools to a session. The gateway lists the
-// server before it answers the session, because a tool's first definition is accepted only from a complete list.
+// The gateway has failed to list a server, and then the server lists its tools to a session. The gateway itself lists
+// the server before it answers the session, because a tool's first definition is accepted only from a complete list.
 func TestFirstUse_ListsTheServerAgainWhenASessionGetsAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestFirstUse_ListsTheServerAgainWhenASessionGetsAnswers(t *testing.T) {
 }
 
 // A definition is accepted only if a complete list contains it. While the gateway has no complete list, the refusal
-// contains the reason for that. After the gateway has one, it asks policy again.
+// says why. As soon as the gateway has one, the policy service evaluates the call again.
 func TestFirstUse_RefusalNamesWhyTheServerIsNotListed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

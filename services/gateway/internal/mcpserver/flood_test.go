@@ -84,8 +84,8 @@ func TestConnections_IdleOnesAreClosed(t *testing.T) {
 	})
 }
 
-// Case N2. A client that does not read is disconnected. It delays neither the receipt of the server's answer nor the
-// record.
+// Case N2. A client that does not read is disconnected. Until then, the gateway still receives the server's answer and
+// records the outcome without delay.
 func TestConnections_ClosedWhenTheClientDoesNotRead(t *testing.T) {
 	t.Parallel()
 	progress := []byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1,"message":"` + strings.Repeat("x", 8<<10) + `"}}`)
@@ -164,8 +164,8 @@ func TestConnections_PipeliningWithoutReadingIsBounded(t *testing.T) {
 	}
 }
 
-// isInFlightRefusal reports whether a response is a refusal because of too many requests in flight, and whether the
-// refusal is recorded.
+// isInFlightRefusal reports whether a response is a refusal because of too many requests in flight, and whether this
+// refusal was recorded.
 func (w *testGateway) isInFlightRefusal(got httpResponse) bool {
 	records := w.Journal.Records(journal.KindRefusal)
 	return got.status == 429 && got.code() == "abuse_limited" && strings.Contains(got.body, "in flight") &&
@@ -174,8 +174,8 @@ func (w *testGateway) isInFlightRefusal(got httpResponse) bool {
 
 const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 
-// Case N2. One principal sends more requests to a slow server than its quota allows. The excess requests are refused,
-// and other principals are not affected.
+// Case N2. One principal sends more requests to a slow server than its quota allows. The excess requests are refused.
+// Other principals are not affected.
 func TestRequestsInFlight_CountIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -266,7 +266,7 @@ func TestRequestsInFlight_BytesOfOnePersonAreBounded(t *testing.T) {
 	})
 }
 
-// The timeouts for receiving requests do not end a long call or the next call on the same connection.
+// A long call, and the next call on the same connection, are not cut off by the timeouts for receiving requests.
 func TestConnections_LongCallIsNotClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

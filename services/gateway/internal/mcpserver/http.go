@@ -28,8 +28,8 @@ func (s *Server) request(r *http.Request, c httpserver.Caller, to dispatch.Sink)
 	return x
 }
 
-// refuseHTTP records the refusal of an HTTP request without a message from an authenticated caller, and answers with
-// it.
+// refuseHTTP refuses an HTTP request that contains no message. The request is from an authenticated caller. refuseHTTP
+// records the refusal and sends it as the response.
 func (s *Server) refuseHTTP(w http.ResponseWriter, r *http.Request, c httpserver.Caller, refused *refusal.Refusal) {
 	to := sse.NewWriter(w, nil)
 	to.Answer(s.request(r, c, to).Refuse(r.Context(), refused))
@@ -37,7 +37,7 @@ func (s *Server) refuseHTTP(w http.ResponseWriter, r *http.Request, c httpserver
 
 // listen opens a session's stream for server messages that do not belong to a request (MCP 2025-11-25, Transports,
 // Listening for Messages from the Server). A session has only one stream of this kind. A client that has lost the
-// stream can open another one that continues after the last received event.
+// stream can open a new one, which continues after the last event that the client has received.
 func (s *Server) listen(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	to := sse.NewWriter(w, r.Header)
 	x := s.request(r, c, to)

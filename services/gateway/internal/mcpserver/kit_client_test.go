@@ -36,7 +36,8 @@ func (r httpResponse) code() string {
 	return m.Result.Meta["dev.sluice/decision"].Code
 }
 
-// do sends a request as ana. The given headers are added to the default headers, and replace those with the same name.
+// do sends a request as the caller ana. The given headers are added to the default headers, and replace those with the
+// same name.
 func (w *testGateway) do(method, path, body string, header http.Header) httpResponse {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), method, "http://localhost"+path, strings.NewReader(body))
@@ -85,7 +86,7 @@ func (w *testGateway) connectAs(initialize string) http.Header {
 
 const toolCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe"}}`
 
-// dial returns a connection on which a test sends raw bytes.
+// dial returns a connection on which a test can send raw bytes.
 func (w *testGateway) dial() net.Conn {
 	w.t.Helper()
 	c, err := w.listener.DialContext(w.t.Context(), "", "")

@@ -36,10 +36,10 @@ type testGateway struct {
 	tokens   *authn.Tokens
 	listener *pipeListener
 	client   *http.Client
-	// files is the server at path. notes is a second server, or nil if there is none.
+	// files is the server at the URL path in path. notes is a second server, or nil if there is none.
 	files, notes *gatewaytest.Server
 	path         string
-	// hosts are the clients whose own tools the gateway evaluates.
+	// hosts contains the clients for which the gateway evaluates calls to the client's own tools.
 	hosts []string
 
 	notReady []string
@@ -138,7 +138,7 @@ func token(name, secret string, role authv1.TokenRole) *identityv1.TokenRecord {
 	return &identityv1.TokenRecord{Sha256: hash[:], Token: &identityv1.Token{Name: name, Tenant: gatewaytest.Tenant, Subject: name, Agent: "dev", Role: role}}
 }
 
-// withOwner sets the owner of a token.
+// withOwner sets the owner of a token, and returns the token.
 func withOwner(owner string, t *identityv1.TokenRecord) *identityv1.TokenRecord {
 	t.Token.Owner = owner
 	return t
@@ -156,7 +156,8 @@ func (w *testGateway) setAccess(access *policyv1.CheckServerResponse) {
 	w.Policy.Change(func() { w.Policy.Access = access })
 }
 
-// runPipeline runs the pipeline until stop is called. The pipeline then also records its counts.
+// runPipeline runs the pipeline until stop is called. While the pipeline is running, it also writes records with
+// counts.
 func (w *testGateway) runPipeline() (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// newEventGateway returns a gateway. Its server sends exactly the given events on its stream.
+// newEventGateway returns a gateway whose server sends exactly the given events on its stream.
 func newEventGateway(t *testing.T, open []string, events ...upstream.Event) *testGateway {
 	t.Helper()
 	w := newTestGateway(t)
@@ -90,8 +90,8 @@ func readLines(lines <-chan string) (out []string) {
 	}
 }
 
-// Case T4. A client's stream contains log messages and the notifications for methods that the client may use. Their
-// bytes are unchanged.
+// Case T4. A client's stream contains log messages, and the notifications that belong to methods that the client may
+// use. The bytes of the messages are unchanged.
 func TestStream_ForwardsWhatPolicyAllows(t *testing.T) {
 	t.Parallel()
 	said := []upstream.Event{
@@ -128,7 +128,8 @@ func TestStream_ForwardsWhatPolicyAllows(t *testing.T) {
 	}
 }
 
-// An idle stream contains comments. A client can resume the stream after an event that it has received.
+// The gateway sends comments on an idle stream. A client can resume the stream after the last event that it has
+// received.
 func TestStream_ContinuesAfterLastEventID(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -172,7 +173,7 @@ func TestStream_ContinuesAfterLastEventID(t *testing.T) {
 }
 
 // Requests that a server sends on its session's stream are handled like requests on a call's stream. They are forwarded
-// if policy allows them and the client can answer them.
+// if the policy allows them and the client can answer them.
 func TestStream_CarriesServerRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -195,8 +196,8 @@ func TestStream_CarriesServerRequests(t *testing.T) {
 	})
 }
 
-// A request that a server has sent on its session's stream waits for an answer. Meanwhile the timeout of the session's
-// calls is paused, as for a request on a call's stream.
+// A server has sent a request on its session's stream and waits for the answer. Meanwhile, the timeout of the session's
+// calls is paused, as it is for a request on a call's stream.
 func TestStream_ServerRequestPausesTheTimeoutOfCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -232,7 +233,7 @@ func TestStream_ServerRequestPausesTheTimeoutOfCalls(t *testing.T) {
 	})
 }
 
-// A request from a server is answered with an error when its stream ends.
+// When the stream on which a server sent a request ends, the request is answered with an error.
 func TestStream_EndCancelsServerRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -246,8 +247,8 @@ func TestStream_EndCancelsServerRequests(t *testing.T) {
 	})
 }
 
-// A session has one stream: a second stream replaces the first. A stream ends when its session ends or its token is
-// revoked.
+// A session has only one stream, so a second stream replaces the first one. A stream ends when its session ends or its
+// token is revoked.
 func TestStream_EndsWithTokenAndSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -343,9 +344,9 @@ func TestRootsChanged_ReachesServersThatMayListRoots(t *testing.T) {
 	})
 }
 
-// A stream may end before the server has opened its own. If the session has ended, the client has to open another
-// session. Otherwise the stream ends without a refusal, because a client opens another session if the response says
-// that its session is unknown (MCP 2025-11-25, Transports, Session Management).
+// A stream may end before the server has opened its own stream. If the session has ended, the client must open another
+// session. Otherwise the stream ends without a refusal, because a client opens another session if it is told that its
+// session is unknown (MCP 2025-11-25, Transports, Session Management).
 func TestStream_EndsBeforeTheServerOpensIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -390,8 +391,8 @@ func TestStream_EndsBeforeTheServerOpensIt(t *testing.T) {
 	})
 }
 
-// A request for a stream does not count as a use of its server, because some clients request a stream again and again.
-// Otherwise the gateway would start an unused stdio server for each listing.
+// A request for a stream does not count as a use of the server, because some clients request a stream again and again.
+// If it counted, the gateway would start an unused stdio server for each listing.
 func TestStream_RequestDoesNotStartAnUnusedProgram(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Case X9. Policy hides tools from the caller. A call to a tool that is not in the caller's list gets the same answer
-// as a call to an unknown tool. A tool that the server has added is found after 30 s, because the gateway lists the
-// server at most once in that time.
+// Case X9. The policy hides tools from the caller. A call to a tool that is not in the caller's list receives the same
+// answer as a call to an unknown tool. If the server adds a tool, the tool is found after 30 s, because the gateway
+// lists the server at most once in that time.
 func TestCall_UnlistedToolIsUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

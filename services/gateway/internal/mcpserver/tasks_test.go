@@ -48,7 +48,7 @@ func taskOf(t *testing.T, got httpResponse) string {
 var asBen = http.Header{"Authorization": {"Bearer " + benToken}}
 
 // A call waits for an approval. If the client accepts tasks, it immediately receives a task, and the server receives no
-// request. A denial ends the task.
+// request. If the call is denied, the task ends.
 func TestTask_IsMadeWhenACallWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -83,8 +83,8 @@ func TestTask_IsMadeWhenACallWaits(t *testing.T) {
 	})
 }
 
-// A client receives a task only if its request declares that it accepts tasks. A call with inputResponses, or one that
-// already waits in round trips, does not become a task.
+// A client receives a task only if its request declares that it accepts tasks. A call with inputResponses does not
+// become a task, and neither does a call that already waits in round trips.
 func TestTask_NeedsAClientThatAcceptsTasks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestTask_NeedsAClientThatAcceptsTasks(t *testing.T) {
 	})
 }
 
-// Cases I4, A3. Only the caller that has created a task can use it. For other callers, its id is unknown.
+// Cases I4, A3. Only the caller that created a task can use it. For other callers, its id is unknown.
 func TestTask_BelongsToItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestTask_BelongsToItsCaller(t *testing.T) {
 	})
 }
 
-// Case N2. A caller has a quota of 64 tasks. Further calls are refused with their approval's id.
+// Case N2. A caller may have 64 tasks. Further calls are refused, and the refusals contain the ids of their approvals.
 func TestTask_MemoryIsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -164,7 +164,7 @@ func TestTask_MemoryIsLimited(t *testing.T) {
 }
 
 // Case I4. The gateway translates the id of a server's task into an id that is bound to the caller. It translates the
-// id back only in this caller's requests. The server, policy and the record then see the server's original id.
+// id back only in this caller's requests. The server, the policy service and the record receive the original id.
 func TestTask_OfAServerIsBoundToItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -204,7 +204,7 @@ func TestTask_OfAServerIsBoundToItsCaller(t *testing.T) {
 	})
 }
 
-// If policy denies tasks/get to a caller, the gateway does not declare to servers that the client accepts tasks.
+// If the policy denies tasks/get to a caller, the gateway does not declare to servers that the client accepts tasks.
 func TestTask_CapabilityIsDeclaredWhenPolicyAllows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -273,7 +273,8 @@ func TestTask_AnswersAreChecked(t *testing.T) {
 	}
 }
 
-// Cases X4, X5. Task requests that need no rule are limited in size, and only a fixed list of methods is allowed.
+// Cases X4, X5. Task requests for which no rule is needed are limited in size. Only the methods in a fixed list are
+// allowed.
 func TestTask_RequestsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -350,8 +351,8 @@ func TestTask_CallMayFail(t *testing.T) {
 	}
 }
 
-// If a task is cancelled before its call is sent, the call is not sent. If it is cancelled later, it reports the call's
-// outcome. While another task waits for the same approval, the approval is not cancelled.
+// If a task is cancelled before its call is sent, the call is not sent. If the task is cancelled later, it reports the
+// call's outcome. While another task waits for the same approval, the approval is not cancelled.
 func TestTask_IsCancelled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -389,7 +390,7 @@ func TestTask_IsCancelled(t *testing.T) {
 	})
 }
 
-// A call that ends before an approval is requested does not count against the quota of tasks.
+// A call that ends before an approval is requested does not count toward the quota of tasks.
 func TestTask_QuotaIsReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

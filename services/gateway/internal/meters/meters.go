@@ -1,5 +1,5 @@
 // Package meters defines the gateway's metrics. Every attribute has a fixed list of values. Strings from clients and
-// servers are unbounded and may be secret, so all of them are counted under the single value other.
+// servers are unbounded and may be secret, so they are all counted under the single value other.
 package meters
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// other represents all values that an attribute's list does not contain, as in OpenTelemetry's conventions.
+// other stands for all values that are not in an attribute's list, as in OpenTelemetry's conventions.
 const other = "_OTHER"
 
 // unlisted is the state under which all other approval states are counted.
@@ -28,8 +28,8 @@ const unlisted = approvalv1.ApprovalState_APPROVAL_STATE_UNSPECIFIED
 // methods are the values of the method attribute: the MCP methods and other.
 var methods = append(mcpmethod.All(), other)
 
-// Error types for a message to a server that got no usable answer: the message was not sent, the server did not answer
-// before the timeout, or the message may have been executed.
+// These are the error types for a message to a server without a usable answer: the message was not sent, the server did
+// not answer before the timeout, or the message may have been executed.
 const (
 	Unavailable = "upstream_unavailable"
 	Timeout     = "upstream_timeout"
@@ -37,7 +37,7 @@ const (
 )
 
 // errorTypes are the values of the error type attribute: no error, a result with an error, the error codes of JSON-RPC,
-// MCP and the gateway's refusals, and the error types for a message without a usable answer.
+// of MCP and of the gateway's refusals, and the error types for a message without a usable answer.
 var errorTypes = []string{
 	"", "tool_error", "-32700", "-32600", "-32601", "-32602", "-32603", "-32020", "-32021", "-32022", "-31403",
 	Unavailable, Timeout, Unknown, other,
@@ -62,7 +62,7 @@ type Meters struct {
 	decided, differed, rested  metric.Int64Counter
 	observed, redacted         metric.Int64Counter
 
-	// Attribute sets are created once, because creating one costs more than recording a value.
+	// Attribute sets are created only once, because creating one takes longer than recording a value.
 	operations map[Operation][]metric.RecordOption
 	states     map[approvalv1.ApprovalState][]metric.RecordOption
 	sessions   map[session][]metric.RecordOption
@@ -160,20 +160,20 @@ func newAttributeSet(of ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(of...))
 }
 
-// RecordServed records the time between the last byte of a client's message and the answer, in two metrics: one
-// includes the time for which the message was held, and one excludes it.
+// RecordServed records the time from the last byte of a client's message to the answer. It records two metrics: one
+// includes the time for which the message was held, and the other excludes it.
 func (m *Meters) RecordServed(ctx context.Context, o Operation, took, held time.Duration) {
 	of := m.attributesOf(o)
 	m.served.Record(ctx, took.Seconds(), of...)
 	m.worked.Record(ctx, (took - held).Seconds(), of...)
 }
 
-// RecordSent records the time between sending a message to a server and receiving the answer.
+// RecordSent records the time from sending a message to a server to receiving the answer.
 func (m *Meters) RecordSent(ctx context.Context, o Operation, took time.Duration) {
 	m.sent.Record(ctx, took.Seconds(), m.attributesOf(o)...)
 }
 
-// attributesOf returns the attributes of an operation. Values that are not in the lists are replaced by other.
+// attributesOf returns the attributes of an operation. Values that are not in the lists are replaced with other.
 func (m *Meters) attributesOf(o Operation) []metric.RecordOption {
 	if found, ok := m.operations[o]; ok {
 		return found
@@ -211,7 +211,7 @@ func (m *Meters) session(version, transport string) []metric.RecordOption {
 	return m.sessions[session{other, "tcp"}]
 }
 
-// RecordHeld records the time for which a call was held, with the state of its approval at the end.
+// RecordHeld records how long a call was held, together with the state of its approval at the end.
 func (m *Meters) RecordHeld(ctx context.Context, state approvalv1.ApprovalState, took time.Duration) {
 	of, ok := m.states[state]
 	if !ok {
@@ -223,13 +223,13 @@ func (m *Meters) RecordHeld(ctx context.Context, state approvalv1.ApprovalState,
 // CountAllowed counts a request that was allowed.
 func (m *Meters) CountAllowed(ctx context.Context) { m.decided.Add(ctx, 1, m.allowed...) }
 
-// CountObserved counts a call that would have had another result if nothing were observed. effect is the name of an
-// ObservedEffect, for example would_deny.
+// CountObserved counts a call that would have had another result if the whole policy were enforced, including rules
+// that are only recorded (mode: observe). effect is the name of an ObservedEffect, for example would_deny.
 func (m *Meters) CountObserved(ctx context.Context, effect string) {
 	m.observed.Add(ctx, 1, m.effects[effect]...)
 }
 
-// CountRedacted counts n values that redactions replaced. name is the name of a detector, path or whole.
+// CountRedacted counts n values that were replaced by redactions. name is the name of a detector, path or whole.
 func (m *Meters) CountRedacted(ctx context.Context, name string, n int64) {
 	m.redacted.Add(ctx, n, m.redactions[name]...)
 }
@@ -237,7 +237,7 @@ func (m *Meters) CountRedacted(ctx context.Context, name string, n int64) {
 // CountCacheMismatch counts a decision that differs from the cached decision of the same epoch.
 func (m *Meters) CountCacheMismatch(ctx context.Context) { m.differed.Add(ctx, 1) }
 
-// CountPause counts the beginning of a pause in which the gateway sends no requests to a server.
+// CountPause counts a pause in which the gateway sends no requests to a server. It is called when the pause begins.
 func (m *Meters) CountPause(ctx context.Context) { m.rested.Add(ctx, 1) }
 
 // CountRefused counts a request that was refused.

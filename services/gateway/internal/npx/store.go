@@ -31,18 +31,18 @@ const (
 	maxInstallations = 1000
 )
 
-// Grace is the time for which an installation is kept that the configuration does not use. It begins when a gateway
-// first starts with a configuration that does not use the installation.
+// Grace is how long an installation is kept that the configuration does not use. The time begins when a gateway first
+// starts with a configuration that does not use the installation.
 const Grace = 7 * 24 * time.Hour
 
 // Installed is a complete installation. Its files are immutable.
 type Installed struct {
-	// Dir is the absolute path of the installation's directory. Program is the absolute path of a file in Dir, or the name
-	// of a program that is looked up first in the directory Bin and then in PATH.
+	// Dir is the absolute path of the installation's directory. Program is the absolute path of a file in Dir, or the
+	// name of a program. Such a name is looked up first in the directory Bin and then in PATH.
 	Dir, Program string
 	// Version is the version of the package.
 	Version string
-	// Since is the time at which the installation was completed.
+	// Since is the time when the installation was completed.
 	Since time.Time
 }
 
@@ -70,7 +70,7 @@ func (f Folder) Latest(digest string) *Installed {
 	return found
 }
 
-// names returns the names of the directory's entries that begin with a prefix.
+// names returns the names of the directory's entries that begin with the given prefix.
 func (f Folder) names(prefix string) (names []string) {
 	dir, err := os.Open(string(f))
 	if err != nil {
@@ -119,7 +119,7 @@ type Attempt struct {
 	dir    string
 }
 
-// Begin creates the directories of an installation.
+// Begin creates the directories for an installation.
 func (f Folder) Begin() (*Attempt, error) {
 	if err := os.MkdirAll(string(f), 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of its package: %w", err)
@@ -140,7 +140,7 @@ func (f Folder) Begin() (*Attempt, error) {
 	return a, nil
 }
 
-// Work returns the directory to which the installation may write. It contains the attempt's other directories.
+// Work returns the directory to which the installation may write. It contains the other directories of the attempt.
 func (a *Attempt) Work() string { return filepath.Join(a.dir, work) }
 
 // Project returns the directory in which npm installs the package.
@@ -156,7 +156,7 @@ func (a *Attempt) Cache() string { return filepath.Join(a.Work(), "cache") }
 func (a *Attempt) Temporary() string { return filepath.Join(a.Work(), "tmp") }
 
 // Commit makes the attempt the newest installation with this digest. The files that npm has installed are not trusted,
-// so the gateway does not follow links that lead out of the directory.
+// so links that lead out of the directory are not followed.
 func (a *Attempt) Commit(c *Command, digest string) (*Installed, error) {
 	final := filepath.Join(a.dir, project)
 	if err := os.Rename(a.Project(), final); err != nil {
@@ -196,9 +196,9 @@ func (a *Attempt) Remove() error { return datadir.RemoveAll(a.dir) }
 func (i *Installed) Remove() error { return datadir.RemoveAll(i.Dir) }
 
 // Sweep removes unused entries from the directories below root: interrupted attempts, installations for which there is
-// a newer one, and installations that the configuration has not used for Grace. in contains the digest of each
-// configured server's package, by server name. Sweep follows no links in root. It may be called only while no process
-// of the configured servers runs and no package is being installed.
+// a newer one, and installations that the configuration has not used for the time Grace. in contains the digest of each
+// configured server's package, by server name. Sweep follows no links in root. It may be called only while the
+// processes of the configured servers are stopped and no package is being installed.
 func Sweep(root string, in map[string]string, now time.Time) error {
 	servers, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -229,7 +229,7 @@ func Sweep(root string, in map[string]string, now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// sweep removes an entry of a directory, or marks it as unused by the configuration since now.
+// sweep removes an entry of a directory, or marks it as an entry that the configuration no longer uses.
 func (f Folder) sweep(name, digest string, now time.Time) error {
 	dir := filepath.Join(string(f), name)
 	if info, err := os.Lstat(dir); err != nil || info.Mode()&fs.ModeSymlink != 0 {

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// newApprovalPipeline returns a pipeline whose calls need an approval and have one limit.
+// newApprovalPipeline returns a pipeline in which each call needs an approval and has one limit.
 func newApprovalPipeline() *testPipeline {
 	w := newTestPipeline()
 	d := limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY)
@@ -45,7 +45,7 @@ func refuseClaim(r *approvalv1.Refusal) func(*approvalv1.ClaimApprovalRequest) (
 	}
 }
 
-// newApprovalCall returns a call for a pipeline that newApprovalPipeline has returned.
+// newApprovalCall returns a call for a pipeline that was returned by newApprovalPipeline.
 func (w *testPipeline) newApprovalCall(t *testing.T) attempt.Call {
 	t.Helper()
 	c := w.call(t)
@@ -60,7 +60,7 @@ func (w *testPipeline) newApprovalCall(t *testing.T) attempt.Call {
 	return c
 }
 
-// do makes a call from newApprovalCall and waits until its outcome is reported.
+// do makes a call that newApprovalCall returns, and waits until the call's outcome is reported.
 func (w *testPipeline) do(t *testing.T, change ...func(*attempt.Call)) pipeline.Result {
 	t.Helper()
 	c := w.newApprovalCall(t)
@@ -72,7 +72,7 @@ func (w *testPipeline) do(t *testing.T, change ...func(*attempt.Call)) pipeline.
 	return p.Do(t.Context(), c)
 }
 
-// The call runs exactly as it was approved. The steps have a fixed order, and each is recorded.
+// The call runs exactly as it was approved. Its steps have a fixed order, and each step is recorded.
 func TestApproval_CallRunsAsApproved(t *testing.T) {
 	t.Parallel()
 	w := newApprovalPipeline()
@@ -150,7 +150,7 @@ func codeOf(r *refusal.Refusal) commonv1.Code {
 	return r.Code
 }
 
-// If the caller disconnects or the gateway stops, the hold ends, and the call runs only after another request.
+// If the caller disconnects or the gateway stops, the hold ends. The call then runs only if it is requested again.
 func TestApproval_HeldCallIsReleased(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(p *pipeline.Pipeline, hangUp func()){
@@ -261,7 +261,7 @@ func TestApproval_ClaimMayBeRefused(t *testing.T) {
 				if codeOf(got.Refusal) != tt.code || w.count("send") != 0 || w.count("refusal") != 1 {
 					t.Errorf("%+v", got.Refusal)
 				}
-				// The refusal is recorded while the claim is released, so their order varies.
+				// The refusal is recorded while the claim is being released, so the order of these two steps varies.
 				steps := slices.DeleteFunc(w.steps, func(s string) bool { return s == "refusal" })
 				if diff := cmp.Diff(tt.steps, steps); diff != "" {
 					t.Errorf("steps (-want +got):\n%s", diff)
@@ -271,7 +271,7 @@ func TestApproval_ClaimMayBeRefused(t *testing.T) {
 	}
 }
 
-// If an approval changes between the gateway's read and its claim, the gateway reads it again.
+// If an approval changes after the gateway has read it and before the gateway claims it, the gateway reads it again.
 func TestDo_LostClaimIsFollowedByAnotherLookAtTheApproval(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error){
@@ -348,8 +348,8 @@ func TestApproval_OutcomeIsReported(t *testing.T) {
 	}
 }
 
-// If the response to a claim is lost, the gateway retries the claim. If the retry also fails, it releases the claim,
-// because the approval service may have accepted it.
+// If the response to a claim is lost, the gateway retries the claim. If the retry also fails, the gateway releases the
+// claim, because the approval service may have accepted it.
 func TestApproval_LostClaimReleasesItsLimits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -370,8 +370,8 @@ func TestApproval_LostClaimReleasesItsLimits(t *testing.T) {
 	})
 }
 
-// A call names an approval that was denied or does not exist. It is refused with that state, and no new approval is
-// requested. If the named approval is approved, the call runs.
+// A call refers to an approval that was denied or does not exist. It is refused with that state, and no new approval is
+// requested. If the call refers to an approval that was granted, the call runs.
 func TestApproval_CallThatNamesItGetsItsState(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -400,8 +400,8 @@ func TestApproval_CallThatNamesItGetsItsState(t *testing.T) {
 	}
 }
 
-// Case N2. The number of one principal's held calls is limited. Its further calls are immediately refused with their
-// approvals' ids, while other principals' calls are still held.
+// Case N2. The number of one principal's held calls is limited. The principal's further calls are refused immediately,
+// and the refusals contain the ids of their approvals. Other principals' calls are still held.
 func TestApproval_HeldCallsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

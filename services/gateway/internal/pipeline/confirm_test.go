@@ -31,7 +31,7 @@ func approvalWithTwoVotes() *approvalv1.Approval {
 	return waits
 }
 
-// answerForm returns a function that answers after the given delay, and appends the form's message to shown.
+// answerForm returns a function that answers a form after the given delay, and appends the form's message to shown.
 func answerForm(answer attempt.Confirmation, after time.Duration, shown *[]string) attempt.Confirm {
 	return func(ctx context.Context, text string) attempt.Confirmation {
 		*shown = append(*shown, text)
@@ -44,8 +44,8 @@ func answerForm(answer attempt.Confirmation, after time.Duration, shown *[]strin
 	}
 }
 
-// The answer of the agent's user counts if the approval's terms allow it. Approvers may decide while the user still
-// sees the form.
+// The answer of the person who uses the agent counts if the approval's terms allow it. Approvers may decide while that
+// person still sees the form.
 func TestConfirm_AsksTheUser(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -89,8 +89,8 @@ func TestConfirm_AsksTheUser(t *testing.T) {
 	}
 }
 
-// Case X8. The approval service does not allow another form. The agent's user is not asked, and the call waits only for
-// approvers.
+// Case X8. The approval service does not allow another form. The person who uses the agent is not asked, and the call
+// waits only for approvers.
 func TestConfirm_FormsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestConfirm_FormsAreLimited(t *testing.T) {
 }
 
 // The user confirms the call shortly before the hold ends, and the watch reports nothing. The call must run. It must
-// not be refused with the message that a person must approve it.
+// not be refused on the grounds that a person must approve it.
 func TestConfirm_LateConfirmationCounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -119,8 +119,8 @@ func TestConfirm_LateConfirmationCounts(t *testing.T) {
 	})
 }
 
-// Case A3. The form does not show the server's identity to the agent's user, because an agent that knows it could call
-// the server directly.
+// Case A3. The form does not show the server's identity to the person who uses the agent, because an agent that knows
+// the identity could call the server directly.
 func TestConfirm_FormHidesTheServersIdentity(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -137,7 +137,8 @@ func TestConfirm_FormHidesTheServersIdentity(t *testing.T) {
 	})
 }
 
-// The agent's user is not asked if the form cannot show the complete call, or if the terms do not let the user decide.
+// The person who uses the agent is not asked if the form cannot show the complete call, or if the terms do not allow
+// that person to decide.
 func TestConfirm_IsNotAskedWhenImpossible(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(w *testPipeline){

@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// serverName is the grammar of configured names. The gateway asks policy only about names that match it.
+// serverName matches the server names that a configuration can contain. The gateway asks the policy service only about
+// names that match.
 var serverName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 
 // IsAbsent reports whether the gateway must answer that the server does not exist. It returns true if no server with

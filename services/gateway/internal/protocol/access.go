@@ -17,8 +17,9 @@ import (
 // MayReceive reports whether the caller may currently receive messages from the request's server.
 func (x *Request) MayReceive(ctx context.Context) bool { return x.MayReceiveFrom(ctx, x.ServerName) }
 
-// MayReceiveFrom reports whether the caller may currently receive messages from a server. An empty name means the
-// gateway's own answers at the URL for all servers, which the caller may receive if it may use at least one server.
+// MayReceiveFrom reports whether the caller may currently receive messages from a server. If server is empty, it
+// reports whether the caller may receive the gateway's own messages at the URL for all servers. To receive those, the
+// caller must have access to at least one server.
 func (x *Request) MayReceiveFrom(ctx context.Context, server string) bool {
 	if x.Stale || x.Revoked() {
 		return false
@@ -34,7 +35,7 @@ func (x *Request) MayReceiveFrom(ctx context.Context, server string) bool {
 	return false
 }
 
-// mayCall reports whether policy could allow the caller to call a server.
+// mayCall reports whether the policy could allow the caller to call a server.
 func (x *Request) mayCall(ctx context.Context, server string) bool {
 	access, err := x.Visibility.Access(ctx, x.Principal, server)
 	return err == nil && access.MayCall

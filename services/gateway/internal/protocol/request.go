@@ -9,13 +9,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// Request is a message from an authenticated caller while it is handled. [Router.NewRequest] creates it. One goroutine
-// handles a Request. It must set Cleanup before it calls [Request.Serve], and must call [Request.End] after that.
+// Request is a message from an authenticated caller, together with the state of its handling. [Router.NewRequest]
+// creates it. One goroutine handles a Request. That goroutine must set Cleanup before it calls [Request.Serve], and
+// must call [Request.End] afterwards.
 type Request struct {
 	*Router
 	dispatch.Exchange
 
-	// isHook reports whether the message comes from a client's hook. It is for one of [Deps.Hosts].
+	// isHook reports whether the message comes from a client's hook. If it does, the message is addressed to one of
+	// [Deps.Hosts].
 	isHook bool
 	// Header is the HTTP header of the message.
 	Header http.Header
@@ -23,13 +25,14 @@ type Request struct {
 	span trace.Span
 	// Release releases the session. It is nil before the session is found.
 	Release func()
-	// Cleanup contains the functions to call after the message is answered. It points to OwnCleanup. If the client has
-	// used the URL for all servers, it points to OwnCleanup of the client's request.
+	// Cleanup contains the functions to call after the message is answered. It usually points to OwnCleanup. If the
+	// gateway has derived this request from a message to the URL for all servers, Cleanup points to the OwnCleanup of
+	// the client's request.
 	Cleanup    *Cleanup
 	OwnCleanup Cleanup
 	// Aggregate is the message's aggregate session, or nil if the client has not used the URL for all servers.
 	Aggregate *session.Session
-	// Protocol implements the differences between the kinds of MCP revisions.
+	// Protocol implements the behavior that depends on the MCP revision.
 	Protocol Protocol
 }
 

@@ -47,7 +47,7 @@ func TestCleanup_RunsInReverseOrderEvenIfAFunctionPanics(t *testing.T) {
 	}
 }
 
-// A response body is in the request's memory, which is reused after the request has ended.
+// A response body is stored in the request's memory, which is reused after the request has ended. Copy keeps the body.
 func TestCopy_KeepsTheBodyUpToItsLimit(t *testing.T) {
 	t.Parallel()
 	body := [][]byte{[]byte("ab"), []byte("c")}
@@ -65,8 +65,8 @@ func TestCopy_KeepsTheBodyUpToItsLimit(t *testing.T) {
 	}
 }
 
-// A request from inside the gateway is released like an HTTP client's request. It declares no client capabilities to
-// the server.
+// A request from inside the gateway is released like a request from an HTTP client. It declares no client capabilities
+// to the server.
 func TestDo_HandlesAMessageWithoutAClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -184,7 +184,7 @@ func TestSessionKey_NamesCallerAndServer(t *testing.T) {
 	}
 }
 
-// If the handling of a server's message panics, its request must no longer be counted.
+// If a cleanup function panics, End still ends the request's spans and releases its session.
 func TestEnd_RunsEverythingEvenIfACleanupPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

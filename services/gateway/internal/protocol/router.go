@@ -34,18 +34,18 @@ type Deps struct {
 	Visibility *visibility.Visibility
 	// Servers are the configured servers by name.
 	Servers map[string]*servers.Server
-	// Hosts are the servers with the tools of clients, by name. Only requests of hooks reach them.
+	// Hosts are the servers that represent clients' own tools, by name. Only requests from hooks can use them.
 	Hosts map[string]*servers.Server
 	// InFlight counts the requests in flight.
 	InFlight *limits.Requests
-	// Changes broadcasts that the tool list of a server has changed.
+	// Changes signals that the tool list of a server has changed.
 	Changes *broadcast.Broadcaster
 	// Limits are the limits for parsing messages.
 	Limits jsonrpc.Limits
 	// TrustParent makes the gateway continue a client's trace. Otherwise the gateway's spans only link to it.
 	TrustParent bool
-	// Sessionful returns the handler for a message of a revision with sessions. Stateless returns the handler for a
-	// message of 2026-07-28.
+	// Sessionful returns the handler for a message of an MCP revision that uses sessions. Stateless returns the handler
+	// for a message of 2026-07-28.
 	Sessionful, Stateless func(*Request) Handler
 
 	Tracer     trace.Tracer
@@ -53,13 +53,13 @@ type Deps struct {
 	Log        *slog.Logger
 }
 
-// Router reads the messages of authenticated callers, and passes each message to the protocol of its revision. It is
-// safe for concurrent use. Deps must be set before the first message.
+// Router reads the messages of authenticated callers, and passes each message to the Protocol of its MCP revision. It
+// is safe for concurrent use. Deps must be set before the first message.
 type Router struct {
 	Deps
 
 	pieces bodyreader.Pieces
-	// Background counts the requests for which no client waits.
+	// Background counts the requests whose answers no client waits for.
 	Background Background
 }
 
@@ -73,15 +73,15 @@ func (f *Router) LogPanic(ctx context.Context, what any) {
 	f.Log.ErrorContext(ctx, "request panicked", "panic", fmt.Sprint(what), "stack", string(debug.Stack()))
 }
 
-// Background counts the requests in flight that come from services of the mesh or from tasks. The zero value has
-// counted none. A Background is safe for concurrent use.
+// Background counts the requests in flight that come from services of the mesh or from tasks. The zero value has a
+// count of zero. A Background is safe for concurrent use.
 type Background struct {
 	mu      sync.Mutex
 	closed  bool
 	running sync.WaitGroup
 }
 
-// Begin counts a request until [Background.Done]. It returns false if the gateway is shutting down.
+// Begin counts a request until [Background.Done] is called. It returns false if the gateway is shutting down.
 func (b *Background) Begin() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -92,7 +92,7 @@ func (b *Background) Begin() bool {
 	return true
 }
 
-// Done ends a request that Begin has counted.
+// Done marks a request that Begin has counted as ended.
 func (b *Background) Done() { b.running.Done() }
 
 // Drain makes [Background.Begin] return false, and then waits until the counted requests have ended or ctx is

@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// End releases the resources of the request. It must be called once, after resp was sent.
+// End releases the resources of the request. It must be called once, after resp has been sent.
 func (x *Request) End(resp dispatch.Response) {
 	if x.Slot != nil {
 		defer x.Slot.End()
@@ -47,7 +47,8 @@ func (f *Router) NewRequest(ctx context.Context, c httpserver.Caller, server str
 	return x
 }
 
-// NewHookRequest is like NewRequest, for a message from a client's hook to the server with the client's own tools.
+// NewHookRequest is like NewRequest, but for a message from a client's hook. server is the server that represents the
+// client's own tools.
 func (f *Router) NewHookRequest(ctx context.Context, c httpserver.Caller, server string, header http.Header, to dispatch.Sink) *Request {
 	x := f.NewRequest(ctx, c, server, header, to)
 	x.isHook = true
@@ -110,7 +111,8 @@ func (x *Request) readMessage(from io.Reader, size int64) *refusal.Refusal {
 	return nil
 }
 
-// Resolve finds the server in the message's URL. It refuses the message if the server is absent for the caller.
+// Resolve finds the server in the message's URL. It refuses the message if the server is not configured or is hidden
+// from the caller.
 func (x *Request) Resolve() *refusal.Refusal {
 	if x.IsForAllServers() {
 		return nil
@@ -153,9 +155,9 @@ func isJSON(h http.Header) bool {
 	return ok && !encoded && err == nil && kind == "application/json" && (!named || strings.EqualFold(charset, "utf-8"))
 }
 
-// checkMessage refuses ambiguous messages, messages of a revision that the gateway does not support, and messages that
-// need no rule but are too large. In initialize, the revision in the headers is ignored, because the body negotiates
-// the revision.
+// checkMessage refuses three kinds of messages: ambiguous messages, messages of an unsupported revision, and messages
+// that are allowed without a rule but are too large. For initialize, the revision in the headers is ignored, because
+// the body negotiates the revision.
 func (x *Request) checkMessage() *refusal.Refusal {
 	for name, lines := range x.Header {
 		if len(lines) > 1 && strings.HasPrefix(name, "Mcp-") { // two parsers could use different lines
@@ -176,7 +178,8 @@ func (x *Request) checkMessage() *refusal.Refusal {
 			return x.UnsupportedVersion(version)
 		}
 	}
-	// Only the session knows whether a request waits for this response.
+	// The size of a response is checked later, because only the session knows whether a request is waiting for the
+	// response.
 	if x.NeedsNoRule() && x.Message.Kind != jsonrpc.Response {
 		return x.CheckSize()
 	}

@@ -249,8 +249,8 @@ func TestEnd_ReleasesTheRequest(t *testing.T) {
 	})
 }
 
-// Case X9. A request to a hidden server gets the same answer as a request to a server that is not configured, after the
-// same request to policy.
+// Case X9. A request to a hidden server gets the same answer as a request to a server that is not configured. In both
+// cases the gateway first sends the same request to the policy service.
 func TestServe_HiddenServerIsAnsweredLikeAnAbsentOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -353,7 +353,7 @@ func TestServe_ServersRequestsAreInTheTraceOfTheMessage(t *testing.T) {
 	})
 }
 
-// The gateway lists a stdio server again only if the server was used after the last list.
+// The gateway lists the tools of a stdio server again only if the server was used after the last listing.
 func TestServe_MessageToAProgramMakesTheGatewayListItAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -39,8 +39,8 @@ func (x *Request) refuseVersion(ctx context.Context, why *refusal.Refusal) dispa
 	return x.RefusedResponse(ctx, why)
 }
 
-// isModern reports whether the message belongs to 2026-07-28. The headers of initialize are ignored, because the body
-// negotiates the revision.
+// isModern reports whether the message belongs to revision 2026-07-28. For initialize the headers are ignored, because
+// the body negotiates the revision.
 func (x *Request) isModern() bool {
 	head, _ := SingleHeader(x.Header, mcp.HeaderVersion)
 	return x.Message.Meta.ProtocolVersion == mcp.Modern || mcp.IsModern(x.Message.Method) && x.Message.Meta.ProtocolVersion == "" ||

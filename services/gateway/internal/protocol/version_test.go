@@ -36,8 +36,8 @@ func request(method, version string) string {
 	return `{"jsonrpc":"2.0","id":7,"method":"` + method + `"` + params + `}`
 }
 
-// A request without a session gets a different refusal in each kind of revision. In revisions with sessions, the
-// session is missing. In 2026-07-28, the capabilities are missing.
+// A request without a session is refused for a different reason in each family of revisions. In the revisions that use
+// sessions, the session is missing. In 2026-07-28, the capabilities are missing.
 func TestServe_RevisionDecidesWhichFamilyHandlesAMessage(t *testing.T) {
 	t.Parallel()
 	const sessions, stateless, mismatch = "session_required", "params_invalid", "header_mismatch"

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// Offer describes the client's capabilities as the server received them. The zero Offer allows no request. It is
+// Offer describes the client's capabilities that were declared to the server. The zero Offer allows no request. It is
 // read-only.
 type Offer struct {
 	// Abilities are the client's capabilities, with the options that were sent to the server.
@@ -29,11 +29,11 @@ type Offer struct {
 	Aggregated bool
 }
 
-// Error is the reason for which a server may not send a request. Detail never quotes the request.
+// Error is the reason why a server may not send a request. Detail never quotes the request.
 type Error struct {
 	// Code is METHOD_DENIED if the client does not offer a feature, and METHOD_INVALID if MCP has no such request.
 	Code commonv1.Code
-	// Method means that the client does not offer the method itself.
+	// Method is true if the client does not offer the method itself.
 	Method bool
 	// Detail is a sentence without a full stop.
 	Detail string
@@ -62,8 +62,8 @@ func (o Offer) Methods() (out []string) {
 // Has reports whether the server may send requests with this method.
 func (o Offer) Has(method string) bool { return slices.Contains(o.Methods(), method) }
 
-// Check returns the reason for which the server may not send a request, or nil if it may. Methods of extensions are not
-// checked.
+// Check returns the reason why a server may not send a request, or nil if the server may send it. Methods of extensions
+// are not checked.
 func (o Offer) Check(m *jsonrpc.Message) *Error {
 	if !mcp.AsksClient(m.Method) {
 		return nil
@@ -87,8 +87,8 @@ func (o Offer) Check(m *jsonrpc.Message) *Error {
 	return nil
 }
 
-// fields are the members of requests by their folded names. Another spelling of a member's name is refused, because a
-// client that ignores case would mistake it for the member.
+// fields contains the known member names of requests, keyed by their case-folded form. A name that differs from a known
+// name only in its spelling is refused, because a client that ignores case would mistake it for the known name.
 var fields = table(
 	"_meta", "task",
 	"messages", "modelPreferences", "systemPrompt", "includeContext", "temperature", "maxTokens", "stopSequences", "metadata", "tools", "toolChoice",
@@ -135,8 +135,8 @@ func text(of map[string]jsontext.Value, key string) (string, bool) {
 	return string(out), err == nil
 }
 
-// option reports whether the client's capability, as the server received it, has the option name. declared reports
-// whether the capability has any option.
+// option reports whether the client's capability, as it was declared to the server, has the option with the given name.
+// declared reports whether the capability has any option.
 func (o Offer) option(method, name string) (is, declared bool) {
 	for _, a := range o.Abilities {
 		if a.Method == method {

@@ -13,7 +13,7 @@ import (
 var rpcMembers = []string{"jsonrpc", "id", "method", "params", "result", "error"}
 
 // readDefined reads a message and removes the members that JSON-RPC does not define, because redactions do not search
-// them. removed is their number.
+// them. removed is the number of removed members.
 func readDefined(raw []byte) (_ *jsonrpc.Answer, removed int64, err error) {
 	dec := jsontext.NewDecoder(bytes.NewReader(raw))
 	if _, err := dec.ReadToken(); err != nil {

@@ -6,12 +6,12 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxRounds is the maximum number of searches of one text. After a replacement the text is searched again, because a
-// part of it may be found only without what was next to it.
+// maxRounds is the maximum number of times that one text is searched. After a replacement the text is searched again,
+// because a value may be found only after the text next to it was replaced.
 const maxRounds = 4
 
-// plain returns a text in which everything that the detectors find is replaced. name is the name of the member with the
-// text, or empty.
+// plain replaces everything that the detectors find in a text, and returns the new text. name is the name of the member
+// that contains the text, or empty.
 func (w *walker) plain(name, text string) (string, error) {
 	if w.plan.set.IsEmpty() {
 		return text, nil
@@ -46,10 +46,10 @@ func (w *walker) replaced() (n int64) {
 	return n
 }
 
-// replacement returns the text that replaces a value. No detector finds it.
+// replacement returns the text that replaces a value. The detectors find nothing in this text.
 func replacement(name string) string { return "[redacted: " + name + "]" }
 
-// quoted returns a text as a JSON string.
+// quoted returns the text as a JSON string.
 func quoted(text string) []byte {
 	out, err := jsontext.AppendQuote(nil, text)
 	if err != nil { // the text is not UTF-8
@@ -75,5 +75,5 @@ func isLikeJSON(text string) bool {
 	return !isArray || rest != "" && strings.IndexByte(`{["`, rest[0]) >= 0
 }
 
-// space contains the white space of JSON.
+// space contains the whitespace characters of JSON.
 const space = " \t\r\n"

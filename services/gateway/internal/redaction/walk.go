@@ -27,7 +27,8 @@ type walker struct {
 	search *detect.Search
 	part   part
 	dec    *jsontext.Decoder
-	// text reports whether the value is the content of a string. texts is the number of strings that contain it.
+	// text reports whether the value is JSON that is the content of a string. texts is the number of nested strings
+	// that contain the value.
 	text  bool
 	texts int
 	// location contains the steps from the root to the current value.
@@ -36,7 +37,7 @@ type walker struct {
 	found    map[string]int64
 }
 
-// A match is a path that selects values below the current one. next is the index of its next token.
+// A match is a path that selects values below the current value. next is the index of the path's next token.
 type match struct{ path, next int }
 
 // roots returns the matches at a value where all paths begin.
@@ -48,7 +49,7 @@ func (w *walker) roots() []match {
 	return out
 }
 
-// below returns the matches for a member or an item, and reports whether a path selects it.
+// below returns the matches for a member or an item, and reports whether a path selects that member or item.
 func (w *walker) below(active []match, name string) (next []match, selected bool) {
 	for _, m := range active {
 		path := w.plan.paths[m.path]
@@ -72,7 +73,7 @@ func (w *walker) walk(raw []byte) ([]jsonrpc.Edit, error) {
 	return w.edits, nil
 }
 
-// value reads a value that no path selects. name is the name of its member; it is empty for an item.
+// value reads a value that no path selects. name is the name of the member that has the value. It is empty for an item.
 func (w *walker) value(active []match, name string) error {
 	if len(w.location) > maxDepth {
 		return errDepth
@@ -128,7 +129,7 @@ func (w *walker) array(active []match) error {
 	return err
 }
 
-// element reads a member's value or an item. at is the step to it.
+// element reads the value of a member or an item. at is the step that leads to the value.
 func (w *walker) element(active []match, at step, selected bool) error {
 	w.location = append(w.location, at)
 	defer func() { w.location = w.location[:len(w.location)-1] }()
@@ -157,7 +158,7 @@ func (w *walker) spanOf(raw []byte) jsonrpc.Span {
 	return jsonrpc.Span{Start: end - len(raw), End: end}
 }
 
-// replace adds an edit and counts it.
+// replace adds an edit and counts it under the given name.
 func (w *walker) replace(at jsonrpc.Span, with []byte, name string) error {
 	if len(w.edits) == maxReplacements {
 		return errMany
@@ -169,8 +170,8 @@ func (w *walker) replace(at jsonrpc.Span, with []byte, name string) error {
 	return nil
 }
 
-// name replaces what the detectors find in the name of a member. Names that become equal get a number, because names
-// must be unique. n counts the replaced names of the object.
+// name replaces what the detectors find in the name of a member. If names become equal, a number is added to them,
+// because names must be unique. n counts the replaced names of the object.
 func (w *walker) name(name string, at jsonrpc.Span, n *int) error {
 	out, err := w.plain("", name)
 	if err != nil || out == name {
@@ -182,7 +183,7 @@ func (w *walker) name(name string, at jsonrpc.Span, n *int) error {
 	return w.replace(at, quoted(out), "")
 }
 
-// scalar replaces what is found in a scalar that was just read. name is as for [walker.value].
+// scalar replaces what is found in a scalar that was just read. name has the same meaning as for [walker.value].
 func (w *walker) scalar(name string, raw jsontext.Value) error {
 	at := w.spanOf(raw)
 	switch raw.Kind() { //nolint:exhaustive // the other scalars contain no text
@@ -211,12 +212,12 @@ func (w *walker) scalar(name string, raw jsontext.Value) error {
 	}
 }
 
-// minNumber is the minimum length of a number that a detector can find. maxNumber is the maximum length of a number with
-// an exponent that is written without it.
+// minNumber is the minimum length of a number that a detector can find. maxNumber is the maximum length of the
+// mantissa, and the maximum absolute value of the exponent, of a number that wholeNumber rewrites.
 const minNumber, maxNumber = 12, 64
 
-// wholeNumber returns a number without its fraction and exponent, because some programs write whole numbers as 1234.0 or
-// 1.234e3. Any other number is returned unchanged.
+// wholeNumber returns a whole number without its fraction and exponent, because some programs write whole numbers as
+// 1234.0 or 1.234e3. Any other number is returned unchanged.
 func wholeNumber(raw string) string {
 	mantissa, exponent, _ := strings.Cut(strings.ToLower(raw), "e")
 	whole, fraction, _ := strings.Cut(mantissa, ".")
@@ -231,10 +232,11 @@ func wholeNumber(raw string) string {
 	return raw
 }
 
-// maxTexts is the maximum number of strings that are read as JSON, each in the one before.
+// maxTexts is the maximum number of nested strings that are read as JSON, each inside the previous one.
 const maxTexts = 4
 
-// string returns a text after its redactions. A text that is JSON is searched as JSON, and then as text.
+// string applies the redactions to a text and returns the new text. A text that is JSON is searched first as JSON, and
+// then as plain text.
 func (w *walker) string(name, text string) (string, error) {
 	if mayBeJSON(text) {
 		inner := walker{plan: w.plan, search: w.search, text: true, texts: w.texts + 1, found: make(map[string]int64)}
@@ -258,7 +260,8 @@ func (w *walker) string(name, text string) (string, error) {
 	return w.plain(name, text)
 }
 
-// content returns the content of a string after its redactions. It returns an error if the content is not JSON.
+// content applies the redactions to the content of a string and returns the new content. It returns an error if the
+// content is not JSON.
 func (w *walker) content(text string) (string, error) {
 	if w.texts > maxTexts {
 		return "", errTexts
@@ -279,7 +282,7 @@ var (
 	errTexts      = errors.New("too many strings contain the text")
 )
 
-// isFatal reports whether an error means that the message can't be searched, and not that a text is not JSON.
+// isFatal reports whether an error means that the message can't be searched. Other errors mean that a text is not JSON.
 func isFatal(err error) bool {
 	return errors.Is(err, detect.ErrTooLarge) || errors.Is(err, errMany) || errors.Is(err, errDepth)
 }

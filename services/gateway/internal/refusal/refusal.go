@@ -27,12 +27,14 @@ type Refusal struct {
 	// SessionKey is the key by which the exceeded per-session limit distinguishes sessions. It is unspecified if the
 	// request was refused for another reason.
 	SessionKey policyv1.SessionKey
-	// PolicyRevision is the policy revision that evaluated the request, or "" if policy did not evaluate it.
+	// PolicyRevision is the policy revision that was used to evaluate the request, or "" if the request was not
+	// evaluated.
 	PolicyRevision string
-	// Permanent reports whether the same call will be refused until an operator makes a change. It overrides a code for
-	// which a retry may succeed.
+	// Permanent reports whether the same call will be refused until an operator makes a change. It takes precedence
+	// over a code that means that a retry may succeed.
 	Permanent bool
-	// Approval is the approval for which the call waits or because of which it was refused. It is nil if there is none.
+	// Approval is the approval that the call waits for, or the approval that caused the refusal. It is nil if there is
+	// none.
 	Approval *Approval
 	// IsProtocolError reports whether the message itself was not accepted, because it violates the protocol or because
 	// there is no capacity for it. If it is true, the answer has an HTTP error status ([Refusal.Status]) and a JSON-RPC
@@ -57,13 +59,13 @@ func ProtocolError(code commonv1.Code, message string) *Refusal {
 	return &Refusal{Code: code, Message: message, IsProtocolError: true}
 }
 
-// Approval contains an approval's data that its caller may see.
+// Approval contains the data of an approval that the caller may see.
 type Approval struct {
-	// ID identifies the approval. URL is the address at which an approver can decide on it. It may be empty.
+	// ID identifies the approval. URL is the address at which an approver can decide on the approval. URL may be empty.
 	ID, URL string
 	// Expires is the time at which the approval expires, or zero if that is not known.
 	Expires time.Time
-	// DeniedUntil is the time until which an equal call is denied, or zero if no person has denied the approval.
+	// DeniedUntil is the time until which an identical call is denied, or zero if no person has denied the approval.
 	DeniedUntil time.Time
 }
 
@@ -110,8 +112,8 @@ func (r *Refusal) Text() string {
 	return lead + ": " + why
 }
 
-// retryAfter returns the time after which the call may be repeated, or zero if that is not known or the call must not
-// be repeated.
+// retryAfter returns the time after which the call may be repeated. It returns zero if that is not known or if the call
+// must not be repeated.
 func (r *Refusal) retryAfter() time.Duration {
 	if !r.Retryable() {
 		return 0

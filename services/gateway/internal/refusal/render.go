@@ -96,9 +96,9 @@ func (r *Refusal) toolResult(id []byte, resultType string) ([]byte, error) {
 	}})
 }
 
-// RetryResponse returns the answer that makes a client of 2026-07-28 repeat the call with this requestState and without
-// user input (MCP 2026-07-28, Multi Round-Trip Requests). It contains an empty inputRequests, because some clients
-// treat an answer without inputRequests as the final result.
+// RetryResponse returns an answer that makes a client of 2026-07-28 repeat the call with the given requestState and
+// without user input (MCP 2026-07-28, Multi Round-Trip Requests). The answer contains an empty inputRequests, because
+// some clients treat an answer without inputRequests as the final result.
 func (r *Refusal) RetryResponse(id []byte, state string) ([]byte, error) {
 	return json.Marshal(response{Version: "2.0", ID: id, Result: retryResult{
 		Type: mcp.ResultInputRequired, Requests: struct{}{}, State: state, Meta: map[string]decision{mcp.MetaDecision: r.decision()},

@@ -14,12 +14,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// RenewAfter is the minimum age at which the gateway renews its discovery of a server because it lacks a tool or header
-// that a client uses. The server may have changed since the discovery.
+// RenewAfter is the minimum age of a discovery that the gateway renews because a tool or header that a client uses is
+// missing from it. The server may have changed since the discovery.
 const RenewAfter = 30 * time.Second
 
-// Stateless reports whether the server supports 2026-07-28, which has no sessions. known reports whether the gateway
-// knows this.
+// Stateless reports whether the server supports 2026-07-28, which has no sessions. known is false if the gateway does
+// not know whether the server supports it.
 func (s *Server) Stateless() (speaks, known bool) {
 	newest := s.revisions[mcp.Modern]
 	if newest != nil && newest.SpeaksRevision() {
@@ -46,7 +46,7 @@ func (s *Server) AskStateless(ctx context.Context) (speaks bool, err error) {
 	}
 }
 
-// hasSessions reports whether a recent discovery has found that the server supports a revision with sessions.
+// hasSessions reports whether a recent discovery has found that the server supports a revision that uses sessions.
 func hasSessions(found *discovery.Result) bool {
 	return found != nil && found.Version != mcp.Modern && time.Since(found.At) <= discovery.Fresh
 }
@@ -57,7 +57,7 @@ func (s *Server) IsStateless() bool {
 	return found != nil && found.Version == mcp.Modern
 }
 
-// Versions returns the revisions that the server is known to support, newest first, or nil if none is known.
+// Versions returns the revisions that the server is known to support, newest first, or nil if no revision is known.
 func (s *Server) Versions() (out []string) {
 	if newest := s.revisions[mcp.Modern]; newest != nil && newest.SpeaksRevision() {
 		out = append(out, mcp.Modern)
@@ -68,7 +68,7 @@ func (s *Server) Versions() (out []string) {
 	return out
 }
 
-// Open opens a session with the server. If the server has no sessions, the gateway provides one.
+// Open opens a session with the server. If the server is stateless, the gateway itself provides the session.
 func (s *Server) Open(ctx context.Context, caller principal.Key, initialize upstream.GatewayMessage, memory *limits.Memory) (*upstream.Session, upstream.Answer, error) {
 	known := s.own.Last() // read before the request, because the request may change it
 	if known != nil && known.Version == mcp.Modern {

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// revisionTimeout is the maximum time for a server to answer whether it supports 2026-07-28, and to return its lists
-	// in that revision. A client waits in the meantime.
+	// revisionTimeout is the maximum time for a server to answer whether it supports 2026-07-28, and to return its
+	// lists in that revision. A client waits during this time.
 	revisionTimeout = 10 * time.Second
 	// maxPrograms is the maximum number of stdio servers that are started and listed at a time. maxOthers is the maximum
 	// number of all other servers that are listed at a time. A server that hangs occupies a slot until its timeout, once
@@ -42,7 +42,7 @@ type Config struct {
 	Identity string
 	// RecordArguments reports whether copies of the arguments of calls are stored.
 	RecordArguments bool
-	// Host is the client whose own tools the server has, or "". Only the hook of the client reaches such a server.
+	// Host is the client whose own tools this server represents, or "". Only that client's hook can use such a server.
 	Host string
 }
 
@@ -96,8 +96,8 @@ func New(name string, cfg Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-// Own returns the gateway's own discovery of the server. Its revision is the newest one with sessions that both gateway
-// and server support, or 2026-07-28 if the server supports no other.
+// Own returns the gateway's own discovery of the server. The discovery uses the newest revision with sessions that both
+// the gateway and the server support. It uses 2026-07-28 if the server supports no other revision.
 func (s *Server) Own() *discovery.Server { return s.own }
 
 // Revision returns the gateway's own discovery of the server in an MCP revision, or nil if the server's transport does
@@ -126,8 +126,8 @@ func (s *Server) isIdle() bool {
 }
 
 // Discover lists every server for the catalog, and repeats this on a schedule until ctx ends. A stdio server is listed
-// again only if it was used after its last listing. A server is listed only in the revisions in which it was used.
-// While hasPolicy returns false, no server is listed, because its lists could not be reported.
+// again only if it was used after its last listing. A server is listed only in the revisions in which it was used. No
+// server is listed while hasPolicy returns false, because the lists could not be reported.
 func Discover(ctx context.Context, all map[string]*Server, hasPolicy func() bool) {
 	programs, others := make(chan struct{}, maxPrograms), make(chan struct{}, maxOthers)
 	var running sync.WaitGroup

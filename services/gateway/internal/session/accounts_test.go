@@ -23,7 +23,7 @@ func (stubborn) Close(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Case N2. A slow server is still closing sessions. These sessions count against the principal's session limit.
+// Case N2. Sessions that a slow server is still closing count against the principal's session limit.
 func TestEnd_ClosingSessionsCountAgainstTheLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

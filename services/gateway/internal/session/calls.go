@@ -53,7 +53,7 @@ func (s *Session) BeginCall(ctx context.Context, key string, deadline *upstream.
 }
 
 // Forward sends the call to the server, as [upstream.Session] does. It first marks the call as sent, because the
-// gateway notifies the server only of the cancellation of sent calls. req.Leave must be set.
+// gateway notifies the server of a cancellation only if the call was sent. req.Leave must be set.
 func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error) {
 	if c.clientContext != nil && c.clientContext.Err() != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNeverSent, upstream.ErrCancelled)

@@ -24,7 +24,8 @@ var (
 	ErrDuplicateRequest = errors.New("another with this id waits")
 	// ErrTooManyRequests means that too many requests are already waiting.
 	ErrTooManyRequests = errors.New("too many wait for this client")
-	// ErrRequestFlood means that the server has sent too many requests in this minute. They must not be answered.
+	// ErrRequestFlood means that the server has sent too many requests in this minute. A request that fails with this
+	// error must not be answered.
 	ErrRequestFlood = errors.New("too many came in this minute")
 	// ErrRequestsClosed means that the session is closed.
 	ErrRequestsClosed = errors.New("the session is closed")
@@ -123,7 +124,8 @@ func (q *ClientRequest) Close() {
 }
 
 // Deliver sends a client's response to the goroutine that has sent the request. It returns after that goroutine has
-// closed the request or ctx is cancelled. A response to no waiting request, and a second response, are dropped.
+// closed the request or ctx is cancelled. A response is dropped if no request is waiting for it, or if it is a second
+// response to the same request.
 func (a *ClientRequests) Deliver(ctx context.Context, m *jsonrpc.Message) {
 	a.mu.Lock()
 	q := a.byID[jsonrpc.IDKey(m.ID.Of(m.Raw))]

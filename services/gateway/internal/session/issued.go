@@ -5,11 +5,11 @@ import (
 	"sync"
 )
 
-// maxIssued is the maximum number of strings of one kind that a session stores. The oldest ones are removed first.
+// maxIssued is the maximum number of strings of one kind that a session stores. The oldest strings are removed first.
 const maxIssued = 256
 
-// IssuedTexts contains strings that a server has sent to a session and that the client may return, such as cursors. The
-// client may not send other strings. The zero value is empty. It is safe for concurrent use.
+// IssuedTexts contains strings that a server has sent to a session and that the client may send back, such as cursors.
+// The client may not send other strings. The zero value is empty. It is safe for concurrent use.
 type IssuedTexts struct {
 	mu    sync.Mutex
 	texts map[[sha256.Size]byte]bool

@@ -57,7 +57,7 @@ func TestListen_SessionIsNotIdleWhileItsClientListens(t *testing.T) {
 	})
 }
 
-// The newest stream of a session replaces the older one. The end of the older stream does not affect the newest.
+// A session's newest stream replaces an older stream. The end of the older stream does not affect the newest stream.
 func TestListen_NewestStreamReplacesOlder(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Minute, 2)

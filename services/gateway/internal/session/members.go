@@ -12,7 +12,7 @@ import (
 // safe for concurrent use. Its exported fields are immutable.
 type Members struct {
 	// Abilities are the capabilities that the client declares, including those that the gateway does not declare to
-	// servers because of policy.
+	// servers because the policy denies them.
 	Abilities []mcp.Ability
 	// Opened is notified when a member session is opened.
 	Opened broadcast.Broadcaster
@@ -27,15 +27,16 @@ type Members struct {
 	shownDigests map[string]func(tool string) []byte
 }
 
-// UseMember calls use with the member session of a server. If there is no member session, or use returns an error,
-// UseMember opens one with makes and calls use with it. Only one goroutine at a time opens a session.
+// UseMember calls use with the id of the server's member session. If there is no member session, or use returns an
+// error, UseMember creates a member session by calling makes, and calls use with the new id. Only one goroutine at a
+// time opens a session.
 func (m *Members) UseMember(server string, use func(id string) error, makes func() (id string, err error)) error {
 	if id, known := m.idOf(server); known && use(id) == nil {
 		return nil
 	}
 	m.making.Lock()
 	defer m.making.Unlock()
-	// Another goroutine may have opened the session during the wait.
+	// Another goroutine may have opened the session while this goroutine was waiting.
 	if id, known := m.idOf(server); known && use(id) == nil {
 		return nil
 	}
@@ -59,7 +60,7 @@ func (m *Members) idOf(server string) (id string, known bool) {
 	return id, known
 }
 
-// SetShown records the digests of a server's tool definitions that the client has received.
+// SetShown records the digests of the tool definitions from a server that the client has received.
 func (m *Members) SetShown(server string, digest func(tool string) []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,8 +70,8 @@ func (m *Members) SetShown(server string, digest func(tool string) []byte) {
 	m.shownDigests[server] = digest
 }
 
-// ShownDigest returns the digest of the tool's definition that the client has last received, or nil if it has received
-// none.
+// ShownDigest returns the digest of the definition of the tool that the client has received most recently. It returns
+// nil if the client has received no definition of the tool.
 func (m *Members) ShownDigest(server, tool string) []byte {
 	m.mu.Lock()
 	digest := m.shownDigests[server]

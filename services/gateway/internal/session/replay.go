@@ -55,13 +55,13 @@ type ReplayStream struct {
 	timer  *time.Timer // set after the stream has ended; guarded by ReplayStreams.mu
 
 	mu sync.Mutex
-	// messages are the stored messages. last is the number of the last one. Numbers begin with 1, because the event that
-	// starts the stream has the number 0.
+	// messages are the stored messages. last is the number of the last stored message. Numbers begin with 1, because
+	// the event that starts the stream has the number 0.
 	messages [][]byte
 	last     int
 	bytes    int
-	// ended reports whether the last message was added. unrecorded reports whether the call's outcome is not in the
-	// journal.
+	// ended is true after the last message was added. unrecorded is true if the journal does not contain the call's
+	// outcome.
 	ended, unrecorded bool
 	// more is closed and replaced when another field changes.
 	more chan struct{}
@@ -79,7 +79,8 @@ func (a *ReplayStreams) Begin(server, owner string, memory *limits.Memory) *Repl
 			a.forget(i)
 		}
 	}
-	// UncountedBytes are free only for messages in flight, so they are added here.
+	// Only messages in flight may use UncountedBytes for free. A stored stream must count these bytes, so they are
+	// added here.
 	if a.closed || len(a.order) == maxReplayStreams || !memory.Add(limits.UncountedBytes) {
 		memory.Close()
 		return nil
@@ -114,7 +115,7 @@ func (a *ReplayStreams) forget(i int) {
 	s.wake()
 }
 
-// ID returns the id of the event with which the stream begins.
+// ID returns the id of the event that begins the stream.
 func (s *ReplayStream) ID() string { return s.id(0) }
 
 func (s *ReplayStream) id(n int) string {
@@ -122,8 +123,8 @@ func (s *ReplayStream) id(n int) string {
 }
 
 // Add stores a message, which is given in parts. It returns the id of the message's event. resumed reports whether the
-// client has resumed the stream on another connection. stored reports whether there was memory for the message. If
-// stored is false, the earlier messages were removed as well.
+// client has resumed the stream on another connection. stored reports whether there was enough memory for the message.
+// If stored is false, the earlier messages were removed as well.
 func (s *ReplayStream) Add(parts ...[]byte) (id string, resumed, stored bool) {
 	size := 0
 	for _, part := range parts {
@@ -168,7 +169,7 @@ func (s *ReplayStream) End(unrecorded bool) {
 	s.wake()
 }
 
-// IsUnrecorded reports whether the call's outcome is not in the journal. The result is valid after the stream has
+// IsUnrecorded reports whether the call's outcome is missing from the journal. The result is valid after the stream has
 // ended.
 func (s *ReplayStream) IsUnrecorded() bool {
 	s.mu.Lock()
@@ -195,8 +196,8 @@ func (s *ReplayStream) first() int { return s.last - len(s.messages) + 1 }
 // IsReplayID reports whether an event id belongs to the stream of an answer.
 func IsReplayID(id string) bool { return strings.HasPrefix(id, answerPrefix) }
 
-// Resume returns the owner's stream that has the event with the given id, and the number of the next message, at which
-// the client resumes. It returns false if the event is not stored.
+// Resume returns the owner's stream that contains the event with the given id. It also returns the number of the next
+// message, which is where the client resumes. It returns false if the event is not stored.
 func (a *ReplayStreams) Resume(id, owner string) (s *ReplayStream, from int, ok bool) {
 	var number, n int
 	if _, err := fmt.Sscanf(id, answerPrefix+"%d-%d", &number, &n); err != nil {
@@ -221,8 +222,9 @@ func (a *ReplayStreams) Resume(id, owner string) (s *ReplayStream, from int, ok 
 // errForgotten means that a message was removed before the client requested it.
 var errForgotten = errors.New("the message is no longer stored")
 
-// Next waits for message n of the stream and returns it with its event id. If the stream has ended before n, Next
-// returns neither a message nor an error. The error is the cause of ctx, or errForgotten if the message was removed.
+// Next waits for message n of the stream and returns it with its event id. If the stream has ended before message n,
+// Next returns neither a message nor an error. If ctx is cancelled, Next returns the cause of ctx. If the message was
+// removed, Next returns errForgotten.
 func (s *ReplayStream) Next(ctx context.Context, n int) (id string, message []byte, err error) {
 	for {
 		s.mu.Lock()

@@ -84,8 +84,8 @@ func TestReplay_ClientResumesAfterItsLastEvent(t *testing.T) {
 	})
 }
 
-// Case X3. The numbers of streams, messages and bytes that a session stores are limited. A client cannot resume after
-// an event that is no longer stored.
+// Case X3. A session stores a limited number of streams, messages and bytes. A client cannot resume after an event that
+// is no longer stored.
 func TestReplay_StreamsMessagesAndBytesAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

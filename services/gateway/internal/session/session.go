@@ -1,6 +1,7 @@
-// Package session stores the gateway's sessions with clients, and the state that replaces sessions in the revision
-// without them. A session id is a handle, not a credential: a session can be found only by its id together with its
-// principal. A session of another principal is treated like a session that does not exist.
+// Package session stores the gateway's sessions with clients. For clients of revision 2026-07-28, which has no
+// sessions, it stores the state that takes the place of a session. A session id is a handle, not a credential: a
+// session can be found only by its id together with its principal. A session of another principal is treated like a
+// session that does not exist.
 package session
 
 import (
@@ -29,13 +30,13 @@ import (
 var (
 	// ErrUnknown means that the principal has no such session on that server.
 	ErrUnknown = errors.New("no such session")
-	// ErrTooMany means that the session quota is full for the principal, for a principal in its chain, or for the person
-	// for whom it works. No session can be closed instead, because all have requests in flight or are being opened. A
-	// wrapped [*quota.FullError] names the full quota.
+	// ErrTooMany means that the session quota is full for the principal, for a principal in its delegation chain, or
+	// for the person it works for. No session can be closed to make room, because all sessions have requests in flight
+	// or are being opened. A wrapped [*quota.FullError] names the full quota.
 	ErrTooMany = errors.New("too many sessions are at work")
 )
 
-// maxStreams is the maximum number of concurrent streams of a session in 2026-07-28.
+// maxStreams is the maximum number of concurrent streams of a session for clients of revision 2026-07-28.
 const maxStreams = 64
 
 // closeTimeout is the maximum time for a server to close a session.
@@ -43,7 +44,7 @@ const closeTimeout = 5 * time.Second
 
 // Config configures a [Store].
 type Config struct {
-	// Idle is the time without a request after which a session is closed. It must be positive.
+	// Idle is the time without any request after which a session is closed. It must be positive.
 	Idle time.Duration
 	// MaxPerPrincipal is the maximum number of sessions of one principal and the agents that it has created. It must be at
 	// least 1. All principals of one person together may have four times as many.
@@ -60,10 +61,11 @@ type Key struct {
 	Server string
 }
 
-// Session is an open session. Its exported fields are immutable, but the methods of some fields change their contents.
+// Session is an open session. Its exported fields are immutable, but some fields have methods that change their
+// contents.
 type Session struct {
-	// ID is the handle of the session. In the revision without sessions, no client receives it. It must not appear in
-	// records and logs.
+	// ID is the handle of the session. In revision 2026-07-28, which has no sessions, no client receives the handle. It
+	// must not appear in records or logs.
 	ID string
 	// Digest identifies the session in records. It has 16 hexadecimal digits.
 	Digest string
@@ -78,9 +80,10 @@ type Session struct {
 	Version string
 	// Client describes the client. It is not verified.
 	Client Client
-	// Upstream is the session with the server, or nil for an aggregate session. Members contains the member sessions of an
-	// aggregate session, one for each server, and is nil for other sessions. Hub is the aggregate session of a member
-	// session, and is nil for other sessions. A member session ends with its aggregate session.
+	// Upstream is the session with the server, or nil for an aggregate session. Members contains an aggregate session's
+	// member sessions, one for each server. It is nil for all other sessions. Hub is the aggregate session that a
+	// member session belongs to. It is nil for all other sessions. A member session ends when its aggregate session
+	// ends.
 	Upstream *upstream.Session
 	Members  *Members
 	Hub      *Session
@@ -91,14 +94,14 @@ type Session struct {
 	// LastLookup is the time at which the server's complete list was last read to find a tool, in nanoseconds of Unix
 	// time. It is 0 if the list was never read.
 	LastLookup atomic.Int64
-	// ListsApprovalTool reports whether the session has listed a tool for which every call needs an approval.
+	// ListsApprovalTool reports whether the session has listed a tool that requires an approval for every call.
 	ListsApprovalTool atomic.Bool
 	// ClientRequests contains the requests to the client that wait for a response.
 	ClientRequests ClientRequests
 	// Calls contains the session's calls in flight.
 	Calls Calls
-	// Cursors are the cursors of lists that were sent to the client, and Events are the ids of events that were sent on
-	// its stream.
+	// Cursors are the cursors of lists that were sent to the client. Events are the ids of events that were sent on the
+	// session's stream.
 	Cursors, Events IssuedTexts
 	// Replay contains the streams of the session's answers.
 	Replay ReplayStreams
@@ -135,7 +138,8 @@ type State struct {
 	InFlight int
 }
 
-// account identifies a list of sessions: those of a principal and the agents that it has created, or those of a person.
+// account identifies a list of sessions: the sessions of a principal and of the agents that it has created, or the
+// sessions of a person.
 type account struct {
 	principal.Key
 
@@ -143,9 +147,9 @@ type account struct {
 }
 
 type accountSessions struct {
-	// byUse contains the open sessions, the most recently used first.
+	// byUse contains the open sessions, with the most recently used session first.
 	byUse list.List
-	// learned is the number of digests that the sessions store, and maxLearned is its maximum.
+	// learned is the number of digests that the sessions store, and maxLearned is the maximum of that number.
 	learned, maxLearned int
 }
 
@@ -163,8 +167,8 @@ type Store struct {
 	mu     sync.Mutex
 	byID   map[string]*Session
 	owners map[account]*accountSessions
-	// open counts open sessions. An aggregate session and its members count as one. moving counts sessions that are being
-	// opened, and sessions that the gateway has closed but the server has not.
+	// open counts open sessions. An aggregate session and its members count as one session. moving counts the sessions
+	// that are being opened, and the sessions that the gateway has closed but the server has not closed yet.
 	open, moving *quota.Tally
 	closed       bool
 	// hungUp reports whether CloseStreams was called.
@@ -202,8 +206,8 @@ func DigestOf(id string) string {
 }
 
 // BeginOpen counts a session that a caller with the given accounts is opening, until done is called. It returns
-// [ErrTooMany] if the number of one account's sessions that are being opened or closed would exceed the maximum number
-// of open sessions.
+// [ErrTooMany] if one of the accounts would then have more sessions being opened or closed than it may have open
+// sessions.
 func (s *Store) BeginOpen(by principal.Accounts) (done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,8 +257,8 @@ func (s *Store) Add(sess *Session) error {
 	return nil
 }
 
-// Use returns a session. Until done is called, the session is not closed because it is idle or an account is full. Use
-// returns [ErrUnknown] if there is no such session.
+// Use returns a session. Until done is called, the session counts as in use. It is then not closed for being idle, nor
+// to make room for another session. Use returns [ErrUnknown] if there is no such session.
 func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -279,10 +283,10 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 	}, nil
 }
 
-// Listen adds a stream on which the client listens, and returns the stream's session. The returned context derives from
-// ctx. It is cancelled when the session ends. It is also cancelled when a new stream replaces this one, unless parallel
-// is true. Until done is called, the session is not idle, but it may be closed if an account is full. Listen returns
-// [ErrUnknown], or [ErrTooMany] if the session has 64 streams.
+// Listen adds a stream from which the client reads, and returns the stream's session. The returned context derives from
+// ctx. It is cancelled when the session ends. It is also cancelled when a new stream replaces this stream, unless
+// parallel is true. Until done is called, the session is not idle, but it may be closed to make room for another
+// session. Listen returns [ErrUnknown], or [ErrTooMany] if the session has 64 streams.
 func (s *Store) Listen(ctx context.Context, id string, key Key, parallel bool) (sess *Session, listening context.Context, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -409,7 +413,7 @@ func (s *Store) membersOf(sess *Session) iter.Seq[*Session] {
 	}
 }
 
-// noteClosed records that the server has closed a session that the gateway has closed, or that the timeout for closing
+// noteClosed records that closing a session has finished: the server has closed the session, or the timeout for closing
 // it has expired.
 func (s *Store) noteClosed(sess *Session) {
 	s.mu.Lock()

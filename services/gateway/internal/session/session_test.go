@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// over is a transport that returns a connection set by the test.
+// over is a transport that returns a connection that the test has set.
 type over struct {
 	upstream.Transport
 
@@ -245,15 +245,15 @@ func TestRun_ClosesIdleSessions(t *testing.T) {
 	})
 }
 
-// A principal has the maximum number of sessions. A new session closes the longest idle session that has no request in
-// flight.
+// A principal has the maximum number of sessions. A new session closes the session that has been idle for the longest
+// time and has no request in flight.
 func TestAdd_ClosesLongestIdleSessionWhenFull(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, time.Hour, 3)
 		var all []*session.Session
 		for i := range 3 {
-			// All servers' sessions count together.
+			// The sessions with all servers count together.
 			sess, _ := add(t, s, session.Key{Key: principal.Key{Tenant: "t", Subject: "ana"}, Server: fmt.Sprint(i)})
 			all = append(all, sess)
 			time.Sleep(time.Second)
@@ -292,7 +292,8 @@ func TestAdd_ClosesLongestIdleSessionWhenFull(t *testing.T) {
 	})
 }
 
-// The number of sessions that are being opened is limited. Otherwise it could grow without bound at a slow server.
+// The number of sessions that are being opened is limited. Otherwise, that number could grow without bound if a server
+// is slow.
 func TestBeginOpen_ConcurrentOpeningsAreLimited(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Hour, 2)

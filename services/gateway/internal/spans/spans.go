@@ -131,9 +131,9 @@ func Session(s trace.Span, at Place) {
 	}
 }
 
-// Decision sets the attributes that describe the decision on a call: its id, the refusal code, and the decisions of
-// policy and the limiter. The code is empty for an allowed call. d is nil if policy has not evaluated the call, and
-// lease is nil if no limits were reserved.
+// Decision sets the attributes that describe the decision on a call: its id, the refusal code, and the decisions of the
+// policy service and the rate limiter. The code is empty for an allowed call. d is nil if the policy service has not
+// evaluated the call, and lease is nil if no limits were reserved.
 func Decision(s trace.Span, decision, code string, d *policyv1.Decision, lease *ratelimitv1.Lease) {
 	if !s.IsRecording() {
 		return
@@ -154,7 +154,8 @@ func Decision(s trace.Span, decision, code string, d *policyv1.Decision, lease *
 	}
 }
 
-// Observed sets the attributes that describe what would have happened to a call if nothing were observed.
+// Observed sets the attributes that describe what would have happened to a call if all of the policy were enforced.
+// Parts of the policy may be not enforced but only recorded (mode: observe).
 func Observed(s trace.Span, would journal.Observed) {
 	if !s.IsRecording() {
 		return
@@ -168,8 +169,8 @@ func Observed(s trace.Span, would journal.Observed) {
 	}
 }
 
-// Approval sets the id of a call's approval and the time for which the call was held open. If the id is empty, it sets
-// nothing.
+// Approval sets the id of a call's approval and the time for which the call was held open. If the id is empty, Approval
+// sets nothing.
 func Approval(s trace.Span, id string, held time.Duration) {
 	if !s.IsRecording() || id == "" {
 		return
@@ -196,8 +197,8 @@ func ErrorType(a *jsonrpc.Answer) string {
 	}
 }
 
-// Answer sets the error type of a server's answer. Answer, ToolError and Error return the error type, which is also a
-// metric attribute.
+// Answer sets the attribute for the error type of a server's answer. Answer, ToolError and Error return the error type,
+// which is also a metric attribute.
 func Answer(s trace.Span, a *jsonrpc.Answer) string {
 	failure := ErrorType(a)
 	switch failure {
@@ -210,13 +211,13 @@ func Answer(s trace.Span, a *jsonrpc.Answer) string {
 	}
 }
 
-// ToolError sets the error type of a call's span if the call's result reports an error, and returns the error type.
+// ToolError sets the error type on the span of a call whose result reports an error, and returns the error type.
 func ToolError(s trace.Span) string {
 	s.SetAttributes(errorType.String(toolError))
 	return toolError
 }
 
-// Error sets the error type of a JSON-RPC error with the given code.
+// Error sets the attribute for the error type of a JSON-RPC error with the given code.
 func Error(s trace.Span, code int) string { return jsonError(s, strconv.Itoa(code)) }
 
 func jsonError(s trace.Span, code string) string {
@@ -224,7 +225,8 @@ func jsonError(s trace.Span, code string) string {
 	return code
 }
 
-// Failed sets the error type of a message without a usable answer. The error type is the code of the refusal.
+// Failed sets the error type on the span of a message that got no usable answer. The error type is the code of the
+// refusal.
 func Failed(s trace.Span, code string) {
 	s.SetAttributes(errorType.String(code))
 	s.SetStatus(codes.Error, code)

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// described returns the attributes and the status that describe sets on a span.
+// described returns the attributes and the status that the function describe sets on a span.
 func described(t *testing.T, describe func(trace.Span)) (map[string]string, sdktrace.Status) {
 	t.Helper()
 	recorder := tracetest.NewSpanRecorder()

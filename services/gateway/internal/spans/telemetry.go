@@ -2,7 +2,7 @@ package spans
 
 import "go.opentelemetry.io/otel/attribute"
 
-// Names of the spans of journal writes.
+// Names of the spans that describe writes to the journal.
 const (
 	JournalIntent  = "journal intent"
 	JournalOutcome = "journal outcome"

@@ -31,22 +31,22 @@ const (
 // stream. It is safe for concurrent use.
 type Writer struct {
 	w http.ResponseWriter
-	// accepts reports whether the client reads event streams. prefers reports whether the client lists event streams
+	// accepts reports whether the client accepts event streams. prefers reports whether the client lists event streams
 	// before JSON.
 	accepts, prefers bool
 
 	mu      sync.Mutex
 	started bool
-	// of is the request whose answer is stored, or nil if the answer is not stored.
+	// of is the request whose answer is stored so that the client can resume it. It is nil if the answer is not stored.
 	of dispatch.Replayable
 	// stored is the stored stream, which the client may resume, or nil if the stream cannot be resumed.
 	stored *session.ReplayStream
-	// last reports whether the answer is being written. detached reports whether the client must reconnect to receive the
-	// answer. unrecorded reports whether the journal does not contain the outcome.
+	// last reports whether the answer is being written. detached reports whether the client must reconnect to receive
+	// the answer. unrecorded reports whether the outcome is missing from the journal.
 	last, detached, unrecorded bool
 }
 
-// NewWriter returns a writer for the answer to a request with the headers h. It reads the header Accept.
+// NewWriter returns a writer for the answer to a request with the headers h. It evaluates the Accept header.
 func NewWriter(w http.ResponseWriter, h http.Header) *Writer {
 	before, _, accepts := strings.Cut(strings.Join(h["Accept"], ","), "text/event-stream")
 	return &Writer{w: w, accepts: accepts, prefers: accepts && !strings.Contains(before, "json")}
@@ -125,7 +125,7 @@ func (s *Writer) start() {
 		s.stored = s.of.BeginAnswer()
 	}
 	if s.stored != nil {
-		// If the client has disconnected, it may resume the stream later.
+		// An error is ignored, because a client that has disconnected may resume the stream later.
 		_, _ = io.WriteString(s.w, "id: "+s.stored.ID()+"\nretry: "+resumeRetry+"\ndata: \n\n")
 	}
 }
@@ -222,8 +222,8 @@ func (s *Writer) Answer(resp dispatch.Response) {
 	}
 }
 
-// setOutcome sets the header outcomeHeader. If a stream has begun, it sets the trailer with that name. The caller holds
-// the lock.
+// setOutcome sets the header outcomeHeader. If a stream has begun, it sets the trailer of the same name instead. The
+// caller holds the lock.
 func (s *Writer) setOutcome(value string) {
 	name := outcomeHeader
 	if s.started {

@@ -95,7 +95,7 @@ func TestWriter_LineBreaksStayInTheirEvent(t *testing.T) {
 	}
 }
 
-// answerOf is a request whose answer is stored.
+// answerOf represents a request whose answer is stored in answers.
 type answerOf struct{ answers *session.ReplayStreams }
 
 func (answerOf) RawID() []byte { return []byte("7") }

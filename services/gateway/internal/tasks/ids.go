@@ -30,8 +30,8 @@ func NewIDs(secret []byte) (*IDs, error) {
 	return &IDs{secret: slices.Clone(secret), aead: aead}, err
 }
 
-// ForClient returns the id of a server's task for its owner. The encryption's nonce is derived from the owner and the
-// id.
+// ForClient returns the encrypted id that the owner of a server's task receives. The nonce for the encryption is
+// derived from the owner and the server's id.
 func (i *IDs) ForClient(owner []byte, id string) string {
 	mac := hmac.New(sha256.New, i.secret)
 	mac.Write(visibility.AppendPart(owner, id))
@@ -39,7 +39,7 @@ func (i *IDs) ForClient(owner []byte, id string) string {
 	return base64.RawURLEncoding.EncodeToString(i.aead.Seal(nonce, nonce, []byte(id), owner))
 }
 
-// ForServer returns the id that the server uses. It returns false if the id was not created for this owner.
+// ForServer returns the id that the server uses. It returns false if the given id was not created for this owner.
 func (i *IDs) ForServer(owner []byte, id string) (string, bool) {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(id)
 	if size := i.aead.NonceSize(); err == nil && len(raw) > size {

@@ -20,8 +20,8 @@ import (
 const (
 	// idPrefix is the prefix of the gateway's task ids.
 	idPrefix = "sluice-task."
-	// maxTasks is the maximum number of tasks of one principal, and of all principals of one person. At the limit, tasks
-	// with a final state that was reported are removed first.
+	// maxTasks is the maximum number of tasks of one principal, and of all principals of one person. At the limit,
+	// finished tasks whose final state the client has received are removed first.
 	maxTasks = 64
 	// MaxMessage is the maximum size of the message of a task, in bytes.
 	MaxMessage = 1 << 20
@@ -31,8 +31,8 @@ const (
 	pollInterval = 2 * time.Second
 )
 
-// quotas returns the memory quotas for tasks. They are separate from the limits for answers. One caller cannot use all
-// of the memory.
+// quotas returns the memory quotas for tasks. These quotas are separate from the limits for answers. A single caller
+// cannot use all of the memory.
 func quotas() limits.Quotas {
 	return limits.Quotas{Principal: 16 << 20, Person: 16 << 20, Server: 128 << 20, All: 128 << 20}
 }
@@ -50,7 +50,7 @@ const (
 
 // Call is a call that waits for an approval.
 type Call struct {
-	// Owner identifies the owner of the task. Only the owner can find the task.
+	// Owner identifies the owner of the task. No other caller can find the task.
 	Owner string
 	// Server is the configured name of the server to which the call is sent.
 	Server string
@@ -58,18 +58,19 @@ type Call struct {
 	Header http.Header
 	// Message is the JSON-RPC request. It must not be changed.
 	Message []byte
-	// Holder identifies the quotas of memory and tasks to which the task is charged.
+	// Holder identifies the memory quota and the task quota that the task counts against.
 	Holder limits.Owner
 }
 
-// Outcome is the result of the call or its error, as raw JSON. Both are nil for a cancelled task.
+// Outcome is the result of the call or its error, as raw JSON. Result and Error are both nil for a cancelled task.
 type Outcome struct {
 	Result, Error jsontext.Value
-	// Unrecorded reports whether the journal does not contain the outcome yet.
+	// Unrecorded reports whether the outcome is still missing from the journal.
 	Unrecorded bool
 }
 
-// Task is a call that waits, runs, or has ended. [Store.Add] creates tasks. A Task is safe for concurrent use.
+// Task is a call that is waiting for its approval, is running, or has ended. [Store.Add] creates tasks. A Task is safe
+// for concurrent use.
 type Task struct {
 	Call
 
@@ -81,11 +82,12 @@ type Task struct {
 
 	mu     sync.Mutex
 	status Status
-	// approval is the id of the approval for which the call waits, or with which the call runs.
+	// approval is the id of the approval that the call waits for, or that has allowed the running call.
 	approval string
 	// stop cancels the call while it runs. It is nil at all other times.
 	stop context.CancelFunc
-	// cancelled reports whether the client has cancelled the task. A running call must end before the task ends.
+	// cancelled reports whether the client has cancelled the task. A task with a running call ends only when the call
+	// ends.
 	cancelled bool
 	updated   time.Time
 	expires   time.Time
@@ -94,7 +96,7 @@ type Task struct {
 	reported bool
 }
 
-// State is the state of a task in the form for its client.
+// State is the state of a task in the form that its client receives.
 type State struct {
 	ID               string
 	Status           Status
@@ -102,7 +104,7 @@ type State struct {
 	// TTL is the time after Created for which the task is stored. PollInterval is the time that the client should wait
 	// between two polls.
 	TTL, PollInterval time.Duration
-	// Running reports whether the call currently runs.
+	// Running reports whether the call is currently running.
 	Running bool
 	// Outcome is the zero value while Status is [Working].
 	Outcome Outcome
@@ -111,7 +113,8 @@ type State struct {
 // IsOwnID reports whether an id has the form of an id of the gateway's tasks.
 func IsOwnID(id string) bool { return strings.HasPrefix(id, idPrefix) }
 
-// Report returns the state of the task for its client. After a final state was reported, the task may be removed early.
+// Report returns the state of the task for its client. After Report has returned a final state, the task may be removed
+// early.
 func (t *Task) Report() State {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -122,15 +125,16 @@ func (t *Task) Report() State {
 	}
 }
 
-// AwaitedApproval returns the id of the approval for which the task waits. It returns false if the task does not wait.
+// AwaitedApproval returns the id of the approval that the task is waiting for. It returns false if the task is not
+// waiting.
 func (t *Task) AwaitedApproval() (approval string, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.approval, t.status == Working && t.stop == nil && !t.cancelled
 }
 
-// Begin records that the caller starts the call. It returns false if the call already runs, or if the task has ended.
-// If the task is cancelled, stop is called.
+// Begin records that the caller starts the call. It returns false if the call is already running, or if the task has
+// ended. If the task is cancelled later, stop is called.
 func (t *Task) Begin(stop context.CancelFunc) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -141,9 +145,9 @@ func (t *Task) Begin(stop context.CancelFunc) bool {
 	return true
 }
 
-// Wait records that the call was not sent and that the task continues to wait for an approval. approval may be a new
-// one. expires is the time at which it expires. If the client has cancelled the task during the call, the task ends and
-// Wait returns false.
+// Wait records that the call was not sent and that the task continues to wait for an approval. approval may be the id
+// of a new approval. expires is the time at which the approval expires. If the client has cancelled the task during the
+// call, the task ends and Wait returns false.
 func (t *Task) Wait(approval string, expires time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -159,7 +163,7 @@ func (t *Task) Wait(approval string, expires time.Time) bool {
 	return !t.cancelled
 }
 
-// Reserve reserves memory of the owner for an outcome with the given size in bytes. It reports whether there was enough
+// Reserve charges memory for an outcome of the given size in bytes to the task. It reports whether there was enough
 // memory.
 func (t *Task) Reserve(size int) bool { return t.memory.Add(size) }
 
@@ -170,8 +174,8 @@ func (t *Task) End(status Status, outcome Outcome) {
 	t.finish(status, outcome)
 }
 
-// Cancel cancels the task. It returns true if the task was waiting and has ended. If the call runs, Cancel stops the
-// call and returns false, and the call's outcome then becomes the task's outcome.
+// Cancel cancels the task. It returns true if the task was waiting and has now ended. If the call is running, Cancel
+// stops the call and returns false. The outcome of the stopped call then becomes the task's outcome.
 func (t *Task) Cancel() (waited bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -212,16 +216,16 @@ func NewStore() (*Store, error) {
 	return &Store{memory: memory, byID: make(map[string]*Task), count: count}, err
 }
 
-// HasCapacity reports whether a holder may have one more task. It also returns true if a task of the owner can be
-// removed to make space.
+// HasCapacity reports whether the holder may have one more task. It also returns true if one of the owner's tasks can
+// be removed to make room.
 func (s *Store) HasCapacity(of *limits.Owner, owner string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.count.Full(&of.Accounts, 1) == nil || s.removable(owner) != nil
 }
 
-// removable returns the first of the owner's tasks that has ended, among those with a final state that was reported. It
-// returns nil if there is none. The caller holds the lock.
+// removable returns the task of the owner that ended first among those whose final state the client has received. It
+// returns nil if there is no such task. The caller holds the lock.
 func (s *Store) removable(owner string) (first *Task) {
 	var at time.Time
 	for _, t := range s.byID {
@@ -235,8 +239,8 @@ func (s *Store) removable(owner string) (first *Task) {
 	return first
 }
 
-// Add stores a call that waits for an approval, which expires at the time expires. It returns nil if the holder has too
-// many tasks or not enough memory.
+// Add stores a call that waits for an approval. The approval expires at the time expires. Add returns nil if the holder
+// has too many tasks or not enough memory.
 func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -250,7 +254,8 @@ func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 		return nil
 	}
 	t.memory = s.memory.Open(&t.Holder)
-	// UncountedBytes are free only for requests in flight, so they are added here.
+	// Only requests in flight may use UncountedBytes for free. A stored task must count these bytes, so they are added
+	// here.
 	size := limits.UncountedBytes + len(t.Message) + headerSize(t.Header)
 	if !t.memory.Add(size) {
 		t.memory.Close()
@@ -265,7 +270,7 @@ func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 	return t
 }
 
-// storageTime returns the time for which a task is stored if its approval expires at the time expires.
+// storageTime returns how long a task is stored if its approval expires at the given time.
 func storageTime(expires time.Time) time.Duration { return max(0, time.Until(expires)) + retention }
 
 func headerSize(h http.Header) (n int) {
@@ -309,7 +314,7 @@ func (s *Store) Find(id, owner string) *Task {
 	return nil
 }
 
-// IsAwaited reports whether a task other than the given one waits for an approval.
+// IsAwaited reports whether a task other than the given task waits for the approval.
 func (s *Store) IsAwaited(approval string, other *Task) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

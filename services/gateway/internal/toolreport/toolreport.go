@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// maxLists is the maximum number of lists with cached digests, and maxWeight is the maximum number of lists and
-	// digests together. Both are needed, because a server chooses the size of its lists.
+	// maxLists is the maximum number of lists with cached digests. maxWeight is the maximum number of lists and digests
+	// together. Two limits are needed, because a server chooses the size of its lists.
 	maxLists  = 4096
 	maxWeight = 200_000
 	// reportInterval is the time after which an unchanged list is reported again, so that the catalog knows that the
@@ -41,18 +41,18 @@ const (
 	maxLeftName   = 128
 )
 
-// refusals are ReportTools' error reasons that mean that the list can never be accepted.
+// refusals contains the error reasons of ReportTools which mean that the list can never be accepted.
 var refusals = []string{"TOOL_DUPLICATE", "LIST_INVALID", "LIST_TOO_LONG"} //nolint:gochecknoglobals // a constant, which Go has none of for slices
 
 // ErrNotReported means that the list could not be reported. None of its tools may be shown.
 var ErrNotReported = errors.New("the catalog did not accept the list")
 
-// ErrRefused means that the catalog has refused the list that should contain a tool's definition.
+// ErrRefused means that the catalog has refused the server's list, so the definition of a tool is not known.
 var ErrRefused = errors.New("the catalog refused the server's list")
 
 // A List describes a tool list: the server that has sent it and the principal that receives it.
 type List struct {
-	// Server is the configured name, and Version is the negotiated protocol revision.
+	// Server is the configured name of the server, and Version is the negotiated protocol revision.
 	Server, Version string
 	// Complete means that this is the server's complete list.
 	Complete bool
@@ -98,7 +98,7 @@ func New(client policyv1.CatalogServiceClient, log *slog.Logger) (*Reporter, err
 func (r *Reporter) CacheSize() (lists, weight int) { return r.cache.Size() }
 
 // Report returns the catalog's response to a list. It returns a cached response if the list is not complete and the
-// response is neither older than age nor older than reportInterval. Otherwise it reports the list and caches the
+// response is no older than age and no older than reportInterval. Otherwise it reports the list and caches the
 // response. Errors wrap [ErrNotReported].
 func (r *Reporter) Report(ctx context.Context, l List, answer *jsonrpc.Answer, age time.Duration) (*Response, error) {
 	key := keyOf(l, answer)

@@ -156,8 +156,8 @@ func TestReport_EndlessNewListsDoNotFillTheCache(t *testing.T) {
 	}
 }
 
-// BenchmarkKnownList measures Report for a list of 353 real tools that was already reported. Report finds the digests
-// by a hash of the list.
+// BenchmarkKnownList measures Report for a list of 353 real tools that was already reported. Report looks up the
+// digests by a hash of the list.
 func BenchmarkKnownList(b *testing.B) {
 	raw, err := os.ReadFile("../../../policy/internal/classify/testdata/lists/claude-flow.json")
 	if err != nil {

@@ -6,8 +6,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// An AnswerError is the reason for which a server's answer cannot be used. It contains nothing that the server has
-// sent.
+// An AnswerError is the reason why a server's answer cannot be used. It contains nothing that the server has sent.
 type AnswerError struct {
 	// What describes the fault, such as "the message is not valid UTF-8".
 	What string

@@ -9,9 +9,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Bridge is like [Server.Open], for a client and a server that support no common revision. hello is initialize for a
-// server without sessions, and server/discover for a server that supports only sessions. Capabilities that cannot be
-// translated are declared to neither side.
+// Bridge is like [Server.Open], but for a client and a server that support no common revision. hello is an initialize
+// request for a stateless server (revision 2026-07-28), and a server/discover request for a server that supports only
+// revisions with sessions. Capabilities that cannot be translated are declared neither to the client nor to the server.
 func (s *Server) Bridge(ctx context.Context, key principal.Key, hello GatewayMessage, memory *limits.Memory) (*Session, Answer, error) {
 	switch first := hello.inTrace(ctx, memory); first.Method() {
 	case mcp.MethodInitialize:

@@ -68,8 +68,8 @@ func Discovered(greeting *jsonrpc.Answer, id []byte) (*jsonrpc.Answer, error) {
 	return jsonrpc.ReadAnswer(slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"result":`), raw, []byte(`}`)), jsonrpc.AnswerLimits())
 }
 
-// Complete translates an answer from a server with sessions for the revision without sessions. It adds members to the
-// result that declare that the result is complete and must not be cached.
+// Complete translates an answer from a server that uses sessions into an answer of revision 2026-07-28. It adds members
+// to the result which declare that the result is complete and must not be cached.
 func Complete(a *jsonrpc.Answer, method string) (*jsonrpc.Answer, error) {
 	if !a.Result.Present() || a.ResultType.Present() {
 		return a, nil

@@ -28,9 +28,9 @@ type parked struct {
 	of *stateless
 	// digest identifies the request. Only a retry with the same digest can resume the request.
 	digest [sha256.Size]byte
-	// id and token are the raw id and progress token that the server receives. They differ from the client's, because one
-	// caller's clients share a session and may use the same ids and tokens. clientToken is the client's raw token, or nil
-	// if there is none.
+	// id and token are the raw id and progress token that the server receives. They differ from the client's id and
+	// token, because one caller's clients share a session and may use the same ids and tokens. clientToken is the
+	// client's raw progress token, or nil if there is none.
 	id, token, clientToken []byte
 	// canAsk reports whether the client can receive the server's requests in the answer.
 	canAsk        bool
@@ -49,10 +49,10 @@ type parked struct {
 	count     int
 }
 
-// question is a request from the server. It contains the raw parts and the whole message.
+// question is a request from the server. It contains the raw parts of the request and the whole message.
 type question struct {
 	id, method, params, raw []byte
-	// may reports whether policy allows the request to be sent to the client in the current round trip.
+	// may reports whether the policy allows the request to be sent to the client in the current round trip.
 	may bool
 }
 
@@ -132,7 +132,8 @@ func (b *stateless) refuse(id []byte) {
 	_ = b.Notify(ctx, Refused(id, mcp.CodeMethodUnknown, NoClientForRequest).inTrace(ctx, nil))
 }
 
-// sendResponses sends the client's answers to the server. Policy will evaluate the server's unanswered requests again.
+// sendResponses sends the client's answers to the server. The policy service will evaluate the server's unanswered
+// requests again.
 func (p *parked) sendResponses(ctx context.Context, responses map[string]jsontext.Value) error {
 	p.mu.Lock()
 	var replies [][]byte
@@ -189,9 +190,9 @@ func (p *parked) await(ctx context.Context, req Request) (Answer, error) {
 	}
 }
 
-// decide asks policy which of the server's requests the client may receive. It returns the allowed requests as a JSON
-// object, or nil if there are none. For each of the other requests, the server receives an error and continues. ready
-// is false if more requests have arrived during the evaluation.
+// decide asks the policy service which of the server's requests the client may receive. It returns the allowed requests
+// as a JSON object, or nil if there are none. For each request that is not allowed, the server receives an error and
+// continues. ready is false if more requests have arrived during the evaluation.
 func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bool) {
 	p.mu.Lock()
 	undecided := make(map[string]*question)
@@ -251,7 +252,7 @@ func (b *stateless) sendCancellation(id []byte) {
 // notifyTimeout is the timeout for sending a refusal or a cancellation to a server.
 const notifyTimeout = 5 * time.Second
 
-// cancelUnanswered cancels a request for which no client waits, unless the server has already answered it.
+// cancelUnanswered cancels a request that no client is waiting for, unless the server has already answered it.
 func (p *parked) cancelUnanswered(why error) {
 	select {
 	case <-p.done:

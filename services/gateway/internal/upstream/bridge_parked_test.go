@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// The server does not accept the client's answers. The request ends, releases its resources and counts as sent.
+// The server does not accept the client's answers. The request ends, releases its resources, and counts as sent.
 func TestStateless_FailedReplyEndsTheRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -35,8 +35,8 @@ func TestStateless_FailedReplyEndsTheRequest(t *testing.T) {
 	})
 }
 
-// A stdio process handles two requests at a time. Its own requests are refused, because it does not specify the call to
-// which they belong.
+// A stdio process handles two calls at a time. Requests from the process are refused, because the process does not
+// specify which call they belong to.
 func TestStateless_RefusesRequestsOfUnknownCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

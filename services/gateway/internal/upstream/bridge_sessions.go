@@ -30,9 +30,9 @@ const (
 	maxSubscribed = 100
 )
 
-// withSessions opens a session with a server that has no sessions. Each request repeats the declarations of initialize.
-// The client receives requests in the server's answers as requests of the session. A subscription replaces the
-// session's stream.
+// withSessions opens a session with a stateless server (revision 2026-07-28). Each request repeats the declarations
+// that the client made in initialize. The client receives the requests in the server's answers as requests of the
+// session. A subscription takes the place of the session's stream.
 func (s *Server) withSessions(ctx context.Context, key principal.Key, first Request) (*Session, Answer, error) {
 	client := new(Client)
 	client.Name, client.Version = first.Message.Client()
@@ -49,25 +49,27 @@ func (s *Server) withSessions(ctx context.Context, key principal.Key, first Requ
 	return under, Answer{Message: greeting, Status: answer.Status}, nil
 }
 
-// sessions is a session over a connection without sessions. It is safe for concurrent use.
+// sessions implements a session over a connection to a stateless server. It is safe for concurrent use.
 type sessions struct {
 	Conn // a connection without sessions
 
 	client *Client
 
 	mu sync.Mutex
-	// calls contains the requests in flight. pending contains the requests to the client that wait for responses, by id.
+	// calls contains the requests in flight. pending contains the requests to the client that are waiting for
+	// responses, by id.
 	calls   map[*sent]struct{}
 	pending map[string]chan *jsonrpc.Answer
 	// level is the minimum level of the log messages that the client has requested, as raw JSON. It is nil if the client
 	// has requested none.
 	level []byte
-	// uris are the resources to which the session is subscribed. renewed is closed and replaced when they change.
+	// uris are the resources that the session is subscribed to. renewed is closed and replaced when the resources
+	// change.
 	uris    []string
 	renewed chan struct{}
 }
 
-// sent is a request in flight with the key of its id.
+// sent is a request in flight. key is derived from the request's id.
 type sent struct {
 	key    string
 	cancel context.CancelCauseFunc
@@ -120,8 +122,8 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 	}
 }
 
-// sentBefore returns the error for a request of which the server has received an earlier round trip. The error does not
-// match [ErrNeverSent], even if the last round trip was never sent.
+// sentBefore returns the error for a request whose earlier round trip the server has received. The error does not match
+// [ErrNeverSent], even if the last round trip was never sent.
 func sentBefore(err error) error {
 	what := []error{ErrNoAnswer}
 	if errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
@@ -146,7 +148,7 @@ func (b *sessions) members() []byte {
 	return out
 }
 
-// applySetting answers a request that changes a session's setting, and stores the setting. A server without sessions
+// applySetting answers a request that changes a setting of the session, and stores the setting. A stateless server
 // receives the setting with every later request or subscription.
 func (b *sessions) applySetting(req Request) (Answer, error) {
 	m := req.Message
@@ -181,7 +183,7 @@ func (b *sessions) applySetting(req Request) (Answer, error) {
 	return Answer{Message: answer}, err
 }
 
-// restartSubscription ends the current subscription, so that another one is opened. The caller holds the lock.
+// restartSubscription ends the current subscription, so that a new one is opened. The caller holds the lock.
 func (b *sessions) restartSubscription() {
 	if b.renewed != nil {
 		close(b.renewed)
@@ -189,7 +191,8 @@ func (b *sessions) restartSubscription() {
 	}
 }
 
-// wants returns the notifications that the stream must contain, and a channel that is closed when they change.
+// wants returns the notifications that the stream must contain. It also returns a channel that is closed when the set
+// of these notifications changes.
 func (b *sessions) wants() (Wanted, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -211,7 +214,7 @@ func needsInput(a *jsonrpc.Answer) bool {
 	return a.Result.Present() && (a.InputRequests.Present() || string(a.ResultType.Of(a.Raw)) == `"`+mcp.ResultInputRequired+`"`)
 }
 
-// Errors that end a request for which the server requires input.
+// Errors that end a request if the server needs input from the client.
 var (
 	errNoClient   = errors.New("no client takes requests of servers here")
 	errUnanswered = errors.New("the client did not answer, or policy does not allow the request")
@@ -294,8 +297,8 @@ func (b *sessions) registerRequest(id []byte) (responses chan *jsonrpc.Answer, d
 	}
 }
 
-// Notify implements [Conn]. It passes a response to the request that waits for it, and ends the request that a
-// cancellation names. All other messages are dropped, because a server without sessions cannot use them.
+// Notify implements [Conn]. It passes a response to the request that waits for the response, and ends the request that
+// a cancellation names. All other messages are dropped, because a stateless server cannot use them.
 func (b *sessions) Notify(_ context.Context, req Request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -325,8 +328,8 @@ func (b *sessions) Notify(_ context.Context, req Request) error {
 	return nil
 }
 
-// Listen implements [Conn]. The stream is a subscription to changes of all lists, and to updates of the resources to
-// which the session is subscribed.
+// Listen implements [Conn]. The stream is a subscription to changes to all lists, and to updates of the resources that
+// the session is subscribed to.
 func (b *sessions) Listen(ctx context.Context, to Listener) error {
 	opened := sync.OnceFunc(to.Opened)
 	for {
@@ -338,8 +341,8 @@ func (b *sessions) Listen(ctx context.Context, to Listener) error {
 	}
 }
 
-// subscribe passes the events of one subscription to the listener. resubscribe reports whether another subscription
-// must replace it.
+// subscribe passes the events of one subscription to the listener. resubscribe is true if a new subscription must
+// replace this subscription.
 func (b *sessions) subscribe(ctx context.Context, to Listener, opened func(), wanted Wanted, renewed <-chan struct{}) (resubscribe bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -382,5 +385,5 @@ func (b *sessions) subscribe(ctx context.Context, to Listener, opened func(), wa
 	}
 }
 
-// errRenewed means that a subscription ends because another one replaces it.
+// errRenewed means that a subscription ends because a new subscription replaces it.
 var errRenewed = errors.New("the subscription has changed")

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// statelessServer is a transport to a server without sessions. The server answers one request at a time.
+// statelessServer is a transport to a stateless server, which answers one request at a time.
 type statelessServer struct {
 	upstream.ListChanged
 
@@ -85,7 +85,7 @@ func serverOf(t *testing.T, over upstream.Transport) *upstream.Server {
 	return server
 }
 
-// bridged opens a session for a client that supports elicitation.
+// bridged opens a session with a stateless server for a client that supports elicitation.
 func bridged(t *testing.T, s *statelessServer) (*upstream.Session, *limits.Memory) {
 	t.Helper()
 	server := serverOf(t, s)
@@ -209,7 +209,7 @@ func TestSessions_UnansweredInputEndsTheRequest(t *testing.T) {
 	}
 }
 
-// The server receives session settings with each request. The bridge refuses methods that the server does not have.
+// The server receives session settings with each request. The bridge refuses methods that the server does not support.
 func TestSessions_SendsSettingsWithEachRequest(t *testing.T) {
 	t.Parallel()
 	s := &statelessServer{answers: func(context.Context, upstream.Request, func([]byte)) (string, error) { return `"result":{}`, nil }}
@@ -278,8 +278,8 @@ func TestSessions_CancellationEndsTheRequest(t *testing.T) {
 	})
 }
 
-// A session's stream is a subscription. When the client subscribes to other resources, another subscription replaces
-// it.
+// A session's stream is a subscription. When the client subscribes to other resources, a new subscription replaces the
+// old one.
 func TestSessions_StreamIsASubscription(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

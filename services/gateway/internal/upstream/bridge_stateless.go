@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	// parkedFor is the time for which a request waits until the client repeats it with responses to the server's requests.
-	// maxParked is the maximum number of waiting requests per client and server.
+	// parkedFor is the time for which a request waits for the client to repeat it with responses to the server's
+	// requests. maxParked is the maximum number of waiting requests per client and server.
 	parkedFor = 10 * time.Minute
 	maxParked = 16
 	// gatherTime is the time for which the bridge waits for further requests from the server after the first one.
 	gatherTime = 100 * time.Millisecond
-	// maxQuestions is the maximum number of the server's requests that wait during one call.
+	// maxQuestions is the maximum number of the server's requests that may be waiting during one call.
 	maxQuestions = 16
 	// maxQuestion is the maximum size of a request from the server. maxGreeting is the maximum size of the response to
 	// initialize, which is stored. Both are in bytes.
@@ -34,9 +34,9 @@ const (
 	maxGreeting = 256 << 10
 )
 
-// withoutSessions opens a session with a server that supports only sessions, for a client without sessions. Requests
-// that the server sends during a call are returned in an answer to that call. When the client repeats the call, the
-// waiting call continues.
+// withoutSessions opens a session with a server that supports only revisions with sessions, for a client of revision
+// 2026-07-28. Requests that the server sends during a call are returned in an answer to that call. When the client
+// repeats the call, the waiting call continues.
 func (s *Server) withoutSessions(ctx context.Context, key principal.Key, first Request) (*Session, Answer, error) {
 	name, version := first.Message.Client()
 	claims := first.Message.Meta.Capabilities.Of(first.Message.Raw)
@@ -69,7 +69,7 @@ func (s *Server) withoutSessions(ctx context.Context, key principal.Key, first R
 	return under, Answer{Message: discovered, Status: http.StatusOK}, nil
 }
 
-// stateless sends requests without sessions over a connection that has a session. It is safe for concurrent use.
+// stateless sends requests of revision 2026-07-28 over a connection that has a session. It is safe for concurrent use.
 type stateless struct {
 	Conn // a connection with a session
 
@@ -80,25 +80,25 @@ type stateless struct {
 	// ambiguous is true if the server does not specify the calls to which its requests belong.
 	ambiguous bool
 
-	// resourceLock is a lock for subscribing to resources and unsubscribing from them, which must happen in order. It is a
-	// channel, so that a goroutine can stop waiting when its context ends.
+	// resourceLock serializes subscribing to resources and unsubscribing from them. It is a channel, so that a
+	// goroutine can stop waiting when its context ends.
 	resourceLock chan struct{}
-	// all waits for the goroutines that the bridge has started.
+	// all is used to wait for the goroutines that the bridge has started.
 	all sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool
 	// running is the number of requests in flight.
 	running int
-	// parked contains the calls that wait for their client, by the state that the client returns.
+	// parked contains the calls that wait for the client to repeat them. The key is the state that the client returns.
 	parked map[string]*parked
-	// listeners contains the subscriptions. endStream ends the stream that the subscriptions share, or is nil if there is
-	// no stream.
+	// listeners contains the subscriptions. endStream ends the stream that all subscriptions share. It is nil if there
+	// is no stream.
 	listeners map[*listener]struct{}
 	endStream context.CancelFunc
 }
 
-// retryMembers contains the members of params that only a repeated request has.
+// retryMembers contains the members of params that occur only in repeated requests.
 type retryMembers struct {
 	Responses map[string]jsontext.Value `json:"inputResponses"`
 	State     string                    `json:"requestState"`
@@ -145,7 +145,7 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 	return p.await(ctx, req)
 }
 
-// begin sends a request that may outlive its first round trip. events receives all notifications of the request.
+// begin sends a request that may outlast its first round trip. events receives all notifications of the request.
 func (b *stateless) begin(ctx context.Context, req Request, sent *jsonrpc.Message, digest [sha256.Size]byte, events func([]byte), logs bool) (*parked, error) {
 	p := &parked{
 		events: events, logs: logs,
@@ -206,8 +206,8 @@ func (b *stateless) resume(state string, digest [sha256.Size]byte) *parked {
 	return p
 }
 
-// Close implements [Conn]. It ends the waiting requests and the goroutines of the bridge. It waits at most until ctx
-// ends.
+// Close implements [Conn]. It ends the waiting requests and the goroutines of the bridge. It waits for them until ctx
+// ends at the latest.
 func (b *stateless) Close(ctx context.Context) error {
 	b.mu.Lock()
 	waiting := b.parked

@@ -101,7 +101,7 @@ func (c statefulConn) Listen(ctx context.Context, to upstream.Listener) error {
 }
 func (statefulConn) Close(context.Context) error { return nil }
 
-// flattened opens a session for requests without sessions.
+// flattened opens a session that sends requests of revision 2026-07-28 to a server that uses sessions.
 func flattened(t *testing.T, s *statefulServer) *upstream.Session {
 	t.Helper()
 	server := serverOf(t, s)
@@ -235,8 +235,8 @@ func TestStateless_ImmediateMessagesAreReceived(t *testing.T) {
 	}
 }
 
-// Case U1. A server's request that policy denies is refused, and the call continues. A waiting call ends if its client
-// does not repeat it before the timeout, if too many calls wait, or if its client cancels it.
+// Case U1. If the policy denies a server's request, that request is refused and the call continues. A waiting call ends
+// if its client does not repeat it before the timeout, if too many calls are waiting, or if its client cancels it.
 func TestStateless_WaitingCallEnds(t *testing.T) {
 	t.Parallel()
 	t.Run("refused", func(t *testing.T) {
@@ -337,8 +337,8 @@ func TestStateless_WaitingCallEnds(t *testing.T) {
 	})
 }
 
-// Case U1. A request from the server arrives while policy evaluates an earlier one. Policy evaluates both separately,
-// and a client cannot answer a request that it has not received.
+// Case U1. A request from the server arrives while the policy service evaluates an earlier request. The policy service
+// evaluates the two requests separately, and a client cannot answer a request that it has not received.
 func TestStateless_LateServerRequestIsDecidedSeparately(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// reopenFirst is the delay before a session's ended stream is reopened. The delay doubles each time that the stream
-	// ends without an event, up to reopenMost.
+	// reopenFirst is the delay before a session's stream is reopened after it has ended. The delay doubles each time
+	// that the stream ends without an event, up to reopenMost.
 	reopenFirst = time.Second
 	reopenMost  = time.Minute
 	// maxQueued is the maximum number of queued notifications for one client. maxNotice is the maximum size of a
@@ -176,7 +176,7 @@ func (b *stateless) removeListener(l *listener) {
 			ctx, cancel := context.WithTimeout(context.Background(), unsubscribeTimeout)
 			defer cancel()
 			for _, uri := range unwanted {
-				// No client receives the notifications that still arrive.
+				// Errors are ignored, because no client receives the notifications that still arrive.
 				_ = b.subscribeResource(ctx, mcp.MethodUnsubscribe, uri, nil)
 			}
 		})

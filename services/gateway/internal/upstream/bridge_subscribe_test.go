@@ -96,8 +96,8 @@ func TestStateless_SubscriptionsShareAStream(t *testing.T) {
 	})
 }
 
-// A slow client's subscription ends and does not delay other clients. If one client unsubscribes from a resource while
-// another subscribes to it, the gateway stays subscribed.
+// If a client is slow, its subscription ends, and other clients are not delayed. If one client unsubscribes from a
+// resource while another client subscribes to the same resource, the gateway stays subscribed.
 func TestStateless_SlowSubscriberDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -165,7 +165,7 @@ func TestStateless_SlowSubscriberDelaysNoOther(t *testing.T) {
 }
 
 // A stdio process reports a change during a call. Only subscribers are notified, because the process does not specify
-// the request to which a message belongs.
+// which request a message belongs to.
 func TestStateless_ChangesGoOnlyToSubscribers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

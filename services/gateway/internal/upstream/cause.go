@@ -15,14 +15,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// A CauseError is the reason for which a server cannot be used.
+// A CauseError is the reason why a server cannot be used.
 type CauseError struct {
-	// Text may be shown to every caller. It describes the problem and, if possible, contains advice, as a clause without a
-	// full stop. It contains nothing that the server has sent except for an address, which is escaped, bounded and without
-	// its query.
+	// Text may be shown to every caller. It describes the problem and, if possible, contains advice, as a clause
+	// without a full stop. It contains nothing that the server has sent, except possibly an address. That address is
+	// escaped, has a limited length, and contains no query.
 	Text string
-	// Detail may be shown only to operators of the home tenant. An example is the last line that a process has written to
-	// standard error. Detail is redacted, escaped and bounded. It may be empty.
+	// Detail may be shown only to operators of the home tenant. An example is the last line that a process has written
+	// to standard error. Detail is redacted and escaped, and its length is limited. It may be empty.
 	Detail string
 	// Lasts is true if the same request will fail until an operator makes a change.
 	Lasts bool
@@ -67,7 +67,8 @@ type classedError struct {
 func (e classedError) Error() string   { return e.text }
 func (e classedError) Unwrap() []error { return e.under }
 
-// Network returns a short reason for operators for which a server was not reached, or "" if the reason is not known.
+// Network returns a short reason, for operators, why a server was not reached. It returns "" if the reason is not
+// known.
 func Network(err error) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "there is no such file"
@@ -81,9 +82,9 @@ func Network(err error) string {
 	return ""
 }
 
-// ForLog returns an error's message for the log at level debug. It contains the reason for which a request has no
-// usable answer, the details that operators may see, the address that was not reached, and the fault in an answer.
-// Unlike err.Error(), it quotes no header, no argument and no part of an answer.
+// ForLog returns an error's message for the log at level debug. It contains the reason why a request has no usable
+// answer, the details that operators may see, the address that was not reached, and the fault in an answer. Unlike
+// err.Error(), it quotes no header, no argument and no part of an answer.
 func ForLog(err error) string {
 	reason := reasonOf(Answer{}, err)
 	parts := []string{reason.text}

@@ -11,14 +11,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// These are the checks that every transport applies to messages from a server.
+// This file contains the checks that every transport applies to messages from a server.
 
 // ErrForged means that a server has sent an answer that only the gateway may send.
 var ErrForged = errors.New("the server answered with the error code of the gateway's own refusals")
 
-// IsForged reports whether a client could mistake a server's answer for the gateway's refusal. It could if the error
-// code is one of the gateway's codes, in any spelling, or is not a number. The client would read the error's data as a
-// decision.
+// IsForged reports whether a client could mistake a server's answer for a refusal by the gateway. This is the case if
+// the error code is one of the gateway's codes, in any spelling, or is not a number. The client would then treat the
+// error's data as a decision.
 func IsForged(a *jsonrpc.Answer) bool {
 	if !a.Error.Present() {
 		return false
@@ -43,9 +43,9 @@ func SpeaksModern(a *jsonrpc.Answer) bool {
 	return !a.Error.Present() && json.Unmarshal(a.SupportedVersions.Of(a.Raw), &versions) == nil && slices.Contains(versions, mcp.Modern)
 }
 
-// BelongsToRequest reports whether a server's notification may be passed to the client of the request during which it
-// arrives. A progress notification must have the request's progress token. token is nil if the request has none.
-// BelongsToRequest accepts all other notifications, which their receiver checks.
+// BelongsToRequest reports whether a server's notification may be passed to the client whose request is being answered.
+// A progress notification must have the request's progress token. token is nil if the request has none.
+// BelongsToRequest accepts all other notifications, because their receivers check them.
 func BelongsToRequest(a *jsonrpc.Answer, token []byte) bool {
 	return a.Method != mcp.MethodProgress || jsonrpc.SameID(a.ProgressToken.Of(a.Raw), token)
 }

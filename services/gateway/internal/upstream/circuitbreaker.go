@@ -12,8 +12,8 @@ const (
 	maxInFlight = 4096
 	// maxFailures is the number of consecutive failed connections after which no requests are sent to the server.
 	maxFailures = 10
-	// OpenDuration is the duration of the pause after maxFailures failures. No requests are sent during the pause. After
-	// it, the first request that does not reach the server starts another pause.
+	// OpenDuration is the duration of the pause after maxFailures failures. No requests are sent during the pause.
+	// After the pause, the first request that does not reach the server starts another pause.
 	OpenDuration = 2 * time.Second
 )
 
@@ -64,9 +64,9 @@ func (h *circuitBreaker) begin() error {
 	return nil
 }
 
-// end records the end of a request, and the state of the connection according to err. Any answer shows that the server
-// is reachable. A request that was cancelled, or not sent for a reason other than the connection, does not show
-// anything.
+// end records the end of a request, and uses err to update the state of the connection. Any answer shows that the
+// server is reachable. A request says nothing about the connection if it was cancelled, or if it was not sent for a
+// reason other than the connection.
 func (h *circuitBreaker) end(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -82,7 +82,8 @@ func (h *circuitBreaker) end(err error) {
 	}
 }
 
-// state returns the number of requests in flight, and the end of the pause. until is zero if requests are not paused.
+// state returns the number of requests in flight, and the time at which the pause ends. until is zero if requests are
+// not paused.
 func (h *circuitBreaker) state() (inFlight int32, until time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -17,13 +17,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// A GatewayMessage is a message that the gateway itself writes and that needs no policy rule. Only the functions in
-// this file create a GatewayMessage. It consists of known fields, and contains data from a client only if the creating
-// function's comment says so. The zero value is no message and is never sent.
+// A GatewayMessage is a message that the gateway itself writes and that is allowed without a rule. Only the functions
+// in this file create a GatewayMessage. It consists of known fields, and contains data from a client only if the
+// comment of the function that created it says so. The zero value contains no message and is never sent.
 type GatewayMessage struct{ message *jsonrpc.Message }
 
-// Request returns the message as a request. traceParent is a W3C traceparent, which may be empty, and memory is the
-// budget for the answer, as described at [Request].
+// Request returns the message as a request. traceParent is a W3C traceparent, which may be empty. memory is the budget
+// for the answer, as described at the type [Request].
 func (o GatewayMessage) Request(traceParent string, memory *limits.Memory) Request {
 	if o.message == nil {
 		o.message = new(jsonrpc.Message)
@@ -46,10 +46,10 @@ const (
 	clientText = " ._-/@+()"
 )
 
-// Initialize returns the request that opens a session. If the gateway does not support the revision version, the
-// request contains the newest revision. The request contains the client's name and version, truncated to 64 and 32
-// bytes. Characters other than ASCII letters, digits and ` ._-/@+()` are dropped. The request declares exactly the
-// abilities in claims.
+// Initialize returns the request that opens a session. If the gateway does not support the given version, the request
+// contains the newest supported revision that uses sessions. The request contains the client's name and version,
+// truncated to 64 and 32 bytes. Characters other than ASCII letters, digits and ` ._-/@+()` are dropped. The request
+// declares exactly the capabilities in claims.
 func Initialize(version, client, clientVersion string, claims ...mcp.Ability) GatewayMessage {
 	if !mcp.IsSupported(version) {
 		version = mcp.Supported()[0]
@@ -62,8 +62,8 @@ func initialize(version, client, clientVersion, claims string) GatewayMessage {
 	return gatewayRequest(mcp.MethodInitialize, `{"protocolVersion":"`+version+`","capabilities":`+claims+`,"clientInfo":`+clientInfo(client, clientVersion)+`}`)
 }
 
-// A Client describes the client of a request without a session (MCP 2026-07-28): its abilities, name and version. The
-// limits of [Initialize] apply to the name and the version. A nil Client adds no members to a request.
+// A Client describes the client of a request without a session (MCP 2026-07-28): its capabilities, name and version.
+// The limits of [Initialize] apply to the name and the version. A nil Client adds no members to a request.
 type Client struct {
 	Name, Version string
 	Claims        []mcp.Ability
@@ -116,8 +116,9 @@ func Subscribe(id []byte, of *Client, wanted Wanted) GatewayMessage {
 		id, mcp.MethodListen, of.meta(), wanted.Tools, wanted.Prompts, wanted.Resources, uris))
 }
 
-// ListTools returns the request for one page of the tools list: the first page if cursor is empty, and otherwise the
-// page at that cursor from the server. of describes the client in a request without a session, and is nil in a session.
+// ListTools returns the request for one page of the tools list. If cursor is empty, this is the first page. Otherwise
+// it is the page at that cursor, which the server has issued. of describes the client in a request without a session,
+// and is nil in a session.
 func ListTools(cursor string, of *Client) GatewayMessage {
 	if cursor == "" {
 		return gatewayRequest(mcp.MethodToolsList, `{`+strings.TrimSuffix(of.meta(), ",")+`}`)

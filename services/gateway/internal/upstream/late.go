@@ -9,10 +9,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// latePause is the time after a failed attempt to build a transport during which requests get the same error.
+// latePause is the time after a failed attempt to build a transport. During this time, all requests get the same error.
 const latePause = 5 * time.Second
 
-// late is a transport that is built for the first session. Close waits for all its goroutines.
+// late is a transport that builds the actual transport when the first session is opened. Close waits for all its
+// goroutines.
 type late struct {
 	ListChanged
 
@@ -23,7 +24,7 @@ type late struct {
 	running sync.WaitGroup
 
 	mu sync.Mutex // guards the fields below
-	// built is the transport, or nil while it was not built.
+	// built is the actual transport. It is nil until it has been built.
 	built Transport
 	// underWay is the attempt in progress, or nil if there is none.
 	underWay *lateAttempt
@@ -40,9 +41,9 @@ type lateAttempt struct {
 	err   error
 }
 
-// Late returns a transport of the given kind that calls build when a session is opened, until build succeeds. One call
-// of build serves all sessions that wait for it. Its errors should contain a [CauseError]. The context of build ends when
-// the transport is closed.
+// Late returns a transport of the given kind. It calls build when a session is opened, until build succeeds. One call
+// of build serves all sessions that are waiting for it. The errors of build should contain a [CauseError]. The context
+// that build receives ends when the transport is closed.
 func Late(kind string, build func(ctx context.Context) (Transport, error)) Transport {
 	closing, stop := context.WithCancelCause(context.Background())
 	return &late{kind: kind, build: build, closing: closing, stop: stop}
@@ -101,7 +102,7 @@ func (l *late) try(attempt *lateAttempt) {
 	}
 }
 
-// forward passes on the reports of changed tool lists.
+// forward forwards the signals that tool lists have changed.
 func (l *late) forward(changed <-chan struct{}) {
 	for {
 		select {

@@ -9,26 +9,25 @@ import (
 // maxPaused is the maximum time for which a server may wait for its client during one call.
 const maxPaused = time.Hour
 
-// PausableDeadline limits the time for which a server works on a call. The time for which the server waits for the
-// client does not count. The zero value is ready to use, and a nil PausableDeadline has no limit. It is safe for
-// concurrent use.
+// PausableDeadline limits the time that a server works on a call. The time that the server waits for the client does
+// not count. The zero value is ready to use, and a nil PausableDeadline has no limit. It is safe for concurrent use.
 type PausableDeadline struct {
 	mu sync.Mutex
-	// work and wait are the remaining times for which the server may work and wait, measured at the time since. waiting is
+	// work and wait are the remaining times for which the server may work and wait, as of the time in since. waiting is
 	// the number of the server's requests that wait for the client.
 	work, wait time.Duration
 	since      time.Time
-	// limit is the maximum working time without progress. maxWork is the maximum total working time. worked is the total
-	// working time until the time since.
+	// limit is the maximum working time without progress. maxWork is the maximum total working time. worked is the
+	// total working time up to the time in since.
 	limit, maxWork, worked time.Duration
 	paused                 time.Duration
 	waiting                int
 	timer                  *time.Timer // nil while there is no limit
 }
 
-// Begin starts a call's limits. It must be called once. After the server has worked for the duration limit, Begin calls
-// end with the cause [context.DeadlineExceeded], unless stop was called before. Each progress report restarts this
-// duration, up to the total working time most. If most is less than limit, the total is limit.
+// Begin starts a call's limits. It must be called once. If the server has worked for the duration limit, end is called
+// with the cause [context.DeadlineExceeded], unless stop was called before. Each progress report restarts this
+// duration, but the total working time is at most most. If most is less than limit, the total is limit.
 func (p *PausableDeadline) Begin(limit, most time.Duration, end context.CancelCauseFunc) (stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -48,8 +47,8 @@ func (p *PausableDeadline) Begin(limit, most time.Duration, end context.CancelCa
 	}
 }
 
-// Pause pauses the deadline while the server waits for the client. resume continues it. The caller must call resume
-// once.
+// Pause pauses the deadline while the server waits for the client. resume continues the deadline. The caller must call
+// resume once.
 func (p *PausableDeadline) Pause() (resume func()) {
 	if p == nil {
 		return func() {}
@@ -80,7 +79,8 @@ func (p *PausableDeadline) Progressed() {
 	}
 }
 
-// Worked returns the server's total working time. most reports whether the server has used the total that Begin allows.
+// Worked returns the server's total working time. most is true if the server has used all of the time that Begin
+// allows.
 func (p *PausableDeadline) Worked() (worked time.Duration, most bool) {
 	if p == nil {
 		return 0, false

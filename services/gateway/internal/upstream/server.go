@@ -66,8 +66,8 @@ func (s *Server) CircuitOpenUntil() time.Time {
 	return until
 }
 
-// StartingSince returns the time at which the oldest unfinished start of one of the server's processes began. It is
-// zero if there is none.
+// StartingSince returns the time at which the oldest process start that is still in progress began. It is zero if there
+// is none.
 func (s *Server) StartingSince() time.Time {
 	if starter, ok := s.transport.(Starter); ok {
 		return starter.StartingSince()
@@ -75,8 +75,8 @@ func (s *Server) StartingSince() time.Time {
 	return time.Time{}
 }
 
-// ProgramNotice returns a warning for operators about the server's processes that does not make calls fail. It returns
-// "" if there is none.
+// ProgramNotice returns a warning for operators about the server's processes. The problem that it describes does not
+// make calls fail. ProgramNotice returns "" if there is no warning.
 func (s *Server) ProgramNotice() string {
 	if starter, ok := s.transport.(Starter); ok {
 		return starter.Notice()
@@ -84,8 +84,8 @@ func (s *Server) ProgramNotice() string {
 	return ""
 }
 
-// LastError returns the reason for which the last request had no usable answer, or "" if there is none. It contains no
-// part of a request, and from the server only what a [CauseError] may contain.
+// LastError returns the reason why the last request had no usable answer, or "" if there is no such reason. The text
+// contains no part of a request. It contains data from the server only if a [CauseError] may contain that data.
 func (s *Server) LastError() string {
 	if last := s.lastError.Load(); last != nil {
 		return last.text
@@ -104,7 +104,7 @@ func (s *Server) LastErrorInDetail() string {
 }
 
 // Open sends hello to open a session for a principal, in the trace of ctx. It returns the session and the server's
-// answer. memory and the errors are as described at [Session.SendRequest].
+// answer. [Session.SendRequest] describes memory and the errors.
 func (s *Server) Open(ctx context.Context, key principal.Key, hello GatewayMessage, memory *limits.Memory) (*Session, Answer, error) {
 	req := hello.inTrace(ctx, memory)
 	if req.Method() == mcp.MethodDiscover && !s.CanBeModern() {
@@ -135,8 +135,8 @@ func versionOf(a Answer) string {
 // Close ends all sessions and waits for the goroutines and processes of the transport.
 func (s *Server) Close() error { return s.transport.Close() }
 
-// PublicReason returns the reason for which a request has no usable answer, in a form that every caller may read. The
-// message of err may quote the server.
+// PublicReason returns the reason why a request has no usable answer, in a form that every caller may read. In
+// contrast, the message of err may quote the server.
 func PublicReason(a Answer, err error) string { return reasonOf(a, err).text }
 
 func reasonOf(a Answer, err error) failure {
@@ -176,6 +176,6 @@ func reasonOf(a Answer, err error) failure {
 	return failure{text: class}
 }
 
-// failure is the reason for which a request had no usable answer. text may be shown to every caller, and detail only to
-// operators of the home tenant.
+// failure is the reason why a request had no usable answer. text may be shown to every caller, and detail may be shown
+// only to operators of the home tenant.
 type failure struct{ text, detail string }

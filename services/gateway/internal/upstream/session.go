@@ -31,12 +31,12 @@ type Session struct {
 
 	mu   sync.Mutex
 	conn Conn // nil until the session is open
-	// version is the negotiated protocol revision, and since is the time at which the session was opened.
+	// version is the negotiated protocol revision. since is the time at which the session was opened.
 	version string
 	since   time.Time
-	// lost is true after the server has lost the session.
+	// lost is true if the server no longer knows the session.
 	lost bool
-	// err is the reason for which the session can never be opened. It is nil while the session may still be opened. It is
+	// err is the reason why the session can never be opened. It is nil while the session may still be opened. It is
 	// also nil for a session that was open from the beginning, because the transport detects whether that session is
 	// closed.
 	err error
@@ -49,14 +49,15 @@ func (s *Server) OpenLater(open func(context.Context, *limits.Memory) (*Session,
 	return &Session{server: s, open: open, whenOpen: whenOpen, opening: make(chan struct{}, 1)}
 }
 
-// Forward sends a request that policy has allowed, and returns the answer as described at [Conn]. Only package pipeline
-// calls Forward for clients' requests.
+// Forward sends a request that the policy has allowed, and returns the answer as described at [Conn]. Only package
+// pipeline calls Forward for clients' requests.
 func (s *Session) Forward(ctx context.Context, req Request, events func(message []byte)) (Answer, error) {
 	return s.request(ctx, req, events)
 }
 
-// SendRequest sends a request from the gateway in the trace of ctx, and returns the answer as described at [Conn]. The
-// answer's size is reserved in memory before the answer is read. If memory is nil, only small answers are accepted.
+// SendRequest sends a request from the gateway in the trace of ctx, and returns the answer as described at [Conn]. It
+// charges the size of the answer to memory before it reads the answer. If memory is nil, only small answers are
+// accepted.
 func (s *Session) SendRequest(ctx context.Context, own GatewayMessage, memory *limits.Memory, events func(message []byte)) (Answer, error) {
 	return s.request(ctx, own.inTrace(ctx, memory), events)
 }
@@ -84,7 +85,7 @@ func (s *Session) request(ctx context.Context, req Request, events func([]byte))
 	return answer, err
 }
 
-// IsLost reports whether the server has lost the session, so that the client must open another one.
+// IsLost reports whether the server has lost the session, in which case the client must open another session.
 func (s *Session) IsLost() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +107,7 @@ func (s *Session) Reply(ctx context.Context, m *jsonrpc.Message) error {
 	return s.notify(ctx, Request{Message: m})
 }
 
-// Notify sends a notification that policy has allowed. It returns the same errors as [Session.SendRequest].
+// Notify sends a notification that the policy has allowed. It returns the same errors as [Session.SendRequest].
 func (s *Session) Notify(ctx context.Context, req Request) error {
 	if req.Kind() != jsonrpc.Notification {
 		return fmt.Errorf("%w: the message is not a notification", ErrNeverSent)
@@ -170,8 +171,8 @@ func (s *Session) IsOpen() bool {
 	return conn != nil && err == nil
 }
 
-// current returns the connection, or nil if the session is not open yet. The error is the reason for which the session
-// can never be opened.
+// current returns the connection, or nil if the session is not open yet. The error is the reason why the session can
+// never be opened.
 func (s *Session) current() (Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,8 +224,8 @@ func (s *Server) record(ctx context.Context, method string, request func() (Answ
 	return answer, err
 }
 
-// isNotServerFault reports whether an error does not show a fault of the server, because the gateway or the client has
-// ended the request, or because the server supports another revision.
+// isNotServerFault reports whether an error is not the server's fault. This is the case if the gateway or the client
+// has ended the request, or if the server supports another revision.
 func isNotServerFault(err error) bool {
 	return slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrCircuitOpen, ErrBusy, ErrWithheld, limits.ErrMemory, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
 }

@@ -37,11 +37,11 @@ func (u *unwrapped) Notice() string {
 }
 
 // Unwrap returns a transport that restores a server's tool errors. Claude Flow reports a failed tool,
-// `{"content":[…],"isError":true}`, as the only text in a successful result. The transport replaces the result with the
-// result in that text. All other answers are unchanged.
+// `{"content":[…],"isError":true}`, as the only text in a successful result. The transport replaces that result with
+// the result that the text contains. All other answers are unchanged.
 //
-// The transport also redacts secrets in the restored result, because it was JSON inside a JSON string, whose escapes
-// can hide a secret from a search in the outer JSON.
+// The transport also redacts secrets in the restored result. The restored result was JSON inside a JSON string, and
+// escapes in that string can hide a secret from a search in the outer JSON.
 func Unwrap(t Transport, secrets []string) Transport {
 	return &unwrapped{Transport: t, clean: redact.New(nil, secrets)}
 }
@@ -95,7 +95,8 @@ func (c *unwrappedConn) restoreError(a *jsonrpc.Answer) *jsonrpc.Answer {
 // search needs several copies of the result.
 const maxHidden = 1 << 20
 
-// hiddenError returns the only text of a result if that text is a result that reports an error, and nil otherwise.
+// hiddenError returns the only text of a result if that text is itself a result that reports an error. Otherwise it
+// returns nil.
 func hiddenError(a *jsonrpc.Answer) []byte {
 	var outer struct {
 		Content []struct {

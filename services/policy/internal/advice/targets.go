@@ -7,15 +7,15 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// A target is a kind of tool, and the relevance of an attack for that kind.
+// A target is a kind of tool, and how relevant an attack is for that kind.
 type target struct {
 	relevance relevance
-	// traits contains the properties of these tools. A tool must have all of them. If traits is empty, every tool
-	// matches.
+	// traits contains the properties that define the kind of tool. A tool must have all of them. If traits is empty,
+	// every tool matches.
 	traits []trait
 }
 
-// relevance is the relevance of an attack for a tool. The zero value means that the attack does not concern the tool.
+// relevance says how relevant an attack is for a tool. The zero value means that the attack does not concern the tool.
 type relevance int
 
 const (
@@ -33,7 +33,7 @@ func (a target) matches(c *policyv1.Classification) bool {
 	return !slices.ContainsFunc(a.traits, func(has trait) bool { return !has(c) })
 }
 
-// relevanceFor returns the highest relevance of the attack for a tool with the classification c.
+// relevanceFor returns the attack's highest relevance for a tool with the classification c.
 func (e *Entry) relevanceFor(c *policyv1.Classification) relevance {
 	var best relevance
 	for _, a := range e.targets {
@@ -47,7 +47,7 @@ func (e *Entry) relevanceFor(c *policyv1.Classification) relevance {
 // A trait is a property of a classification.
 type trait func(*policyv1.Classification) bool
 
-// hasCategory is the trait of tools with one of the categories. Unclassified tools have it, too.
+// hasCategory is the trait of tools that have one of the categories. Unclassified tools also have this trait.
 func hasCategory(categories ...mcpv1.Category) trait {
 	return func(c *policyv1.Classification) bool {
 		return c.GetCategory() == mcpv1.Category_CATEGORY_UNSPECIFIED || slices.Contains(categories, c.GetCategory())

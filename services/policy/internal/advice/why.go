@@ -31,7 +31,7 @@ func whyText(c *policyv1.Classification) string {
 	return strings.Join(slices.DeleteFunc(sentences, func(sentence string) bool { return sentence == "" }), " ")
 }
 
-// uncertaintyText returns a sentence if the class is uncertain, otherwise "".
+// uncertaintyText returns a sentence about the uncertainty if the class is uncertain, and "" otherwise.
 func uncertaintyText(c *policyv1.Classification) string {
 	if !isUncertain(c) {
 		return ""
@@ -51,9 +51,10 @@ var denials = []struct {
 	{financial, "does not move money"},
 }
 
-// denialText returns a sentence that names the stricter categories for which the definition contains no evidence. It
-// returns "" if the class is uncertain, if the definition is dishonest, or if the tool executes, because such a tool
-// may have any effect. The sentence does not mention the deletion of data if the risk of the tool is raised.
+// denialText returns a sentence that lists the stricter categories for which the definition contains no evidence. It
+// returns "" if the class is uncertain, if the definition is dishonest, or if the tool's category is Execute, because
+// such a tool may have any effect. The sentence does not mention the deletion of data if the risk of the tool is
+// raised.
 func denialText(c *policyv1.Classification) string {
 	if isUncertain(c) || c.GetCategory() == execute || isDishonest(c) {
 		return ""
@@ -74,7 +75,8 @@ func denialText(c *policyv1.Classification) string {
 	}
 }
 
-// dependenceText returns a sentence if an argument selects the effect of a call, otherwise "".
+// dependenceText returns a sentence that says that an argument selects the effect of a call. It returns "" if no
+// argument does.
 func dependenceText(c *policyv1.Classification) string {
 	switch {
 	case c.GetDependsOnArgument() != "":
@@ -143,7 +145,7 @@ func hasRaisedRisk(c *policyv1.Classification) bool {
 	return c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED || c.GetRisk() > usual[c.GetCategory()]
 }
 
-// raisedRiskText returns a sentence if the risk is raised, otherwise "".
+// raisedRiskText returns a sentence about the risk if the risk is raised, and "" otherwise.
 func raisedRiskText(c *policyv1.Classification) string {
 	switch {
 	case c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED:

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// A locatorFunction is a function of the condition language. It parses a string as a path, a URL or an address, as
-// package locator does. It returns an error if the string can't be parsed.
+// A locatorFunction is a function of the condition language. It parses a string as a path, a URL or an address, in the
+// same way as package locator. It returns an error if the string can't be parsed.
 type locatorFunction struct {
 	result *cel.Type
 	// unary implements a function with one argument. It is nil if the function has two arguments.
@@ -24,7 +24,7 @@ type locatorFunction struct {
 	binary func(constant string) (func(text string) (bool, error), error)
 }
 
-// locatorFunctions returns the functions by name.
+// locatorFunctions maps the name of each function to the function.
 func locatorFunctions() map[string]locatorFunction {
 	return map[string]locatorFunction{
 		"path.within": {result: cel.BoolType, binary: pathWithin},
@@ -99,8 +99,8 @@ func ipIn(constant string) (func(string) (bool, error), error) {
 	}, err
 }
 
-// locators returns the CEL options for the functions. The options of functions with a constant have no implementation;
-// [locatorOptimizations] adds it when a condition is compiled.
+// locators returns the CEL options for the functions. The options for functions with a constant argument have no
+// implementation, because [locatorOptimizations] adds the implementation when a condition is compiled.
 func locators() []cel.EnvOption {
 	var options []cel.EnvOption
 	for name, f := range locatorFunctions() {
@@ -128,8 +128,9 @@ func (f locatorFunction) read(name string) func(ref.Val) ref.Val {
 	}
 }
 
-// locatorOptimizations returns the implementations of the functions with a constant, which is parsed once for each
-// condition. It uses the library's optimization for regular expressions, which accepts any constant.
+// locatorOptimizations returns the implementations of the functions with a constant argument. The constant is parsed
+// only once for each condition. locatorOptimizations uses the CEL library's optimization for regular expressions, which
+// accepts any constant.
 func locatorOptimizations() []*interpreter.RegexOptimization {
 	var out []*interpreter.RegexOptimization
 	for name, f := range locatorFunctions() {
@@ -162,7 +163,7 @@ func compareText(name string, arg ref.Val, compare func(string) (bool, error)) r
 	return types.Bool(held)
 }
 
-// checkLocator refuses a second argument that is not a constant or can't be parsed.
+// checkLocator refuses a second argument that is not a constant, or that can't be parsed.
 func checkLocator(f locatorFunction, args []ast.Expr, refuse refuseFunc) {
 	if f.binary == nil {
 		return

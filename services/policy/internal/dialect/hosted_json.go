@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// A hostedForm is a policy in the JSON format.
+// A hostedForm contains a policy in the JSON format.
 type hostedForm struct {
 	Version  yaml.Node             `yaml:"version"`
 	Default  *string               `yaml:"default"`
@@ -124,7 +124,7 @@ func (r *reader) hostedRules(at, name string, form hostedTool, counters map[stri
 	return out
 }
 
-// noted adds a warning to a rule with conditions.
+// noted adds a warning to a rule that has conditions.
 func (r *reader) noted(read rule) rule {
 	if len(read.conditions) > 0 && read.kind != unclear {
 		r.add(Warning, read.at, "its conditions are read like those of the format "+OperatorYAML.String(), "check the translation, for example with the tests of the document")
@@ -157,7 +157,7 @@ func (r *reader) hostedLimit(at, name string, form hostedLimit, uses int) rule {
 	return out
 }
 
-// knownOps are the operators of conditions, in both formats.
+// knownOps contains the operators that conditions can use in both formats.
 var knownOps = []string{"eq", "neq", "in", "not_in", "lt", "lte", "gt", "gte", "regex", "contains", "exists"}
 
 // checkOp reports whether an operator is known, and returns a suggestion if it is not.

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// An operatorForm is a policy in the YAML format.
+// An operatorForm contains a policy in the YAML format.
 type operatorForm struct {
 	Version     yaml.Node               `yaml:"version"`
 	Description yaml.Node               `yaml:"description"`
@@ -104,7 +104,7 @@ func (r *reader) operatorRules(at, tool string, rules []operatorRule) (out []rul
 	return out
 }
 
-// operatorRule converts a rule. It returns false, and reports a problem, if the rule is not valid in the source.
+// operatorRule converts a rule. If the rule is not valid in the source format, it reports a problem and returns false.
 func (r *reader) operatorRule(at string, form *operatorRule, out *rule) bool {
 	action := "evaluate"
 	if form.Action != nil {
@@ -144,8 +144,8 @@ func (r *reader) rateLimit(at, text string, out *rule) bool {
 	return true
 }
 
-// state converts the conditions on a rule's own counter to a limit. The counter of a rule without such a condition is
-// never increased, so it has no effect.
+// state converts the conditions on a rule's own counter to limits. If a rule has no such condition, its counter is
+// never increased, so the counter has no effect.
 func (r *reader) state(at string, s *operatorState, out *rule) bool {
 	increment, ok := r.increment(at+".state", s)
 	if !ok {
@@ -175,8 +175,8 @@ func (r *reader) state(at string, s *operatorState, out *rule) bool {
 	return true
 }
 
-// increment returns the number by which a call increases a counter. ok is false, and a problem is reported, if the
-// counter is not valid in the source, or can't be translated.
+// increment returns the number by which a call increases a counter. If the counter is not valid in the source format,
+// or can't be translated, increment reports a problem and ok is false.
 func (r *reader) increment(at string, s *operatorState) (number int64, ok bool) {
 	number = 1
 	if s.Increment != nil && *s.Increment != 0 {
@@ -197,7 +197,7 @@ func (r *reader) increment(at string, s *operatorState) (number int64, ok bool) 
 	return 0, false
 }
 
-// ownCounter returns the largest value that a condition on a rule's own counter permits.
+// ownCounter returns the largest value that a condition on the rule's own counter allows.
 func (r *reader) ownCounter(c *conditionForm) (int64, bool) {
 	v := literalOf(&c.Value)
 	if v.kind != numberValue || c.Op != "lt" && c.Op != "lte" {

@@ -58,7 +58,7 @@ type testWant struct {
 	Reason *string `yaml:"reason"`
 }
 
-// A moment is a time in RFC 3339, or a date, which means midnight UTC.
+// A moment is a time in RFC 3339 format, or a date, which means midnight UTC on that date.
 type moment time.Time
 
 // UnmarshalYAML implements yaml.Unmarshaler.

@@ -3,24 +3,24 @@ package engine
 import "slices"
 
 // An Access summarizes what a subject may do on a server, over all methods, tools and arguments. The zero value means
-// that every call is denied, and that some tool may be hidden.
+// that every call is denied, and that tools may be hidden.
 type Access struct {
 	// CouldAllow reports whether some call could be allowed or require approval. If it is false, [Set.Decide] denies
-	// every call of the subject on the server except the protocol's notifications, and the gateway must drop those. If
+	// every call of the subject on the server except the protocol's notifications, which the gateway must then drop. If
 	// it is true, every call may still be denied.
 	CouldAllow bool
-	// HidesNone reports whether no rule hides a tool of the server from a principal of the subject.
+	// HidesNone is true if no rule hides any of the server's tools from any principal of the subject.
 	HidesNone bool
 	// CouldList reports whether a tool of the server could be visible to the subject; see [Set.Visible].
 	CouldList bool
-	// PromptsAlike reports whether no rule distinguishes the server's prompts by name for a principal of the subject.
-	// ResourcesAlike reports the same for resources and their URIs.
+	// PromptsAlike is true if no rule distinguishes the server's prompts by name for any principal of the subject.
+	// ResourcesAlike is true if no rule distinguishes the server's resources by URI.
 	PromptsAlike, ResourcesAlike bool
 }
 
 // Access returns what a subject may do on a server. CouldAllow and CouldList may be true although every call is denied,
 // because an allowed pattern is ignored only if a single denied pattern covers it. The running time depends on the
-// number of rules and on nothing that a caller controls.
+// number of rules, and on nothing that a caller controls.
 func (s *Set) Access(subject Subject, server string) Access {
 	call := Call{Server: server, Tool: "any", Subject: subject, Facts: Facts{Status: Callable, anyTool: true}, listed: true}
 	if refusal(&call) != "" {
@@ -39,7 +39,7 @@ func (s *Set) Access(subject Subject, server string) Access {
 	return out
 }
 
-// couldListDenied reports whether a tool that is denied to the subject could be visible because the refusal has a
+// couldListDenied reports whether a tool that is denied to the subject could be visible because the denial has a
 // reason. It may return true although no tool is visible, because a pattern is ignored only if a single hidden pattern
 // covers it.
 func (s *Set) couldListDenied(call *Call) bool {
@@ -63,7 +63,7 @@ func (s *Set) couldListDenied(call *Call) bool {
 	return false
 }
 
-// hasReason reports whether the decision about a call of the tool contains a message.
+// hasReason reports whether the decision on a call of the given tool contains a message.
 func (s *Set) hasReason(call *Call, tool string) bool {
 	of := *call
 	of.Tool, of.evaluations = tool, nil
@@ -84,26 +84,27 @@ func (w *denials) permitsEach(subject *Subject) bool {
 }
 
 // denials contains the patterns that are denied to a subject on a server, and the rules that permit calls on that
-// server. The patterns match either tool names or methods.
+// server. The patterns match either tool names or method names.
 type denials struct {
-	// names returns the patterns of a rule: those for tool names, or those for methods.
+	// names returns a rule's patterns for tool names or for method names.
 	names func(*rule) patterns
-	// skipsExact reports whether names without a wildcard are skipped, because [Set.permitsNamedTool] decides each of
+	// skipsExact reports whether names without a wildcard are skipped, because [Set.permitsNamedTool] checks each of
 	// them.
 	skipsExact bool
-	// allowing are the rules that allow calls of a principal of the subject, or require approval for them.
+	// allowing contains the rules that allow calls of a principal of the subject, or that require approval for such
+	// calls.
 	allowing []*rule
-	// prefixes contains the denied prefixes: each name that starts with a denied prefix is denied. keys contains the keys
-	// of the other denied patterns; see [glob.key].
+	// prefixes contains the denied prefixes. Each name that starts with a denied prefix is denied. keys contains the
+	// keys of the other denied patterns; see [glob.key].
 	prefixes map[string]bool
 	keys     map[string]bool
-	// shortest and longest are the smallest and the largest length of a denied prefix, in bytes.
+	// shortest and longest are the minimum and the maximum length of a denied prefix, in bytes.
 	shortest, longest int
 	// hidesName reports whether a rule hides one of the names.
 	hidesName bool
 }
 
-// denialsFor collects the rules about a server that match a principal of the subject. names returns the patterns to
+// denialsFor collects the rules for a server that match a principal of the subject. names returns the patterns to
 // collect from a rule.
 func (s *Set) denialsFor(subject *Subject, server string, names func(*rule) patterns) *denials {
 	w := &denials{names: names, prefixes: make(map[string]bool), keys: make(map[string]bool)}
@@ -126,8 +127,8 @@ func (s *Set) denialsFor(subject *Subject, server string, names func(*rule) patt
 	return w
 }
 
-// toolPatterns returns the patterns for the tools that a rule matches. If the rule names no tool, the result is one
-// pattern that matches all. If the rule matches no tool, the result is nil.
+// toolPatterns returns the patterns for the tools that a rule matches. If the rule names no tool, the result is a
+// single pattern that matches all tools. If the rule matches no tool, the result is nil.
 func (r *rule) toolPatterns() patterns {
 	switch {
 	case !r.matchesTools:
@@ -186,11 +187,11 @@ func (g *glob) isPrefix() bool {
 	return !g.exact
 }
 
-// key returns a text that is equal for equal globs and different for others.
+// key returns a text that is the same for two globs if and only if they are equal.
 func (g *glob) key() string { return g.prefix + "\x00" + string(encodeWildcards(g.rest)) }
 
-// encodeWildcards returns the rest of a pattern with each wildcard replaced by a control character. No pattern contains
-// control characters.
+// encodeWildcards returns the rest of a pattern, with each wildcard replaced with a control character. No pattern
+// contains control characters of its own.
 func encodeWildcards(rest []rune) []rune {
 	out := make([]rune, len(rest))
 	for i, r := range rest {
@@ -206,8 +207,8 @@ func encodeWildcards(rest []rune) []rune {
 	return out
 }
 
-// permitsNamedTool considers the tools that the rules in w.allowing name without wildcards. It decides a call of each
-// of these tools, and reports whether at least one of the calls would not be denied.
+// permitsNamedTool checks the tools that the rules in w.allowing name without wildcards. It makes a decision on a call
+// of each of these tools, and reports whether at least one of the calls is not denied.
 func (s *Set) permitsNamedTool(w *denials, call *Call) bool {
 	for _, r := range w.allowing {
 		for _, g := range r.tools {
@@ -228,9 +229,9 @@ func (s *Set) permitsNamedTool(w *denials, call *Call) bool {
 	return false
 }
 
-// permitsPattern reports whether each principal of the subject has a default or a pattern that permits names. A default
-// or pattern does not count if a single denied pattern covers all names that it permits. permitsPattern does not check
-// that the same name is permitted for all principals.
+// permitsPattern reports whether for each principal of the subject there is a default or a pattern that permits names.
+// A default or pattern does not count if a single denied pattern covers all names that it permits. permitsPattern does
+// not check that the same name is permitted for all principals.
 func (s *Set) permitsPattern(w *denials, call *Call) bool {
 	all := matchAll()
 	byDefault := s.fallbacks.find(call.Server).permits() && !w.covers(&all)

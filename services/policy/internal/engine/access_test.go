@@ -36,8 +36,8 @@ func TestAccess_CoversEveryAllowedCall(t *testing.T) {
 	})
 }
 
-// Case X4. TestAccess_IsExactWhenToolsAreNamed checks that for documents without patterns and conditions, CouldAllow is false if and
-// only if every tool is denied. It also tests callers with a chain.
+// Case X4. TestAccess_IsExactWhenToolsAreNamed uses documents without patterns and conditions. It checks that
+// CouldAllow is false if and only if every tool is denied. It also tests callers with a delegation chain.
 func TestAccess_IsExactWhenToolsAreNamed(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -71,7 +71,7 @@ func TestAccess_IsExactWhenToolsAreNamed(t *testing.T) {
 	})
 }
 
-// The caller and the principal behind it are allowed the same tools by different rules.
+// The caller and the principal that started it are allowed the same tools by different rules.
 func TestAccess_CouldAllowForTheWholeChain(t *testing.T) {
 	t.Parallel()
 	rule := func(name, principal string) engine.Rule {

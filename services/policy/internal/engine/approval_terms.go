@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// checkApproval checks the keys of a rule about approvals.
+// checkApproval checks a rule's keys that concern approvals.
 func (c *checker) checkApproval(r *Rule) {
 	if r.Action != ActionRequireApproval {
 		c.checkNoApproval(r)
@@ -41,7 +41,8 @@ func (c *checker) checkApprovalMethods(r *Rule) {
 	}
 }
 
-// checkNoApproval reports the keys about approvals in a rule that does not require approval, where they have no effect.
+// checkNoApproval checks a rule that does not require approval. It reports keys that concern approvals, because they
+// have no effect in such a rule.
 func (c *checker) checkNoApproval(r *Rule) {
 	for _, key := range []struct {
 		name string
@@ -76,7 +77,7 @@ func (c *checker) checkApprovers(groups []string) {
 	}
 }
 
-// checkTime checks one of the durations of an approval. Zero means that the rule does not set it.
+// checkTime checks one of the durations of an approval. Zero means that the rule does not set the duration.
 func (c *checker) checkTime(field string, d time.Duration) {
 	if d != 0 && (d < MinTime || d > MaxTime) {
 		c.add(field, "is not between 1s and 30 days", "")

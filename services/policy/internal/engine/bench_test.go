@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// entries returns a document with n entries under tools. A third of them have a limit.
+// entries returns a document with n entries under tools. Every third entry has a limit.
 func entries(n int) []engine.Document {
 	d := engine.Document{Name: "bench", Server: "claude-flow", Default: engine.DefaultDeny}
 	for i := range n {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// TestCacheability_DecisionHoldsForAlikeCalls checks that calls for which a decision may be reused get the same
+// TestCacheability_DecisionHoldsForAlikeCalls checks that all calls for which a decision may be reused get the same
 // decision.
 func TestCacheability_DecisionHoldsForAlikeCalls(t *testing.T) {
 	t.Parallel()

@@ -25,7 +25,7 @@ func callOf(tool string) engine.Call {
 	return engine.Call{Server: "s", Tool: tool, Facts: callable, Subject: ana()}
 }
 
-// TestDecide_UnknownPropertiesCountAgainstTheCaller checks rules about a class for a tool without a class.
+// TestDecide_UnknownPropertiesCountAgainstTheCaller checks rules that match a class, for a tool that has no class.
 func TestDecide_UnknownPropertiesCountAgainstTheCaller(t *testing.T) {
 	t.Parallel()
 	unknown := callOf("t")
@@ -92,8 +92,8 @@ func TestVisible_OfManyOpenConditions(t *testing.T) {
 	}
 }
 
-// TestVisible_CodeIsThatOfTheMostPermissiveCall checks the code of a tool whose calls can be refused, approved or
-// allowed depending on the arguments.
+// TestVisible_CodeIsThatOfTheMostPermissiveCall checks the code of a tool whose calls can be refused, held for approval
+// or allowed, depending on the arguments.
 func TestVisible_CodeIsThatOfTheMostPermissiveCall(t *testing.T) {
 	t.Parallel()
 	deny := engine.Rule{Name: "a-denial", Match: engine.Match{Tool: []string{"t"}}, Action: engine.ActionDeny, When: "args.a == 1", Reason: "never"}
@@ -122,8 +122,8 @@ func TestVisible_CodeIsThatOfTheMostPermissiveCall(t *testing.T) {
 	}
 }
 
-// TestAccess_CouldListOnlyForRulesAboutTheServerAndTheCaller checks refusals with a reason that do not concern the
-// subject on the server.
+// TestAccess_CouldListOnlyForRulesAboutTheServerAndTheCaller checks that CouldList is true only if a rule refuses calls
+// with a reason, and applies to the server and the subject.
 func TestAccess_CouldListOnlyForRulesAboutTheServerAndTheCaller(t *testing.T) {
 	t.Parallel()
 	reason := engine.Rule{Name: "r", Match: engine.Match{Tool: []string{"x*"}}, Action: engine.ActionDeny, Reason: "ask the owner"}
@@ -149,8 +149,8 @@ func TestAccess_CouldListOnlyForRulesAboutTheServerAndTheCaller(t *testing.T) {
 	}
 }
 
-// TestBucket_PerToolSeparatesMethods checks that a limit per tool counts each method separately, and separately from a
-// tool with the name of the method.
+// TestBucket_PerToolSeparatesMethods checks that a limit per tool counts each method separately, and also separately
+// from a tool that has the same name as the method.
 func TestBucket_PerToolSeparatesMethods(t *testing.T) {
 	t.Parallel()
 	set := compileRules(t, engine.Rule{
@@ -198,7 +198,7 @@ func TestCompile_TagsHaveALength(t *testing.T) {
 	}
 }
 
-// TestAccess_PatternsWithDifferentEndsAreDifferent checks that a denied pattern does not hide an allowed pattern that
+// TestAccess_PatternsWithDifferentEndsAreDifferent checks that an allowed pattern still counts if a denied pattern
 // differs from it only after the first wildcard.
 func TestAccess_PatternsWithDifferentEndsAreDifferent(t *testing.T) {
 	t.Parallel()
@@ -217,7 +217,8 @@ func TestAccess_PatternsWithDifferentEndsAreDifferent(t *testing.T) {
 	}
 }
 
-// TestDecide_PoolsTheConditionsOfGrants checks the terms of two rules whose grants have conditions.
+// TestDecide_PoolsTheConditionsOfGrants checks the approval terms that result from two rules whose grants have
+// conditions.
 func TestDecide_PoolsTheConditionsOfGrants(t *testing.T) {
 	t.Parallel()
 	ask := func(name string, grant engine.Grant) engine.Rule {

@@ -349,8 +349,8 @@ func TestNames_AreParsedAndPrinted(t *testing.T) {
 	}
 }
 
-// TestCompile_ExtraArgsBelongToTheirRule checks that a comment in a condition does not give the rule the extra_args of a
-// rule with the same condition.
+// TestCompile_ExtraArgsBelongToTheirRule uses two rules with the same condition, one of which has extra_args. A comment
+// in a condition must not give extra_args to the other rule.
 func TestCompile_ExtraArgsBelongToTheirRule(t *testing.T) {
 	t.Parallel()
 	set := compile(t, engine.Document{Name: "d", Rules: []engine.Rule{

@@ -12,14 +12,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// someChecks contains checks of arguments by their results.
+// someChecks contains functions that check arguments, by the result that they return.
 var someChecks = map[string]func(string) error{
 	"schema unknown": nil,
 	"valid":          func(string) error { return nil },
 	"invalid":        func(string) error { return errors.New("arguments.x is required") },
 }
 
-// drawForward draws the timeout of a rule, and whether the rule checks arguments.
+// drawForward draws the timeout of a rule, and whether the rule checks the arguments.
 func drawForward(t *rapid.T, r *engine.Rule) {
 	if r.Action == engine.ActionDeny || r.Action == engine.ActionHide {
 		return
@@ -30,7 +30,7 @@ func drawForward(t *rapid.T, r *engine.Rule) {
 	}
 }
 
-// modelForward changes the decision that a call would get without timeouts and checks of arguments.
+// modelForward takes a decision that was made without timeouts and checks of arguments, and applies these to it.
 func modelForward(d *engine.Decision, documents []engine.Document, call engine.Call) {
 	if d.Effect == engine.Deny {
 		return

@@ -2,7 +2,7 @@ package engine
 
 import "slices"
 
-// contains reports whether g matches every text that o matches. It may return false although g does.
+// contains reports whether g matches every text that o matches. It may return false even if that is the case.
 func (g *glob) contains(o *glob) bool {
 	switch {
 	case o.exact:
@@ -13,7 +13,7 @@ func (g *glob) contains(o *glob) bool {
 	return g.key() == o.key()
 }
 
-// contains reports whether ps matches every text that other matches. It may return false although ps does.
+// contains reports whether ps matches every text that other matches. It may return false even if that is the case.
 func (ps patterns) contains(other patterns) bool {
 	if len(ps) == 0 {
 		return true
@@ -29,7 +29,7 @@ func (ps patterns) contains(other patterns) bool {
 	return true
 }
 
-// intersects reports whether a text exists that both lists match.
+// intersects reports whether there is a text that both lists match.
 func (ps patterns) intersects(other patterns) bool {
 	if len(ps) == 0 || len(other) == 0 {
 		return true
@@ -42,7 +42,7 @@ func (ps patterns) intersects(other patterns) bool {
 	return false
 }
 
-// intersects reports whether a text exists that both patterns match.
+// intersects reports whether there is a text that both patterns match.
 func (g *glob) intersects(o *glob) bool {
 	if g.exact {
 		return o.match(g.prefix)
@@ -51,7 +51,8 @@ func (g *glob) intersects(o *glob) bool {
 		return g.match(o.prefix)
 	}
 	a, b := g.runes(), o.runes()
-	// reachable[j] reports whether the parts of both patterns before i and j match a common text.
+	// reachable[j] reports whether there is a text that is matched both by the part of the first pattern before i and
+	// by the part of the second pattern before j.
 	reachable := make([]bool, len(b)+1)
 	reachable[0] = true
 	for j := 0; j < len(b) && b[j] == anyRun; j++ {

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// The methods whose params name a prompt or a resource, and the kinds of completions (MCP 2025-11-25, Completion,
-// Reference Types).
+// These are the methods whose params name a prompt or a resource, and the kinds of completions (MCP 2025-11-25,
+// Completion, Reference Types).
 const (
 	methodGetPrompt   = "prompts/get"
 	methodRead        = "resources/read"
@@ -29,8 +29,8 @@ var (
 	uriMethods    = []string{methodRead, methodSubscribe, methodUnsubscribe, methodComplete}
 )
 
-// approvableMethods are the methods that can require approval. Each names a tool, a prompt or a resource, and has no
-// effect after its response, unlike a subscription.
+// approvableMethods are the methods that can require approval. Each of them names a tool, a prompt or a resource.
+// Unlike a subscription, none of them has an effect after its response.
 var approvableMethods = []string{MethodToolsCall, methodGetPrompt, methodRead}
 
 // allApprovable reports whether every method that the match can match can require approval.
@@ -81,7 +81,7 @@ type uriReadings struct {
 	folded []string
 }
 
-// uri returns the possible interpretations of the call's URI. It computes them only once.
+// uri returns the possible interpretations of the call's URI. It computes the interpretations only once.
 func (c *Call) uri() *uriReadings {
 	if c.uriCache != nil {
 		return c.uriCache
@@ -105,7 +105,7 @@ func (c *Call) uri() *uriReadings {
 // hasNames reports whether the match has Prompt or URI.
 func (m *Match) hasNames() bool { return len(m.Prompt)+len(m.URI) > 0 }
 
-// matchesName reports whether the prompt or URI of a call matches the rule. The call's method must not be
+// matchesName reports whether the rule matches the prompt or URI of a call. The call's method must not be
 // [MethodToolsCall]. See [Match] for how URIs are compared.
 func (r *rule) matchesName(call *Call) bool {
 	if len(r.prompts)+len(r.uris) == 0 {
@@ -131,15 +131,15 @@ func (r *rule) matchesURI(call *Call) bool {
 	return read.notPlain != nil || slices.ContainsFunc(read.folded, r.foldedURIs.match)
 }
 
-// matchesExactURI reports whether the URI of a call is plain, and matches one of the rule's patterns with its case and
-// spelling unchanged.
+// matchesExactURI reports whether the URI of a call is plain, and matches one of the rule's patterns in its original
+// case and spelling.
 func (r *rule) matchesExactURI(call *Call) bool {
 	return call.uri().notPlain == nil && r.uris.match(call.Tool)
 }
 
-// isAdmitted reports whether one of the rules admits the call for the principal with index i. All of the rules must match the call. A
-// rule with ActionAllow admits all calls that it matches. A rule with ActionRequireApproval admits a URI only if
-// [rule.matchesExactURI] is true.
+// isAdmitted reports whether one of the rules admits the call for the principal with index i. All rules passed in must
+// match the call. A rule with ActionAllow admits all calls that it matches. A rule with ActionRequireApproval admits a
+// URI only if [rule.matchesExactURI] is true.
 func isAdmitted(rules []*rule, call *Call, i int) bool {
 	return slices.ContainsFunc(rules, func(r *rule) bool {
 		admits := r.Action == ActionRequireApproval && (len(r.uris) == 0 || r.matchesExactURI(call))
@@ -162,24 +162,24 @@ func foldPatterns(ps patterns) patterns {
 	return out
 }
 
-// An EntryKind is the kind of names that a list or a notification contains.
+// An EntryKind is a kind of name that a list or a notification contains.
 type EntryKind uint8
 
 // The kinds of entries.
 const (
-	// EntryPrompt is the name of a prompt. It is decided like prompts/get.
+	// EntryPrompt is the name of a prompt. The same decision applies as for prompts/get.
 	EntryPrompt EntryKind = iota
-	// EntryResource is the URI of a resource. It is decided like resources/read.
+	// EntryResource is the URI of a resource. The same decision applies as for resources/read.
 	EntryResource
 	// EntryTemplate is a URI template.
 	EntryTemplate
-	// EntryUpdate is the URI of a changed resource. It is decided like resources/subscribe.
+	// EntryUpdate is the URI of a changed resource. The same decision applies as for resources/subscribe.
 	EntryUpdate
 )
 
-// ShowsEntry reports whether a subject may see an entry of a server's list, or be notified about it. The subject may
-// see the entry if a call that names the entry is allowed or requires approval. A template is visible unless the text
-// before its first expression proves that all URIs of the template are denied. A stop hides no entry of a list, but a
+// ShowsEntry reports whether a subject may see an entry in a server's list, or be notified about the entry. The subject
+// may see the entry if a call that names it is allowed or requires approval. A template is visible unless the text
+// before its first expression proves that all URIs of the template are denied. A stop hides no list entries, but a
 // stopped subject is not notified.
 func (s *Set) ShowsEntry(subject Subject, server string, what EntryKind, name string, facts Facts) bool {
 	call := Call{Server: server, Tool: name, Subject: subject, Facts: facts, listed: true}
@@ -209,15 +209,15 @@ func (s *Set) ShowsEntry(subject Subject, server string, what EntryKind, name st
 	return s.mostPermissive(s.find(space[:0], &call), &call).decision(&call).Effect != Deny
 }
 
-// CouldAllow reports whether some call of a method could be allowed or require approval. It may return true although
-// all calls are denied. The method must not be [MethodToolsCall]. A stop has no effect on the result, except for
-// notifications with contents, because the gateway does not ask for a decision about them.
+// CouldAllow reports whether a call of the method could be allowed or require approval. It may return true although all
+// calls are denied. The method must not be [MethodToolsCall]. A stop does not affect the result, except for
+// notifications with contents, because the gateway does not ask for a decision on these notifications.
 func (s *Set) CouldAllow(subject Subject, server, method string, facts Facts) bool {
 	call := Call{Method: method, Server: server, Subject: subject, Facts: facts}
 	return s.couldAllow(&call, "") && !s.stopsNotification(&call)
 }
 
-// couldAllow does the work of CouldAllow for calls with names or URIs that begin with start.
+// couldAllow implements CouldAllow for calls with names or URIs that begin with start.
 func (s *Set) couldAllow(call *Call, start string) bool {
 	if code, _ := call.Facts.Status.refusal(call.Server); code != "" || refusal(call) != "" {
 		return false
@@ -248,14 +248,14 @@ func (s *Set) couldAllow(call *Call, start string) bool {
 	return true
 }
 
-// mayAdmit reports whether a rule that allows or requires approval may admit a URI that begins with start.
+// mayAdmit reports whether a rule that allows calls or requires approval may admit a URI that begins with start.
 func (r *rule) mayAdmit(start string) bool {
 	return len(r.uris) == 0 || slices.ContainsFunc(r.uris, func(g glob) bool {
 		return strings.HasPrefix(g.prefix, start) || !g.exact && strings.HasPrefix(start, g.prefix)
 	})
 }
 
-// deniesAll reports whether a rule that denies matches every call of the method whose name or URI begins with start.
+// deniesAll reports whether a denying rule matches every call of the method whose name or URI begins with start.
 func (r *rule) deniesAll(method, start string) bool {
 	switch {
 	case len(r.prompts)+len(r.uris) == 0:
@@ -269,8 +269,8 @@ func (r *rule) deniesAll(method, start string) bool {
 	return slices.ContainsFunc(r.prompts, all) || slices.ContainsFunc(r.foldedURIs, all)
 }
 
-// namesAlike reports whether no rule about a server distinguishes prompts by name for a subject, and whether no rule
-// distinguishes resources by URI.
+// namesAlike returns two results for a subject. prompts is true if no rule for the server distinguishes prompts by
+// name. resources is true if no rule distinguishes resources by URI.
 func (s *Set) namesAlike(subject *Subject, server string) (prompts, resources bool) {
 	prompts, resources = true, true
 	for _, r := range s.others {

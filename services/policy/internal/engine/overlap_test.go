@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// TestCheckOverlaps_RulesWithoutEffectCanBeRemoved removes a rule of which CheckOverlaps says that it has no effect, and
+// TestCheckOverlaps_RulesWithoutEffectCanBeRemoved removes a rule that has no effect according to CheckOverlaps, and
 // compares the decisions.
 func TestCheckOverlaps_RulesWithoutEffectCanBeRemoved(t *testing.T) {
 	t.Parallel()

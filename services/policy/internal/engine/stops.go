@@ -10,10 +10,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// A Selector selects calls. A call is selected if it has all properties that are set: a principal with the agent and
-// the tenant, which is the caller or a principal of its chain, and the server. The zero Selector selects all calls.
+// A Selector selects calls. A call is selected if it matches all fields that are set. Server must be the call's server.
+// One principal, which is the caller or a principal in its chain, must match both Agent and Tenant. The zero Selector
+// selects all calls.
 type Selector struct {
-	// Agent is the name of an agent, its subject, or the id of an agent of the mesh.
+	// Agent is the name of an agent, the subject of an agent, or the id of an agent of the mesh.
 	Agent string
 	// Server is the configured name of a server. Tenant is the tenant of the principal.
 	Server, Tenant string
@@ -23,17 +24,17 @@ type Selector struct {
 type Stop struct {
 	Selector
 
-	// Reason is the operator's reason, which the callers get.
+	// Reason is the operator's reason. It is shown to the callers.
 	Reason string
 }
 
-// Stops are the stops in force. The zero value stops nothing.
+// Stops contains the stops that are in force. The zero value stops nothing.
 type Stops struct {
 	bySelector map[Selector]string // the reasons
 	sum        [sha256.Size]byte
 }
 
-// NewStops returns the stops of a list. If several stops have the same selector, the first one counts.
+// NewStops returns the given stops. If several stops have the same selector, only the first one is used.
 func NewStops(list []Stop) Stops {
 	out := Stops{bySelector: make(map[Selector]string, len(list))}
 	for _, s := range list {
@@ -65,7 +66,8 @@ func (s Selector) compare(o Selector) int {
 // Sum returns a digest of the selectors and the reasons. It is zero if there are no stops.
 func (s Stops) Sum() [sha256.Size]byte { return s.sum }
 
-// WithStops returns a copy of the set that refuses the calls that the stops select. The stops replace those of the set.
+// WithStops returns a copy of the set that refuses the calls that the stops select. The new stops replace those of the
+// set.
 func (s *Set) WithStops(stops Stops) *Set {
 	next := *s
 	next.stops = stops
@@ -100,7 +102,7 @@ func (s Stops) find(call *Call) (stop Stop, chain int, found bool) {
 	return Stop{}, 0, false
 }
 
-// decideStop returns the decision about a call that a stop refuses. It returns false if no stop refuses the call.
+// decideStop returns the decision on a call that a stop refuses. It returns false if no stop refuses the call.
 func (s *Set) decideStop(call *Call) (Decision, bool) {
 	stop, chain, found := s.stops.find(call)
 	if !found {
@@ -109,8 +111,8 @@ func (s *Set) decideStop(call *Call) (Decision, bool) {
 	return Decision{Code: Stopped, Message: stop.message(), ChainIndex: chain}, true
 }
 
-// stopsNotification reports whether a stop refuses a notification of the protocol that has contents. Notifications of
-// changed lists pass, so that clients know the current lists when the stop ends.
+// stopsNotification reports whether a stop refuses a notification of the protocol that has contents. Notifications
+// about changed lists are never refused, so that clients know the current lists when the stop ends.
 func (s *Set) stopsNotification(call *Call) bool {
 	fromServer := []string{"notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed"}
 	if !slices.Contains(mcpmethod.Notifications(), call.Method) || slices.Contains(fromServer, call.Method) || refusal(call) != "" {
@@ -120,7 +122,8 @@ func (s *Set) stopsNotification(call *Call) bool {
 	return stopped
 }
 
-// message returns the reason of the stop, followed by the calls that it refuses and the command that ends it.
+// message returns the reason of the stop, followed by a description of the calls that it refuses and the command that
+// ends it.
 func (s Stop) message() string {
 	reason := strings.TrimSpace(s.Reason)
 	if !strings.HasSuffix(reason, ".") && !strings.HasSuffix(reason, "!") && !strings.HasSuffix(reason, "?") {
@@ -130,7 +133,7 @@ func (s Stop) message() string {
 		reason, s.Selector, s.flags())
 }
 
-// String describes the calls that the selector selects.
+// String describes the selected calls.
 func (s Selector) String() string {
 	if s == (Selector{}) {
 		return "all calls"
@@ -148,7 +151,7 @@ func (s Selector) String() string {
 	return text
 }
 
-// flags returns the options of `sluice resume` with which an operator names the selector.
+// flags returns the options with which an operator passes the selector to `sluice resume`.
 func (s Selector) flags() string {
 	var out []string
 	for _, one := range []struct{ flag, value string }{{"--agent", s.Agent}, {"--server", s.Server}, {"--tenant", s.Tenant}} {

@@ -10,17 +10,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/epochlease"
 )
 
-// A gateway models a holder. It has responses in transit, and it uses the decisions of one epoch until its lease on
+// A gateway models a holder. Some responses to it are in transit. It uses the decisions of one epoch until its lease on
 // that epoch ends.
 type gateway struct {
 	*epochlease.Holder
 	queue []response
-	// epoch is the epoch that the gateway uses. until is the end of its lease. taken is the number of the last received
-	// response.
+	// epoch is the epoch that the gateway uses. until is the end of the lease on this epoch. taken is the number of the
+	// last received response.
 	epoch uint64
 	until time.Time
 	taken uint64
-	// left is true if the gateway has left. It may still use its lease.
+	// left is true if the gateway has left. It may still use its lease after that.
 	left bool
 }
 

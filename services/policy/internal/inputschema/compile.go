@@ -24,7 +24,7 @@ const (
 // A Schema is the compiled input schema of a tool. It is immutable and safe for concurrent use.
 type Schema struct {
 	root *node
-	// tracksItems reports whether a part of the schema has unevaluatedItems.
+	// tracksItems reports whether unevaluatedItems occurs in the schema.
 	tracksItems bool
 	size        int
 }
@@ -44,7 +44,7 @@ func unusable(format string, args ...any) error {
 	return &UnusableError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// Compile compiles the input schema in the definition of a tool. The error is an [UnusableError].
+// Compile compiles the input schema in a tool's definition. The error is an [UnusableError].
 func Compile(definition string) (*Schema, error) {
 	if len(definition) > MaxDefinitionBytes {
 		return nil, unusable("the definition has more than %d bytes", MaxDefinitionBytes)
@@ -83,7 +83,7 @@ func Compile(definition string) (*Schema, error) {
 	return out, nil
 }
 
-// subschemas returns the number of objects and booleans in a value, itself included.
+// subschemas returns the number of objects and booleans in a value, including the value itself.
 func (v *value) subschemas() int {
 	count := 0
 	if v.kind == kindObject || v.kind == kindBoolean {
@@ -95,11 +95,11 @@ func (v *value) subschemas() int {
 	return count
 }
 
-// base is the URL of the schema that is compiled. It resolves to nothing (RFC 2606).
+// base is the URL of the schema that is being compiled. It never resolves to a host (RFC 2606).
 const base = "https://schema.invalid/input"
 
-// compileDraft compiles a schema, which [parse] has accepted: package jsonschema would also accept repeated names. draft
-// applies if the schema has no `$schema`.
+// compileDraft compiles a schema. [parse] must have accepted the schema, because package jsonschema would also accept
+// repeated names. draft applies if the schema has no `$schema`.
 func compileDraft(text []byte, draft *jsonschema.Draft, patterns *patternCompiler) (*jsonschema.Schema, error) {
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(draft)
@@ -127,7 +127,7 @@ type noLoader struct{}
 // Load implements [jsonschema.URLLoader].
 func (noLoader) Load(string) (any, error) { return nil, errOtherDocument }
 
-// reasonOf describes an error of compileDraft without the content of the schema.
+// reasonOf describes an error from compileDraft. The description does not include the content of the schema.
 func reasonOf(err error) string {
 	if errors.Is(err, errPatternSize) {
 		return "a pattern in it is too large"

@@ -9,30 +9,30 @@ import (
 )
 
 const (
-	// maxPattern is the maximum size of a pattern: the number of its instructions, roughly.
+	// maxPattern is the maximum size of a pattern. The size is roughly the number of the pattern's instructions.
 	maxPattern = 4_000
-	// maxPatterns is the maximum size of all patterns of a schema.
+	// maxPatterns is the maximum total size of all patterns in a schema.
 	maxPatterns = 40_000
 )
 
 var errPatternSize = errors.New("the pattern is too large")
 
-// A pattern is a regular expression with its size.
+// A pattern is a regular expression together with its size.
 type pattern struct {
 	*regexp.Regexp
 
 	size int
 }
 
-// steps returns the number of steps for which a search in a text counts. A search takes at most about ten nanoseconds
-// for each byte and instruction.
+// steps returns the number of steps that a search in a text counts as. A search takes at most about ten nanoseconds for
+// each byte and instruction.
 func (p *pattern) steps(text string) int { return 1 + (len(text)+1)*p.size/32 }
 
 // A patternCompiler compiles the patterns of one schema.
 type patternCompiler struct {
-	// size is the size of all patterns that were compiled.
+	// size is the total size of all patterns that were compiled.
 	size int
-	// err is the first error.
+	// err is the first error that occurred.
 	err error
 }
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Limits of RFC 5321 and RFC 1035, in bytes.
+// Limits from RFC 5321 and RFC 1035, in bytes.
 const (
 	maxEmail   = 254
 	maxMailbox = 64
@@ -52,7 +52,8 @@ func EmailDomain(text string) (string, error) {
 	return domain, nil
 }
 
-// isAtom reports whether a character may be before the @: RFC 5322's atext without % and !.
+// isAtom reports whether a character may occur before the @. The allowed characters are RFC 5322's atext without % and
+// !.
 func isAtom(c byte) bool {
 	return isLetter(c) || isDigit(c) || strings.IndexByte("#$&'*+-/=?^_`{|}~", c) >= 0
 }

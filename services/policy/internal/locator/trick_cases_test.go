@@ -1,10 +1,10 @@
 package locator_test
 
-// A trick is a string that some readers could resolve in another way than a rule expects. want is the result, or empty
-// if the result must be an error.
+// A trick is a string that some readers could resolve differently from what a rule expects. want is the expected
+// result. It is empty if the result must be an error.
 type trick struct{ text, want string }
 
-// pathTricks are paths, each with the root in which the path is or is not.
+// pathTricks contains paths, each with a root. want says whether the path is within the root.
 var pathTricks = []struct{ text, root, want string }{
 	// Plain paths, for comparison.
 	{"/srv/a/b.txt", "/srv", "true"},
@@ -47,7 +47,7 @@ var pathTricks = []struct{ text, root, want string }{
 	{"a/../C:", ".", ""},
 	{"//?/C:/srv", "/", ""},
 	{"//localhost/c$/srv", "/", ""},
-	// The end of a segment, as Windows reads it.
+	// The end of a segment, as Windows interprets it.
 	{"/srv./a", "/srv", ""},
 	{"/srv /a", "/srv", ""},
 	{"/srv/secret./a", "/srv/secret", ""},
@@ -59,7 +59,7 @@ var pathTricks = []struct{ text, root, want string }{
 	{"/srv/secret:$I30:$INDEX_ALLOCATION/a", "/srv/secret", ""},
 	{"/srv/secret::$INDEX_ALLOCATION/a", "/srv/secret", ""},
 	{"/srv/12:30.log", "/srv", "true"},
-	// Segments that are only dots and spaces.
+	// Segments that consist only of dots and spaces.
 	{"/srv/.../a", "/srv", ""},
 	{"/srv/..../a", "/srv", ""},
 	{"/srv/. /a", "/srv", ""},
@@ -68,7 +68,7 @@ var pathTricks = []struct{ text, root, want string }{
 	{"/srv/ ../etc", "/srv", ""},
 	{"/srv/..a/b", "/srv", "true"},
 	{"/srv/a../b", "/srv", ""},
-	// Space at the ends.
+	// Spaces at the start or the end.
 	{" /srv/a", "/srv", ""},
 	{" ", ".", ""},
 	{"/srv/a ", "/srv", ""},
@@ -100,7 +100,7 @@ var pathTricks = []struct{ text, root, want string }{
 	{"/srv/\t../etc", "/srv", ""},
 	{"/srv/.\x7f./etc", "/srv", ""},
 	{"/srv/\u0085", "/srv", ""},
-	// Overlong and other invalid UTF-8.
+	// Invalid UTF-8, including overlong encodings.
 	{"/srv/\xc0\xae\xc0\xae/etc", "/srv", ""},
 	{"/srv/\xc0\xaf..", "/srv", ""},
 	{"/srv/\xe0\x80\xaf", "/srv", ""},
@@ -137,7 +137,7 @@ var pathTricks = []struct{ text, root, want string }{
 	{"http://evil.example/a", ".", ""},
 	{"file:///srv/a", "/srv", ""},
 	{"smb://host/share", ".", ""},
-	// The base and the extension, which checkReadPath compares.
+	// The last segment and the extension, which checkReadPath compares.
 	{"/srv/.profile", "/srv", "true"},
 	{"/srv/.config.json", "/srv", "true"},
 	{"/srv/..png", "/srv", "true"},
@@ -147,7 +147,7 @@ var pathTricks = []struct{ text, root, want string }{
 	{"/srv/a.b/c", "/srv", "true"},
 }
 
-// urlTricks are URLs with the expected scheme, host, port and path.
+// urlTricks contains URLs, each with the expected scheme, host, port and path.
 var urlTricks = []trick{
 	{"https://ok.example/a", "https ok.example 443 /a"},
 	{"https://ok.example:8443/a/?q=/../#/../", "https ok.example 8443 /a/"},
@@ -195,7 +195,7 @@ var urlTricks = []trick{
 	{"https://ok.example:80:80/", ""},
 	{"https://ok.example:\uff18\uff10/", ""},
 	{"https://ok.example:\u0668\u0660/", ""},
-	// Odd spellings of IP addresses.
+	// Unusual spellings of IP addresses.
 	{"http://127.0.0.1/", "http 127.0.0.1 80 /"},
 	{"http://127.1/", ""},
 	{"http://127.0.1/", ""},
@@ -254,7 +254,7 @@ var urlTricks = []trick{
 	{"https://*.example/", ""},
 	{"https://ok_x.example/", "https ok_x.example 443 /"},
 	{"https://-ok-.example/", "https -ok-.example 443 /"},
-	// Names outside of ASCII, and Punycode.
+	// Non-ASCII names, and Punycode.
 	{"https://b\u00fccher.example/", "https xn--bcher-kva.example 443 /"},
 	{"https://bu\u0308cher.example/", ""},
 	{"https://fa\u00df.example/", ""},

@@ -27,7 +27,8 @@ func activate(t *testing.T, s *store.Store, want store.Activation) store.Revisio
 	return active
 }
 
-// Two processes use the same store. The second one reads what the first one has activated, and a restart loses nothing.
+// Two processes use the same store. The second process reads what the first process has activated, and a restart loses
+// nothing.
 func TestRevisions_AreStored(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		one, two := open(), open()
@@ -99,7 +100,7 @@ func TestRevisions_AreFoundByTheirFirstDigits(t *testing.T) {
 	})
 }
 
-// Two processes activate revisions that expect the same one. Only one of them succeeds.
+// Two processes activate revisions, and both expect the same active revision. Only one of them succeeds.
 func TestRevisions_OneOfConcurrentActivationsSucceeds(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		base := activate(t, open(), store.Activation{ID: idOf("0"), Documents: []byte("0")})
@@ -139,7 +140,7 @@ func TestRevisions_AreBounded(t *testing.T) {
 	})
 }
 
-// The clock is set back after an activation. The next activation is later all the same.
+// The clock is set back after an activation. The next activation nevertheless has a later time.
 func TestRevisions_TimesIncreaseWhenTheClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "catalogue.db")
@@ -166,8 +167,8 @@ func TestRevisions_TimesIncreaseWhenTheClockIsSetBack(t *testing.T) {
 	}
 }
 
-// An approval makes documents active once, and only in place of the activation that it was given for, even if the same
-// documents are active again.
+// An approval can be used to activate documents only once. It can be used only to replace the activation that it was
+// given for, even if the same documents are active again.
 func TestActivateRevision_ByAnApproval(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		s, ctx := open(), t.Context()

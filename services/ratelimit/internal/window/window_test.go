@@ -117,8 +117,8 @@ func TestLog_StaysValidWhenTheLimitCrossesMaxExact(t *testing.T) {
 	if _, ok := log.Take(1, 1, 301); !ok {
 		t.Fatal("one more does not fit")
 	}
-	// The limit is lowered below the number of taken units, to an exact limit. No units fit until all rounded units stop
-	// counting at the same time.
+	// The limit is lowered to at most MaxExact, which is less than the number of taken units. No units fit until all
+	// rounded units stop counting at the same time.
 	if v := log.Check(2, 1, 256); v.Wait != slot-1+minute+1-2 || v.Remaining != 0 {
 		t.Errorf("after a fall: %+v", v)
 	}

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Another program may write to the old file until Settle is over, also if the caller has ended the context.
+// The caller cancels the context during Replace. Replace nevertheless waits for the time in Settle, in which another
+// program may still write to the old file.
 func TestReplace_SettlesWhenTheContextEnds(t *testing.T) {
 	t.Parallel()
 	w, path := newFile(t, "old")
@@ -33,7 +34,7 @@ func TestReplace_SettlesWhenTheContextEnds(t *testing.T) {
 	checkOnly(t, path, "new")
 }
 
-// Only files of this form, of this user, are temporary files of the package.
+// A file is a temporary file of this package only if its name has this form and it belongs to this user.
 func TestReplace_RemovesOnlyItsOwnLeftovers(t *testing.T) {
 	t.Parallel()
 	w, path := newFile(t, "old")

@@ -65,7 +65,7 @@ func export(dir, format string, pages iter.Seq[page]) (err error) {
 	return f.removeStale(now)
 }
 
-// directory is the directory of an export.
+// folder is the directory into which an export is written.
 type folder struct {
 	root   *os.Root
 	format string

@@ -138,7 +138,7 @@ func isUnsure(t *tool) *notice {
 	}}
 }
 
-// overridden returns the notice about an override, which contains the override's author and the catalog's
+// overridden returns the notice about an override. The notice names the override's author and the catalog's own
 // classification.
 func overridden(t *tool) *notice {
 	o := t.GetOverride()

@@ -14,7 +14,8 @@ var plainName = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]{0,99}$`)
 // reserved matches the names of devices on Windows, which are reserved with any extension.
 var reserved = regexp.MustCompile(`^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)`)
 
-// maxSlug is the maximum number of characters of a name in the file name, if the name itself can't be a file name.
+// maxSlug is the maximum number of characters in the readable part of a file name, if the name itself can't be a file
+// name.
 const maxSlug = 40
 
 // stem returns a file name, without extension, for the page of a server or a tool. A stem has 1 to 100 lower-case

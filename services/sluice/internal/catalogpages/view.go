@@ -127,7 +127,7 @@ func pinOf(s policyv1.PinState) *pin {
 	}
 }
 
-// evidence is a quote from a definition, and the conclusion from it about the tool.
+// evidence is a quote from a definition, and what the quote implies about the tool.
 type evidence struct {
 	Quote, Meaning string
 	// Place describes the location of the quote. Pointer is the JSON Pointer of the string that contains the quote, and
@@ -186,7 +186,7 @@ type definition struct {
 	Settled prose
 	// Reason is the catalog's reason for the pin state of a definition without a decision. It may be empty.
 	Reason string
-	// Now is true if the server lists the definition now. Newest is true if it is the definition that the page shows.
+	// Now is true if the server lists this definition now. Newest is true if the page shows this definition.
 	Now, Newest bool
 	Versions    string
 	// SeenBy is the principal to whom the server first listed the definition. It is empty if the server listed it to

@@ -136,8 +136,8 @@ func (s *shownApproval) print(w io.Writer) {
 	}
 }
 
-// moveReason returns the reason of a move, followed by the comment of its vote. If the reason already contains the
-// comment, as after a denial, the comment is omitted.
+// moveReason returns the reason for a state transition, followed by the comment of the vote that caused it. If the
+// reason already contains the comment, as after a denial, the comment is omitted.
 func moveReason(m *approvalv1.Move) string {
 	reason, comment := m.GetReason(), m.GetVote().GetComment()
 	if comment == "" || strings.Contains(reason, comment) {

@@ -7,5 +7,6 @@ import (
 	"syscall"
 )
 
-// detach makes a command stay when this program ends: signals for the client's process group don't reach it.
+// detach makes a command continue when this program ends. Signals that are sent to the client's process group don't
+// reach the command.
 func detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }

@@ -28,7 +28,7 @@ func TestDefinitionDetails_NameWhatChangesTheServer(t *testing.T) {
 	}
 }
 
-// A server gets variables only after a question if no file of the person has the same server.
+// If no file of the person contains the server, the person is asked before the server gets variables.
 func TestProjectVariables_AreThoseOfServersThatAProjectBrings(t *testing.T) {
 	t.Parallel()
 	wrap := func(server string, scope clientconfig.Scope) clientsetup.Wrap {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
 )
 
-// The file of a project has comments with characters that control a terminal, or that are invisible.
+// A project's file has comments with invisible characters and with characters that control a terminal.
 func TestPrintChanges_ShowsEveryCharacter(t *testing.T) {
 	t.Parallel()
 	const comment = "// \x1b[2K\x1b[1A\r\u202e\u2800\u3164\tx\n"

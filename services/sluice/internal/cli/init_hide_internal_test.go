@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Each character of a secret may be an escape in each of the forms of JSON, TOML and YAML.
+// Each character of a secret may be written as an escape in any of the forms that JSON, TOML and YAML have.
 func TestHider_HidesEscapedSecrets(t *testing.T) {
 	t.Parallel()
 	const value = "aB/c\"d\\e😀f"

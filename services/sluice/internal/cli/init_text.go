@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// printPlan prints what was found.
+// printPlan prints the entries that were found.
 func (s *setup) printPlan() {
 	p := s.plan
 	for _, f := range p.Files {
@@ -47,7 +47,7 @@ func (s *setup) clientNames() []string {
 	return out
 }
 
-// rowsOf returns a line for each entry of a file that the plan wraps or leaves.
+// rowsOf returns a line for each entry in a file that the plan wraps or leaves as it is.
 func (s *setup) rowsOf(file int) []string {
 	var out []string
 	for _, w := range s.plan.Wraps {
@@ -136,7 +136,7 @@ func (s *setup) printChanges(files []meshFile) {
 	}
 }
 
-// mustClose reports whether a client that rewrites its file from memory is among the changed ones.
+// mustClose reports whether the changes affect a client that rewrites its file from memory.
 func (s *setup) mustClose() bool {
 	return slices.ContainsFunc(s.changes, func(c clientsetup.Change) bool { return strings.HasPrefix(c.File.Client.ID, "claude-") })
 }
@@ -149,7 +149,7 @@ func (s *setup) countSecrets() int {
 	return n
 }
 
-// policySummary says in one line what a suggested policy does.
+// policySummary describes the effect of a suggested policy in one line.
 func policySummary(text string) string {
 	var asked []string
 	allowed, limited := 0, 0

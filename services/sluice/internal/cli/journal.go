@@ -57,8 +57,8 @@ in the journal's file head.json.`,
 	return c
 }
 
-// journalDir returns the directory of the journal below the directory in the arguments, or below the data directory of
-// the configuration.
+// journalDir returns the directory of the journal. This directory is in the directory that the arguments name, or else
+// in the data directory of the configuration.
 func (t *tool) journalDir(given []string) (string, error) {
 	var dir string
 	if len(given) > 0 {
@@ -145,7 +145,7 @@ func formatHead(h *journal.Head) string {
 		h.Time.Local().Format(time.DateTime), h.Calls.Count, h.Calls.Hash, h.Refusals.Count, h.Refusals.Hash, h.Key)
 }
 
-// journalCheck is the progress of the check of older records that a gateway performs after its start.
+// journalCheck describes how far a gateway has checked older records since it started.
 type journalCheck struct {
 	Done     bool     `json:"done"`
 	Segments int32    `json:"segments"`

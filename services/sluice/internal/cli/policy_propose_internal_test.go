@@ -15,7 +15,7 @@ import (
 
 const okResult = gatewayv1.ResultClass_RESULT_CLASS_OK
 
-// sentCallTests are calls by their id, with the class of their outcome and a change of their intent.
+// sentCallTests contains calls. Each call has an id, the result class of its outcome, and a change to its intent.
 var sentCallTests = []struct {
 	id      string
 	outcome gatewayv1.ResultClass
@@ -40,7 +40,7 @@ var sentCallTests = []struct {
 	{"a-prompt", okResult, func(r *gatewayv1.Record) { r.Method = "prompts/get" }},
 }
 
-// A call counts if it was certainly sent, and allowed by policy alone.
+// A call counts if it was certainly sent, and if the policy allowed it without approval.
 func TestSentCalls_CountOnlyCallsThatPolicyAllowed(t *testing.T) {
 	t.Parallel()
 	at := timestamppb.New(time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
@@ -72,7 +72,7 @@ func TestSentCalls_CountOnlyCallsThatPolicyAllowed(t *testing.T) {
 	}
 }
 
-// A tool that was called and is not listed now is kept, so that the document can say so.
+// A tool that was called but is no longer listed is kept, so that the document can mention this.
 func TestSentCalls_KeepUnlistedTools(t *testing.T) {
 	t.Parallel()
 	seen := newSentCalls()

@@ -28,8 +28,8 @@ const (
 )
 
 // session is an MCP session of the agent with a server behind the mesh. Its methods return results as raw JSON. A
-// client library with typed results would drop unknown members, digits of large integers, and the bodies of HTTP
-// errors.
+// client library with typed results would drop unknown members, digits of large integers, and the bodies of HTTP error
+// responses.
 type session struct {
 	url, token string
 	http       *http.Client
@@ -48,8 +48,8 @@ type message struct {
 	} `json:"error,omitzero"`
 }
 
-// absentError means that the agent can't use a server with this name, because the server is not configured or because
-// policy hides it.
+// absentError means that the agent can't use a server with this name. The server is not configured, or the policy hides
+// the server.
 type absentError struct{ text string }
 
 func (e absentError) Error() string { return e.text }
@@ -111,7 +111,7 @@ func (s *session) request(ctx context.Context, method string, params any) (jsont
 	}
 }
 
-// send sends an HTTP request. m is the message in its body, or nil for an empty body.
+// send sends an HTTP request. m is the message in the body of the request, or nil for an empty body.
 func (s *session) send(ctx context.Context, method string, m *message) (*http.Response, error) {
 	var body bytes.Buffer
 	if m != nil {
@@ -143,16 +143,16 @@ func noHTTPResponse(url string, err error) error {
 	if refused, ok := errors.AsType[*tokenhttp.RefusedError](err); ok {
 		return refused
 	}
-	// A gRPC server sends bytes before it gets a request. The HTTP client parses them as a malformed response, or fails
-	// because they arrive before the request.
+	// A gRPC server sends bytes before it gets a request. The HTTP client parses these bytes as a malformed response,
+	// or fails because the bytes arrive before it has sent its request.
 	if strings.Contains(err.Error(), "malformed HTTP response") || strings.Contains(err.Error(), "readLoopPeekFailLocked: %!w(<nil>)") {
 		return fmt.Errorf("the server at %s does not speak HTTP/1.1: is this the gRPC address? Set SLUICE_URL, or listen in the configuration, to the address of MCP", url)
 	}
 	return fmt.Errorf("the mesh does not answer: is it up? To use another address, set SLUICE_URL, or name a configuration with --config or SLUICE_CONFIG (%w)", err)
 }
 
-// readResponse reads the JSON-RPC response to a request, which is the body or the last event of an event stream. The
-// events before the last event are notifications.
+// readResponse reads the JSON-RPC response to a request. The response is the body, or the last event of an event
+// stream. The events before the last event are notifications.
 func readResponse(resp *http.Response) (message, error) {
 	body := io.LimitReader(resp.Body, maxResponse)
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice"
 )
 
-// waitIdle waits while there is work, and while it is not known whether there is work.
+// waitIdle waits as long as there is work, or as long as it is not known whether there is work.
 func TestWaitIdle_EndsAfterTheIdleTimeWithoutWork(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
-// A name with quotes and dots stays one name in TOML.
+// A server's name with quotes and dots is a single name in TOML.
 func TestManaged_CodexAllowsTheExactCommands(t *testing.T) {
 	t.Parallel()
 	codex, _ := clientconfig.Find("codex")

@@ -26,13 +26,14 @@ func publicFile(t *testing.T, name, client string) (clientconfig.File, []byte) {
 	return c.Files(systems()["linux"], "")[0], data
 }
 
-// The test wraps the entries of configurations found in public. It expects the stated reason for each entry that
-// can't be wrapped, that comments stay, and that undo restores the bytes.
+// The test wraps the entries of publicly available configurations. Each entry that can't be wrapped has the expected
+// reason. Comments stay, and undo restores the exact bytes.
 func TestPublic_EntriesAreWrappedOrHaveAReason(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		file, client string
-		// reasons maps the names of the entries to a part of the reason, or to "" for those that can be wrapped.
+		// reasons maps the name of each entry to a part of the reason why it can't be wrapped, or to "" if it can be
+		// wrapped.
 		reasons map[string]string
 	}{
 		{"claude-desktop-docker.json", "claude-desktop", map[string]string{

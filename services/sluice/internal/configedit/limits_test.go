@@ -45,7 +45,7 @@ func TestParse_RefusesTOMLWithTooManyKeys(t *testing.T) {
 	}
 }
 
-// The time of a check must not be quadratic in the number of members.
+// The time that the check takes must not be quadratic in the number of members.
 func TestApply_RefusesAValueWithTooManyMembers(t *testing.T) {
 	t.Parallel()
 	object := make(configedit.Object, 1_001)
@@ -68,7 +68,7 @@ func TestApply_RefusesAValueWithTooManyMembers(t *testing.T) {
 	}
 }
 
-// Each edit parses the whole file.
+// The number of edits is limited, because each edit parses the whole file.
 func TestApply_RefusesTooManyEdits(t *testing.T) {
 	t.Parallel()
 	edits := make([]configedit.Edit, 257)

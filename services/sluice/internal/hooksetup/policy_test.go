@@ -9,8 +9,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hooksetup"
 )
 
-// A command that names sluice could approve the agent's own calls, so each tool that executes a command needs an
-// approval for it. Codex patches files with an argument of the same name, which is not a command.
+// A command that names sluice could approve the agent's own calls. Therefore each tool that executes commands needs an
+// approval for such a command. The tool with which Codex patches files has an argument of the same name, but that
+// argument is not a command.
 func TestPolicy_CommandsThatNameSluiceNeedApproval(t *testing.T) {
 	t.Parallel()
 	for _, client := range hosttools.Clients() {
@@ -42,8 +43,8 @@ func TestPolicy_CommandsThatNameSluiceNeedApproval(t *testing.T) {
 	}
 }
 
-// A client's own tools for resources of MCP servers reach servers that are not behind the mesh. The hook lets a call pass
-// if it names a server behind the mesh, so policy only evaluates the others.
+// A client's own tools for resources of MCP servers can reach servers that are not behind the mesh. If a call names a
+// server behind the mesh, the hook allows the call. Therefore the policy only evaluates the other calls.
 func TestPolicy_ToolsForResourcesNeedApproval(t *testing.T) {
 	t.Parallel()
 	for client, want := range map[string][]string{

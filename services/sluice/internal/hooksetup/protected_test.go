@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hooksetup"
 )
 
-// newProtected returns a home directory with a project and links, and the files that are protected there.
+// newProtected returns a home directory that contains a project and links, and a Protected for this directory.
 func newProtected(t *testing.T) (p hooksetup.Protected, home string) {
 	t.Helper()
 	home, err := filepath.EvalSymlinks(t.TempDir())
@@ -41,7 +41,7 @@ func newProtected(t *testing.T) (p hooksetup.Protected, home string) {
 	}, home
 }
 
-// marked returns the path with which a call is marked, or "".
+// marked returns the path with which a call is marked, or "" if the call is not marked.
 func marked(t *testing.T, p hooksetup.Protected, dir, tool string, arguments map[string]any) string {
 	t.Helper()
 	raw, err := json.Marshal(arguments)
@@ -97,7 +97,7 @@ func TestProtected_MarksChangesOfSettings(t *testing.T) {
 	}
 }
 
-// Agents, skills, commands, plugins and extensions contain MCP servers, hooks and commands of shells.
+// Agents, skills, commands, plugins and extensions contain MCP servers, hooks and shell commands.
 func TestProtected_MarksChangesOfDefinitions(t *testing.T) {
 	t.Parallel()
 	p, home := newProtected(t)
@@ -126,7 +126,7 @@ func TestProtected_MarksChangesOfDefinitions(t *testing.T) {
 	}
 }
 
-// APFS ignores the case as Unicode folds it, which is more than lower case.
+// APFS ignores case according to Unicode case folding, which does more than a conversion to lower case.
 func TestProtected_FoldsNamesAsFileSystemsDo(t *testing.T) {
 	t.Parallel()
 	p, home := newProtected(t)
@@ -173,7 +173,8 @@ func TestProtected_MarksCallsWithoutAFile(t *testing.T) {
 	}
 }
 
-// Tokens in the data directory approve calls, so no tool of a client may read them. What people edit stays readable.
+// With the tokens in the data directory, calls can be approved, so no tool of a client may read these tokens. Files
+// that people edit stay readable.
 func TestProtected_MarksReadsOfSecrets(t *testing.T) {
 	t.Parallel()
 	p, home := newProtected(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/notices"
 )
 
-// The second notice replaces the first. Notices have no buttons.
+// The second notice replaces the first notice. Notices have no buttons.
 func TestDesktop_ShowsNoticesOnTheSessionBus(t *testing.T) {
 	address := keychaintest.StartBus(t)
 	t.Setenv("DBUS_SESSION_BUS_ADDRESS", address)

@@ -11,7 +11,7 @@ import (
 
 const agentLabel = "com.github.sluice-mesh.sluice"
 
-// launchd runs the service as a LaunchAgent, which has the person's keychain.
+// launchd runs the service as a LaunchAgent, which can access the person's keychain.
 type launchd struct{ s *Service }
 
 func (m launchd) path() string {

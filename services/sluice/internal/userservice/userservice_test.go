@@ -19,7 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// system is a system whose manager of services records what it is asked.
+// system is an operating system whose service manager records the commands that it gets.
 type system struct {
 	calls []string
 	// fails contains the beginnings of calls that fail.
@@ -37,7 +37,7 @@ func (s *system) run(_ context.Context, name string, args ...string) (string, er
 	return "", nil
 }
 
-// newService returns a service with paths that have the special characters of all formats.
+// newService returns a service whose paths contain the special characters of all formats.
 func newService(t *testing.T, goos string, sys *system) *userservice.Service {
 	t.Helper()
 	home := t.TempDir()
@@ -93,7 +93,7 @@ func checkXML(t *testing.T, goos, text string) {
 	}
 }
 
-// systemd itself reads the unit. The program must exist for this check.
+// The test lets systemd check the unit. For this check, the program must exist.
 func TestDefinition_IsAValidUnit(t *testing.T) {
 	t.Parallel()
 	analyze, err := exec.LookPath("systemd-analyze")

@@ -116,7 +116,7 @@ func (s *Server) Ephemerals() []Ephemeral {
 	return append([]Ephemeral(nil), s.ephemerals...)
 }
 
-// Acks returns the number of presses that the client has acknowledged.
+// Acks returns the number of button presses that the client has acknowledged.
 func (s *Server) Acks() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +130,7 @@ func (s *Server) Connected() bool {
 	return s.socket != nil
 }
 
-// Press sends a press of a button to the connected client. action and value are the action and the value of the button.
+// Press sends a button press to the connected client. action and value are the action and the value of the button.
 func (s *Server) Press(user, channel, action, value string) {
 	s.t.Helper()
 	s.mu.Lock()

@@ -45,24 +45,24 @@ const (
 	elementOverhead = 64
 )
 
-// Accessible is a server that policy may allow the caller to call.
+// Accessible is a server that the policy may allow the caller to call.
 type Accessible struct {
 	Member
 
 	Allowed visibility.Access
-	// Found is the last discovery of the server, regardless of its age, or nil if there is none. greeting is the answer to
-	// initialize in Found.
+	// Found is the most recent discovery of the server, regardless of its age, or nil if there is none. greeting is the
+	// server's answer to initialize, taken from Found.
 	Found    *discovery.Result
 	greeting *jsonrpc.Answer
 	// part contains the server's elements of a list, and memory is their memory budget.
 	part   aggregate.Part
 	memory *limits.Memory
-	// unrecorded reports whether the journal does not contain the outcome of a request to the server yet.
+	// unrecorded is true if the outcome of a request to the server is not in the journal yet.
 	unrecorded bool
 }
 
-// Accessible returns the servers that policy may allow the caller to call, sorted by name. It waits at most 3 s for
-// servers that were never discovered.
+// Accessible returns the servers that the policy may allow the caller to call, sorted by name. It waits at most 3 s for
+// servers that the gateway has never discovered.
 func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 	if err := x.Slot.Admit(ctx); err != nil {
 		return nil, dispatch.NotAdmitted(err)
@@ -81,7 +81,8 @@ func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 		if !s.Allowed.MayCall {
 			continue
 		}
-		// For other methods the gateway sends a request to the server and counts that request.
+		// Requests for gathered lists are counted when they are sent to the server. Any other message is counted here,
+		// once for each server.
 		if aggregate.FieldOf(x.Message.Method) == "" {
 			if refused := x.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: server, Method: x.Message.Method}); refused != nil {
 				return nil, refused
@@ -95,7 +96,8 @@ func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 }
 
 // discover sets Found to the gateway's discovery of the server. It does not start a stdio server that is not running.
-// If the server does not answer now, its last discovery is used, because calls to the server report the problem.
+// If the server does not answer now, discover uses the most recent discovery. Calls to the server then report the
+// problem.
 func (s *Accessible) discover(ctx context.Context) {
 	s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // remains set if the discovery panics
 	var err error
@@ -130,7 +132,7 @@ func (x All) listTools(ctx context.Context) dispatch.Response {
 		return x.Refuse(ctx, noCursor())
 	}
 	now := x.ListState(ctx)
-	// The client is notified of changes after this list.
+	// From now on, the client is notified only of changes that happen after this list.
 	x.Session.Members.UpdateListState(func(before string) string { return aggregate.MarkToolsRead(before, now) })
 	servers, refused := x.Accessible(ctx)
 	if refused != nil {
@@ -209,8 +211,8 @@ func keepElements(raw []byte, array jsonrpc.Span) []jsonrpc.Edit {
 	return []jsonrpc.Edit{{Span: jsonrpc.Span{End: array.Start + 1}}, {Span: jsonrpc.Span{Start: array.End - 1, End: len(raw)}}}
 }
 
-// gatherList answers a request for a list if the list's method needs a rule. It requests the list, on behalf of the
-// caller, from each server that declares the capability. It omits servers on which no rule allows the list.
+// gatherList answers a list request whose method must be allowed by a rule. It requests the list, on behalf of the
+// caller, from each server that declares the capability. It omits servers for which no rule allows the list.
 func (x All) gatherList(ctx context.Context) dispatch.Response {
 	var params struct {
 		Cursor jsontext.Value `json:"cursor"`
@@ -318,7 +320,7 @@ func (s *Accessible) gatherPages(ctx context.Context, field string, size *atomic
 }
 
 // requestPage requests one page of the server's list and returns the server's answer. If the request is not answered
-// before the whole list's deadline, it is refused as a timeout, whichever timer has ended it.
+// before the whole list's deadline, it is refused as a timeout, regardless of which timer ended it.
 func (s *Accessible) requestPage(ctx context.Context, deadline time.Time) ([]byte, *refusal.Refusal) {
 	late := &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_TIMEOUT}
 	if s.Timeout = min(s.Timeout, time.Until(deadline)); s.Timeout <= 0 || ctx.Err() != nil {

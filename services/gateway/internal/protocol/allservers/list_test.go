@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// checkResult reports an error unless the response's result has exactly these members.
+// checkResult reports an error unless the response's result has exactly the members in want.
 func checkResult(t *testing.T, name, response, want string) {
 	t.Helper()
 	if diff := cmp.Diff(want, resultOf(response)); diff != "" {
@@ -28,8 +28,8 @@ func checkResult(t *testing.T, name, response, want string) {
 	}
 }
 
-// The tools list is made from the gateway's own lists. It contains the tools that the caller may see, with combined
-// names and with titles that contain the server's name.
+// The gateway builds the tools list from its own lists of all servers. The list contains the tools that the caller may
+// see, with combined names and with titles that contain the server's name.
 func TestListTools_JoinsWhatTheCallerMaySee(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -52,7 +52,7 @@ func TestListTools_JoinsWhatTheCallerMaySee(t *testing.T) {
 	})
 }
 
-// A message that needs no rule is refused if it is large.
+// A message that is allowed without a rule is refused if it is too large.
 func TestListTools_RefusesALargeRequest(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, asIs, func(t *testing.T, c client) {
@@ -150,7 +150,7 @@ func TestListTools_NamesServersThatCannotBeListed(t *testing.T) {
 	})
 }
 
-// The gateway does not start a stdio server only to list it again.
+// The gateway does not start a stdio server only to list its tools again.
 func TestListTools_StartsNoProgram(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -177,7 +177,8 @@ func TestListTools_StartsNoProgram(t *testing.T) {
 	})
 }
 
-// The list contains the gateway's own tool after a visible tool needs an approval.
+// If a call to a tool that the caller can see requires an approval, the list also contains the gateway's own tool that
+// waits for approvals.
 func TestListTools_HasTheWaitToolIfACallMayWait(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -217,7 +218,8 @@ func TestListTools_FilterThatFailsNamesTheServer(t *testing.T) {
 	})
 }
 
-// pages makes a server list prompts in pages. Each of texts is the result on a page without its cursor.
+// pages makes a server return its prompts in pages. Each string in texts is the result for one page, without the
+// cursor.
 func pages(s *gatewaytest.Server, next func(page int) string, texts ...string) {
 	s.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 		at := 0
@@ -327,7 +329,7 @@ func TestGather_NamesServersWhoseListCannotBeRead(t *testing.T) {
 	}
 }
 
-// A list is complete within a time limit. It names a server that was too slow.
+// A list is returned within a time limit. It reports a server that was too slow.
 func TestGather_EndsInTime(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -376,7 +378,8 @@ func TestGather_ReportsUnrecordedOutcomes(t *testing.T) {
 	})
 }
 
-// Messages that a server sends before its list are not forwarded, because the client has requested only one list.
+// Messages that a server sends before its list are not forwarded to the client, because the client has requested only a
+// list.
 func TestGather_ServerCannotSendRequestsMeanwhile(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -399,7 +402,7 @@ func TestGather_ServerCannotSendRequestsMeanwhile(t *testing.T) {
 	})
 }
 
-// A panic during the request to one server does not affect the requests to the others.
+// A panic during the request to one server does not affect the requests to the other servers.
 func TestGather_PanicNamesTheServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

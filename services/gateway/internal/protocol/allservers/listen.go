@@ -32,7 +32,7 @@ func (x All) Listen(ctx context.Context) dispatch.Response {
 	defer cancel()
 	out.Open()
 	all.Go(func() { out.KeepOpen(ctx, cancel) })
-	// A client that has not read a list yet is notified of changes that happen after this.
+	// A client that has not read a list yet is notified of changes that happen from now on.
 	x.Session.Members.SetListState(cmp.Or(x.Session.Members.SetListState(""), x.ListState(ctx)))
 	tick := time.NewTicker(dispatch.KeepAliveInterval) // policy may have changed
 	defer tick.Stop()
@@ -73,7 +73,8 @@ func (x All) HasOpened(server, id string) bool {
 	return sess.Upstream.IsOpen()
 }
 
-// ListState returns the state of the lists of all servers for the caller, or "" if policy is unavailable.
+// ListState returns the state of all servers' lists, as the caller sees them, or "" if the policy service is
+// unavailable.
 func (x All) ListState(ctx context.Context) string {
 	var servers []aggregate.ServerLists
 	for _, server := range slices.Sorted(maps.Keys(x.Servers)) {
@@ -103,8 +104,7 @@ func (x All) Go(all *sync.WaitGroup, do func()) {
 	})
 }
 
-// listen forwards the messages from one server to the client's stream. It reopens the server's stream after it has
-// ended.
+// listen forwards the messages from one server to the client's stream. If the server's stream ends, listen reopens it.
 func (x Member) listen(ctx context.Context, end context.CancelFunc, id string) {
 	sess, ctx, done, err := x.Sessions.Listen(ctx, id, protocol.SessionKey(x.Caller, x.ServerName), true)
 	if err != nil {
@@ -126,8 +126,8 @@ func (x Member) listen(ctx context.Context, end context.CancelFunc, id string) {
 	}
 }
 
-// listenOnce forwards one of the server's streams. It calls passed after each event, and end if the client has
-// disconnected.
+// listenOnce forwards messages from the server until the server's stream ends. It calls passed after each event, and
+// calls end if the client has disconnected.
 func (x Member) listenOnce(ctx context.Context, out *dispatch.Relay, passed func(), end context.CancelFunc) (err error) {
 	if !x.MayReceive(ctx) {
 		return dispatch.ErrStale

@@ -33,7 +33,7 @@ func messages(s *gatewaytest.Stream) (out []string) {
 	return out
 }
 
-// say returns a channel. The server sends each event from the channel on its streams.
+// say makes the server send each event from the returned channel on the server's streams.
 func say(s *gatewaytest.Server) chan<- upstream.Event {
 	events := make(chan upstream.Event)
 	s.Listen = func(ctx context.Context, to upstream.Listener) error {
@@ -88,7 +88,8 @@ func TestListen_JoinsTheStreamsOfUsedServers(t *testing.T) {
 	})
 }
 
-// The client is notified of a list that has changed since the last notification or since the client has read the list.
+// The client is notified of a list that has changed since the last notification, or since the client last read that
+// list.
 func TestListen_NotifiesOfListsThatHaveChanged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -119,7 +120,7 @@ func TestListen_NotifiesOfListsThatHaveChanged(t *testing.T) {
 	})
 }
 
-// A client is not notified of changes on a server that it may not use.
+// A client is not notified of changes on servers that the client may not use.
 func TestListen_HidesChangesOfServersOutOfReach(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -249,8 +250,8 @@ func TestListen_OpensNoStreamOfAServerOutOfReach(t *testing.T) {
 	})
 }
 
-// Neither a denied call nor the client's stream contacts the server. The gateway opens the server's stream after the
-// server is used.
+// The gateway does not contact the server because of a denied call or because the client opens a stream. It opens the
+// server's stream only after the client has used the server.
 func TestListen_OpensNoSessionWithAServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -276,8 +277,8 @@ func TestListen_OpensNoSessionWithAServer(t *testing.T) {
 	})
 }
 
-// A server that is used while the client's stream is open joins the stream. A member session that has not been used
-// with its server has no stream.
+// If a server is used for the first time while the client's stream is open, the gateway adds the server's messages to
+// that stream. It opens no stream for a member session that was never used to contact its server.
 func TestListen_OpensStreamsOfServersAsTheyAreUsed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -28,7 +28,7 @@ type initializeResponse struct {
 	} `json:"result"`
 }
 
-// Open opens an aggregate session. It does not contact the servers, which are contacted when they are used.
+// Open opens an aggregate session. It contacts no servers. A server is contacted when the client first uses it.
 func (x All) Open(ctx context.Context) dispatch.Response {
 	done, err := x.Sessions.BeginOpen(x.Slot.Owner.Accounts)
 	if err != nil {
@@ -64,8 +64,8 @@ func (x All) newSession(version string) *session.Session {
 	return sess
 }
 
-// SharedAbilities returns the client's capabilities that all servers may use. It excludes the context in sampling,
-// because the context would show a model the messages of other servers.
+// SharedAbilities returns the client's capabilities that all servers may use. It excludes the option to include context
+// in sampling requests, because that context would contain messages of other servers.
 func (x All) SharedAbilities() []mcp.Ability {
 	out := x.Abilities()
 	for i, a := range out {

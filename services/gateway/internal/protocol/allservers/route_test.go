@@ -252,7 +252,7 @@ func TestMembers_BelongToOneClient(t *testing.T) {
 	})
 }
 
-// A message that gets no member session no longer counts as in flight.
+// If no member session can be created for a message, the message no longer counts as in flight.
 func TestMembers_RefusedMessagesAreNotInFlight(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -298,8 +298,8 @@ func TestNotification_CancelsTheWaitForAnApproval(t *testing.T) {
 	})
 }
 
-// The notification that roots have changed is sent only to servers that may request roots. For other servers it is not
-// recorded as refused.
+// The notification that roots have changed is sent only to servers that may request roots. It is not recorded as
+// refused for the other servers.
 func TestNotification_OfRootsReachesServersThatMayAsk(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -322,7 +322,7 @@ func TestNotification_OfRootsReachesServersThatMayAsk(t *testing.T) {
 	})
 }
 
-// A response is sent to the server that has sent the request. All other responses are dropped and counted.
+// A response is sent to the server that sent the request. All other responses are dropped and counted.
 func TestResponse_ReachesTheServerThatHasAsked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -405,7 +405,8 @@ func TestNotification_ReachesTheServersThatItConcerns(t *testing.T) {
 			`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":2}}`,
 			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`,
 		}
-		// The server's request is answered when the call is cancelled, before or after the notification about it.
+		// When the call is cancelled, the gateway answers the server's pending request. The server may receive that
+		// answer before or after the cancellation notification, so the comparison ignores it.
 		isAnswer := func(message string) bool { return strings.Contains(message, `"id":3,"error"`) }
 		if diff := cmp.Diff(want, slices.DeleteFunc(slices.Clone(g.Files().Notified(4)), isAnswer)); diff != "" {
 			t.Errorf("files got (-want +got):\n%s", diff)
@@ -439,8 +440,8 @@ func TestNotification_ThatNoServerMayGetIsRefused(t *testing.T) {
 	})
 }
 
-// The gateway does not offer servers the context in sampling requests, because it would contain other servers'
-// messages.
+// The gateway does not offer servers the option to include context in sampling requests, because that context would
+// contain other servers' messages.
 func TestMembers_AreNotOfferedTheContextOfAllServers(t *testing.T) {
 	t.Parallel()
 	for name, modern := range map[string]bool{"with sessions": false, "2026-07-28": true} {

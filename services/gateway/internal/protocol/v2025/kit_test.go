@@ -15,7 +15,7 @@ const (
 )
 
 // forEachAddress runs story in a subtest for the URL for one server and for the URL for all servers. prefix is the
-// prefix of the server's tool names at the URL.
+// prefix that the server's tool names have at that URL.
 func forEachAddress(t *testing.T, story func(t *testing.T, server, prefix string)) {
 	t.Helper()
 	for name, at := range map[string][2]string{"one server": {"files", ""}, "all servers": {"", "files__"}} {
@@ -26,7 +26,7 @@ func forEachAddress(t *testing.T, story func(t *testing.T, server, prefix string
 	}
 }
 
-// initialize returns an initialize request with this revision and these capabilities.
+// initialize returns an initialize request with the given revision and capabilities.
 func initialize(server, version, capabilities string) gatewaytest.Message {
 	return gatewaytest.Message{
 		Server: server,

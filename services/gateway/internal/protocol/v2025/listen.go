@@ -19,7 +19,7 @@ import (
 
 const (
 	headerLastEventID = "Last-Event-Id"
-	// methodListen is the method under which client streams are counted.
+	// methodListen is the method name under which client streams are counted.
 	methodListen = "listen"
 )
 
@@ -71,8 +71,8 @@ func (x Message) Listen(method string) (resp dispatch.Response, exists bool) {
 	return x.endpoint().listen(ctx, after)
 }
 
-// resumeAnswer continues an answer's stream after the event with the id after, up to the answer. Policy has already
-// evaluated these messages for the session, so they are sent again without an evaluation.
+// resumeAnswer continues an answer's stream after the event with the id after, until the answer is sent. The policy
+// service has already evaluated these messages for the session, so they are sent again without an evaluation.
 func (x Message) resumeAnswer(after string, release func()) dispatch.Response {
 	if x.Stale {
 		return x.Refuse(x.ClientCtx, refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, ""))
@@ -102,8 +102,8 @@ func (x Message) resumeAnswer(after string, release func()) dispatch.Response {
 	return dispatch.Response{Unrecorded: stream.IsUnrecorded()}
 }
 
-// mayListen refuses a stream if the policy service is unavailable. exists is false if policy does not allow the caller
-// any call to the server.
+// mayListen refuses a stream if the policy service is unavailable. exists is false if the policy does not allow the
+// caller to call the server at all.
 func (x Message) mayListen(ctx context.Context) (refused *refusal.Refusal, exists bool) {
 	access, err := x.Access(ctx)
 	if err != nil {
@@ -148,9 +148,9 @@ func (x Message) listen(ctx context.Context, after string) (resp dispatch.Respon
 	return x.Refuse(context.WithoutCancel(ctx), refusal.ProtocolError(commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "")), true
 }
 
-// endUnopened returns the response to a stream that has ended before the server has opened its own. If the session has
-// ended, the client has to open another one. Otherwise a new stream has replaced this one, the client has disconnected,
-// or the gateway stops, and the stream ends like one that was open.
+// endUnopened returns the response to a client's stream that ended before the server opened its own stream. If the
+// session has ended, the client must open another session. Otherwise a new stream has replaced this stream, the client
+// has disconnected, or the gateway is stopping. In these cases the stream ends like a stream that was open.
 func (x Message) endUnopened(ctx context.Context, out *dispatch.Relay) dispatch.Response {
 	_, done, err := x.Sessions.Use(x.Session.ID, x.Session.Key)
 	if err != nil {

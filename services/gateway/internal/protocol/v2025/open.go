@@ -22,8 +22,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// open opens a client's session with the gateway. If policy may allow the caller to call the server, it also opens a
-// session with the server.
+// open opens a client's session with the gateway. If the policy may allow the caller to call the server, it also opens
+// a session with the server.
 func (x Message) open(ctx context.Context) dispatch.Response {
 	access, err := x.Access(ctx)
 	if err != nil {
@@ -72,9 +72,9 @@ func (x Message) open(ctx context.Context) dispatch.Response {
 	return out
 }
 
-// initializeServer returns the server's answer to initialize. If no rule can allow the caller a call, it returns the
-// server's answer to the gateway itself. The session with the server is then opened after policy allows the caller a
-// call.
+// initializeServer returns the server's answer to initialize. If no rule can allow the caller to call the server, it
+// returns the answer that the server has given to the gateway itself. In that case the session with the server is
+// opened only after a call by the caller is allowed.
 func (x Message) initializeServer(ctx context.Context, access visibility.Access) (*upstream.Session, upstream.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.Timeout)
 	defer cancel()
@@ -114,8 +114,8 @@ func completeInitialize(ctx context.Context, up *upstream.Session, answer *jsonr
 	return nil
 }
 
-// negotiatedVersion returns a session's revision. It is the revision in the server's answer or, if the gateway has sent
-// no request to the server for this client, the revision in the client's request.
+// negotiatedVersion returns a session's revision, which is the revision in the server's answer. If the gateway has sent
+// no request to the server for this client, it is the revision in the client's request.
 func (x Message) negotiatedVersion(answer *jsonrpc.Answer, access visibility.Access) string {
 	if !access.MayCall && mcp.IsSupported(x.Message.Version) {
 		return x.Message.Version
@@ -153,7 +153,7 @@ func (x Message) newSession(up *upstream.Session, version string, access visibil
 	return sess, x.Sessions.Add(sess)
 }
 
-// closeUnused closes a session with a server that no client will use.
+// closeUnused closes an upstream session that no client will use.
 func (x Message) closeUnused(up *upstream.Session) {
 	ctx, cancel := context.WithTimeout(context.Background(), dispatch.NotifyTimeout)
 	defer cancel()

@@ -12,18 +12,18 @@ import (
 )
 
 // roundTrip is one of the round trips in which a client without a session waits for an approval (MCP 2026-07-28, Multi
-// Round-Trip Requests). Each round trip is held as long as a call, and the next one continues the wait. The zero value
-// is the first round trip.
+// Round-Trip Requests). The gateway holds each round trip for as long as it holds a call, and the next round trip
+// continues the wait. The zero value is the first round trip.
 type roundTrip struct {
 	// preceding is the number of earlier round trips.
 	preceding int
-	// approval is the id of the approval for which the earlier round trips have waited.
+	// approval is the id of the approval that the earlier round trips have waited for.
 	approval string
 }
 
 const (
-	// statePrefix is the prefix of a requestState from the gateway. The number of round trips, a dot, and the approval's
-	// id follow.
+	// statePrefix is the prefix of a requestState from the gateway. It is followed by the number of round trips, a dot,
+	// and the approval's id.
 	statePrefix = "sluice-leg."
 	// maxRoundTrips is the number of round trips before the call is refused with its approval's id. Clients limit round
 	// trips: the official Go SDK treats a third answer without requests as an error.

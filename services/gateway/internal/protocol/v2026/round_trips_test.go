@@ -20,8 +20,8 @@ func (a address) inState(state string) gatewaytest.Message {
 	return patient(a.call("safe", `"requestState":"`+state+`"`))
 }
 
-// A call waits in round trips. Each is held for a call's hold time. After the last one, the call is refused with its
-// approval's id.
+// A call waits in round trips. Each round trip is held for the hold time of a call. After the last round trip, the call
+// is refused with the approval's id.
 func TestRoundTrips_CallWaitsForItsApproval(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, nil, func(t *testing.T, g *gatewaytest.Gateway, at address) {
@@ -66,8 +66,8 @@ func TestRoundTrips_CallRunsWhenItIsApproved(t *testing.T) {
 	})
 }
 
-// A call does not wait in round trips if it comes without a client, because no further round trip would follow. If the
-// client's calls are not held, the client receives the ticket immediately.
+// A call does not wait in round trips if it does not come from a client, because no further round trip would follow. If
+// the gateway does not hold the client's calls, the client receives the approval's id immediately.
 func TestRoundTrips_NeedAClientThatIsHeld(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, []string{"sampling/createMessage"}, func(t *testing.T, g *gatewaytest.Gateway, at address) {
@@ -89,7 +89,8 @@ func TestRoundTrips_NeedAClientThatIsHeld(t *testing.T) {
 	})
 }
 
-// Cases A2, A3. A requestState does not authorize a call. It only names an approval, which only its caller can use.
+// Cases A2, A3. A requestState does not authorize a call. It only names an approval, and only the caller that requested
+// the approval can use it.
 func TestRoundTrips_StateThatTheGatewayHasNotGivenIsRefused(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, nil, func(t *testing.T, g *gatewaytest.Gateway, at address) {

@@ -13,7 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// tasksOf makes the server answer calls with the task created, and requests about tasks with result. Both are raw JSON.
+// tasksOf makes the server answer calls with the task created, and makes it answer requests about tasks with result.
+// The values of created and result are raw JSON.
 func tasksOf(s *gatewaytest.Server, created, result string) {
 	s.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 		if r.Method() == "tools/call" {
@@ -57,7 +58,8 @@ func TestServerTask_IDIsBoundToItsCaller(t *testing.T) {
 	})
 }
 
-// The gateway declares to a server that the client accepts tasks if the client declares it and policy allows tasks/get.
+// The gateway declares to a server that the client accepts tasks if the client declares it and the policy allows
+// tasks/get.
 func TestServerTask_IsDeclaredAsPolicyAllows(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -86,7 +88,8 @@ func TestServerTask_IsDeclaredAsPolicyAllows(t *testing.T) {
 	}
 }
 
-// A server with sessions answers with a task. The answer is refused, because tasks in those revisions are different.
+// A server that uses sessions answers with a task. The answer is refused, because tasks are defined differently in the
+// revisions that use sessions.
 func TestServerTask_OfAServerWithSessionsIsNotAccepted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -99,7 +102,7 @@ func TestServerTask_OfAServerWithSessionsIsNotAccepted(t *testing.T) {
 	})
 }
 
-// Case U1. The result of a server's task is checked and cleaned like any other answer.
+// Case U1. The result of a server's task is checked like any other answer, and reserved members are removed from it.
 func TestServerTask_OutcomeIsChecked(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ created, result, want string }{

@@ -52,9 +52,9 @@ func (p *Protocol) Handler(x *protocol.Request) protocol.Handler {
 	return &message{Request: x, Protocol: p}
 }
 
-// stateIDs returns the ids under which callers' states are stored. An id is an HMAC of caller, server and client with a
-// secret of this gateway. So no table is needed, and two callers never share an id. stateIDs is safe for concurrent
-// use.
+// stateIDs returns the ids under which callers' states are stored. An id is an HMAC of the caller, the server and the
+// client, keyed with a secret of this gateway. Therefore no table is needed, and two callers never share an id.
+// stateIDs is safe for concurrent use.
 type stateIDs struct {
 	mu     sync.Mutex // held while a state is created
 	secret []byte
@@ -68,10 +68,10 @@ func (s *stateIDs) idFor(key []byte) string {
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// enterState assigns the message to a state. In 2026-07-28, which has no sessions, a state takes the place of a
-// session: it contains the gateway's data about a caller on a server, for each set of attributes that policy
-// distinguishes. No client can refer to a state by its id. enterState contacts no server. x.releaseState releases the
-// state.
+// enterState assigns the message to a state. Revision 2026-07-28 has no sessions, so the gateway uses a state in place
+// of a session. A state contains the gateway's data about a caller on a server. There is one for each set of attributes
+// that the policy distinguishes. No client can refer to a state by its id. enterState contacts no server.
+// x.releaseState releases the state.
 func (x *message) enterState(ctx context.Context) *refusal.Refusal {
 	key, identity := protocol.SessionKey(x.Caller, x.ServerName), visibility.AppendKey(nil, x.Principal, x.ServerName)
 	identity = append(visibility.AppendPart(identity, key.Tenant), 0)

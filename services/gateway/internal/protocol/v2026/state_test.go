@@ -26,10 +26,10 @@ func TestNew_NeedsNoSecretOfACertainLength(t *testing.T) {
 	}
 }
 
-// Case S1. In place of a session, the gateway stores a state for a caller. Callers that policy distinguishes do not
-// share a state. A server without sessions receives the client's description with each message, so one state serves all
-// clients of a caller. For a server with sessions, and at the URL for all servers, each client has a state for each set
-// of capabilities.
+// Case S1. The gateway stores a state for a caller in place of a session. Callers that the policy distinguishes do not
+// share a state. A stateless server receives the client's description with each message, so one state serves all
+// clients of a caller. For a server that uses sessions, and at the URL for all servers, each client has a state for
+// each set of capabilities.
 func TestState_IsSharedOnlyWhereThatRevealsNothing(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -85,8 +85,8 @@ func TestState_IsSharedOnlyWhereThatRevealsNothing(t *testing.T) {
 	}
 }
 
-// A server with sessions receives the client's capabilities once, when its session is opened. If policy changes the
-// capabilities that servers may use, the gateway opens another session.
+// A server that uses sessions receives the client's capabilities once, when its session is opened. If a change to the
+// policy changes the capabilities that servers may use, the gateway opens another session.
 func TestState_HasAnotherSessionWhenTheCapabilitiesChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -108,8 +108,8 @@ func TestState_HasAnotherSessionWhenTheCapabilitiesChange(t *testing.T) {
 	})
 }
 
-// At the URL for all servers, a server does not receive the context capability for sampling, because the context would
-// contain other servers' messages.
+// At the URL for all servers, the gateway does not declare the context capability for sampling to a server, because the
+// context would contain other servers' messages.
 func TestState_AtAllServersDeclaresNoContext(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

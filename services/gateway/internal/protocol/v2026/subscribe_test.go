@@ -24,8 +24,8 @@ func subscription(method, params string) string {
 
 const acknowledged = "subscriptions/acknowledged"
 
-// streams returns a channel. The server sends each message from the channel in its answer to a subscription, until the
-// gateway ends it.
+// streams makes the server answer a subscription with each message from the returned channel, until the gateway ends
+// the subscription.
 func streams(s *gatewaytest.Server) chan<- string {
 	say, own := make(chan string), s.Request
 	s.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
@@ -81,8 +81,8 @@ func TestSubscribe_AtAServerOutOfReachIsRefused(t *testing.T) {
 	})
 }
 
-// Case T4. The gateway requests from the server only notifications that policy allows. The client receives the
-// notifications to which it has subscribed.
+// Case T4. The gateway requests from the server only the notifications that the policy allows. The client receives the
+// notifications that it has subscribed to.
 func TestSubscribe_ForwardsWhatPolicyAllows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestSubscribe_ToListsNeedsThePermissionToList(t *testing.T) {
 	}
 }
 
-// The request to the server and the acknowledgement do not contain resources that policy denies.
+// The request to the server and the acknowledgement do not contain resources that the policy denies.
 func TestSubscribe_DecidesEachResource(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -182,7 +182,7 @@ func TestSubscribe_DecidesEachResource(t *testing.T) {
 	}
 }
 
-// After a client has lost its token or its access, it receives no more notifications.
+// After a client has lost its token or its access, the gateway sends it no more notifications.
 func TestSubscribe_EndsWithTheAccessOfTheCaller(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ revoke bool }{"the token is revoked": {true}, "the server is out of reach": {false}} {

@@ -21,7 +21,7 @@ import (
 )
 
 // mayBeTask reports whether the request is a call that becomes a task if it waits for an approval. A task cannot
-// forward requests from its server. So a call in a session whose server may send requests does not become a task.
+// forward requests from its server. So a call does not become a task if the server may send requests in its session.
 func (x *message) mayBeTask() bool {
 	return x.takesTasks && x.Message.Method == mcp.MethodToolsCall && len(x.Message.Raw) <= tasks.MaxMessage &&
 		!x.Message.InputResponses.Present() && !x.Message.RequestState.Present() && x.roundTrip == (roundTrip{}) && (!x.translates || len(x.capabilities) == 0) &&
@@ -51,7 +51,7 @@ func (x *message) answerWithTask(ctx context.Context, why *refusal.Refusal) (dis
 	return x.answerTask(ctx, state, tasks.Outcome{}), true
 }
 
-// advanceTask starts a task's call in the background after its approval has been decided.
+// advanceTask starts a task's call in the background if the task's approval has been decided.
 func (x *message) advanceTask(ctx context.Context, t *tasks.Task) {
 	approval, waits := t.AwaitedApproval()
 	if !waits {
@@ -81,7 +81,7 @@ func (x *message) advanceTask(ctx context.Context, t *tasks.Task) {
 	}()
 }
 
-// outcomeNotStored is the outcome of a task whose call may have run without a stored answer.
+// outcomeNotStored is the outcome of a task whose call may have been executed but whose answer was not stored.
 var outcomeNotStored = jsontext.Value(`{"code":-32603,"message":"The answer of this call could not be stored. The gateway's record says whether the call was made."}`)
 
 func (s *Protocol) makeTaskCall(ctx context.Context, caller httpserver.Caller, t *tasks.Task, approval string) {
@@ -114,7 +114,7 @@ func (s *Protocol) makeTaskCall(ctx context.Context, caller httpserver.Caller, t
 	}
 }
 
-// withdraw cancels the approval of a cancelled task, unless another task waits for it.
+// withdraw cancels the approval of a cancelled task, unless another task is waiting for the same approval.
 func (s *Protocol) withdraw(ctx context.Context, caller httpserver.Caller, t *tasks.Task, approval string) {
 	if s.tasks.IsAwaited(approval, t) {
 		return

@@ -22,9 +22,9 @@ func (x *message) owner() []byte {
 	return visibility.AppendCaller(nil, x.Principal, x.ServerName)
 }
 
-// rewriteTask adds the edits that replace a task's id in an answer with the id that the client uses. Other edits remove
-// the members of the task's outcome that clients must not receive. rewriteTask refuses a task if the client does not
-// accept tasks, and an outcome that contains a request for the client.
+// rewriteTask adds the edits that replace a task's id in an answer with the id that the client uses. It also adds the
+// edits that remove members that clients must not receive from the task's outcome. rewriteTask refuses a task if the
+// client does not accept tasks. It refuses an outcome that contains a request to the client.
 func (x *message) rewriteTask(ctx context.Context, answer *jsonrpc.Answer, edits []jsonrpc.Edit) ([]jsonrpc.Edit, *refusal.Refusal) {
 	var id, kind string
 	_ = json.Unmarshal(answer.ResultType.Of(answer.Raw), &kind) // ignores a type that is not a string

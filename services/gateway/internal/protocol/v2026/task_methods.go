@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/tasks"
 )
 
-// taskState is a task without its outcome, in the form for clients (MCP Tasks extension, Tasks).
+// taskState is a task without its outcome, in the form that clients receive (MCP Tasks extension, Tasks).
 type taskState struct {
 	Type    string       `json:"resultType"`
 	ID      string       `json:"taskId"`
@@ -43,8 +43,8 @@ func describe(s tasks.State) taskState {
 	return out
 }
 
-// ownTask answers a request for a task that the gateway has created. It needs no rule, because the answer contains only
-// data about the caller's own request.
+// ownTask answers a request for a task that the gateway has created. The request is allowed without a rule, because the
+// answer contains only data about the caller's own request.
 func (x *message) ownTask(ctx context.Context) dispatch.Response {
 	t := x.tasks.Find(x.Message.TaskID, string(x.owner()))
 	switch {

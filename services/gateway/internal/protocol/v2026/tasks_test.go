@@ -38,7 +38,7 @@ func makeTask(t *testing.T, g *gatewaytest.Gateway) string {
 	return id
 }
 
-// allow makes policy allow calls and sets the approval's state to approved.
+// allow makes the policy allow calls and sets the approval's state to approved.
 func allow(g *gatewaytest.Gateway) {
 	g.Policy.Change(func() { g.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW} })
 	g.Approvals.SetState(approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)
@@ -140,8 +140,8 @@ func TestTask_IsNotShownToAStaleToken(t *testing.T) {
 	})
 }
 
-// A server with sessions could send requests during the call, which a task can't forward. So a call to such a server
-// does not become a task.
+// A server that uses sessions could send requests during the call, and a task can't forward them. So a call to such a
+// server does not become a task.
 func TestTask_IsNotMadeIfTheServerMayAsk(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -252,7 +252,7 @@ func TestTask_EndsAsItsCallEnds(t *testing.T) {
 	}
 }
 
-// An approver has denied a task's call. The call is not sent, even if policy has allowed such calls since then.
+// An approver has denied a task's call. The call is not sent, even if the policy has allowed such calls since then.
 func TestTask_DeniedCallIsNotMade(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -308,7 +308,7 @@ func TestTask_IsCancelled(t *testing.T) {
 	})
 }
 
-// A gateway that shuts down sends no more calls for tasks, and waits for calls that are in flight.
+// A gateway that is shutting down sends no more calls for tasks, and waits for the calls that are in flight.
 func TestTask_CallIsNotMadeWhileTheGatewayStops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -368,7 +368,7 @@ func TestTask_OfARevokedCallerIsNotMade(t *testing.T) {
 	})
 }
 
-// Case N2. A caller has 64 tasks. Its further calls are refused with their approval's id.
+// Case N2. After a caller has 64 tasks, further calls do not become tasks but are refused with the approval's id.
 func TestTask_CountIsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

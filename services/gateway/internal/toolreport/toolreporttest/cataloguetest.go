@@ -1,4 +1,4 @@
-// Package toolreporttest provides a catalog for tests of packages that report to one.
+// Package toolreporttest provides a fake catalog for tests of packages that report tool lists.
 package toolreporttest
 
 import (
@@ -30,7 +30,7 @@ type Catalog struct {
 	reports []Report
 }
 
-// Fail makes further reports fail with err. They succeed if err is nil.
+// Fail makes later reports fail with err. If err is nil, later reports succeed.
 func (c *Catalog) Fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

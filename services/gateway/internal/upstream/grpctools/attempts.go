@@ -17,14 +17,14 @@ var errRefused = errors.New("the server closed the connection or refused the str
 // attempts observes gRPC's attempts to send one message. It implements [credentials.PerRPCCredentials], because gRPC
 // asks for credentials in each attempt, before the first byte.
 //
-// If a server has not processed a call, for example because it has sent GOAWAY, gRPC sends the same message again on the
-// next connection, even with grpc.WithDisableRetry. That may be long after the permit has ended. attempts therefore
-// fails such an attempt, and the caller begins a new call, for which the permit is renewed.
+// If a server has not processed a call, for example because it has sent GOAWAY, gRPC sends the same message again on
+// the next connection, even with grpc.WithDisableRetry. By then the permit may have expired long ago. So attempts makes
+// such an attempt fail, and the caller starts a new call, for which the permit is renewed.
 type attempts struct {
 	permit upstream.Permit
 	// sent means that gRPC has the message. refused means that gRPC wanted to send the message again.
 	sent, refused bool
-	// withheld is the error of the permit, or nil.
+	// withheld is the error that the permit has returned, or nil.
 	withheld error
 }
 

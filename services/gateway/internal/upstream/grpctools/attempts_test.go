@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
 )
 
-// refuser forwards HTTP/2 connections to a gRPC server. It does not forward the messages of a number of streams, and
-// reports to the client that the server has not processed these streams.
+// refuser forwards HTTP/2 connections to a gRPC server. For a given number of streams, it does not forward the
+// messages, and reports to the client that the server has not processed these streams.
 type refuser struct {
 	net.Listener
 
@@ -135,7 +135,8 @@ func (n *notes) received() *atomic.Int64 {
 	return &count
 }
 
-// The server does not process a call, and an operator stops the call before the gateway sends it again.
+// The server does not process a call, and an operator stops the call before the gateway sends it again. The server
+// never receives the call.
 func TestCall_UnprocessedCallIsNotSentAgainAfterAStop(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range refusals {
@@ -215,8 +216,8 @@ func TestCall_IsNeverSentIfTheServerRefusesEachAttempt(t *testing.T) {
 	}
 }
 
-// Approvers have allowed a call to run once. The server reports that it has not processed the call, although it may have.
-// The gateway does not send the call again, and its outcome is unknown.
+// Approvers have allowed a call to be executed once. The server reports that it has not processed the call, but this
+// may be wrong. The gateway does not send the call again, and the outcome of the call is unknown.
 func TestCall_IsSentOnceIfItMayRunOnce(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range refusals {

@@ -25,7 +25,7 @@ const (
 	codeNoParams = -32602
 )
 
-// conn is a session. The context all is cancelled when the session is closed.
+// conn is a session. Its context, all, is cancelled when the session is closed.
 type conn struct {
 	transport *Transport
 	all       context.Context //nolint:containedctx // the context of the session, which outlives its requests
@@ -105,8 +105,8 @@ func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byt
 	if len(arguments) == 0 {
 		arguments = []byte("{}")
 	}
-	// The arguments are parsed strictly by the tool's schema, so that the server receives what policy has evaluated (case
-	// T5).
+	// The arguments are parsed strictly according to the tool's schema, so that the server receives what the policy
+	// service has evaluated (case T5).
 	in := t.in.New()
 	// The request was not sent, and the same arguments will fail again.
 	if err := strictprotojson.Read(arguments, in); err != nil {
@@ -135,7 +135,8 @@ func (c *conn) toAnswer(ctx context.Context, req upstream.Request, result []byte
 var errTooMany = fmt.Errorf("more than %d messages came before the answer", upstream.MaxEvents)
 
 // invoke calls the method and returns its response. If the server reports that it has not processed the call, invoke
-// begins the call again, unless gRPC had the message of a call that may run only once: the server may have read it.
+// starts the call again. It does not start it again if the call may run only once and gRPC already had the message,
+// because the server may have read it.
 func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req upstream.Request, events func([]byte)) (out protoreflect.Message, err error) {
 	for range maxRefused {
 		try := &attempts{permit: req.Permit}
@@ -194,7 +195,7 @@ func (c *conn) invokeOnce(ctx context.Context, t *tool, in protoreflect.Message,
 			c.passProgress(ctx, progressOf(out, req.ProgressToken()), req, events)
 			continue
 		}
-		// A response counts only if the status after it is OK.
+		// The response is used only if the status that follows it is OK.
 		switch err := stream.RecvMsg(&text); {
 		case errors.Is(err, io.EOF):
 			return out, nil

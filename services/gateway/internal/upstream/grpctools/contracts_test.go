@@ -45,8 +45,8 @@ func shown(t *testing.T, files ...*descriptorpb.FileDescriptorProto) string {
 	return lis.Addr().String()
 }
 
-// Case X1. A session cannot be opened if the server's protobuf definitions declare a reserved package, or would need
-// much more memory than their length suggests.
+// Case X1. A session cannot be opened if the server's protobuf definitions declare a reserved package, or if they would
+// need much more memory than their length suggests.
 func TestOpen_RefusesContractsThatAreTooLarge(t *testing.T) {
 	t.Parallel()
 	const part = descriptorpb.FieldDescriptorProto_TYPE_MESSAGE

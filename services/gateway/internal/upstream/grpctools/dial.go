@@ -27,10 +27,10 @@ const (
 	maxHeaders = 16 << 10
 )
 
-// Dial returns a connection to an external server at host:port. The connection is established on first use, and never
-// to an address to which no configured host may resolve, such as a link-local address. ca is the path of a PEM file.
-// Only the certificates in that file are trusted. If ca is empty, the system's certificates are trusted. A call is
-// sent again only if the server has not processed it.
+// Dial returns a connection to an external server at host:port. The connection is established on first use. It is never
+// established to an address that configured hosts must not resolve to, such as a link-local address. ca is the path of
+// a PEM file. Only the certificates in that file are trusted. If ca is empty, the system's certificates are trusted. A
+// call is sent again only if the server has not processed it.
 func Dial(target, ca string, plaintext bool) (*grpc.ClientConn, error) {
 	host, _, err := net.SplitHostPort(target)
 	if err != nil {

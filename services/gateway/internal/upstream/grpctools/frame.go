@@ -17,8 +17,8 @@ const maxPieces = 200_000
 // errPieces means that a response would need much more memory than its length suggests.
 var errPieces = fmt.Errorf("the answer contains more than %d fields", maxPieces)
 
-// frames is a codec that encodes sent messages and does not decode received ones, because they are checked before they
-// are decoded.
+// frames is a codec that encodes sent messages but does not decode received messages, because they are checked before
+// they are decoded.
 type frames struct{}
 
 // Marshal implements encoding.CodecV2.

@@ -1,6 +1,6 @@
-// Package grpctools provides a gRPC server's methods as tools: each method whose protobuf definition has the option
-// (sluice.mcp.v1.tool). A tool call calls the method. The arguments are parsed strictly according to the tool's schema
-// and become the method's request. The method's response becomes the tool result.
+// Package grpctools provides a gRPC server's methods as tools. It provides each method whose protobuf definition has
+// the option (sluice.mcp.v1.tool). A tool call calls the method. The arguments are parsed strictly according to the
+// tool's schema and become the method's request. The method's response becomes the tool result.
 package grpctools
 
 import (
@@ -28,8 +28,8 @@ import (
 // contains the JSON twice.
 const maxAnswer = 4 << 20
 
-// fresh is the time after which a server's tool list is requested again. stale is the time for which the list is used
-// if the server does not respond.
+// fresh is the age at which a server's tool list is requested again. stale is the age up to which the list is used if
+// the server does not respond.
 const fresh, stale = time.Minute, 10 * time.Minute
 
 // Config describes a gRPC server.

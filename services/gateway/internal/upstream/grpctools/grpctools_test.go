@@ -109,8 +109,8 @@ func TestCall_InvokesTheMethod(t *testing.T) {
 	}
 }
 
-// Case T5. Arguments that another parser could read differently are refused before they are sent, because policy may
-// have evaluated a different meaning.
+// Case T5. Arguments that another parser could read differently are refused before they are sent, because the policy
+// service may have evaluated a different meaning.
 func TestCall_RefusesAmbiguousArguments(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -232,7 +232,7 @@ func TestCall_ToUnavailableServerIsNeverSent(t *testing.T) {
 	over := transport(t, n.addr, nil)
 	conn := open(t, over)
 	n.server.Stop()
-	// Until the gateway notices that the connection has ended, it may still send a call.
+	// The gateway may still send a call until it notices that the connection has ended.
 	eventually.Holds(t, "a call is never sent", func() bool {
 		_, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil)
 		return errors.Is(err, upstream.ErrNeverSent)

@@ -29,7 +29,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
 )
 
-// soon is much longer than a call takes.
+// soon is a timeout that is much longer than a call takes.
 const soon = 30 * time.Second
 
 func field(name string, number int32, kind descriptorpb.FieldDescriptorProto_Type, more ...func(*descriptorpb.FieldDescriptorProto)) *descriptorpb.FieldDescriptorProto {
@@ -159,7 +159,7 @@ type notes struct {
 	addr   string
 
 	mu sync.Mutex
-	// got contains the received requests, and headers the headers of the last request.
+	// got contains the received requests. headers contains the headers of the last request.
 	got     []protoreflect.Message
 	headers metadata.MD
 	// write and watch answer calls. If write is nil, Write returns its request.

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
-// Messages are described as JSON Schemas (2020-12). A schema is never stricter than the protobuf definition. The server
-// itself must check rules that JSON Schema cannot express.
+// This file describes messages as JSON Schemas (2020-12). A schema is never stricter than the protobuf definition. The
+// server itself must check rules that JSON Schema cannot express.
 
 type schema = map[string]any
 
@@ -67,7 +67,7 @@ func (s *schemas) message(md protoreflect.MessageDescriptor) schema {
 	if known := wellKnown(md.FullName()); known != nil {
 		return known
 	}
-	// The message contains itself, or the schemas are too large.
+	// The fields are not described if the message contains itself or the schemas are too large.
 	if slices.Contains(s.above, md.FullName()) || !s.takeBudget(1+md.Fields().Len()) {
 		return schema{"type": "object"}
 	}
@@ -191,7 +191,7 @@ func wellKnown(name protoreflect.FullName) schema {
 	return nil
 }
 
-// bounded adds those validation rules of a field to a schema that JSON Schema can express.
+// bounded adds a field's validation rules to a schema, if JSON Schema can express them.
 func bounded(out schema, rules *validatepb.FieldRules) {
 	if rules == nil {
 		return

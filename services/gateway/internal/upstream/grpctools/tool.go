@@ -23,13 +23,13 @@ type tool struct {
 	// streams reports whether the method sends several messages: progress messages, and the response as the last message.
 	streams bool
 	in, out protoreflect.MessageType
-	// success reports whether the result gets an additional member success with the value true.
+	// success reports whether an additional member "success" with the value true is added to the result.
 	success bool
 	// definition is the tool's element in the result of tools/list.
 	definition []byte
 }
 
-// toolName is the pattern for tool names that the option's definition documents.
+// toolName is the pattern for tool names. The definition of the option documents the same pattern.
 var toolName = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,128}$`)
 
 const (
@@ -39,7 +39,7 @@ const (
 	maxList  = 8 << 20
 )
 
-// A set contains the tools of a server. It is immutable after it was built.
+// A set contains the tools of a server. It is immutable after it has been built.
 type set struct {
 	// listed contains the tools in the order of their services and methods.
 	listed []*tool

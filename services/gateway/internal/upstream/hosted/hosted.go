@@ -1,5 +1,5 @@
-// Package hosted provides the tools that an MCP client has itself, such as its shell, as a server. The client's hook
-// asks before each call. A call that is forwarded to this server is allowed: the client executes it.
+// Package hosted represents the tools that an MCP client has itself, such as its shell, as a server. The client's hook
+// asks the gateway before each call. A call that is forwarded to this server is allowed, and the client executes it.
 package hosted
 
 import (
@@ -25,7 +25,7 @@ const (
 // allowed is the result of a call. The client executes the call after it has received this result.
 const allowed = `{"content":[{"type":"text","text":"The client may execute this call."}]}`
 
-// Transport answers for the tools of one client.
+// Transport represents the tools of one client as a server.
 type Transport struct {
 	name  string
 	list  []byte
@@ -33,7 +33,7 @@ type Transport struct {
 	clean *redact.Redactor
 }
 
-// New returns the transport for a client of package hosttools.
+// New returns the transport for a client that package hosttools knows.
 func New(client string) (*Transport, error) {
 	tools, err := hosttools.Tools(client)
 	if err != nil {

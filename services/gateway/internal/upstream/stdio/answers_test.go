@@ -24,7 +24,7 @@ func (s session) raw(line string) (upstream.Answer, time.Duration, error) {
 	return answer, time.Since(begin), err
 }
 
-// Case U2. An unusable answer immediately ends its call. The error contains the reason.
+// Case U2. An unusable answer ends its call immediately. The error contains the reason.
 func TestRequest_UnusableAnswerEndsItsCallAtOnce(t *testing.T) {
 	t.Parallel()
 	const pair = "the message contains half of a surrogate pair"
@@ -143,7 +143,7 @@ func TestRequest_ErrorWithoutIDEndsOnlyASingleCall(t *testing.T) {
 	})
 }
 
-// waits checks that a call made with raw does not end although the process has answered it.
+// waits checks that a call made with raw keeps waiting although the process has answered it.
 func (s session) waits(call <-chan outcome) {
 	s.t.Helper()
 	for s.call(9, "info", nil)["raws"] != "1" {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removal contains a private directory from which files are removed, and a directory outside it.
+// removal contains a private directory from which files are removed, and a directory outside the private directory.
 type removal struct {
 	t                     *testing.T
 	root, folder, outside string

@@ -16,7 +16,8 @@ const (
 	// maxEndedFolders is the maximum number of private directories of one person's ended agents that are kept for one
 	// server.
 	maxEndedFolders = 200
-	// maxEndedDisk is the maximum total size of these directories, as a multiple of [Limits.Disk].
+	// maxEndedDisk is the maximum total size of the private directories of one person's ended agents, as a multiple of
+	// [Limits.Disk].
 	maxEndedDisk = 2
 )
 
@@ -94,7 +95,7 @@ func (w *sweeper) excess(dirs []agentFolder) []agentFolder {
 	return nil
 }
 
-// size returns the size of an unused directory. A directory that cannot be measured counts with the maximum size.
+// size returns the size of an unused directory. If a directory cannot be measured, size returns the maximum size.
 func (w *sweeper) size(f agentFolder) int64 {
 	if known, ok := w.sizes[f.dir]; ok && known.used.Equal(f.used) {
 		return known.bytes

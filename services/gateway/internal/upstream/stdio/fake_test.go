@@ -192,7 +192,7 @@ func (m *incoming) args() map[string]string {
 	return args
 }
 
-// burstSize is the length of each message of a burst, in bytes.
+// burstSize is the length of each message in a burst, in bytes.
 const burstSize = 16 << 10
 
 func (f *fake) call(m incoming, line []byte) {
@@ -286,8 +286,8 @@ func (f *fake) info() map[string]string {
 	}
 }
 
-// hold delays its answer until a call with the key "now" arrives. It then answers all held calls in reverse order, each
-// with its key.
+// hold delays the answer to a call until a call with the key "now" arrives. It then answers all delayed calls in
+// reverse order, each with its own key.
 func (f *fake) hold(key string, id jsontext.Value) {
 	f.held[key] = id.Clone()
 	if key != "now" {

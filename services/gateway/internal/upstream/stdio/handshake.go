@@ -13,16 +13,17 @@ import (
 // initialized is the notification that a process receives after it has answered initialize.
 const initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n"
 
-// maxRefusal is the maximum length of a server's refusal in an error, in bytes.
+// maxRefusal is the maximum length of the part of a server's refusal that an error quotes, in bytes.
 const maxRefusal = 512
 
-// greeting contains the requests that open a process: first and, if the process refuses it, other. One is initialize.
-// The other is server/discover, for a server without sessions (MCP 2026-07-28).
+// greeting contains the requests that open a process. The request first is sent first. If the process refuses it, the
+// request other is sent. One of them is initialize. The other one is server/discover, which is for a stateless server
+// (MCP 2026-07-28).
 type greeting struct{ first, other *jsonrpc.Message }
 
-// greetingOf returns the greeting for a session that is opened with hello. It begins with the request for the kind of
-// revisions that the server is known to support. If this is not known, it begins with initialize, because most servers
-// have sessions.
+// greetingOf returns the greeting for a session that is opened with hello. The greeting begins with the request that
+// fits the revisions that the server is known to support. If these are not known, it begins with initialize, because
+// most servers use sessions.
 func greetingOf(hello *jsonrpc.Message, known *protocolFamily) greeting {
 	if hello.Method == mcp.MethodInitialize && known.isModern() {
 		return greeting{discover(hello), hello}
@@ -38,8 +39,8 @@ func greetingOf(hello *jsonrpc.Message, known *protocolFamily) greeting {
 	return greeting{initialize, hello}
 }
 
-// handshake greets a process that was just started. If it fails, it returns after the process has ended. Only a small
-// answer is accepted, because it is stored for as long as the process runs.
+// handshake greets a process that was just started. If the greeting fails, handshake returns after the process has
+// ended. Only a small answer is accepted, because the answer is stored for as long as the process runs.
 func (p *process) handshake(with greeting) error {
 	ctx, cancel := p.starting.begin(p.server.cfg.Start)
 	defer cancel()
@@ -109,10 +110,10 @@ func (p *process) greetingFor(hello *jsonrpc.Message) (*jsonrpc.Answer, error) {
 	return answer, nil
 }
 
-// protocolFamily records whether the server's processes support revisions with sessions or only 2026-07-28. It
-// determines which greeting the next process receives first.
+// protocolFamily records whether the server's processes use sessions or support only 2026-07-28. It determines which
+// greeting the next process receives first.
 type protocolFamily struct {
-	// refusal is the answer to initialize from a server that supports only 2026-07-28. It is nil for a server with
+	// refusal is the answer to initialize from a server that supports only 2026-07-28. It is nil for a server that uses
 	// sessions.
 	refusal *jsonrpc.Answer
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Case U1. A progress notification is forwarded only to the request with its token.
+// Case U1. A progress notification is forwarded only to the request whose token it contains.
 func TestRequest_ReceivesOnlyItsOwnProgress(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
@@ -42,7 +42,7 @@ func TestRequest_RemovesReservedMembersFromAnswers(t *testing.T) {
 	}
 }
 
-// Case U1. Messages that belong to no request are dropped. Each reason is logged only once.
+// Case U1. Messages that belong to no request are dropped. Each reason for dropping messages is logged only once.
 func TestRequest_DropsMessagesThatBelongToNoRequest(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -135,8 +135,8 @@ func TestRequest_RedactsSecretsInAnswers(t *testing.T) {
 	}
 }
 
-// Case S1. The log contains the output of a process that has failed to start. This is safe, because the process has not
-// received a call whose arguments it could print. Later lines are logged only at level debug.
+// Case S1. If a process fails to start, the log contains its output. This is safe, because the process has not received
+// a call whose arguments it could print. Lines that a process writes later are logged only at level debug.
 func TestLog_ContainsStandardErrorBeforeTheFirstCall(t *testing.T) {
 	t.Parallel()
 	logged := func(r *rig, text string) (warned bool) {
@@ -161,7 +161,7 @@ func TestLog_ContainsStandardErrorBeforeTheFirstCall(t *testing.T) {
 	}
 }
 
-// Case S2. If a process writes many lines to standard error, only some are logged.
+// Case S2. If a process writes many lines to standard error, only some of the lines are logged.
 func TestLog_StandardErrorIsRateLimited(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -192,7 +192,7 @@ func TestRequest_LimitsSizeOfMessagesBeforeAnswer(t *testing.T) {
 	if !errors.Is(err, upstream.ErrNoAnswer) || !strings.Contains(err.Error(), "came before the answer") || bytes > most {
 		t.Errorf("after %d bytes the error is %v, want ErrNoAnswer", bytes, err)
 	}
-	// The process continues for a time after its call has ended. On a busy machine this may take long.
+	// The process keeps running for a while after its call has ended. On a busy machine this may take long.
 	if _, err = s.conn.Request(t.Context(), toolCall(2, "info", nil), nil); err == nil || !strings.Contains(err.Error(), "unexpected messages") {
 		t.Errorf("the error is %v, want it to say that the process was ended", err)
 	}
@@ -209,7 +209,7 @@ func TestRequest_LimitsNumberOfMessagesBeforeAnswer(t *testing.T) {
 	if !errors.Is(err, upstream.ErrNoAnswer) || seen > 100_000 {
 		t.Errorf("after %d messages the error is %v, want ErrNoAnswer", seen, err)
 	}
-	// The process continues for a time after its call has ended.
+	// The process keeps running for a while after its call has ended.
 	if _, err = s.try(2, "info", nil); err == nil || !strings.Contains(err.Error(), "unexpected messages") {
 		t.Errorf("the error is %v, want it to say that the process was ended", err)
 	}
@@ -221,7 +221,7 @@ func TestRequest_LimitsNumberOfMessagesBeforeAnswer(t *testing.T) {
 	s.call(5, "info", nil)
 }
 
-// Case X3. Principals share a process. Late answers to one principal's abandoned calls do not end it.
+// Case X3. Principals share a process. Late answers to one principal's abandoned calls do not end the process.
 func TestRequest_AbandonedCallsDoNotEndASharedProcess(t *testing.T) {
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })
 	bens := r.open(t, ben)

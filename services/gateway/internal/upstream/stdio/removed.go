@@ -24,13 +24,14 @@ const (
 	serverFolderTime = 30 * 24 * time.Hour
 )
 
-// A WorkRoot is the absolute path of the directory in which private directories are created. Each server has a
-// directory in it. No link in it is followed.
+// A WorkRoot is the absolute path of the directory in which private directories are created. It contains a directory
+// for each server. Links inside it are never followed.
 type WorkRoot string
 
 // EndUnused renames the directory of each server for which used returns false, if no process has used the directory for
-// 30 days. That time begins when EndUnused is first called with such a function. [WorkRoot.RemoveEnded] removes the
-// renamed directories. EndUnused may be called only while no process of these servers is started.
+// 30 days. The 30 days begin when EndUnused is first called with a function that returns false for the server.
+// [WorkRoot.RemoveEnded] removes the renamed directories. EndUnused may be called only while no process of these
+// servers is started.
 func (r WorkRoot) EndUnused(ctx context.Context, log *slog.Logger, used func(server string) bool, now time.Time) error {
 	root, entries, err := r.open()
 	if root == nil {

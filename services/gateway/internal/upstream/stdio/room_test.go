@@ -81,7 +81,7 @@ func TestMemory_LargeGreetingIsRefused(t *testing.T) {
 	}
 }
 
-// Case X3. A client does not read. The messages that are stored for it are limited across all its calls.
+// Case X3. A client does not read. The messages that are stored for the client are limited across all of its calls.
 func TestMemory_QueuedMessagesAreLimited(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)

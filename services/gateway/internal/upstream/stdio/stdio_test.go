@@ -44,8 +44,8 @@ func TestOpen_InitializesAProcessOnce(t *testing.T) {
 	}
 }
 
-// A process can send requests to its only session's client while that session has a request in flight. If several
-// clients are possible, the requests are refused. A shared process does not receive the clients' capabilities.
+// A process can send requests to the client of its only session while that session has a request in flight. If the
+// process has several sessions, its requests are refused. A shared process does not receive the clients' capabilities.
 func TestRequest_ServerRequestsReachTheOnlySession(t *testing.T) {
 	t.Parallel()
 	const asks = `{"jsonrpc":"2.0","id":41,"method":"sampling/createMessage","params":{}}`

@@ -194,8 +194,8 @@ func TestLegacy_ServerOfTheSDKIsReached(t *testing.T) {
 	}
 }
 
-// Case U1. An answer on the stream is forwarded only to the request with its id, even if answers arrive late or out of
-// order.
+// Case U1. An answer on the stream is forwarded only to the request with the same id, even if answers arrive late or
+// out of order.
 func TestLegacy_AnswersReachTheirRequests(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -26,7 +26,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
-// Config describes a server with Streamable HTTP.
+// Config describes a server that is reached over Streamable HTTP.
 type Config struct {
 	// Name is the server's configured name.
 	Name string
@@ -80,8 +80,8 @@ type Transport struct {
 	speaksSSE atomic.Bool
 	// opened reports whether the server has ever opened a session.
 	opened atomic.Bool
-	// notSSESince is the Unix time, in nanoseconds, at which the gateway last found that the server does not support
-	// HTTP+SSE.
+	// notSSESince is the time at which the gateway last found that the server does not support HTTP+SSE, in nanoseconds
+	// of Unix time.
 	notSSESince atomic.Int64
 	// client follows no redirects, because only the configuration may set addresses.
 	client *httpclient.Client
@@ -226,13 +226,13 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 		s.notSSESince.Store(time.Now().UnixNano())
 	}
 	s.log.DebugContext(ctx, "server refuses a session, and has no HTTP+SSE stream", "server", s.name, "error", upstream.ForLog(failed))
-	// If only the error from the attempt with HTTP+SSE has a cause, return that error.
+	// If only the attempt with HTTP+SSE has returned an error with a cause, return that error.
 	if upstream.CauseOf(failed) != nil && upstream.CauseOf(err) == nil {
 		return nil, answer, upstream.WithClass(upstream.ClassOf(err), s.name, failed)
 	}
 	return nil, answer, err
 }
 
-// sseRetryAfter is the delay after which the gateway again requests a stream from a server that does not support
+// sseRetryAfter is the time after which the gateway requests a stream again from a server that did not support
 // HTTP+SSE.
 const sseRetryAfter = time.Minute

@@ -3,7 +3,7 @@
 //
 //	pack DIRECTORY
 //
-// It replaces the files DIRECTORY/*.wasm by DIRECTORY/guests.tar.zst.
+// It replaces the files DIRECTORY/*.wasm with DIRECTORY/guests.tar.zst.
 package main
 
 import (
@@ -16,7 +16,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// window is larger than all guests together, so that each guest can refer to the runtime in the first guest.
+// window is larger than all guests together, so that the compression of each guest can refer to the runtime in the
+// first guest.
 const window = 32 << 20
 
 func main() {
