@@ -141,7 +141,7 @@ type Record struct {
 	// ArgumentsHMAC is the result of [Journal.HMAC] for the raw bytes of the arguments. For methods other than
 	// tools/call, the raw bytes of the params are used.
 	ArgumentsHMAC string `json:"arguments_hmac,omitzero"`
-	// RequestBytes is the size of the request, in bytes.
+	// RequestBytes is the size in bytes of the request that is sent to the server, in which arguments may be redacted.
 	RequestBytes int64 `json:"request_bytes,omitzero"`
 	// ResultBytes is the size of the result, in bytes.
 	ResultBytes int64 `json:"result_bytes,omitzero"`

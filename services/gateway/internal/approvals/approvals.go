@@ -1,6 +1,6 @@
 // Package approvals handles calls that need an approval. It requests the approval, waits for it, claims it, and reports
-// the call's outcome to the approval service. With a claim, the gateway may send the call once. Package pipeline uses
-// this package only for calls that need an approval.
+// the call's outcome to the approval service. With a claim, the gateway may send the call once. For a call
+// that needs no approval, it ends an approval that was requested earlier for an equal call.
 package approvals
 
 import (

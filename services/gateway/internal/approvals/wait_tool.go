@@ -38,7 +38,7 @@ func (k *Manager) Withdraw(ctx context.Context, p *identityv1.Principal, approva
 	return err
 }
 
-// WaitDecision waits until approvers have decided, but not longer than the hold time for w.Client. It does not execute
+// WaitDecision waits until approvers have decided, but not longer than the hold time for the client w.Client. It does not execute
 // the call.
 func (k *Manager) WaitDecision(ctx context.Context, w WaitRequest) (*approvalv1.Approval, *refusal.Refusal) {
 	result, refused := k.client.WaitDecided(context.WithoutCancel(ctx), w.Approval, Request{

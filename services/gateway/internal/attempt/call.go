@@ -37,8 +37,8 @@ type Call struct {
 	// HasValidToken reports whether the caller's token is known to be valid. Unlike TokenError, HasValidToken does not
 	// wait for the policy service. HasValidToken is nil if the caller has no token.
 	HasValidToken func() bool
-	// Server is the name of the called server, Transport is `http` or `stdio`, and Version is the protocol revision of the
-	// session.
+	// Server is the name of the called server. Transport is `http`, `stdio`, `grpc` or `host`. Version is the protocol
+	// revision of the session.
 	Server, Transport, Version string
 	// Client is the name that the client declares. It is not verified.
 	Client string

@@ -139,7 +139,7 @@ func (d *Client) intentRecord(ctx context.Context, a Attempt, rec *journal.Recor
 }
 
 // RefusalRecord returns the record of a refused call. The record contains the actual reason, even if the answer to the
-// caller does not contain it.
+// caller does not contain it. For a hidden tool, it contains no definition.
 func (d *Client) RefusalRecord(ctx context.Context, a Attempt, refused *refusal.Refusal) *journal.Record {
 	rec := a.baseRecord(ctx, new(journal.Record))
 	if !a.Decision.GetHidden() { // records of hidden and missing tools must look alike

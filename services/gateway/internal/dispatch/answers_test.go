@@ -318,7 +318,7 @@ func TestWaitForApproval_IsRefusedForOthers(t *testing.T) {
 	})
 }
 
-// A client that waits for an approval receives progress notifications. It is told at once when the approval's state
+// A client that waits for an approval receives progress notifications. It is notified at once when the approval's state
 // changes.
 func TestWaitForApproval_EndsWhenTheApprovalIsDecided(t *testing.T) {
 	t.Parallel()

@@ -11,8 +11,8 @@ import (
 
 // Sink receives the messages for a caller that are sent before the response. It is safe for concurrent use.
 type Sink interface {
-	// HasClient reports whether an MCP client waits for the response. Without an MCP client, nobody can answer requests
-	// from the server, and the call cannot be continued by a second request.
+	// HasClient reports whether an MCP client waits for the response. Without an MCP client, requests from the
+	// server can't be answered, and the call cannot be continued by a second request.
 	HasClient() bool
 	// Accepts reports whether the caller accepts messages before the response.
 	Accepts() bool

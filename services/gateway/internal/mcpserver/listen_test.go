@@ -345,8 +345,8 @@ func TestRootsChanged_ReachesServersThatMayListRoots(t *testing.T) {
 }
 
 // A stream may end before the server has opened its own stream. If the session has ended, the client must open another
-// session. Otherwise the stream ends without a refusal, because a client opens another session if it is told that its
-// session is unknown (MCP 2025-11-25, Transports, Session Management).
+// session. Otherwise the stream ends without a refusal, because a client opens another session after a response that
+// its session is unknown (MCP 2025-11-25, Transports, Session Management).
 func TestStream_EndsBeforeTheServerOpensIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

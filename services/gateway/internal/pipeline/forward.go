@@ -98,7 +98,7 @@ func (c sendContext) Value(key any) any {
 // passed.
 const serverNotice = time.Second
 
-// send sends an allowed request to the server. No other function sends requests.
+// send sends an allowed request to the server. No other function sends callers' requests.
 func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer, error) {
 	timeout, maxTimeout := a.Timeout, a.MaxTimeout
 	if d := a.Decision.GetTimeout(); d != nil { // progress reported by the server does not extend policy's timeout

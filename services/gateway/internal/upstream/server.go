@@ -66,8 +66,8 @@ func (s *Server) CircuitOpenUntil() time.Time {
 	return until
 }
 
-// StartingSince returns the time at which the oldest process start that is still in progress began. It is zero if there
-// is none.
+// StartingSince returns the time at which the oldest process start that is still in progress began, or zero if no
+// process is starting.
 func (s *Server) StartingSince() time.Time {
 	if starter, ok := s.transport.(Starter); ok {
 		return starter.StartingSince()

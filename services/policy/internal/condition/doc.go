@@ -1,6 +1,6 @@
 // Package condition evaluates the conditions of the policy language. These are expressions in the Common Expression
-// Language (CEL, https://cel.dev) over the arguments of a call, which are the map `args`. Package engine uses this
-// package.
+// Language (CEL, https://cel.dev) over the arguments of a call, which are the map `args`, and over its caller, its
+// tool and the current time. Package engine uses this package.
 //
 // Conditions have CEL's comparisons and no arithmetic: == != < <= > >= in && || ! ?:, contains, startsWith, endsWith
 // and matches for strings, size, the macros has, all and exists, and optionals (`args.?force.orValue(false)`). In
@@ -15,7 +15,7 @@
 // Numbers in arguments are never rounded. A whole number that fits in 64 bits is an int or uint, however it is written.
 // Any other number is a decimal. There are no doubles.
 //
-// The result depends only on the arguments: maps are iterated in the order of their keys, and no bound depends on the
-// clock. The cost of an expression is checked twice. When the expression is compiled, its estimated cost for arguments
+// The result depends only on these values: maps are iterated in the order of their keys, and no bound on the evaluation
+// depends on the clock. The cost of an expression is checked twice. When the expression is compiled, its estimated cost for arguments
 // of [assumedSize] is checked. When the expression is evaluated, its actual cost is checked.
 package condition
