@@ -53,7 +53,7 @@ type guestEnvelope struct {
 	ReplaceAll bool   `json:"replace_all,omitempty"`
 	Offset     int    `json:"offset,omitempty"`
 	Limit      int    `json:"limit,omitempty"`
-	// Todos is set in envelopes of kind todo, where it is required.
+	// Todos is set in envelopes of kind todo, and is required there.
 	Todos *[]Todo `json:"todos,omitempty"`
 	// Text is set in envelopes of the kinds emit, finish and fail.
 	Text string `json:"text,omitempty"`

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// host drives an agent as the exported function step does in WebAssembly.
+// host stands in for the host of a guest. It drives an agent as the exported function step does in WebAssembly.
 type host struct {
 	t     *testing.T
 	agent *Agent

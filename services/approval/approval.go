@@ -1,5 +1,5 @@
-// Package approval serves sluice.approval.v1: it stores the calls that wait for a person, counts the votes of operators
-// and approvers, and lets one caller claim an approved call, once.
+// Package approval serves sluice.approval.v1: it stores the calls that wait for a person's approval, counts the votes
+// of operators and approvers, and lets one caller claim each approved call, once.
 //
 // A transition is a change to an approval that is recorded in its history, such as a vote, or the change from pending
 // to approved. Some transitions become due when a deadline passes, such as the change from pending to expired.
@@ -31,7 +31,7 @@ import (
 )
 
 const (
-	// sweepInterval is the interval at which the service applies the state transitions that are due.
+	// sweepInterval is the interval at which the service applies the state transitions whose deadlines have passed.
 	sweepInterval = time.Second
 	// retention is the time for which the store keeps an approval after it has ended. pruneInterval is the interval at
 	// which the service deletes older approvals.
@@ -40,7 +40,8 @@ const (
 	// healthTimeout limits a health check of the store. countTimeout limits the count of open approvals.
 	healthTimeout = time.Second
 	countTimeout  = 5 * time.Second
-	// ownersApproveWarning is the warning that New logs if owners of agents may decide on their agents' calls.
+	// ownersApproveWarning is the warning that New logs if owners of agents may approve or deny their own agents'
+	// calls.
 	ownersApproveWarning = config.OwnerMayApproveWarning
 )
 
@@ -48,7 +49,7 @@ const (
 type Deps struct {
 	// Tokens contains the principals whose votes count.
 	Tokens *authn.Tokens
-	// Policy reports the active revision, and Verifier checks the signatures of the policy service.
+	// Policy is asked for the active policy revision. Verifier checks the signatures of the policy service.
 	Policy   policyv1.PolicyServiceClient
 	Verifier *signeddecision.Verifier
 	// Meter creates the metrics, and Tracer creates the spans.
@@ -71,7 +72,7 @@ type Service struct {
 	metrics   *metrics
 	tracer    trace.Tracer
 	// readTurns limits the processor time for parsing calls, and drawTurns limits the processor time for rendering
-	// views. A call may have up to 4 MiB, so both queues share the time fairly between the requesters.
+	// views. A call may be as large as 4 MiB, so both queues share the time fairly between the requesters.
 	readTurns, drawTurns *fairqueue.Queue[string]
 	// gaugeRegistration is the registration of the metrics callback countOpen. It is nil until the store is open.
 	gaugeRegistration metric.Registration
@@ -122,7 +123,7 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 }
 
 // Run applies the state transitions that are due, deletes old approvals, sends notices and watches the active policy
-// revision. It returns when ctx ends.
+// revision. It returns when ctx is done.
 func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { s.sweep(ctx); return nil })
@@ -131,7 +132,7 @@ func (s *Service) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// sweep applies the state transitions that are due, and deletes old approvals, until ctx ends.
+// sweep applies the state transitions that are due, and deletes old approvals, until ctx is done.
 func (s *Service) sweep(ctx context.Context) {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()

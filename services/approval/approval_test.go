@@ -49,8 +49,8 @@ func TestService_ImplementsEveryMethodForItsCallers(t *testing.T) {
 	s.CheckHealth(t, "approval")
 }
 
-// The requester claims an approved call once, and receives the call that the person approved. A request with the same
-// JSON in a different format counts as the same call.
+// A person approves a call. The requester claims the approved call once, and receives exactly the call that the person
+// approved. A request with the same JSON in a different format counts as the same call.
 func TestClaimApproval_ClaimsAnApprovedCallOnce(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		asked := s.ask(t, `{"name":"refund","arguments":{"sum":12.50},"_meta":{"progressToken":7,"dev.sluice/run":"r"}}`)
@@ -306,8 +306,8 @@ func TestNew_RefusesAnInvalidConfiguration(t *testing.T) {
 	}
 }
 
-// The policy service denies a call when the caller claims it. The requester can ask for a new approval immediately,
-// because only a denial by a person has a cool-down.
+// A call is approved, but the policy service denies it when the caller claims it. The requester can ask for a new
+// approval immediately, because only a denial by a person has a cool-down.
 func TestRequestApproval_OpensAgainAfterADenialByPolicy(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		a := s.ask(t, params).GetApproval()
@@ -325,8 +325,8 @@ func TestRequestApproval_OpensAgainAfterADenialByPolicy(t *testing.T) {
 	})
 }
 
-// An approval ends, and a later request names it. The request receives the ended approval and does not open a new one,
-// because no caller would wait for a new approval.
+// An approval ends, and a later request contains its id. The service returns the ended approval and does not open a new
+// one, because no caller would wait for a new approval.
 func TestRequestApproval_OpensNothingForACallWhoseApprovalHasEnded(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		a := s.ask(t, params).GetApproval()

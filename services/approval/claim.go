@@ -104,8 +104,8 @@ func (s *Service) claim(ctx context.Context, tx *store.Tx, r *lifecycle.Record, 
 	}}}, nil
 }
 
-// approvingVotes returns the valid votes to approve. If a grant covers r, these are the votes for the grant. Otherwise
-// they are the votes for r.
+// approvingVotes returns the valid votes to approve the call. If a grant covers the call of r, these are the votes for
+// the approval that created the grant. Otherwise they are the votes for r.
 func approvingVotes(r, grant *lifecycle.Record) []*approvalv1.Vote {
 	of := r
 	if grant != nil && r.Approval.GetGrantedBy() != "" {

@@ -19,9 +19,9 @@ const (
 	// ahead of the local clock.
 	maxAge   = 5 * time.Second
 	maxAhead = 2 * time.Second
-	// maxUsed is the maximum number of used decisions that are remembered. Each is remembered for maxAge+maxAhead.
-	// While maxUsed decisions are remembered, every new decision is refused. The limit is higher than the number of
-	// decisions that a store can handle in that time.
+	// maxUsed is the maximum number of used decisions that are remembered. Each decision is remembered for
+	// maxAge+maxAhead. While maxUsed decisions are remembered, every new decision is refused. The limit is higher than
+	// the number of decisions that a store can handle in maxAge+maxAhead.
 	maxUsed = 1 << 16
 )
 
@@ -142,8 +142,8 @@ func (v *decisionVerifier) markUsed(statement []byte, now time.Time) error {
 	return nil
 }
 
-// checkCallDigest returns [errDecisionRefused] unless alike is the digest of the call that the statement is about.
-// alike is a [binding.DigestIgnoringDefinition].
+// checkCallDigest returns [errDecisionRefused] unless the statement's call digest equals alike, which is the
+// [binding.DigestIgnoringDefinition] of the call in the request.
 func checkCallDigest(s *policyv1.DecisionStatement, alike []byte) error {
 	if len(alike) == 0 || !bytes.Equal(s.GetCallDigest(), alike) {
 		return fmt.Errorf("%w: it is about another call", errDecisionRefused)

@@ -58,8 +58,8 @@ func forEachStore(t *testing.T, change func(*approval.Config), story func(t *tes
 	}
 }
 
-// people returns the tokens of rpctest and some more tokens: for approvers in groups, for an approver with the agent's
-// subject, and for an operator of another tenant.
+// people returns the tokens of package rpctest and some additional tokens: for approvers in groups, for an approver
+// whose subject is the agent's, and for an operator of another tenant.
 func people() []*identityv1.TokenRecord {
 	ana, ben := rpctest.Record("ana", "default", authv1.TokenRole_TOKEN_ROLE_APPROVER), rpctest.Record("ben", "default", authv1.TokenRole_TOKEN_ROLE_APPROVER)
 	ana.Token.Groups, ben.Token.Groups = []string{"finance"}, []string{"finance", "sales"}

@@ -23,9 +23,10 @@ const (
 	// the total size of the transitions in a response.
 	maxHistory      = 1000
 	maxHistoryBytes = 1 << 20
-	// pageSize is the number of approvals per page if the request does not set it.
+	// pageSize is the number of approvals per page if the request does not set a page size.
 	pageSize = 100
-	// maxScan is the number of approvals, including those that the filter excludes, after which a page ends.
+	// maxScan is the number of approvals that are read for one page, including those that the filter excludes. After
+	// maxScan approvals, the page ends.
 	maxScan = 10_000
 )
 
@@ -173,8 +174,8 @@ func (s *Service) readPage(ctx context.Context, tx *store.Tx, p pageRequest) (*a
 	return resp, nil
 }
 
-// matchesForMe reports whether an approval matches the for_me field of the filter. If for_me is set, the caller must be
-// able to decide on the approval and must not have voted on it.
+// matchesForMe reports whether an approval matches the for_me field of the filter. If for_me is set, an approval
+// matches only if the caller may vote on it and has not voted on it.
 func (s *Service) matchesForMe(caller *authn.Caller, f *approvalv1.ApprovalFilter, r *lifecycle.Record) bool {
 	if !f.GetForMe() {
 		return true

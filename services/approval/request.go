@@ -167,8 +167,8 @@ func (a *approvalRequest) openUnlessEnded(ctx context.Context, tx *store.Tx) (*a
 	return askedResponse(was, false), nil
 }
 
-// openUnlessDenied opens an approval, unless a person denied the same request and the cool-down has not ended. A call
-// that differs from the denied call only in `_meta` or in non-essential params is the same request.
+// openUnlessDenied opens an approval, unless a person denied the same call and the cool-down has not ended. A call that
+// differs from the denied call only in `_meta` or in non-essential params counts as the same call.
 func (a *approvalRequest) openUnlessDenied(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
 	was, err := tx.Denied(ctx, a.principal.GetTenant(), a.question.Digest, a.question.Bare)
 	if err != nil {
@@ -183,7 +183,8 @@ func (a *approvalRequest) openUnlessDenied(ctx context.Context, tx *store.Tx) (*
 }
 
 // attach updates the existing approval of the call to the policy service's current decision. It asks approvers again if
-// the terms have changed. The response reports whether the person who uses the agent can be asked.
+// the approval terms have changed. The response reports whether the person who uses the agent can be asked to confirm
+// the call.
 func (a *approvalRequest) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*approvalv1.RequestApprovalResponse, error) {
 	askedAgain := r.UpdateDecision(a.question.Decision, a.service.defaultTimes(), tx.Now)
 	if !askedAgain && !a.mayConfirm(r) {
@@ -205,7 +206,7 @@ func (a *approvalRequest) attach(ctx context.Context, tx *store.Tx, r *lifecycle
 	return a.withConfirm(askedResponse(r, false), r), err
 }
 
-// mayConfirm reports whether the person who uses the agent can be asked about a record.
+// mayConfirm reports whether the person who uses the agent can be asked to confirm the call of a record.
 func (a *approvalRequest) mayConfirm(r *lifecycle.Record) bool {
 	terms := r.Approval.GetTerms()
 	return a.canConfirm && r.Approval.GetState() == pending && terms.GetSelfConfirm() && terms.GetQuorum() == 1
@@ -216,8 +217,8 @@ func (a *approvalRequest) withConfirm(resp *approvalv1.RequestApprovalResponse, 
 	return resp
 }
 
-// saveSelfVote records the vote of the person who uses the agent. The vote counts for the approval that the form
-// showed. If that approval has already ended, the vote does not count for a newer approval of the same call.
+// saveSelfVote records the vote of the person who uses the agent. The vote counts for the approval that was shown to
+// the person. If that approval has already ended, the vote does not count for a newer approval of the same call.
 func (a *approvalRequest) saveSelfVote(ctx context.Context, tx *store.Tx, word *approvalv1.SelfVote) (*approvalv1.RequestApprovalResponse, error) {
 	r, err := tx.Get(ctx, a.principal.GetTenant(), word.GetApprovalId())
 	if err != nil {
@@ -358,8 +359,8 @@ func refusalResponse(r *approvalv1.Refusal) *approvalv1.RequestApprovalResponse 
 	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Refusal{Refusal: r}}
 }
 
-// roundUpToMillis rounds a duration up to whole milliseconds, so that a caller that waits for exactly this duration
-// does not retry too early.
+// roundUpToMillis rounds a duration up to whole milliseconds. Otherwise a caller that waits for exactly this duration
+// might retry too early.
 func roundUpToMillis(d time.Duration) *durationpb.Duration {
 	return durationpb.New((d + time.Millisecond - 1).Truncate(time.Millisecond))
 }

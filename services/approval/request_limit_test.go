@@ -38,8 +38,8 @@ func checkRateRefusal(t *testing.T, r *approvalv1.Refusal, window time.Duration)
 	}
 }
 
-// Case X8. A principal makes many calls with different servers, definitions and terms. People are asked at most
-// max_asked times.
+// Case X8. A principal makes many calls that differ in the server, the tool's definition and the approval terms. People
+// are asked at most max_asked times.
 func TestRequestApproval_AsksPeopleAtMostMaxAskedTimes(t *testing.T) {
 	const tries, most = 60, 30
 	for name, question := range map[string]func(t *testing.T, s *fixture, n int) *approvalv1.RequestApprovalResponse{
@@ -151,8 +151,8 @@ func TestRequestApproval_CountsARepeatedCallOnce(t *testing.T) {
 	})
 }
 
-// Case X8. Calls that a grant covers do not count against max_asked. The limit is reached, and then a claim would
-// require asking approvers again. The claim is refused, and the approval does not change.
+// Case X8. Calls that a grant covers do not count against max_asked. After the limit is reached, a caller makes a claim
+// for which approvers would have to be asked again. The claim is refused, and the approval does not change.
 func TestClaimApproval_RefusesToAskAgainOverMaxAsked(t *testing.T) {
 	forEachStore(t, func(c *approval.Config) { c.MaxAsked = 1 }, func(t *testing.T, s *fixture) {
 		s.approve(t, "ana", s.ask(t, `{"n":0}`, grants).GetApproval().GetId())

@@ -14,7 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval"
 )
 
-// A second request for the same call returns the pending approval, even if the call has run under earlier approvals.
+// A second request for the same call returns the pending approval, even if the same call has run before, under earlier
+// approvals.
 func TestRequestApproval_ReturnsThePendingApproval(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		for n := range 2 {

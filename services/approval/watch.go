@@ -181,8 +181,8 @@ func (w *watch) catchUp(ctx context.Context) (bool, error) {
 	}
 }
 
-// hasEnded reports whether the watched approval has ended and the client has been informed of this. The client has been
-// informed if the end was sent in this stream or before the request's cursor.
+// hasEnded reports whether the watched approval has ended and the client has received this information, either in this
+// stream or before the position of the request's cursor.
 func (w *watch) hasEnded(ctx context.Context) (over bool, err error) {
 	if w.lastApproval != nil {
 		return w.lastApproval.GetEnded() != nil, nil

@@ -72,8 +72,8 @@ func TestWatchApprovals_SendsCurrentApprovalsAndMoves(t *testing.T) {
 	})
 }
 
-// Only people in sales may decide on the first and third call. A watcher in finance receives only the second call and
-// its approval. A watcher that resumes receives the same.
+// Only people in the group sales may vote on the first and third call. A watcher in the group finance receives only the
+// second call and its approval. A watcher that resumes the watch receives the same.
 func TestWatchApprovals_ForMeSelectsLaterMovesToo(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		sales := func(d *policyv1.Decision) { d.Approval.Approvers = []string{"sales"} }

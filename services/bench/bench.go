@@ -23,20 +23,21 @@ const (
 
 // Config configures a run.
 type Config struct {
-	// Rounds is the number of times that every cell is measured. It must be at least 1.
+	// Rounds is the number of times that every cell (a path of a call) is measured. It must be at least 1.
 	Rounds int
-	// Duration is the length of one measurement, without its warm-up. It must be positive.
+	// Duration is the length of one measurement, not including its warm-up. It must be positive.
 	Duration time.Duration
 	// Callers are the numbers of concurrent callers with which every cell is measured. Each must be at least 1.
 	Callers []int
-	// Cells names the cells to measure in addition to the cell [Floor]. If it is empty, all cells are measured.
+	// Cells contains the names of the cells to measure in addition to the cell [Floor]. If it is empty, all cells are
+	// measured.
 	Cells []string
-	// Bin is the directory with the mesh's programs.
+	// Bin is the directory that contains the mesh's programs.
 	Bin string
-	// Base is the directory with the programs of another commit, the base commit. Every cell of the mesh is also measured
-	// with these programs. If Base is empty, there is no comparison.
+	// Base is the directory that contains the programs of another commit, the base commit. Every cell of the mesh is
+	// also measured with these programs. If Base is empty, there is no comparison.
 	Base string
-	// Peers is the directory with the programs of other gateways.
+	// Peers is the directory that contains the programs of other gateways.
 	Peers string
 	// Self is the path of the benchmark's own program. The benchmark runs it as the echo server, as the baseline proxy
 	// and as the lean gateway.
@@ -87,9 +88,9 @@ type runner struct {
 	results        Results
 }
 
-// Run measures every cell and writes its progress to progress. A measurement with a wrong response is repeated. If all
-// repetitions fail, the results list the measurement under Failures. If Run returns an error, for example because ctx
-// ended, it also returns the results so far.
+// Run measures every cell and writes its progress to progress. A measurement that receives a wrong response is
+// repeated. If all repetitions fail, the results list the measurement under Failures. If Run returns an error, for
+// example because ctx is done, it also returns the results so far.
 func Run(ctx context.Context, cfg Config, progress io.Writer) (results Results, err error) {
 	if err := cfg.Validate(); err != nil {
 		return Results{}, err
@@ -199,8 +200,8 @@ func (r *runner) callersOf(ctx context.Context, cell Cell, to endpoint, n int) (
 	return r.callers[cell.Name][:n], nil
 }
 
-// sessionsFor returns the sessions of a caller. Normally a caller has one session. If the cell has allPrincipals set,
-// all callers share the sessions of all principals.
+// sessionsFor returns the sessions that a caller uses. Normally a caller has one session of its own. If the cell has
+// allPrincipals set, all callers share the sessions of all principals.
 func (r *runner) sessionsFor(ctx context.Context, cell Cell, to endpoint, number int) (_ chan *callerSession, err error) {
 	if !cell.allPrincipals {
 		number %= len(r.sites.tokens)
@@ -212,7 +213,7 @@ func (r *runner) sessionsFor(ctx context.Context, cell Cell, to endpoint, number
 	return r.sharedSessions[cell.Name], err
 }
 
-// measureOnce warms up a site and makes one measurement.
+// measureOnce warms up a site and then makes one measurement.
 func (r *runner) measureOnce(ctx context.Context, callers []*caller, at *site) (Sample, error) {
 	warm := time.Duration(warmUpFraction * float64(r.cfg.Duration))
 	if err := connect(ctx, callers, warm+r.cfg.Duration); err != nil {

@@ -17,8 +17,8 @@ type Cell struct {
 	Title string
 	// Targets contains the minimum ratio to the rate of the cell [Floor] for each number of callers. It may be nil.
 	Targets map[int]float64
-	// Unconditional names the cell whose rule has no condition but whose call is otherwise the same. MinShare is the
-	// minimum ratio to the rate of that cell. Both fields are empty if the cell has no such comparison.
+	// Unconditional is the name of the cell that makes the same call under a rule without conditions. MinShare is the
+	// minimum ratio to the rate of that cell. Both fields have their zero values if the cell has no such comparison.
 	Unconditional string
 	MinShare      float64
 

@@ -46,8 +46,8 @@ func (s *sites) startVMCP(ctx context.Context, to *site) error {
 	})
 }
 
-// startPeer starts another gateway. It sets environment variables that make the gateway write its files to the site's
-// directory and use no containers.
+// startPeer starts another gateway. It sets environment variables so that the gateway writes its files to the site's
+// directory and uses no containers.
 func (s *sites) startPeer(ctx context.Context, to *site, name string, args func(port string) []string) error {
 	addrs, err := freeAddrs(ctx, 1)
 	if err != nil {

@@ -53,14 +53,15 @@ func (s Sample) MeshCPU() float64 {
 	return used.Seconds() / float64(s.Calls)
 }
 
-// Ratio returns a cell's rate divided by the rate of the cell Floor, for each round and with the given number of
-// callers.
+// Ratio divides a cell's rate by the rate of the cell Floor in each round, and returns a summary of these ratios.
+// callers selects the samples with that number of callers.
 func (r *Results) Ratio(cell string, callers int) Spread {
 	return r.Against(cell, Floor, callers, Sample.Rate)
 }
 
-// Against compares two cells in each round, with the given number of callers. number returns a value for a sample.
-// Against divides the value of cell by the value of other in each round, and summarizes these ratios.
+// Against compares two cells, using the samples with the given number of callers. In each round it divides the value of
+// cell by the value of other, and it returns a summary of these ratios. The function number returns the value of a
+// sample.
 func (r *Results) Against(cell, other string, callers int, number func(Sample) float64) Spread {
 	others := make(map[int]float64)
 	for _, s := range r.of(other, callers) {
@@ -75,7 +76,8 @@ func (r *Results) Against(cell, other string, callers int, number func(Sample) f
 	return Summarize(ratios)
 }
 
-// Over summarizes the values that number returns for the samples of a cell with the given number of callers.
+// Over summarizes the values that the function number returns for the samples of a cell with the given number of
+// callers.
 func (r *Results) Over(cell string, callers int, number func(Sample) float64) Spread {
 	var values []float64
 	for _, s := range r.of(cell, callers) {
@@ -104,7 +106,7 @@ func (r *Results) PerCall(cell string, callers int) []ProcessCPU {
 	return out
 }
 
-// Disturbed returns the number of samples whose Foreign is above [MaxForeign], and the number of all samples.
+// Disturbed returns the number of samples in which Foreign exceeds [MaxForeign], and the number of all samples.
 func (r *Results) Disturbed() (disturbed, all int) {
 	for _, s := range r.Samples {
 		if s.Foreign > MaxForeign {

@@ -26,7 +26,7 @@ const (
 // package with the code of earlier commits.
 var roles = []string{"policy", "ratelimit", "approval", "wasmagent", "gateway"}
 
-// programs returns the mesh's programs that the sites of cells start.
+// programs returns the names of the mesh's programs that are needed to measure cells.
 func programs(cells []Cell) []string {
 	of := map[string][]string{siteUp: {"sluice"}, siteApart: append([]string{"sluice"}, roles...)}
 	var names []string
@@ -40,13 +40,13 @@ func programs(cells []Cell) []string {
 // site is a group of processes that serves cells.
 type site struct {
 	at endpoint
-	// dir is the directory of the site's files. bin is the directory of its programs.
+	// dir is the directory for the site's files. bin is the directory that contains its programs.
 	dir, bin string
 	// env is the environment of the site's programs. If it is nil, they have the environment of this process.
 	env []string
-	// asked is true if the gateway does not cache decisions, so that the policy service evaluates every call.
+	// asked is true if the gateway does not cache decisions and therefore asks the policy service about every call.
 	asked bool
-	// own contains the site's processes without the echo server.
+	// own contains the site's processes, except the echo server.
 	own []*process
 }
 
@@ -97,8 +97,8 @@ func (s *sites) get(ctx context.Context, kind string, base bool) (*site, error) 
 	return made, nil
 }
 
-// processes returns the processes through which a call to the site passes, including the load generator and the echo
-// server.
+// processes returns the names and ids of the processes that take part in a call to the site, including the load
+// generator and the echo server.
 func (s *sites) processes(of *site) (names []string, pids []int) {
 	names, pids = []string{"load"}, []int{os.Getpid()}
 	all := of.own

@@ -40,7 +40,7 @@ var errPageToken = errors.New("page_token: this list has returned no such token"
 
 var errNoDecision = errors.New("this gateway has no decision with that id: it may be older than the journal, or another gateway's; `sluice decisions tail` lists the newest")
 
-// installationTenant is the tenant that owns the servers. Only persons in this tenant can see them.
+// installationTenant is the tenant that owns the servers. Only people in this tenant can see them.
 const installationTenant = "default"
 
 // GetStatus implements gatewayv1.GatewayServiceServer. Callers in the installation's tenant receive the servers, the
@@ -94,7 +94,8 @@ func isOperator(caller *authn.Caller) bool {
 	return seesAll(caller) && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }
 
-// silentClients returns the clients to which the gateway currently sends no forms.
+// silentClients returns the clients to which the gateway currently sends no forms, because they did not answer earlier
+// forms.
 func (s *Service) silentClients() (out []*gatewayv1.SilentClient) {
 	for _, e := range s.forms.Silent() {
 		out = append(out, &gatewayv1.SilentClient{
@@ -105,7 +106,7 @@ func (s *Service) silentClients() (out []*gatewayv1.SilentClient) {
 }
 
 // serverStatuses returns the states of the configured servers, sorted by name. If inDetail is true, the states include
-// details that only operators may read.
+// details that only operators may see.
 func (s *Service) serverStatuses(inDetail bool) (all []*gatewayv1.ServerStatus) {
 	for _, name := range slices.Sorted(maps.Keys(s.servers)) {
 		up := s.servers[name]
@@ -128,9 +129,9 @@ func (s *Service) serverStatuses(inDetail bool) (all []*gatewayv1.ServerStatus) 
 	return all
 }
 
-// ListSessions implements gatewayv1.GatewayServiceServer. If a session is used while the client reads the pages, the
-// session moves to the front of the list and may be missing from the following pages. Every other session is listed
-// once.
+// ListSessions implements gatewayv1.GatewayServiceServer. If a session is used while the client reads the pages one by
+// one, the session moves to the front of the list and may be missing from the following pages. Every other session is
+// listed once.
 func (s *Service) ListSessions(ctx context.Context, req *gatewayv1.ListSessionsRequest) (*gatewayv1.ListSessionsResponse, error) {
 	earlier, err := sessionPageFilter(req.GetPageToken())
 	if err != nil {
@@ -232,7 +233,7 @@ func (s *Service) WatchDecisions(req *gatewayv1.WatchDecisionsRequest, stream gr
 	return ctx.Err()
 }
 
-// tenantOf returns the tenant whose data the caller may see. It returns "" for callers that may not see any data. These
+// tenantOf returns the tenant whose data the caller may see. It returns "" for callers that may not see any data, which
 // are unauthenticated callers, and mesh services that do not call on behalf of a person or principal.
 func tenantOf(ctx context.Context) string {
 	caller := authn.CallerOf(ctx)
@@ -242,8 +243,8 @@ func tenantOf(ctx context.Context) string {
 	return caller.Tenant()
 }
 
-// filter returns a filter for the records that the caller may see and that f selects. The counts of unauthenticated
-// requests belong to the installation, so only callers in the tenant "default" see them.
+// filter returns a filter that selects the records that the caller may see and that match f. The counts of
+// unauthenticated requests belong to the installation, so only callers in the tenant "default" see them.
 func filter(ctx context.Context, f *gatewayv1.DecisionFilter) journal.Filter {
 	tenant := tenantOf(ctx)
 	return func(r *journal.Record) bool {

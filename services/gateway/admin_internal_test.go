@@ -136,7 +136,8 @@ func TestDecisions_AreVisibleOnlyInTheirTenant(t *testing.T) {
 	}
 }
 
-// stream is the server side of a watch. It cancels the watch after it has received the expected number of records.
+// stream is the server side of a WatchDecisions call. It cancels the call after it has received the expected number of
+// records.
 type stream struct {
 	grpc.ServerStream
 	ctx    context.Context
@@ -161,7 +162,8 @@ func (s *stream) Send(r *gatewayv1.WatchDecisionsResponse) error {
 	return nil
 }
 
-// watch calls WatchDecisions with Last set to 10 and returns the subjects of the records received before the timeout.
+// watch calls WatchDecisions with Last set to 10, and returns the subjects of the records that it receives before the
+// timeout.
 func (s *Service) watch(ctx context.Context, t *testing.T) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
@@ -247,7 +249,7 @@ func TestListDecisions_PagesAreComplete(t *testing.T) {
 	}
 }
 
-// oneServer is a transport whose Open method calls a function that the test supplies.
+// oneServer is a transport whose Open method calls a function that is provided by the test.
 type oneServer struct {
 	upstream.Transport
 

@@ -17,7 +17,7 @@ const agentsPage = 1000
 
 // restorableAgents returns the subjects of a tenant's agents that have not ended or can still be restored.
 func (s *Service) restorableAgents(ctx context.Context, tenant string) (map[string]bool, error) {
-	// The principal is a viewer, because viewers may see all agents of their tenant.
+	// The request is made on behalf of a viewer, because viewers may see all agents of their tenant.
 	ctx = authn.OnBehalfOf(ctx, &identityv1.Principal{Tenant: tenant, Subject: principal.Catalogue, Role: authv1.TokenRole_TOKEN_ROLE_VIEWER})
 	req, client := &wasmagentv1.ListAgentsRequest{PageSize: agentsPage, States: agentStates()}, wasmagentv1.NewAgentServiceClient(s.deps.Agents)
 	out := make(map[string]bool)

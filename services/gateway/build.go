@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// Build builds the gateway from the mesh's configuration and connections. Package app calls Build.
+// Build builds the gateway from the mesh's configuration and connections. It is called by package app.
 func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 	cfg, err := FromFile(mesh.File, mesh.Env)
 	if err != nil {

@@ -36,7 +36,7 @@ var errIdempotencyKey = errors.New("CallToolRequest.idempotency_key is not serve
 
 var errArguments = errors.New("arguments_json is not a JSON object")
 
-// refusedError is a refusal that the caller receives as a gRPC error and not as an answer.
+// refusedError is a refusal that the caller receives as a gRPC error instead of an answer to the call.
 type refusedError struct{ *refusal.Refusal }
 
 // Error implements error.
@@ -56,7 +56,7 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 	if req.GetHold() != nil {
 		errand.Hold = new(req.GetHold().AsDuration())
 	}
-	// If the channel is full, progress messages are dropped, so that a slow reader does not delay the call.
+	// If the channel is full, progress messages are dropped, so that a slow client does not delay the call.
 	progress, sent := make(chan *gatewayv1.CallToolResponse, maxProgress), make(chan struct{})
 	go func() {
 		defer close(sent)

@@ -28,7 +28,8 @@ type Config struct {
 	// Hosts and Origins are the values that are accepted in the HTTP headers Host and Origin, in addition to loopback
 	// names.
 	Hosts, Origins []string
-	// TrustParent makes the gateway continue a client's trace. Otherwise the gateway starts a new trace that links to it.
+	// TrustParent makes the gateway continue the trace of a client. Otherwise the gateway starts a new trace that links
+	// to the client's trace.
 	TrustParent bool
 	// Data is the directory that contains the gateway's journal, the servers' working directories and, in a separate
 	// directory, the gateway's keys.
@@ -39,8 +40,9 @@ type Config struct {
 	// JournalBytes that one principal may use. It must be above 0 and at most 1.
 	JournalBytes int64
 	JournalShare float64
-	// ArgumentsBytes is the maximum size of the stored copies of arguments, in bytes. ArgumentsAge is the maximum age
-	// of a copy. JournalShare is also the fraction of ArgumentsBytes that the copies of one person's calls may use.
+	// ArgumentsBytes is the maximum total size of the stored copies of call arguments, in bytes. ArgumentsAge is the
+	// maximum age of a copy. JournalShare also limits the fraction of ArgumentsBytes that the copies of one person's
+	// calls may use.
 	ArgumentsBytes int64
 	ArgumentsAge   time.Duration
 	// KeepDecisions enables the cache of decisions from the policy service.
@@ -51,14 +53,14 @@ type Config struct {
 	MaxSessions int
 	// Servers are the MCP servers behind the gateway, by name.
 	Servers map[string]Server
-	// Hold is how long the gateway holds a call that waits for approvers. If it is 0, the caller receives the ticket
-	// immediately.
+	// Hold is how long the gateway holds a call that waits for approvers. If it is 0, the caller immediately receives a
+	// refusal that contains the approval's id (a ticket).
 	Hold time.Duration
-	// Clients configures other hold times for clients with certain names.
+	// Clients configures different hold times for clients with certain names.
 	Clients []approvals.ClientHold
 	// MaxPending is the maximum number of one principal's calls that wait for approvers. It must be positive.
 	MaxPending int
-	// Execute is the time after the approval within which the approved call must be made. It must be positive.
+	// Execute is the time, counted from the approval, within which the approved call must be made. It must be positive.
 	Execute time.Duration
 	// Secrets are the mesh's own files and directories, which servers may never read. Documents are files and
 	// directories of the mesh that a server may read only if its configuration allows it. All paths are absolute.
@@ -77,16 +79,16 @@ type Server struct {
 	Target    string
 	CA        string
 	Plaintext bool
-	// URL is an MCP endpoint, and Headers are sent with every request to it. Proxy is the URL of the proxy, including
-	// credentials, or empty if there is none. ProxyHint is appended to connection errors that might be caused by a
+	// URL is an MCP endpoint. Headers are sent with every request to it. Proxy is the URL of the proxy, including
+	// credentials, or empty if no proxy is used. ProxyHint is appended to connection errors that might be caused by a
 	// missing proxy.
 	URL       string
 	Headers   map[string]string
 	Proxy     string
 	ProxyHint string
-	// Command is the program to start, with its arguments. Env is its environment, in addition to PATH and HOME. If Shared
-	// is true, one process serves all principals. Dir is the working directory. If Dir is empty, each process has a
-	// private directory.
+	// Command is the program to start, followed by its arguments. Env is its environment, in addition to PATH and HOME.
+	// If Shared is true, one process serves all principals. Dir is the working directory. If Dir is empty, each process
+	// has a private directory.
 	Command []string
 	Env     map[string]string
 	Shared  bool
@@ -110,8 +112,8 @@ type Server struct {
 	// Start is the maximum time that a process may take to start. If it is 0, the maximum is 60 s. A process that
 	// writes to standard error may take longer.
 	Start time.Duration
-	// Sandbox configures the program's sandbox. With the zero value, the program starts only if the kernel can enforce
-	// every part of the sandbox.
+	// Sandbox configures the program's sandbox. If it has the zero value, the program starts only if the kernel can
+	// enforce every part of the sandbox.
 	Sandbox Sandbox
 	// Secrets are the secret values to which Headers or Env refer. They are redacted in the server's answers.
 	Secrets []string
@@ -173,15 +175,15 @@ func httpIdentity(text string) string {
 	return "http " + u.String()
 }
 
-// DefaultConfig returns the configuration that an empty configuration file results in.
+// DefaultConfig returns the configuration that results from an empty configuration file.
 func DefaultConfig() Config {
 	file := config.Default()
 	cfg, _ := FromFile(&file, nil) // the defaults contain no secrets
 	return cfg
 }
 
-// FromFile returns the gateway's section of the configuration, with references to secrets resolved. References to the
-// keychain are resolved later, when the first session with the server is opened.
+// FromFile returns the gateway's part of the configuration, in which references to secrets are resolved. References to
+// the keychain are resolved later, when the first session with the server is opened.
 func FromFile(f *config.File, env config.Env) (Config, error) {
 	cfg := Config{
 		Listen:      f.Listen,
@@ -304,7 +306,7 @@ func (r resolver) resolve(f *config.File, values map[string]config.Secret) (out 
 	return out, secrets, bad
 }
 
-// Validate returns an error that describes every fault in the configuration.
+// Validate returns an error that describes everything that is wrong with the configuration, or nil.
 func (c *Config) Validate() error {
 	var errs []error
 	if c.Listen == "" { // an empty address would mean every address of this machine

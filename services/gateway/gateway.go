@@ -71,17 +71,17 @@ type Deps struct {
 	Tokens *authn.Tokens
 	// Policy evaluates calls.
 	Policy policyv1.PolicyServiceClient
-	// Catalogue receives the tool lists of servers.
+	// Catalogue is the catalog service, which receives the tool lists of servers.
 	Catalogue policyv1.CatalogServiceClient
-	// RateLimit reserves rate limits for calls.
+	// RateLimit is the ratelimit service, which reserves the rate limits of calls.
 	RateLimit ratelimitv1.RateLimitServiceClient
-	// Approval stores the calls that wait for approvers.
+	// Approval is the approval service, which stores the calls that wait for approvers.
 	Approval approvalv1.ApprovalServiceClient
 	// Agents is a connection to the wasmagent service. A server whose target is that service has the service's methods
 	// as its tools. Calls on the connection are made on behalf of the principal that was set with [authn.OnBehalfOf].
 	Agents grpc.ClientConnInterface
-	// Peers contains the other mesh services that some calls need, by name. It does not contain the policy service,
-	// because the policy lease shows whether that service is available.
+	// Peers contains the other mesh services that some calls need, by the name of the service. It does not contain the
+	// policy service, because the policy lease shows whether that service is available.
 	Peers map[string]healthv1.HealthClient
 	// Meter creates the instruments for metrics.
 	Meter metric.Meter
@@ -93,9 +93,9 @@ type Deps struct {
 	// Env looks up PATH and HOME for the programs that the gateway starts. If Env is nil, neither variable is set.
 	Env config.Env
 	// Launcher starts this program as the launcher of sandboxed stdio servers. If it is not set, only servers whose
-	// sandbox is off are started.
+	// sandbox is switched off are started.
 	Launcher sandbox.Launcher
-	// Wrap wraps the listener for clients, in order to observe it. It may be nil.
+	// Wrap wraps the listener on which clients connect, so that connections can be observed. It may be nil.
 	Wrap func(net.Listener) net.Listener
 }
 
@@ -124,14 +124,15 @@ type Service struct {
 	started        time.Time
 	decisions      *decisioncache.Cache
 	peers          peerHealth
-	// reads allows each caller to read records in one request at a time.
+	// reads ensures that each caller reads records in only one request at a time.
 	reads *fairqueue.Queue[string]
-	// callCount counts the calls from inside the mesh. Each call uses its count as its JSON-RPC request id.
+	// callCount counts the calls that come from inside the mesh. Each of these calls uses its number as its JSON-RPC
+	// request id.
 	callCount atomic.Int64
 }
 
-// New opens the data directory and the MCP address, and returns the gateway. The gateway serves requests only while Run
-// is running.
+// New opens the data directory, starts listening on the MCP address, and returns the gateway. The gateway serves
+// requests only while Run is running.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if deps.Tokens == nil || deps.Policy == nil || deps.Catalogue == nil || deps.RateLimit == nil || deps.Approval == nil || deps.Agents == nil || deps.Peers == nil || deps.Meter == nil || deps.Tracer == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("gateway: every dependency is required")
@@ -149,7 +150,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-// open opens everything that the gateway needs. If open fails, Close closes what was already opened.
+// open opens everything that the gateway needs. If open fails, Close closes everything that was already opened.
 func (s *Service) open(ctx context.Context) (err error) {
 	if s.meters, err = meters.New(s.deps.Meter); err != nil {
 		return err
@@ -199,10 +200,11 @@ func (s *Service) open(ctx context.Context) (err error) {
 	return s.listen(ctx)
 }
 
-// A connector returns the transport to a server whose secrets are known.
+// A connector returns the transport to a server whose secrets have been resolved.
 type connector func(Server) (upstream.Transport, error)
 
-// connector returns the connector for a server. files contains, by server name, the files of the server's program.
+// connector returns the connector for a server. The map files contains the files of each server's program, by the
+// server's name.
 func (s *Service) connector(name string, server Server, files map[string][]string) (connector, error) {
 	if server.URL != "" {
 		return func(server Server) (upstream.Transport, error) {
@@ -318,8 +320,8 @@ func (s *Service) newEdge(ctx context.Context) (err error) {
 	return err
 }
 
-// taskSecretText is the text from which the MCP server's secret is derived, with the journal's key. The journal uses
-// the same key for its digests of call arguments. Because taskSecretText is not JSON, it never equals a call's
+// taskSecretText is the text from which a secret of the MCP server is derived, using the journal's key. The journal
+// uses the same key for its digests of call arguments. Because taskSecretText is not JSON, it never equals a call's
 // arguments.
 const taskSecretText = "what is not JSON: ids of tasks"
 
@@ -372,8 +374,8 @@ func (s *Service) Health(context.Context) error {
 }
 
 // NotReady returns the reasons why the gateway is not ready, or nil if it is ready. Without the policy service or the
-// journal, no call is allowed. Without another service or a server, only the calls that need it are refused.
-// Unauthenticated callers may read the reasons, so they contain no details about the machine.
+// journal, no call is allowed. If another service or a server is unavailable, only the calls that need it are refused.
+// Unauthenticated callers may read the reasons, so the reasons contain no details about the machine.
 func (s *Service) NotReady() []string {
 	var why []string
 	if s.Health(context.Background()) != nil {
@@ -388,9 +390,9 @@ func (s *Service) NotReady() []string {
 	return why
 }
 
-// Degraded returns one sentence for each problem: for each mesh service that is unavailable or incompatible, if rate
-// limits are counted twice, if the journal's disk is full, and if call arguments cannot be recorded. The result is
-// empty if there is no problem. Unauthenticated callers may read the sentences.
+// Degraded returns one sentence for each current problem. The problems are: a mesh service is unavailable or
+// incompatible, rate limits are counted twice, the journal's disk is full, and call arguments cannot be recorded. The
+// result is empty if there is no problem. Unauthenticated callers may read the sentences.
 func (s *Service) Degraded() []string {
 	why := s.peers.missing()
 	if s.pipeline != nil && s.pipeline.IsMiscounting() {
@@ -405,7 +407,7 @@ func (s *Service) Degraded() []string {
 	return why
 }
 
-// Run serves MCP until ctx is cancelled. Then it waits for requests in flight and closes the sessions.
+// Run serves MCP until ctx is cancelled. Then it waits for requests in flight, and closes the sessions.
 func (s *Service) Run(ctx context.Context) error {
 	front, err := s.tlsListener()
 	if err != nil {
@@ -484,8 +486,8 @@ func (s *Service) Close() error {
 }
 
 func (s *Service) recordSession(sess *session.Session) {
-	// Callers without a session are not counted. The sessions that belong to an aggregate session are not counted
-	// either.
+	// Only clients with a session are counted. The sessions that belong to an aggregate session, which serves all
+	// servers, are not counted.
 	if sess.Version != mcp.Modern && sess.Hub == nil {
 		s.meters.RecordClientSession(context.Background(), sess.Version, time.Since(sess.Opened))
 	}

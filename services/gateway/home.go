@@ -44,7 +44,7 @@ func (c *Config) limitHome(name string, rules *sandbox.Rules, files map[string][
 	return nil
 }
 
-// outermost returns the paths that are not inside other paths.
+// outermost returns those of the paths that are not inside another of the paths.
 func outermost(paths []string) (out []string) {
 	for _, path := range slices.Compact(slices.Sorted(slices.Values(paths))) {
 		if !slices.ContainsFunc(out, func(dir string) bool { return isBelow(path, dir) }) {
@@ -54,10 +54,10 @@ func outermost(paths []string) (out []string) {
 	return out
 }
 
-// HomeNotes returns a sentence for each server whose program is known to read credentials from HOME, because it does
-// not find them in its private directory. It also returns a sentence for each entry of sandbox.home that does not
-// exist. The kernel does not report which files a program has looked for, so the notes depend only on the names of
-// programs and packages.
+// HomeNotes returns a sentence for each server whose program is known to read credentials from HOME but has a private
+// HOME that does not contain them. It also returns a sentence for each entry of sandbox.home that does not exist. The
+// kernel does not report which files a program has looked for, so the notes depend only on the names of programs and
+// packages.
 func (c *Config) HomeNotes(env config.Env) (notes []string) {
 	home := lookUp(env, "HOME")
 	if !filepath.IsAbs(home) {

@@ -31,8 +31,7 @@ func (c *Config) programsRoot() string {
 }
 
 // installation describes how the gateway installs the package of a server that is started with npx. If the gateway does
-// not install the package, installation returns nil, and why explains why the command installs the package at each
-// start.
+// not install the package, in is nil, and why explains why the command installs the package at each start.
 func (s *Server) installation(name, root string, env config.Env) (in *stdio.Install, why string) {
 	if s.InstallEachStart {
 		return nil, ""
@@ -79,8 +78,8 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// npmPath returns the path of the npm that belongs to the given npx program. This is the npm in the same directory or,
-// if there is none, the first npm in PATH.
+// npmPath returns the path of the npm program that belongs to the given npx program. This is the npm in the same
+// directory or, if that directory has no npm, the first npm in PATH.
 func npmPath(program, path string) string {
 	sibling := filepath.Join(filepath.Dir(program), "npm")
 	if isFile(sibling) {
@@ -94,12 +93,12 @@ func npmPath(program, path string) string {
 	return sibling // the start of the server reports that npm is missing
 }
 
-// proxies contains the lower-case names of the variables that set npm's proxies and certificates.
+// proxies contains the lower-case names of the variables that configure npm's proxies and certificates.
 var proxies = []string{"http_proxy", "https_proxy", "all_proxy", "proxy", "no_proxy", "noproxy", "node_extra_ca_certs", "ssl_cert_file", "ssl_cert_dir"}
 
-// npmEnvironment returns the non-secret variables in a server's environment that configure npm. It also returns the
-// names of the secret variables that it leaves out, because install scripts can read all variables. A proxy URL without
-// credentials is not secret, even if it comes from a reference.
+// npmEnvironment returns the variables in a server's environment that configure npm and are not secret. It also returns
+// the names of the secret variables that it leaves out, because install scripts can read all variables. A proxy URL
+// without credentials is not secret, even if it comes from a reference to a secret.
 func (s *Server) npmEnvironment(env config.Env) (vars map[string]string, secret []string) {
 	vars = make(map[string]string)
 	if file := filepath.Join(lookUp(env, "HOME"), ".npmrc"); filepath.IsAbs(file) && isFile(file) {
@@ -111,7 +110,8 @@ func (s *Server) npmEnvironment(env config.Env) (vars map[string]string, secret 
 		if !isProxy && !strings.HasPrefix(lower, "npm_config_") {
 			continue
 		}
-		// A value from the keychain is secret, because it is not always known when the environment is needed.
+		// A value from the keychain is always treated as secret, because it may not be known yet when the environment
+		// is needed.
 		if slices.Contains(s.KeychainEnv, name) || slices.Contains(s.SecretEnv, name) && (!isProxy || strings.ContainsAny(s.Env[name], "@?")) {
 			secret = append(secret, name)
 			continue
@@ -153,7 +153,7 @@ func digestOf(in *stdio.Install, path string) string {
 
 // installers returns two sandboxes: one for installing a package, and one for the package's install scripts. Both can
 // write only to the installation's directory. The first sandbox has network access. The second one has network access
-// only if the server has it.
+// only if the server has network access.
 func (c *Config) installers(name string, launcher sandbox.Launcher, env config.Env) (installer, scripts *sandbox.Sandbox, err error) {
 	rules := c.rules(name, env, nil)
 	rules.Private = append(rules.Private, c.programsRoot())
@@ -219,9 +219,9 @@ func (s *Service) sweepPrograms(ctx context.Context) {
 	}
 }
 
-// AdoptPackages moves the packages that were installed for these servers from the data directory from to the data
-// directory to. During the move, neither directory's gateway may run these servers or install their packages. The
-// gateway that uses to can use a package if its server has the same command and environment there. If AdoptPackages
+// AdoptPackages moves the packages that were installed for these servers from one data directory, from, to another, to.
+// During the move, the gateways of both directories must neither run these servers nor install their packages. The
+// gateway that uses to can use a package only if its own server has the same command and environment. If AdoptPackages
 // returns an error, some packages may already have been moved.
 func AdoptPackages(to, from string, servers []string) error {
 	var errs []error

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// machine returns a directory that contains npx, npm, Node and a home directory.
+// machine returns a directory that looks like a machine with npx, npm, Node and a home directory.
 func machine(t *testing.T) (dir string, env config.Env) {
 	t.Helper()
 	dir = t.TempDir()

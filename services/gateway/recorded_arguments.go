@@ -65,7 +65,7 @@ const maxListedArguments = 256 << 10
 
 var errOperatorRequired = errors.New("only operators may read recorded arguments: use the token of an operator")
 
-// mayReadArguments reports whether a caller may read the recorded arguments of its tenant.
+// mayReadArguments reports whether a caller may read the recorded arguments of the calls in the caller's tenant.
 func mayReadArguments(caller *authn.Caller) bool {
 	return caller != nil && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }

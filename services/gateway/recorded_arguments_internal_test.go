@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// openArguments opens a store of recorded arguments for a service of a test.
+// openArguments opens a store of recorded arguments for the service s, which a test has created.
 func openArguments(t *testing.T, s *Service) {
 	t.Helper()
 	dir := t.TempDir()

@@ -54,8 +54,8 @@ func (s *Service) SummarizeObservations(ctx context.Context, req *gatewayv1.Summ
 	return &page.resp, nil
 }
 
-// isCall reports whether a record represents a call, that is, whether it records the intent or the refusal of a call.
-// Refused protocol messages are not calls. Records that count refusals have no method and do not represent calls.
+// isCall reports whether a record represents a call. This is the case if it records the intent or the refusal of a
+// call. Refused protocol messages are not calls. Records that count refusals have no method and do not represent calls.
 func isCall(r *journal.Record) bool {
 	switch r.Kind { //nolint:exhaustive // all other kinds are about calls that have an intent, or about no call
 	case journal.KindIntent:

@@ -18,7 +18,7 @@ type activationToken struct {
 	short  string
 }
 
-// storedTokenDigits is the number of base-36 digits with which a token contains the number of a stored revision.
+// storedTokenDigits is the number of base-36 digits that a token uses for the number of a stored revision.
 const storedTokenDigits = 10
 
 // String returns the token as text.
@@ -52,7 +52,7 @@ func parseActivation(text string) (t activationToken, err error) {
 	return t, nil
 }
 
-// token returns the activation token of the set.
+// token returns the token that identifies this activation of policies.
 func (a *activeSet) token() activationToken {
 	t := activationToken{at: a.activated.UnixNano(), short: a.short()}
 	if a.stored != nil {
@@ -61,17 +61,18 @@ func (a *activeSet) token() activationToken {
 	return t
 }
 
-// activation returns a token with which a caller can later require this revision or a newer one.
+// activation returns a token for this activation. A caller can later require the revision of this activation or a newer
+// one.
 func (a *activeSet) activation() string { return a.token().String() }
 
 // short returns the first 16 hexadecimal digits of the revision, which are enough to distinguish revisions.
 func (a *activeSet) short() string { return a.Revision()[:16] }
 
-// reaches reports whether the set has the revision in an activation token, or was activated later. Normally, an equal
-// revision is sufficient, because replicas activate the same revision at different times. There is one exception: if
-// both tokens contain the numbers of stored revisions and the numbers differ, only the numbers are compared. This is
-// necessary because a rollback makes earlier documents active again, and then the token must be newer than the tokens
-// of the revisions before the rollback.
+// reaches reports whether the set is at least as new as an activation token. Normally, this is the case if the set has
+// the revision in the token, or was activated later. An equal revision is sufficient because replicas activate the same
+// revision at different times. There is one exception: if both tokens contain the numbers of stored revisions and the
+// numbers differ, only the numbers are compared. This is necessary because a rollback makes earlier documents active
+// again. The token of the rollback must then be newer than the tokens of all earlier revisions.
 func (a *activeSet) reaches(activation string) bool {
 	want, err := parseActivation(activation)
 	if err != nil {

@@ -19,9 +19,9 @@ func activated(number int64, at time.Time, digit string) *activeSet {
 	return a
 }
 
-// A replica reaches the token of another replica if it has the same revision or a later one. Numbers of stored
-// revisions take precedence over times, because clocks may have been set back. They also take precedence over equal
-// content, because a rollback makes earlier content active again.
+// A replica satisfies an activation token from another replica if it has the same revision or a later one. If both
+// tokens contain numbers of stored revisions, the numbers take precedence over times, because clocks may have been set
+// back. The numbers also take precedence over equal content, because a rollback makes earlier content active again.
 func TestReaches_StoredRevisionsAreOrderedByNumber(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -50,7 +50,7 @@ func TestReaches_StoredRevisionsAreOrderedByNumber(t *testing.T) {
 	}
 }
 
-// The approval service compares tokens as text.
+// The approval service compares activation tokens as text, so a later token must be greater as text.
 func TestActivation_LaterTokensAreGreaterAsText(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

@@ -44,7 +44,7 @@ func (s *Service) ApplyDocuments(ctx context.Context, req *policyv1.ApplyDocumen
 }
 
 // activate makes documents active in the store. If changes require approval, it does so only after people have approved
-// the change. It returns the active revision, and whether the revision has changed.
+// the change. It returns the active revision, and reports whether the active revision has changed.
 func (s *Service) activate(ctx context.Context, caller *authn.Caller, req *policyv1.ApplyDocumentsRequest, compiled *compiledDocuments) (*store.Revision, bool, error) {
 	if s.cfg.Changes == nil {
 		return s.storeDocuments(ctx, caller, req, compiled, nil)
@@ -53,8 +53,8 @@ func (s *Service) activate(ctx context.Context, caller *authn.Caller, req *polic
 	return c.apply(ctx, caller)
 }
 
-// storeDocuments makes documents active in the store. by is the approval that permits this, or nil if no approval is
-// required. It returns the active revision, and whether the revision has changed.
+// storeDocuments makes documents active in the store. by is the approval of this change, or nil if no approval is
+// required. storeDocuments returns the active revision, and reports whether the active revision has changed.
 func (s *Service) storeDocuments(ctx context.Context, caller *authn.Caller, req *policyv1.ApplyDocumentsRequest, compiled *compiledDocuments, by *changeApproval) (*store.Revision, bool, error) {
 	raw, err := packDocuments(compiled.documents)
 	if err != nil {
@@ -110,12 +110,12 @@ func invalidError(err error) error {
 }
 
 // NoDocuments is the expected_revision that a caller sends if it expects that no documents have been applied yet. The
-// id of the active revision can't be used for this, because it changes with the catalog.
+// id of the active revision can't be used in this case, because it changes with the catalog.
 const NoDocuments = "0000000000000000000000000000000000000000000000000000000000000000"
 
-// expected converts the expected_revision of a request to the id of the documents that must be active. The id is empty
-// if no documents may be active, and nil if any documents may be active. revision may also be the id of the active
-// revision.
+// expected converts the expected_revision of a request to the id of the documents that must be active. The result
+// points to an empty id if no documents may be active. The result is nil if any documents may be active. The parameter
+// revision is the id of documents, the id of the active revision, or [NoDocuments].
 func (a *activeSet) expected(revision string) *string {
 	switch revision {
 	case "":

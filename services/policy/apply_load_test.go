@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// reloads is the environment variable that sets how often 1,000 documents are changed, while two replicas with one
-	// database evaluate 1,000 calls per second. If it is not set, fewer documents are changed, and there is only one
-	// replica.
+	// reloads is the name of an environment variable. Its value is how often the test changes 1,000 documents, while
+	// two replicas that share a database evaluate 1,000 calls per second. If the variable is not set, the test changes
+	// fewer documents and uses only one replica.
 	reloads = "SLUICE_RELOADS"
 	// reloadCallers is the number of concurrent callers.
 	reloadCallers = 8
@@ -56,8 +56,8 @@ type reload struct {
 
 var versionInName = regexp.MustCompile(`-v([0-9]+)$`)
 
-// check returns what is wrong with the decision on a call, or "" if nothing is wrong. least is the version that had
-// been acknowledged when the call began.
+// check returns what is wrong with the decision on a call, or "" if nothing is wrong. least is the newest version that
+// had been acknowledged when the call began.
 func (r *reload) check(d *policyv1.Decision, least int) (version int, wrong string) {
 	match := versionInName.FindStringSubmatch(d.GetRule().GetRule())
 	if d.GetEffect() != allow || match == nil || len(d.GetLimits()) != 1 {
@@ -114,8 +114,8 @@ func (r *reload) apply(version int) {
 	r.revisions[resp.GetPolicyRevision()] = version
 }
 
-// Documents are replaced while callers make calls. Each decision is based on a single version and names the revision of
-// that version. The version is not older than the version that had been acknowledged when the call began.
+// Documents are replaced while callers make calls. Each decision is based on a single version and contains the revision
+// of that version. The version is not older than the version that had been acknowledged when the call began.
 func TestApplyDocuments_NoDecisionIsTornOrOld(t *testing.T) {
 	t.Parallel()
 	changes, documents, opts := 3, 50, stored(options{})

@@ -41,7 +41,7 @@ func runOnPostgres(t *testing.T, source, statement string) {
 	}
 }
 
-// stored changes options so that the service's policies are in its store.
+// stored changes opts so that the service keeps its policies in its store.
 func stored(opts options) options {
 	opts.stored = true
 	return opts
@@ -276,8 +276,8 @@ func TestApplyDocuments_DamagedDocumentsRefuseEveryCall(t *testing.T) {
 	}
 }
 
-// All servers have `mode: observe`, so calls that a rule denies are executed. While no documents have been applied, or
-// the applied documents are damaged, every call is refused nevertheless, because there is no policy to observe.
+// All servers have `mode: observe`, so calls that a rule denies are executed. Nevertheless, every call is refused while
+// no documents have been applied or the applied documents are damaged, because then there is no policy to observe.
 func TestApplyDocuments_ObservedServersRefuseCallsWithoutAPolicy(t *testing.T) {
 	t.Parallel()
 	opts := stored(options{data: t.TempDir(), observe: engine.Observe{All: time.Now().Add(time.Hour)}})
@@ -324,7 +324,7 @@ func TestApplyDocuments_RespondsWhenNoOlderDecisionIsValid(t *testing.T) {
 	}
 }
 
-// Two replicas use one database. When one replica acknowledges documents that were applied to it, the other replica
+// Two replicas use one database. When one replica acknowledges documents that a client applied to it, the other replica
 // already uses these documents.
 func TestApplyDocuments_IsInForceAtEveryReplicaWhenAcknowledged(t *testing.T) {
 	t.Parallel()
@@ -344,8 +344,8 @@ func TestApplyDocuments_IsInForceAtEveryReplicaWhenAcknowledged(t *testing.T) {
 	}
 }
 
-// A replica does not read the store regularly in this test. A call requires a revision that another replica has
-// applied. The replica then reads the store, even if the revision has the same documents as an earlier activation.
+// In this test, a replica does not read the store regularly. A call requires a revision that another replica has
+// activated. The replica then reads the store, even if the revision has the same documents as an earlier activation.
 func TestDecideCall_UsesNoStoredRevisionOlderThanRequired(t *testing.T) {
 	t.Parallel()
 	opts := stored(options{source: sqlstoretest.Postgres(t), tokens: append(rpctest.Records(), otherTenantTokens()...)})
@@ -416,7 +416,7 @@ func TestDiffRevisions_ComparesStoredRevisions(t *testing.T) {
 }
 
 // The store loses the newest revision, for example because a backup was restored. The service does not use the older
-// revision. When the state that it last read becomes too old, it refuses all calls.
+// revision that is now in the store. When the state that the service last read becomes too old, it refuses all calls.
 func TestApplyDocuments_NoOlderRevisionIsUsedWhenTheStoreWentBack(t *testing.T) {
 	t.Parallel()
 	opts := stored(options{source: sqlstoretest.Postgres(t), maxStoreAge: 3 * time.Second})

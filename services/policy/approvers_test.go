@@ -27,7 +27,7 @@ const (
 	approverSuggestion = "those are fay, finn: give more people a token with role approver or operator, in one of these groups"
 )
 
-// quorumOfThree returns a document that requires one more approver than there are in [records].
+// quorumOfThree returns a document that requires three approvers, although [records] contains only two.
 func quorumOfThree() string { return strings.Replace(quorumOfTwo, "quorum: 2", "quorum: 3", 1) }
 
 func person(tenant string, role authv1.TokenRole) *identityv1.Principal {

@@ -52,8 +52,8 @@ func (c *compiledSchema) check(params string) error {
 	return c.schema.Check(params)
 }
 
-// argumentCheck returns a function that checks the arguments in a call's params against the input schema of a
-// definition. It returns nil if the definition is unknown. server may be nil.
+// argumentCheck returns a function that checks the arguments in a call's params against the input schema of a tool's
+// definition. argumentCheck returns nil if the definition is unknown. server may be nil.
 func (s *Service) argumentCheck(ctx context.Context, server *catalog.Server, tool string, digest []byte) (func(params string) error, error) {
 	if server == nil || len(digest) != len(catalog.Digest{}) || server.Tools[tool].FindDefinition(catalog.Digest(digest)) == nil {
 		return nil, nil //nolint:nilnil // a rule with forward: strict refuses the call

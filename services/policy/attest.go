@@ -30,8 +30,8 @@ func (s *Service) attest(ctx context.Context, set *activeSet, req *policyv1.Deci
 		&policyv1.DecisionStatement{ApprovalId: req.GetAttest().GetApprovalId(), Attempt: req.GetAttest().GetAttempt()})
 }
 
-// sign signs the decision on a call that a principal makes. use contains the approval and the attempt for which the
-// decision is signed.
+// sign signs the decision on a call that a principal makes. The parameter use contains the approval and the attempt for
+// which the decision is signed.
 func (s *Service) sign(set *activeSet, principal *identityv1.Principal, call *approvalv1.BoundCall, d *policyv1.Decision, use *policyv1.DecisionStatement) (*policyv1.SignedDecision, error) {
 	digest, err := binding.DigestIgnoringDefinition(principal, call.GetCall())
 	if err != nil {

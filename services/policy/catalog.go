@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// pollInterval is the interval at which the store is read if other processes can change it.
+	// pollInterval is how often the store is read if other processes can change it.
 	pollInterval = 400 * time.Millisecond
 	// defaultMaxStoreAge is used if [Config.MaxStoreAge] is zero.
 	defaultMaxStoreAge = 5 * time.Minute
@@ -74,7 +74,7 @@ func (s *Service) facts(set *activeSet, server, tool string, digest []byte) engi
 	return set.catalog.servers[server].Facts(tool, digest, s.settings(server))
 }
 
-// settings returns the settings of a server. For a server that is not configured, it returns defaults.
+// settings returns the configured settings of a server, or the defaults if the server is not configured.
 func (s *Service) settings(server string) catalog.Settings {
 	if set, ok := s.cfg.Servers[server]; ok {
 		return set

@@ -26,7 +26,7 @@ const (
 	maxPageDefinitions = 100
 )
 
-// toolRenderer converts the tools of one server to protobuf messages. It reads data that the tools share at most once.
+// toolRenderer converts the tools of one server to protobuf messages. It reads data that several tools need only once.
 type toolRenderer struct {
 	server   *catalog.Server
 	settings catalog.Settings
@@ -245,7 +245,8 @@ var pinModes = map[catalog.Mode]policyv1.PinMode{
 	catalog.FirstUse: policyv1.PinMode_PIN_MODE_FIRST_USE, catalog.Review: policyv1.PinMode_PIN_MODE_REVIEW, catalog.Off: policyv1.PinMode_PIN_MODE_OFF,
 }
 
-// newest returns the last time at which a whole list was reported, or the zero time if no whole list was reported.
+// newest returns the last time at which a gateway reported a complete list, or the zero time if there was no such
+// report.
 func newest(lists map[string]time.Time) (last time.Time) {
 	for _, at := range lists {
 		if at.After(last) {

@@ -42,8 +42,8 @@ func (c catalogServer) GetServer(ctx context.Context, req *policyv1.GetServerReq
 	return &policyv1.GetServerResponse{Server: packServer(server, c.settings(server.Name))}, nil
 }
 
-// ListTools implements policyv1.CatalogServiceServer. A search through all definitions takes as long as filtering a
-// list, so ListTools acquires a slot from listSlots.
+// ListTools implements policyv1.CatalogServiceServer. Searching all tool definitions takes as long as filtering a list
+// of tools, so ListTools acquires a slot from the same queue, listSlots.
 func (c catalogServer) ListTools(ctx context.Context, req *policyv1.ListToolsRequest) (*policyv1.ListToolsResponse, error) {
 	if err := checkMayRead(ctx); err != nil {
 		return nil, toStatus(err)

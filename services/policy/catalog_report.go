@@ -28,8 +28,8 @@ var (
 
 const maxLogged = 10
 
-// maxLeftOutName is the maximum length in bytes of the reported name of a tool that can't be parsed. A longer name is
-// truncated.
+// maxLeftOutName is the maximum length in bytes of the name that is reported for a tool that can't be parsed. A longer
+// name is truncated.
 const maxLeftOutName = 128
 
 // maxReports is the maximum number of reports that are received at a time, each of up to [MaxList] bytes. The limit
@@ -50,8 +50,8 @@ type catalogServer struct {
 //
 // A report needs two slots. The first slot limits the memory that is used while the report is received. Several reports
 // can be received at a time, because a sender may be slow. The second slot comes from listSlots, because parsing the
-// definitions in a list takes as long as evaluating thousands of calls. Slots are limited per principal. If a gateway
-// requested the list for itself, slots are limited per server instead.
+// definitions in a list takes as long as evaluating thousands of calls. Each principal has its own limit on slots. For
+// lists that gateways request for themselves, each server has its own limit instead.
 func (c catalogServer) ReportTools(stream reportStream) error {
 	ctx := stream.Context()
 	head, err := receiveHead(stream)
@@ -164,12 +164,13 @@ func receive(stream reportStream) (tools []*policyv1.ToolDefinition, err error) 
 	}
 }
 
-// report applies a server's list of tools to the catalog and returns the states of the definitions in the list. If the
+// report applies a server's list of tools to the catalog and returns the state of each definition in the list. If the
 // list changes nothing, report does not access the store.
 func (s *Service) report(ctx context.Context, server string, r catalog.Report) ([]catalog.State, error) {
 	settings := s.settings(server)
 	duplicate := catalog.FindDuplicate(r.Tools)
-	// A list for one session is refused only for that session. The server is not quarantined.
+	// A list for one session that contains a duplicate name is refused only for that session. The server is not
+	// quarantined.
 	if duplicate != "" && r.To != "" {
 		return nil, fmt.Errorf("%w: %q", errDuplicateTool, duplicate)
 	}

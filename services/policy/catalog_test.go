@@ -38,7 +38,7 @@ type catalogFixture struct {
 	policy            policyv1.PolicyServiceClient
 }
 
-// pinned returns options with which the definitions of the server `files` are pinned.
+// pinned returns options that pin the tool definitions of the server `files`.
 func pinned(t *testing.T) options {
 	t.Helper()
 	return options{paths: []string{folder(t, byClass)}, servers: map[string]catalog.Settings{"files": {Mode: catalog.FirstUse}}, data: t.TempDir()}
@@ -137,8 +137,8 @@ const (
 	noCode          = commonv1.Code_CODE_UNSPECIFIED
 )
 
-// Case T1. Reported definitions are pinned and used for decisions, before and after a restart. While a changed
-// definition waits for an operator to accept it, calls to the tool are denied.
+// Case T1. Reported definitions are pinned, and calls are evaluated with the pinned definitions, before and after a
+// restart. While a changed definition waits for an operator to accept it, calls to the tool are denied.
 func TestCatalog_ChangedDefinitionWaitsForAnOperator(t *testing.T) {
 	t.Parallel()
 	opts := pinned(t)
@@ -208,7 +208,8 @@ func (l *catalogFixture) page(tool string) *policyv1.CatalogTool {
 	return resp.GetTool()
 }
 
-// Case T1. If a server lists a different definition to one caller, only calls with that definition are denied.
+// Case T1. If a server lists a tool with a different definition to one caller, only calls with that definition are
+// denied.
 func TestCatalog_DefinitionListedToACallerIsRequiredForItsCalls(t *testing.T) {
 	t.Parallel()
 	l := newCatalogFixture(t, pinned(t))
@@ -254,7 +255,8 @@ func TestReportTools_DuplicateNameInASessionsListStopsNoServer(t *testing.T) {
 	l.wantDecision(allow, noCode, get)
 }
 
-// Case T1. If a server's whole list contains two tools with the same name, the server is quarantined.
+// Case T1. If the complete list that a gateway requested for itself contains two tools with the same name, the server
+// is quarantined.
 func TestReportTools_DuplicateNameInAWholeListStopsTheServer(t *testing.T) {
 	t.Parallel()
 	l := newCatalogFixture(t, pinned(t))

@@ -30,18 +30,19 @@ import (
 )
 
 const (
-	// changeServer and changeMethod are the server and the method with which an approval describes a change to the
-	// documents. No real server has this method.
+	// changeServer and changeMethod are the server and the method that an approval of a change to the documents
+	// contains. No real server has this method.
 	changeServer, changeMethod = "sluice-policy", "policy/apply"
 	// changeFormat is the version of the format from which the id of a change is computed.
 	changeFormat = "sluice-policy-change-1"
-	// changeHolder is the holder of the claims that this service makes. changeLease is the duration of these claims.
+	// changeHolder is the name under which this service claims approvals. changeLease is how long such a claim is
+	// valid.
 	changeHolder, changeLease = "policy", 30 * time.Second
 	// approvalTimeout limits the time of one request to the approval service. cleanupTimeout limits the time of the
-	// requests that follow an activation; if they fail, the activation stays valid.
+	// requests that follow the activation of documents. If such a request fails, the activation stays valid.
 	approvalTimeout, cleanupTimeout = 5 * time.Second, 2 * time.Second
-	// maxSignatures is the maximum number of times that a decision is signed for one request. It is signed again if the
-	// approval service reports that it has seen a newer revision.
+	// maxSignatures is the maximum number of times that a decision is signed for one request. The decision is signed
+	// again if the approval service reports that it has seen a newer revision.
 	maxSignatures = 3
 )
 
@@ -52,13 +53,13 @@ type policyChange struct {
 	request  *policyv1.ApplyDocumentsRequest
 	compiled *compiledDocuments
 
-	// base is the active revision, which the change would replace. id identifies the change.
+	// base is the active revision, which the change replaces if it is approved. id identifies the change.
 	base   store.Revision
 	id     string
 	params string
 }
 
-// changeApproval is an approval of a change that has been claimed. It contains the id of the approval, the number of
+// changeApproval is an approval that has been claimed for a change. It contains the id of the approval, the number of
 // the activation that the change replaces, and a JSON array of the people who approved the change.
 type changeApproval struct {
 	id       string
@@ -66,7 +67,8 @@ type changeApproval struct {
 	people   string
 }
 
-// changeTerms returns the terms on which people approve changes to the documents, or nil if changes need no approval.
+// changeTerms returns the terms on which people approve changes to the documents, for example the quorum. It returns
+// nil if changes need no approval.
 func changeTerms(c *config.PolicyChanges) *policyv1.ApprovalTerms {
 	if c == nil {
 		return nil
@@ -77,7 +79,7 @@ func changeTerms(c *config.PolicyChanges) *policyv1.ApprovalTerms {
 	}
 }
 
-// authorOf returns the principal for which the approval of the caller's change is requested.
+// authorOf returns the principal on whose behalf the approval of the caller's change is requested.
 func authorOf(caller *authn.Caller) *identityv1.Principal {
 	p := proto.CloneOf(caller.Person)
 	p.Session, p.Run = "", ""
@@ -132,8 +134,8 @@ func (c *policyChange) apply(ctx context.Context, caller *authn.Caller) (*store.
 	return c.applyApproved(ctx, caller, asked)
 }
 
-// stage sets the id and the params of the change. If the change has already been staged, stage uses the params that
-// people were shown then, although the catalog may have changed since.
+// stage sets the id and the params of the change. If the same change was staged before, stage uses the params that
+// people were shown at that time, although the catalog may have changed since.
 func (c *policyChange) stage(ctx context.Context, documents string) error {
 	s := c.service
 	sum := canonicaljson.Sum(changeFormat, strconv.FormatInt(c.base.Number, 10), c.base.ID, documents, c.author.GetTenant(), c.author.GetSubject(), c.request.GetComment())
@@ -156,8 +158,9 @@ func (c *policyChange) stage(ctx context.Context, documents string) error {
 	return nil
 }
 
-// call returns the change as a call to which an approval can be bound. The name of the call identifies the new
-// documents, and the server identity identifies the activation that they replace. The params contain both, too.
+// call returns the change in the form of a call, because an approval is bound to a call. The name of the call
+// identifies the new documents, and the server identity identifies the activation that they replace. The params contain
+// both, too.
 func (c *policyChange) call() *approvalv1.BoundCall {
 	id := documentsID(c.compiled.documents)
 	digest, _ := hex.DecodeString(id) // documentsID returns hexadecimal digits
@@ -167,8 +170,8 @@ func (c *policyChange) call() *approvalv1.BoundCall {
 	}
 }
 
-// decide returns the decision that the change needs an approval. The decision is signed for the given use of the
-// approval.
+// decide returns the decision that the change needs an approval. It signs the decision for the statement use, which
+// identifies how the approval is used.
 func (c *policyChange) decide(use *policyv1.DecisionStatement) (*policyv1.Decision, *policyv1.SignedDecision, error) {
 	set, rule := c.service.active.Load(), canonicaljson.Sum(changeFormat)
 	d := &policyv1.Decision{
@@ -230,7 +233,7 @@ func (c *policyChange) requestApproval(ctx context.Context) (*approvalv1.Approva
 }
 
 // applyApproved claims an approval and makes the documents active. If people have not voted yet, it returns an error
-// that says so.
+// that says that the approval is pending.
 func (c *policyChange) applyApproved(ctx context.Context, caller *authn.Caller, asked *approvalv1.Approval) (*store.Revision, bool, error) {
 	switch asked.GetState() { //nolint:exhaustive // RequestApproval returns no other state
 	case approvalv1.ApprovalState_APPROVAL_STATE_PENDING:
@@ -292,7 +295,7 @@ func (c *policyChange) claim(ctx context.Context, asked *approvalv1.Approval, id
 }
 
 // check checks that a claimed approval is for this change, and that enough people other than the author approved the
-// change. The approval service has already checked the same.
+// change. The approval service has already made the same checks.
 func (c *policyChange) check(claimed *approvalv1.Claimed) (*changeApproval, error) {
 	want, have := c.call(), claimed.GetBound()
 	var people []string
@@ -311,8 +314,9 @@ func (c *policyChange) check(claimed *approvalv1.Claimed) (*changeApproval, erro
 	return &changeApproval{id: claimed.GetApproval().GetId(), replaces: c.base.Number, people: string(text)}, err
 }
 
-// complete reports the outcome of a claim. If that fails, the claim's lease expires, and the outcome is treated as
-// unknown. The store never activates documents twice with the same approval.
+// complete reports to the approval service whether the documents were activated after a claim. If the report fails, the
+// claim's lease expires, and the approval service treats the outcome as unknown. The store never activates documents
+// twice with the same approval.
 func (c *policyChange) complete(ctx context.Context, asked *approvalv1.Approval, claim string, outcome approvalv1.CallOutcome) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
@@ -323,7 +327,7 @@ func (c *policyChange) complete(ctx context.Context, asked *approvalv1.Approval,
 }
 
 // cancelOutdated cancels the approvals of changes that would replace an older revision, because these changes can no
-// longer become active. If the cancellation fails, the approvals expire, and claiming them activates nothing.
+// longer become active. If a cancellation fails, the approval expires later, and claiming it activates nothing.
 func (c *policyChange) cancelOutdated(ctx context.Context) {
 	s := c.service
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(context.WithoutCancel(ctx), c.author), cleanupTimeout)

@@ -36,8 +36,8 @@ type fakeApprovals struct {
 	approvals map[string]*approvalv1.Approval // by bound call
 	calls     map[string]*approvalv1.BoundCall
 	ended     map[string]string // how approvals ended
-	// away is the error that every request returns. change modifies each claim. claimed is called before the response
-	// to a claim.
+	// away is the error that every request returns. change modifies each claim. claimed is called before the fake
+	// service responds to a claim.
 	away    error
 	change  func(*approvalv1.Claimed)
 	claimed func()
@@ -218,8 +218,8 @@ func TestApplyDocuments_NeedsTheApproval(t *testing.T) {
 	})
 }
 
-// After an approval is claimed and before its documents become active, another revision becomes active, for example
-// through another replica. The claimed approval activates nothing.
+// An approval is claimed. Before its documents become active, another revision becomes active, for example through
+// another replica. The claimed approval activates nothing.
 func TestApplyDocuments_AnApprovalIsForOneActiveRevision(t *testing.T) {
 	eachChangeStore(t, func(t *testing.T, f *changeFixture) {
 		first, second := f.request(denyDocument, "first"), f.request(allowDocument, "second")
@@ -246,7 +246,8 @@ func TestApplyDocuments_AnApprovalIsForOneActiveRevision(t *testing.T) {
 	})
 }
 
-// A claim that is for another change, or that was not approved by another person, activates nothing.
+// The approval service returns a claim that is for another change, or that was not approved by a person other than the
+// author. The claim activates nothing.
 func TestApplyDocuments_ChecksTheClaim(t *testing.T) {
 	eachChangeStore(t, func(t *testing.T, f *changeFixture) {
 		for what, change := range map[string]func(*approvalv1.Claimed){

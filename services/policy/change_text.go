@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// maxChangeFlips is the maximum number of changed results of one kind that approvers are shown. The changed lines
-	// of the documents are always shown completely.
+	// maxChangeFlips is the maximum number of calls with a changed result that approvers are shown for each kind of
+	// change. The changed lines of the documents are always shown completely.
 	maxChangeFlips = 100
 	// maxChangeParams is the maximum size in bytes of the text that approvers are shown.
 	maxChangeParams = 1 << 20
@@ -27,10 +27,10 @@ type changeText struct {
 	Replaces string `json:"replaces"`
 	Author   string `json:"author"`
 	Reason   string `json:"reason"`
-	// Comparison says whether the change may allow further calls that are not in Opens.
+	// Comparison says whether the change may allow calls that Opens does not list.
 	Comparison string   `json:"comparison"`
 	Opens      []string `json:"opens"`
-	// MayOpen lists rules that may allow further calls.
+	// MayOpen lists rules that may allow calls that Opens does not list.
 	MayOpen []string     `json:"may_open,omitempty"`
 	Closes  []string     `json:"closes,omitempty"`
 	Terms   []string     `json:"other_limits_or_terms,omitempty"`
@@ -38,7 +38,7 @@ type changeText struct {
 }
 
 // changeFile contains the changed lines of a document. Removed lines begin with `-`, and added lines begin with `+`.
-// Line is the number of the first changed line.
+// The field Line is the number of the first changed line.
 type changeFile struct {
 	Path  string   `json:"path"`
 	State string   `json:"state"`
@@ -96,7 +96,7 @@ func (s *Service) compareChange(ctx context.Context, before, after []*policyv1.D
 	return out, cmp.Or(err, ctx.Err())
 }
 
-// texts returns descriptions of the changed results of one kind.
+// texts returns a description of each changed result of the given kind.
 func (c *changeComparison) texts(kind policyv1.FlipKind) []string {
 	out := []string{}
 	for _, f := range c.flips[kind] {

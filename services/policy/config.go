@@ -19,12 +19,12 @@ import (
 
 // Config configures the policy service.
 type Config struct {
-	// Paths lists the files and directories with policy documents. Stored is true if the documents are in the store
-	// instead, where ApplyDocuments replaces them; in that case Paths is empty.
+	// Paths lists the files and directories with policy documents. Paths is empty if Stored is true, because then the
+	// documents are in the store, where ApplyDocuments replaces them.
 	Paths  []string
 	Stored bool
-	// SessionCap limits what a principal may use in all its sessions together. It is a multiple of the limit per
-	// session, and at least 1.
+	// SessionCap limits what a principal may use in all its sessions together. The limit is SessionCap times the limit
+	// for one session. SessionCap is at least 1.
 	SessionCap int
 	Identities
 
@@ -53,7 +53,8 @@ type Config struct {
 	ObserveWarnings []string
 }
 
-// baseConfig returns the configuration of the policy service without tokens, paths, servers and the store.
+// baseConfig returns the configuration of the policy service, except for the tokens, the paths, the servers and the
+// store.
 func baseConfig(f *config.File) Config {
 	return Config{
 		SessionCap: f.Session.Cap, Decide: f.Approvals.Decide, Execute: f.Approvals.Execute, OwnerMayApprove: f.Approvals.OwnerMayApprove,

@@ -28,8 +28,8 @@ func digest(text string) []byte {
 	return hash[:]
 }
 
-// load loads a configuration with the given tokens, which are written in YAML. Before that, it writes files to the
-// directory of the configuration.
+// load writes files to a new directory, and then loads a configuration from this directory. tokens is the YAML of the
+// configuration's tokens.
 func load(t *testing.T, tokens string, files map[string]string) *config.File {
 	t.Helper()
 	dir := t.TempDir()

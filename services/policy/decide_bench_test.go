@@ -12,7 +12,7 @@ import (
 
 // BenchmarkServiceDecideCall measures how many calls per second a policy service with 10,000 rules evaluates. It
 // measures calls that match a rule without a condition, and calls that match three rules with conditions on the
-// arguments. Each is measured inside the process, and over gRPC on the loopback interface. The client and the service
+// arguments. It measures both inside the process, and over gRPC on the loopback interface. The client and the service
 // share the processors.
 func BenchmarkServiceDecideCall(b *testing.B) {
 	var text strings.Builder

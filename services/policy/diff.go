@@ -20,8 +20,9 @@ import (
 )
 
 const (
-	// maxDiffTime limits the time of one DiffRevisions or DiffCatalog request, including the time in which it waits for
-	// other requests. maxSendTime is how long changed results that were already found may be sent after that.
+	// maxDiffTime limits the time of one DiffRevisions or DiffCatalog request, including the time in which the request
+	// waits for other requests. maxSendTime limits how long, after maxDiffTime has passed, the service may still send
+	// changed results that it has already found.
 	maxDiffTime, maxSendTime = 50 * time.Second, 10 * time.Second
 	// maxDiffs is the maximum number of concurrent DiffRevisions and DiffCatalog requests. Each person may have at most
 	// one.
@@ -30,8 +31,8 @@ const (
 
 var errDiffEnded = errors.New("the comparison waited too long for others, or its flips were read too slowly: try again, or compare a smaller change")
 
-// beginDiff waits until the caller may begin a comparison. The comparison must use the returned context. When the
-// comparison has ended, the caller must call end.
+// beginDiff waits until the caller may begin a comparison. The comparison must use the context limited. When the
+// comparison has finished, the caller must call end.
 func (s *Service) beginDiff(ctx context.Context) (limited context.Context, end func(), err error) {
 	limited, cancel := context.WithTimeoutCause(ctx, maxDiffTime, errDiffEnded)
 	done, err := s.diffSlots.Acquire(limited, callerOwner(ctx))
@@ -43,7 +44,7 @@ func (s *Service) beginDiff(ctx context.Context) (limited context.Context, end f
 }
 
 // limitSends returns a sender that returns an error if it is called more than [maxSendTime] after the deadline of ctx.
-// Therefore a client that reads slowly does not delay other people's comparisons.
+// Without this limit, a client that reads slowly would delay other people's comparisons.
 func limitSends(ctx context.Context, send flipSender) flipSender {
 	return func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error {
 		if deadline, ok := ctx.Deadline(); ok && time.Since(deadline) > maxSendTime {
@@ -93,7 +94,7 @@ func (s *Service) newDocumentsDiffer(set *activeSet, maxWork time.Duration) *doc
 	return &documentsDiffer{differ: differ{cfg: cfg, clock: s.newDiffClock(maxWork)}, servers: set.catalog.servers, settings: s.settings}
 }
 
-// newDiffClock returns a clock whose time slices are charged to the caller.
+// newDiffClock returns a clock whose time slices count against the caller's share of lintSlots.
 func (s *Service) newDiffClock(maxWork time.Duration) diffClock {
 	return diffClock{limit: maxWork, slice: func(ctx context.Context) (func(), error) { return s.lintSlots.Acquire(ctx, callerOwner(ctx)) }}
 }
@@ -128,8 +129,8 @@ func (s *Service) comparedDocuments(ctx context.Context, set *activeSet, req *po
 
 // Diff compares the decisions that two versions of documents make. It returns the totals and all flips, which are the
 // calls whose result changes. f is the configuration of the mesh, whose data directory contains the catalog. If f is
-// nil, or the mesh has never run, only calls that the documents mention are compared. Diff returns an error if the
-// catalog can't be read. If ctx ends, or the comparison takes more than a minute, the totals say that the comparison
+// nil, or the mesh has never run, Diff compares only calls that the documents mention. Diff returns an error if the
+// catalog can't be read. If ctx is done, or the comparison takes more than a minute, the totals say that the comparison
 // ended early.
 func Diff(ctx context.Context, f *config.File, env config.Env, before, after []*policyv1.Document) (*policyv1.DiffRevisionsResponse, error) {
 	d, err := offlineDiffer(ctx, f, env)

@@ -169,9 +169,9 @@ func (c *catalogChanges) tools() (out []changedTool) {
 	return out
 }
 
-// calls returns the calls of a tool that are compared, without a caller: one call with each of the tool's definitions.
-// If calls with an unknown definition are allowed, there is also one such call. Quarantines are ignored, because they
-// can end without a change to the tool's category and risk.
+// calls returns the calls of a tool that are compared, with no caller set. There is one call for each definition of the
+// tool. If calls with an unknown definition are allowed, there is also one such call. Quarantines are ignored, because
+// they can end without a change to the tool's category and risk.
 func (c *catalogChanges) calls(tool changedTool) (out []diffCall) {
 	settings := c.settings(tool.server)
 	facts := func(server *catalog.Server, digest []byte) engine.Facts {
@@ -203,7 +203,7 @@ type catalogDiffer struct {
 }
 
 // newCatalogDiffer compiles the active documents in the same way as DiffRevisions: it ignores emergency stops and the
-// `mode: observe` of the configuration.
+// servers that the configuration sets to `mode: observe`.
 func (s *Service) newCatalogDiffer(ctx context.Context, set *activeSet, changes *catalogChanges) (*catalogDiffer, error) {
 	cfg, now := s.cfg, time.Now()
 	cfg.Identities = s.tokens.identities()
@@ -242,7 +242,7 @@ func (d *catalogDiffer) diff(ctx context.Context, send flipSender) error {
 	return stream.finish(slices.SortedFunc(maps.Keys(d.mayOpen), func(a, b engine.RuleRef) int { return cmp.Compare(a.String(), b.String()) }))
 }
 
-// calls yields the calls of tools, one for each caller.
+// calls yields the calls of the given tools. It yields each call once for each caller.
 func (d *catalogDiffer) calls(tools []changedTool) iter.Seq[*diffCall] {
 	return func(yield func(*diffCall) bool) {
 		for _, tool := range tools {

@@ -23,7 +23,7 @@ import (
 
 const (
 	// catalogPairs is the number of random changes to the catalog. minCatalogFlips is the minimum number of calls whose
-	// result changes, over all changes. It ensures that the test checks something.
+	// result changes, over all changes. This minimum ensures that the test checks something.
 	catalogPairs, minCatalogFlips = 30, 250
 )
 
@@ -43,8 +43,8 @@ type catalogCall struct {
 	params string
 }
 
-// catalogCalls returns calls of the tools with the given definitions. The callers and the params are those of the pair
-// tests.
+// catalogCalls returns calls of the tools with the given definitions. It uses each of the callers in pairCallers and
+// each of the params in pairParams.
 func catalogCalls(t *testing.T, tools []*policyv1.ToolDefinition) (out []catalogCall) {
 	t.Helper()
 	for _, tool := range tools {
@@ -92,7 +92,7 @@ func drawChange(r *rand.Rand, tools []string) *policyv1.DiffCatalogRequest {
 	return req
 }
 
-// make makes the changes of a request in the catalog.
+// make makes the requested changes in the catalog.
 func (l *catalogFixture) make(ctx context.Context, req *policyv1.DiffCatalogRequest, waiting map[string][]byte) {
 	l.t.Helper()
 	for tool, digest := range waiting {
@@ -120,9 +120,9 @@ func (l *catalogFixture) override(o *policyv1.OverrideChange) {
 	}
 }
 
-// Random changes to the catalog are first compared and then made. Every call whose effect really changes is among the
-// calls that the comparison returns. If the documents have no conditions, the effect of every returned call really
-// changes.
+// Random changes to the catalog are first compared and then made. The comparison returns every call whose effect is
+// different after the changes have been made. If the documents have no conditions, every call that the comparison
+// returns has a different effect after the changes.
 func TestDiffCatalog_NamesTheFlipsOfSeededChanges(t *testing.T) {
 	t.Parallel()
 	var flips atomic.Int64
@@ -191,8 +191,9 @@ func checkSeededChange(t *testing.T, seed uint64, r *rand.Rand, document string)
 	return flips
 }
 
-// checkReal checks that the changed effects that the comparison returns really occur. It checks only callers with which
-// the calls were made. real contains the effects that really changed.
+// checkReal checks that the effects that the comparison reports as changed are the effects that changed when calls were
+// made. It checks only the callers for which calls were made. The parameter real contains the changes of effects in
+// these calls.
 func checkReal(t *testing.T, seed uint64, named []*policyv1.Flip, real map[string]bool) {
 	t.Helper()
 	for _, f := range named {
@@ -244,8 +245,8 @@ func TestDiffCatalog_OpeningsComeFirst(t *testing.T) {
 	}
 }
 
-// A quarantine can end without a change to the tool's category and risk. Therefore an override of a tool in quarantine
-// is compared as if the tool were not in quarantine.
+// A quarantine can end without a change to the tool's category and risk. Therefore, if an override changes a tool that
+// is in quarantine, the comparison treats the tool as if it were not in quarantine.
 func TestDiffCatalog_QuarantinesDoNotCount(t *testing.T) {
 	t.Parallel()
 	l := newCatalogFixture(t, pinned(t))
@@ -259,8 +260,9 @@ func TestDiffCatalog_QuarantinesDoNotCount(t *testing.T) {
 	}
 }
 
-// Several rules distinguish callers, and the change allows no new call of the compared callers. The totals name the
-// rule that may allow calls of other callers. A stricter category allows nothing new, and then the totals name no rule.
+// Several rules distinguish callers, and the change newly allows no call by the compared callers. The totals name the
+// rule that may allow calls by other callers. A stricter category allows no new calls, and then the totals name no
+// rule.
 func TestDiffCatalog_NamesRulesThatMayOpenOtherCalls(t *testing.T) {
 	t.Parallel()
 	opts := pinned(t)

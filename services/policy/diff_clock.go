@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// These are limits on the work of a comparison. The time in which a comparison waits for other work or for its client
+// These constants limit the work of a comparison. The time in which a comparison waits for other work or for its client
 // does not count as work.
 const (
 	// maxDiffSlice is the time after which a comparison gives way to other work.
@@ -27,14 +27,14 @@ type diffClock struct {
 
 	end   func() // ends the slice that runs; nil if none runs
 	began time.Time
-	// worked is the time of the ended slices of the pass. steps is the number of steps in the pass. maxSteps is the
-	// maximum number of steps, or -1 if there is no maximum.
+	// worked is the total time of the finished slices of the pass. steps is the number of steps in the pass. maxSteps
+	// is the maximum number of steps, or -1 if there is no maximum.
 	worked          time.Duration
 	steps, maxSteps int64
 }
 
-// startPass begins a pass of at most maxSteps steps. If a time slice is running, startPass ends it, and its work is not
-// counted. If maxSteps is -1, the number of steps is not limited.
+// startPass begins a pass of at most maxSteps steps. If a time slice is running, startPass ends the slice and does not
+// count its work. If maxSteps is -1, the number of steps is not limited.
 func (c *diffClock) startPass(maxSteps int64) {
 	c.pause()
 	c.worked, c.steps, c.maxSteps = 0, 0, maxSteps
@@ -62,8 +62,8 @@ func (c *diffClock) pause() {
 	}
 }
 
-// step reports whether the pass may compare another call. If it may, a time slice is running afterwards. It may not if
-// ctx has ended, or if the work or the number of steps has reached its limit.
+// step reports whether the pass may compare another call. If it may, step ensures that a time slice is running. The
+// pass may not compare another call if ctx is done, or if the work or the number of steps has reached its limit.
 func (c *diffClock) step(ctx context.Context) (bool, error) {
 	if c.end != nil && time.Since(c.began) > maxDiffSlice {
 		c.pause()
@@ -81,6 +81,6 @@ func (c *diffClock) step(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// ended reports whether a context has ended. In that case a comparison ends early and returns no error, because the
-// totals say that it ended early.
+// ended reports whether ctx is done. In that case a comparison ends early and returns no error, because the totals say
+// that it ended early.
 func ended(ctx context.Context) bool { return ctx.Err() != nil }

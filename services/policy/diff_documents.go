@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// maxDiffTags is the maximum number of tags that tools outside of the catalog are assumed to have.
+// maxDiffTags is the maximum number of tags that a tool outside the catalog is assumed to have.
 const maxDiffTags = 100
 
 // documentsDiffer compares the decisions that two versions of documents make.
@@ -33,9 +33,9 @@ type documentsDiffer struct {
 // tokenKey identifies the principal of a token.
 type tokenKey struct{ tenant, subject, agent string }
 
-// diff compares two versions of documents, and sends the calls whose result changes and the totals. If the documents do
-// not load, the totals contain the findings. Only `mode: observe` in the documents is applied; that of the
-// configuration is ignored.
+// diff compares two versions of documents. It sends the calls whose result changes, and the totals. If the documents do
+// not load, the totals contain the findings. diff applies `mode: observe` in the documents, but ignores the servers
+// that the configuration sets to `mode: observe`.
 func (d *documentsDiffer) diff(ctx context.Context, before, after []*policyv1.Document, send flipSender) error {
 	defer d.clock.pause()
 	if err := d.clock.resume(ctx); err != nil {
@@ -56,8 +56,8 @@ func (d *documentsDiffer) diff(ctx context.Context, before, after []*policyv1.Do
 	return stream.finish(mayOpen)
 }
 
-// compile compiles both versions of the documents into d.before and d.after. If they do not load, it sets the findings
-// in the totals instead. It also returns the parsed documents.
+// compile compiles both versions of the documents into d.before and d.after. If the documents do not load, it sets the
+// findings in the totals instead. It also returns the parsed documents.
 func (d *documentsDiffer) compile(before, after []*policyv1.Document) (old, next []engine.Document) {
 	now := time.Now()
 	d.totals = &policyv1.DiffTotals{Servers: int32(len(d.servers))}
@@ -82,12 +82,12 @@ func (d *documentsDiffer) compare(call *diffCall) ([]engine.Change, bool) {
 	return engine.Compare(d.before, d.after, call.Call)
 }
 
-// A diffTarget is what the calls of several callers to the same target have in common: the tool, or the method and the
-// name.
+// A diffTarget is the target of the calls of several callers: a tool, or a method and a name. It contains what all
+// these calls have in common.
 type diffTarget struct {
 	call diffCall // without a caller and facts
-	// classes contains the facts about the tool with which each caller's call is compared. It is empty if only recorded
-	// calls are compared. It is also empty if listed is true, because then the facts in the catalog are used.
+	// classes contains the facts about the tool that are assumed for the call of each caller. It is empty if only
+	// recorded calls are compared. It is also empty if listed is true, because then the facts in the catalog are used.
 	classes  []engine.Facts
 	listed   bool
 	recorded []*policyv1.RecordedCall
@@ -144,8 +144,8 @@ func (d *documentsDiffer) findRecorded() {
 	}
 }
 
-// calls yields all calls that are compared. Calls on servers with recorded calls come first. The calls are generated
-// one at a time, because the documents may name many servers and many tools.
+// calls yields all calls that are compared. It begins with the calls on servers that have recorded calls. The calls are
+// generated one at a time, because the documents may name many servers and many tools.
 func (d *documentsDiffer) calls() iter.Seq[*diffCall] {
 	return func(yield func(*diffCall) bool) {
 		names := d.serverNames()
@@ -170,7 +170,7 @@ func (d *documentsDiffer) calls() iter.Seq[*diffCall] {
 	}
 }
 
-// callsOfServer yields the calls on a server, the recorded calls first. It returns false if yield returned false.
+// callsOfServer yields the calls on a server. The recorded calls come first. It returns false if yield returned false.
 func (d *documentsDiffer) callsOfServer(generated iter.Seq[diffTarget], recorded *recordedTargets, yield func(*diffCall) bool) bool {
 	if recorded != nil {
 		for target := range generated {
@@ -248,9 +248,9 @@ func (d *documentsDiffer) generatedTargets(server engine.Mention) iter.Seq[diffT
 	}
 }
 
-// callsOf yields the recorded calls of a target, and then a call by each caller with each of the facts in classes. It
-// returns false if yield returned false. The journal does not record groups, so the caller of a recorded call gets the
-// groups of its configured token.
+// callsOf yields the recorded calls of a target. It then yields generated calls: one call by each caller with each of
+// the facts in classes. It returns false if yield returned false. The journal does not record groups, so the caller of
+// a recorded call gets the groups of the caller's configured token.
 func (d *documentsDiffer) callsOf(target *diffTarget, yield func(*diffCall) bool) bool {
 	for _, r := range target.recorded {
 		subject, err := unpackSubject(r.GetSubject())
@@ -290,7 +290,7 @@ func (d *documentsDiffer) setGroups(p *engine.Principal) {
 }
 
 // facts returns the facts about a tool as if its definition were accepted, because the comparison is about documents
-// and not about the catalog. If the digest is unknown, the newest accepted definition is used.
+// and not about the catalog. If the digest is unknown, facts uses the newest accepted definition.
 func (d *documentsDiffer) facts(server, tool string, digest []byte) engine.Facts {
 	known := d.servers[server]
 	if known == nil {

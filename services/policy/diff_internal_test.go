@@ -50,8 +50,8 @@ func heavyText(action string) string {
 	return out.String()
 }
 
-// Comparing the calls of one tool takes seconds. Meanwhile, the comparison repeatedly gives way to other work, and it
-// ends when its caller's context ends.
+// Comparing the calls of one tool takes seconds. Meanwhile, the comparison repeatedly gives way to other work. It ends
+// when its context is cancelled.
 func TestDiff_GivesOthersTheirTurnWithinOneTool(t *testing.T) {
 	t.Parallel()
 	for _, recorded := range []bool{false, true} {
@@ -109,7 +109,7 @@ func TestDiffClock_PreparationsDoNotCount(t *testing.T) {
 	})
 }
 
-// A client reads the flips so slowly that sending them continues after the time limit. The sender then returns an
+// A client reads the flips so slowly that the service still sends them after the time limit. The sender then returns an
 // error.
 func TestLimitSends_EndsAComparisonThatIsReadSlowly(t *testing.T) {
 	t.Parallel()
@@ -132,8 +132,8 @@ func TestLimitSends_EndsAComparisonThatIsReadSlowly(t *testing.T) {
 	})
 }
 
-// The documents have many servers and many tools, so there are very many combinations of both. The comparison ends when
-// its caller's context ends.
+// The documents have many servers and many tools, so there are very many combinations of a server and a tool. The
+// comparison ends when its context is cancelled.
 func TestDiff_EndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	var names []string
@@ -156,7 +156,8 @@ func TestDiff_EndsWithItsContext(t *testing.T) {
 	}
 }
 
-// The comparison of one tool's calls finds many large flips. They are sent in several parts.
+// The comparison of one tool's calls finds many large flips, which are calls whose result changes. The flips are sent
+// in several parts.
 func TestDiff_SendsPartsOfOneTool(t *testing.T) {
 	t.Parallel()
 	text := func(action string) string {
@@ -201,8 +202,8 @@ func recordedOf(tool, subject string, count int64) *policyv1.RecordedCall {
 	}
 }
 
-// Flips of recorded calls come first, sorted by the number of calls. They name the recorded callers first, and each
-// caller only once.
+// Flips (calls whose result changes) of recorded calls come first, sorted by the number of calls. Each flip lists the
+// recorded callers first, and each caller only once.
 func TestDiff_RecordedCallsComeFirst(t *testing.T) {
 	t.Parallel()
 	const head = "version: 1\nname: a\nserver: s\ndefault: allow\nrules:\n- {name: x, match: {tool: unused}, action: deny}\n"
@@ -232,8 +233,8 @@ func TestDiff_RecordedCallsComeFirst(t *testing.T) {
 	}
 }
 
-// Flips are too large to be kept in memory until they can be sent, and the second pass, which finds them again, ends
-// early. The totals say how many flips were found.
+// Flips (calls whose result changes) need too much memory to be kept until they are sent. A second pass finds them
+// again, but it ends early. The totals say how many flips the first pass found.
 func TestFlipStream_TotalsSayThatFlipsAreMissing(t *testing.T) {
 	t.Parallel()
 	const found = 3000

@@ -16,12 +16,12 @@ import (
 
 const (
 	// diffPairs is the number of pairs of policies that are compared. minFlips is the minimum number of calls whose
-	// result changes, over all pairs. It ensures that the test checks something.
+	// result changes, over all pairs. This minimum ensures that the test checks something.
 	diffPairs, minFlips = 300, 3000
 )
 
-// These are the parts of the calls that both versions of a pair evaluate. The documents mention some of the names,
-// callers and classes, and do not mention others.
+// These variables contain the parts of the calls that both versions of a pair evaluate. The documents mention some of
+// the names, callers and classes, and do not mention others.
 var (
 	pairTools   = []string{"read", "read_all", "write", "delete", "send", "unmentioned"}
 	pairCallers = []engine.Principal{
@@ -108,7 +108,8 @@ func decider(t *testing.T, d pairDocument, now time.Time) func(engine.Call) engi
 	return func(call engine.Call) engine.Decision { return set.Decide(call) }
 }
 
-// named reports whether a flip in the response says that the effect of the call changes from before to after.
+// named reports whether a flip in the response says that the effect of the call changes from the effect before to the
+// effect after.
 func named(resp *policyv1.DiffRevisionsResponse, call *engine.Call, before, after policyv1.Effect) bool {
 	return slices.ContainsFunc(resp.GetFlips(), func(f *policyv1.Flip) bool {
 		tool := f.GetCall().GetName() == call.Tool
@@ -159,7 +160,7 @@ func TestDiff_NamesEveryFlipOfSeededPairs(t *testing.T) {
 	}
 }
 
-// pairCalls yields all calls that both versions of a pair evaluate.
+// pairCalls yields all calls that both policies of a pair evaluate.
 func pairCalls(now time.Time) func(yield func(engine.Call) bool) {
 	return func(yield func(engine.Call) bool) {
 		for _, tool := range pairTools {

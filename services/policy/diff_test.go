@@ -81,7 +81,7 @@ func documentOf(text string) []*policyv1.Document {
 }
 
 // The active documents are compared with a draft. The draft allows a tool that was hidden and a tool that was denied,
-// removes a condition, and denies a tool. Two recorded calls are compared, too.
+// removes a condition, and denies a tool. The comparison includes two recorded calls.
 func TestDiffRevisions_ComparesADraftWithTheActiveDocuments(t *testing.T) {
 	t.Parallel()
 	l := accessFixture(t)
@@ -118,8 +118,8 @@ func TestDiffRevisions_ComparesADraftWithTheActiveDocuments(t *testing.T) {
 	}
 }
 
-// The flips are larger than what the service keeps in memory. Each flip is sent once. Flips that allow calls are sent
-// first, although they come last in the documents.
+// The flips (calls whose result changes) are larger than what the service keeps in memory. Each flip is sent once.
+// Flips that allow calls are sent first, although they come last in the documents.
 func TestDiffRevisions_SendsAllFlipsOfALargeChange(t *testing.T) {
 	t.Parallel()
 	const opened, closed = 1_000, 3_500
@@ -209,8 +209,8 @@ func offlineDiff(t *testing.T, before, after string) *policyv1.DiffRevisionsResp
 	return resp
 }
 
-// These changes allow new calls, but none of them is one of the example calls. The result then names the rule, so that
-// it does not look as if the change allows nothing new.
+// These changes allow new calls, but none of the example calls is among them. The result then names the rule that
+// allows the new calls, so that it does not look as if the change allows nothing new.
 func TestDiff_NamesRulesThatMayOpenOtherCalls(t *testing.T) {
 	t.Parallel()
 	const head = "version: 1\nname: a\nserver: s\n"

@@ -25,8 +25,8 @@ import (
 const (
 	// maxDiffCallers is the maximum number of callers whose calls are compared.
 	maxDiffCallers = 200
-	// maxTargetFlips is the total size in bytes at which flips are sent even if further calls of the same target
-	// follow. As a result, there may be several flips that differ only in their callers.
+	// maxTargetFlips is a total size in bytes. When the collected flips are larger, they are sent even if further calls
+	// of the same target follow. As a result, there may be several flips that differ only in their callers.
 	maxTargetFlips = 4 << 20
 	// maxFlipSubjects is the maximum number of further subjects that one flip lists.
 	maxFlipSubjects = 20
@@ -59,8 +59,8 @@ type collectedFlip struct {
 	callers map[string]bool
 }
 
-// sendFlips compares calls and sends the flips. compare returns the changes of a call, and whether it is certain that
-// there are no further changes.
+// sendFlips compares calls and sends the flips. The function compare returns the changes of a call, and reports whether
+// it is certain that there are no further changes.
 func (d *differ) sendFlips(ctx context.Context, stream *flipStream, calls iter.Seq[*diffCall], compare func(*diffCall) ([]engine.Change, bool)) error {
 	steps := int64(-1)
 	return stream.sendFlips(func(first bool, emit flipSink) (bool, error) {
@@ -73,8 +73,8 @@ func (d *differ) sendFlips(ctx context.Context, stream *flipStream, calls iter.S
 	})
 }
 
-// compareCalls compares calls and passes the flips to emit. While emit runs, no time slice is used. If count is true,
-// compareCalls adds the calls to the totals. complete is false if the comparison ended early.
+// compareCalls compares calls and passes the flips to emit. It uses no time slice while emit runs. If count is true, it
+// adds the calls to the totals. complete is false if the comparison ended early.
 func (d *differ) compareCalls(ctx context.Context, calls iter.Seq[*diffCall], compare func(*diffCall) ([]engine.Change, bool), count bool, emit flipSink) (complete bool, err error) {
 	defer d.clock.pause()
 	if err := d.clock.resume(ctx); err != nil && !ended(ctx) {
@@ -130,8 +130,8 @@ func (d *differ) flush(emit flipSink) error {
 	return emit(flips)
 }
 
-// findCallers sets the callers whose calls are compared. The first is an example of the callers that no document
-// mentions. Then follow the callers of the configured tokens, and then the callers that the documents mention.
+// findCallers sets the callers whose calls are compared. The first caller is an example of the callers that no document
+// mentions. The callers of the configured tokens follow, and then the callers that the documents mention.
 func (d *differ) findCallers() {
 	agents := d.cfg.approvers(d.cfg.OwnerMayApprove).Callers
 	known := agents[:min(len(agents), maxDiffCallers)]
@@ -169,8 +169,8 @@ func parseFor(documents []*policyv1.Document, now time.Time) ([]engine.Document,
 // A diffCall is a call that is compared.
 type diffCall struct {
 	engine.Call
-	// pattern and serverPattern are the patterns for which the tool's name and the server's name are examples. They are
-	// empty if the names are not examples.
+	// pattern and serverPattern are set if the names are only examples: the tool's name is an example for pattern, and
+	// the server's name is an example for serverPattern. Otherwise they are empty.
 	pattern, serverPattern string
 	// anyCaller is true if the caller is an example of the callers that no document mentions. generated is true if the
 	// caller or a name is an example, or occurs only in the documents.
@@ -183,7 +183,7 @@ type diffCall struct {
 	after      *engine.Facts
 }
 
-// sameTarget reports whether two calls differ only in their callers and facts.
+// sameTarget reports whether two calls differ at most in their callers and facts.
 func (c *diffCall) sameTarget(o *diffCall) bool {
 	return c.Server == o.Server && c.Method == o.Method && c.Tool == o.Tool && c.Ref == o.Ref && c.pattern == o.pattern &&
 		c.serverPattern == o.serverPattern && bytes.Equal(c.definition, o.definition)
@@ -197,7 +197,7 @@ func (c *diffCall) factsAfter() *engine.Facts {
 	return c.after
 }
 
-// add adds a change to the flips. Changes that differ only in the caller become one flip, up to the size
+// add adds a change to the flips. Changes that differ only in the caller become one flip, until the flips have the size
 // [maxTargetFlips].
 func (d *differ) add(call *diffCall, c *engine.Change) {
 	id := d.flipID(call, c)
@@ -321,7 +321,8 @@ func SortFlips(flips []*policyv1.Flip) {
 }
 
 // orderOf returns the sort key of a flip. The order is: calls that change from deny to allow, from deny to approval,
-// and from approval to allow; then calls for which only other terms change; then calls that become more restricted.
+// and from approval to allow; then calls that change only in another way, for example in their limits; then calls that
+// become more restricted.
 func orderOf(f *policyv1.Flip) int {
 	denied := f.GetBefore().GetEffect() == policyv1.Effect_EFFECT_DENY
 	allowed := f.GetAfter().GetEffect() == policyv1.Effect_EFFECT_ALLOW

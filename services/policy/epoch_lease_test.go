@@ -30,7 +30,7 @@ func (l *catalogFixture) openLeases() *leaseClient {
 	return &leaseClient{t: t, stream: stream}
 }
 
-// request requests a lease. It also acknowledges the response with the number taken.
+// request requests a lease. With the same message, it acknowledges the response that has the number taken.
 func (l *leaseClient) request(taken uint64) {
 	l.t.Helper()
 	l.number++
@@ -90,8 +90,7 @@ func TestLeaseRevision_NamesTheEpochOfDecisions(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "LEASE_DISORDER")
 }
 
-// SetQuarantine returns when the gateway has acknowledged the response that contains the change. It does not return
-// earlier.
+// SetQuarantine returns only after the gateway has acknowledged the response that contains the change.
 func TestSetQuarantine_ReturnsWhenTheGatewayHasTakenTheChange(t *testing.T) {
 	t.Parallel()
 	lib := newCatalogFixture(t, pinned(t))
@@ -122,8 +121,8 @@ func TestSetQuarantine_ReturnsWhenTheGatewayHasTakenTheChange(t *testing.T) {
 	}
 }
 
-// A gateway stops sending requests. A change then waits until the gateway's lease expires. If the deadline of the
-// change's caller is earlier, the caller gets an error.
+// A gateway stops sending requests. SetQuarantine then waits until the gateway's lease expires. If the deadline of the
+// caller of SetQuarantine is earlier, the caller gets an error.
 func TestSetQuarantine_WaitsForLeasesWhenTheGatewayIsSilent(t *testing.T) {
 	t.Parallel()
 	lib := newCatalogFixture(t, pinned(t))
@@ -148,7 +147,8 @@ func TestSetQuarantine_WaitsForLeasesWhenTheGatewayIsSilent(t *testing.T) {
 	}
 }
 
-// After the service has started, a change waits for as long as a lease from the previous process may still be valid.
+// The service has just started. SetQuarantine waits for as long as a lease from the previous process may still be
+// valid.
 func TestSetQuarantine_WaitsForLeasesOfThePreviousProcessAfterAStart(t *testing.T) {
 	t.Parallel()
 	opts := pinned(t)

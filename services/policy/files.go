@@ -61,11 +61,11 @@ func filesOf(documents []*policyv1.Document) []document.File {
 
 const (
 	// kubernetesData is the name of a symbolic link that Kubernetes creates in a directory that it mounts from a
-	// ConfigMap or a Secret. The link leads to the current version of the directory. To change the version, Kubernetes
+	// ConfigMap or a Secret. The link points to the current version of the directory. To change the version, Kubernetes
 	// replaces the link.
 	kubernetesData = "..data"
-	// maxReadings is the maximum number of times that documents are read. They are read again if such a link is
-	// replaced meanwhile.
+	// maxReadings is the maximum number of times that documents are read. The documents are read again if Kubernetes
+	// replaces the link to their directory meanwhile.
 	maxReadings = 5
 )
 

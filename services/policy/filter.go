@@ -8,13 +8,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// owner identifies the principal or person against whose limit an expensive request counts.
+// owner identifies the principal or person whose limit an expensive request counts against.
 type owner struct{ tenant, name string }
 
 func ownerOf(subject engine.Subject) owner { return owner{subject.Caller.Tenant, subject.Caller.Name} }
 
 // FilterTools implements policyv1.PolicyServiceServer. Filtering a list takes as long as evaluating thousands of calls.
-// Therefore the service filters only a few lists at a time, and even fewer lists of the same principal.
+// Therefore the service filters only a few lists at a time, and even fewer of them for the same principal.
 func (s *Service) FilterTools(ctx context.Context, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 	set, subject, err := s.resolve(ctx, req.GetMinRevision(), req.GetSubject())
 	if err != nil {
@@ -43,7 +43,8 @@ func (s *Service) filter(ctx context.Context, set *activeSet, subject engine.Sub
 	return resp, nil
 }
 
-// listedKinds maps methods that return or announce lists to the kind of names in these lists.
+// listedKinds maps MCP methods that return a list, or announce that a list has changed, to the kind of names in the
+// list.
 var listedKinds = map[string]engine.EntryKind{
 	"prompts/list":                    engine.EntryPrompt,
 	"resources/list":                  engine.EntryResource,

@@ -123,7 +123,8 @@ func takeAll(t *testing.T, turns *fairqueue.Queue[owner]) (done func()) {
 	}
 }
 
-// cancelledAfter is a context that is cancelled after Err has been called left times.
+// cancelledAfter is a context that is cancelled after its method Err has been called as many times as the field left
+// says.
 type cancelledAfter struct {
 	context.Context
 	left int

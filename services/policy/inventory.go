@@ -23,8 +23,8 @@ type ToolLists = engine.ToolLists
 type ListedTool = engine.ListedTool
 
 // LintLists compares documents with the tool lists of servers. It finds names that match no configured server or listed
-// tool, conditions that do not fit the accepted schemas of the tools, and dangerous tools that no rule names. A finding
-// with the severity error does not prevent a document from loading. LintLists skips documents that can't be loaded.
+// tool, conditions that do not fit the accepted schemas of the tools, and dangerous tools that no rule names. A
+// document can be loaded even if such a finding has the severity error. LintLists skips documents that can't be loaded.
 func LintLists(documents []*policyv1.Document, lists ToolLists) []*policyv1.Finding {
 	var out []*policyv1.Finding
 	for _, f := range document.CheckLists(filesOf(documents), &lists) {
@@ -42,8 +42,8 @@ func LintLists(documents []*policyv1.Document, lists ToolLists) []*policyv1.Find
 }
 
 // ListedTools returns the tools that each server listed when the mesh with this configuration was last running. It
-// reads the mesh's data directory. The result is empty if the catalog is in PostgreSQL, on another machine, or
-// unreadable.
+// reads the mesh's data directory. The result is empty if the catalog is in PostgreSQL or on another machine, or can't
+// be read.
 func ListedTools(ctx context.Context, f *config.File, env config.Env) ToolLists {
 	source, err := f.Stores.Policy.Resolve(f, env)
 	if err != nil || source != sqlstore.SQLite {
@@ -56,8 +56,9 @@ func ListedTools(ctx context.Context, f *config.File, env config.Env) ToolLists 
 	return lists
 }
 
-// toolLists returns the lists in the active catalog. The schemas are read from the store only when they are needed. If
-// the configuration names no servers, toolLists returns no lists, because the configured servers are unknown.
+// toolLists returns the tool lists in the active catalog. The schemas are read from the store only when they are
+// needed. If the configuration contains no servers, toolLists returns no lists, because it is unknown which servers are
+// configured.
 func (s *Service) toolLists(ctx context.Context) ToolLists {
 	if len(s.cfg.Servers) == 0 {
 		return ToolLists{}

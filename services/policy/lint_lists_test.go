@@ -84,7 +84,7 @@ func runLintStory(t *testing.T, file string) {
 	}
 }
 
-// storyLists reads the tool lists of a story. It classifies the tools by their definitions.
+// storyLists reads the tool lists in the file lists.json. It classifies the tools by their definitions.
 func storyLists(t *testing.T, text []byte) policy.ToolLists {
 	t.Helper()
 	var in map[string][]jsontext.Value
@@ -126,7 +126,7 @@ tools:
   read: {action: allow, when: args.force == true}
 `
 
-// misfitFixture returns a service that has the document misfitting, and a server whose tool list does not fit this
+// misfitFixture returns a service with the document misfitting, and a server whose tool list does not fit this
 // document.
 func misfitFixture(t *testing.T, log io.Writer) (*policy.Service, *catalogFixture) {
 	t.Helper()
@@ -140,8 +140,8 @@ func misfitFixture(t *testing.T, log io.Writer) (*policy.Service, *catalogFixtur
 	return svc, l
 }
 
-// TestLintDocuments_ComparesDocumentsWithTheCatalog also checks that people of other tenants do not learn the names of
-// tools.
+// TestLintDocuments_ComparesDocumentsWithTheCatalog checks the findings that depend on the tool lists. It also checks
+// that people of other tenants do not learn the names of tools.
 func TestLintDocuments_ComparesDocumentsWithTheCatalog(t *testing.T) {
 	t.Parallel()
 	_, l := misfitFixture(t, nil)

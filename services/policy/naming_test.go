@@ -79,8 +79,8 @@ func TestFilterNames(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.Unauthenticated, "PRINCIPAL_REQUIRED")
 }
 
-// CheckServer considers only the rules that match the caller. It reports a method if a call with at least one name
-// could be allowed.
+// CheckServer considers only the rules that match the caller. Its response contains a method if a call with the method
+// and at least one name could be allowed.
 func TestCheckServer_ReportsWhetherNamesMatter(t *testing.T) {
 	t.Parallel()
 	gateway := policyv1.NewPolicyServiceClient(serveNamedDocument(t).Gateway())

@@ -52,14 +52,14 @@ func observeFindings(f *config.File) []*policyv1.Finding {
 	return out
 }
 
-// expired reports whether observe mode should have ended for a part of the set, because its time has passed.
+// expired reports whether the time has passed at which observe mode ends for a part of the set.
 func (a *activeSet) expired(now time.Time) bool {
 	until := a.Until()
 	return !until.IsZero() && !now.Before(until)
 }
 
-// maxLease returns the maximum duration of a lease that is granted at the time now. A lease never lasts longer than
-// observe mode, so that no gateway uses a cached decision after observe mode has ended for a part of the policy.
+// maxLease returns the maximum duration of a lease that is granted at now. A lease never lasts longer than observe
+// mode, so that no gateway uses a cached decision after observe mode has ended for a part of the policy.
 func (a *activeSet) maxLease(now time.Time) time.Duration {
 	if until := a.Until(); !until.IsZero() {
 		return min(epochlease.MaxDuration, until.Sub(now))
@@ -67,8 +67,8 @@ func (a *activeSet) maxLease(now time.Time) time.Duration {
 	return epochlease.MaxDuration
 }
 
-// current returns the active set, or nil if no policy is active. If the time of observe mode has passed for a part of
-// the policy, current first replaces the set. Run also does this when the time has passed, but it is late if the
+// current returns the active set, or nil if no policy is active. If observe mode should have ended for a part of the
+// policy, current first replaces the set. Run also replaces the set when observe mode ends, but it is late if the
 // machine was suspended or the clock was changed.
 func (s *Service) current(ctx context.Context) (*activeSet, error) {
 	set := s.active.Load()
@@ -78,7 +78,7 @@ func (s *Service) current(ctx context.Context) (*activeSet, error) {
 	return s.enforceEnded(ctx)
 }
 
-// enforceEnded compiles the active documents again if the time of observe mode has passed for a part of the policy. It
+// enforceEnded compiles the active documents again if observe mode should have ended for a part of the policy. It
 // returns the active set.
 func (s *Service) enforceEnded(ctx context.Context) (*activeSet, error) {
 	s.changing.Lock()
@@ -122,7 +122,7 @@ func (s *Service) enforceOnTime(ctx context.Context) error {
 }
 
 // maxObserved is the maximum number of policy parts in observe mode that a message can contain. It is limited because
-// each watcher receives them with every heartbeat.
+// each watcher receives these parts with every heartbeat.
 const maxObserved = 100
 
 // packObserved returns the first parts of the policy that are in observe mode, and the total number of such parts.

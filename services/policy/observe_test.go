@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// observedDocument has a rule that is in observe mode for the first minute of a synctest bubble.
+// observedDocument is a document with a rule that is in observe mode for the first minute of a synctest bubble.
 const observedDocument = "version: 1\nname: p\ndefault: allow\ntools: {read: {action: deny, reason: not now, mode: observe, until: 2000-01-01T00:01:00Z}}\n"
 
 // bubbleStart is the time at which a synctest bubble starts.
@@ -36,7 +36,7 @@ func decideRead(t *testing.T, svc *policy.Service) *policyv1.DecideCallResponse 
 	return resp
 }
 
-// wantObserved checks that a call is allowed, and that the rule in observe mode would deny it.
+// wantObserved checks that a call is allowed, and that the decision says that the rule in observe mode would deny it.
 func wantObserved(t *testing.T, d *policyv1.Decision) {
 	t.Helper()
 	want := &policyv1.Observation{
@@ -47,8 +47,8 @@ func wantObserved(t *testing.T, d *policyv1.Decision) {
 	}
 }
 
-// A rule is in observe mode until a certain time. At that time, without any request, the rule is enforced under a new
-// revision and a new epoch.
+// A rule is in observe mode until a certain time. At that time, the rule is enforced under a new revision and a new
+// epoch, even if there is no request.
 func TestRun_EnforcesAnObservedRuleOnTime(t *testing.T) {
 	t.Parallel()
 	runReload(t, oneDocument(observedDocument), func(r *reloadFixture) {
@@ -77,7 +77,7 @@ func TestRun_EnforcesAnObservedRuleOnTime(t *testing.T) {
 	})
 }
 
-// A machine is suspended while a rule is in observe mode, so that no timer of the service runs. The first call after
+// No timer of the service runs while a rule is in observe mode, as if the machine were suspended. The first call after
 // observe mode has ended is denied.
 func TestDecideCall_EnforcesAnObservedRuleWithoutATimer(t *testing.T) {
 	t.Parallel()
@@ -112,7 +112,7 @@ func TestRun_EnforcesEachObservedRuleAtItsTime(t *testing.T) {
 	})
 }
 
-// A leaseStream is the server's side of the stream on which a gateway receives leases, in a synctest bubble.
+// A leaseStream is the server's side of the stream that a gateway receives leases on. It is used in a synctest bubble.
 type leaseStream struct {
 	*watchStream[policyv1.LeaseRevisionResponse]
 
@@ -127,7 +127,7 @@ func (s leaseStream) Recv() (*policyv1.LeaseRevisionRequest, error) {
 	return nil, io.EOF
 }
 
-// A lease ends no later than observe mode, so that no gateway uses a cached decision after observe mode has ended.
+// A lease expires no later than observe mode ends, so that no gateway uses a cached decision after that time.
 func TestLeaseRevision_LeaseEndsWithTheObservation(t *testing.T) {
 	t.Parallel()
 	dir := folder(t, observedDocument)
@@ -153,7 +153,8 @@ func TestLeaseRevision_LeaseEndsWithTheObservation(t *testing.T) {
 	})
 }
 
-// The configuration puts a server in observe mode until a certain time.
+// The configuration puts a server in observe mode until a certain time. At that time, the rules for the server are
+// enforced.
 func TestRun_EnforcesAnObservedServerOnTime(t *testing.T) {
 	t.Parallel()
 	dir := folder(t, "version: 1\nname: p\ntools: {read: {rate_limit: {max: 1, window: 60}}}\n")
@@ -183,7 +184,7 @@ func TestRun_EnforcesAnObservedServerOnTime(t *testing.T) {
 	})
 }
 
-// A document has more rules in observe mode than a message can contain.
+// A document has more rules in observe mode than a message can contain. GetRevision returns only the first of them.
 func TestGetRevision_ContainsTheFirstObservedRules(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder

@@ -64,8 +64,8 @@ type Service struct {
 
 	cfg  Config
 	deps Deps
-	// approvers lists the holders of configured tokens who may approve calls, and the holders whose calls may need an
-	// approval.
+	// approvers lists the holders of configured tokens who may approve calls, and the holders of configured tokens
+	// whose calls may need an approval.
 	approvers atomic.Pointer[engine.Approvers]
 	tokens    *tokenBook
 	store     *store.Store
@@ -80,14 +80,14 @@ type Service struct {
 	opened      time.Time
 	// changing is locked while active is replaced.
 	changing sync.Mutex
-	// reading allows concurrent callers to share one read of the store. version is the catalog version up to which the
-	// store has been read. stopsRead is the version at which the stops were read. inStore is locked while the store is
-	// being read or closed.
+	// reading allows concurrent callers to share one read of the store. version is the version of the store that was
+	// read last. stopsRead is the version at which the stops were read. inStore is locked while the store is being read
+	// or closed.
 	reading            singleflight.Group
 	version, stopsRead int64
 	inStore            sync.Mutex
-	// loading is a newer revision in the store that is being compiled. It is nil if there is none. While a revision is
-	// being compiled, no call is evaluated.
+	// loading is a newer revision in the store that is being compiled. It is nil if there is no such revision. While a
+	// revision is being compiled, no call is evaluated.
 	loading atomic.Pointer[loadingRevision]
 	// lastRead is the time at which the last successful read of the store started. It is never nil after open.
 	lastRead atomic.Pointer[time.Time]
@@ -104,9 +104,10 @@ type Service struct {
 	// lintSlots limits how many checks of documents run at the same time. These slots are separate from listSlots, so
 	// that lists do not wait for the tests in documents.
 	lintSlots *fairqueue.Queue[owner]
-	// replaySlots limits the number of open replays. While a replay is working, it also occupies one of the lintSlots.
+	// replaySlots limits the number of open replays. While a replay evaluates records, it also occupies one of the
+	// lintSlots.
 	replaySlots *fairqueue.Queue[owner]
-	// diffSlots limits the number of open comparisons in the same way as replaySlots limits replays.
+	// diffSlots limits the number of open comparisons. While a comparison works, it also occupies one of the lintSlots.
 	diffSlots *fairqueue.Queue[owner]
 	// schemas caches the compiled input schemas of definitions.
 	schemas *lru.Cache[schemaKey, *compiledSchema]
@@ -121,16 +122,16 @@ type activeSet struct {
 	// no documents have been applied.
 	stored *store.Revision
 	// catalog is the tool catalog. revision identifies the documents, the catalog and the stops. stopsVersion is the
-	// version of the store from which the set's stops come.
+	// version of the store from which the stops of this set were read.
 	catalog      *catalogSnapshot
 	revision     string
 	stopsVersion int64
 	documents    []*policyv1.Document
 	activated    time.Time
-	// warnings contains problems that do not prevent the active documents from loading. The problems are logged.
+	// warnings contains the warnings about the active documents, which are logged.
 	warnings strictyaml.Errors
-	// rejected contains the reasons why newer documents could not be loaded. It is empty if this set comes from the
-	// newest documents.
+	// rejected contains the reasons why newer documents could not be loaded. It is empty if this set was compiled from
+	// the newest documents.
 	rejected []*policyv1.Finding
 }
 
@@ -138,7 +139,8 @@ type activeSet struct {
 func (a *activeSet) Revision() string { return a.revision }
 
 // New loads the documents and tokens and returns a Service, which the caller must close. New returns an error if the
-// documents in files can't be loaded. If changed documents can't be loaded later, the service only logs the problem.
+// documents in files can't be loaded. If the files change later and can't be loaded then, the service only logs the
+// problem.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if err := errors.Join(deps.check(cfg.Changes != nil), cfg.Validate()); err != nil {
 		return nil, err
@@ -326,9 +328,9 @@ func (s *Service) CheckServer(ctx context.Context, req *policyv1.CheckServerRequ
 	return resp, nil
 }
 
-// resolve returns the set with which a request is evaluated, and the subject of the request. The subject is the
-// principal that a service asserts, or the principal that an operator names. An operator must name a subject, and a
-// service must not name one.
+// resolve returns the set that a request is evaluated with, and the principal whose calls are evaluated. A service of
+// the mesh asserts this principal, and must not name one in the request. An operator must name the principal in the
+// request.
 func (s *Service) resolve(ctx context.Context, minRevision string, named *identityv1.Principal) (*activeSet, engine.Subject, error) {
 	if err := s.waitForLoading(ctx); err != nil {
 		return nil, engine.Subject{}, err

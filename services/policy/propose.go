@@ -25,18 +25,18 @@ import (
 // minProposedLimit is the minimum number of calls per minute that a proposed rule allows.
 const minProposedLimit = 10
 
-// ObservedCall is a tool call that was sent.
+// ObservedCall is a tool call that was sent to a server.
 type ObservedCall struct {
 	// ID is the id of the decision. Time is the time at which the call was sent.
 	ID   string
 	Time time.Time
 	// Arguments contains the arguments as JSON. It is empty if the call had no arguments.
 	Arguments string
-	// NotRecorded reports whether the arguments are unknown.
+	// NotRecorded is true if the arguments are unknown.
 	NotRecorded bool
-	// Redacted reports whether values in Arguments were replaced.
+	// Redacted is true if values in Arguments were redacted.
 	Redacted bool
-	// Definition is the digest of the definition that was listed in the caller's session.
+	// Definition is the digest of the tool's definition that was listed in the caller's session.
 	Definition []byte
 }
 
@@ -44,12 +44,12 @@ type ObservedCall struct {
 type ObservedTool struct {
 	ClassifiedTool
 
-	// Definition is the newest definition as JSON. Digest is the digest of this definition.
+	// Definition is the tool's newest definition as JSON. Digest is the digest of this definition.
 	Definition string
 	Digest     []byte
 	// NotAccepted says why calls with the definition are refused. It is empty if the definition is accepted.
 	NotAccepted string
-	// Unlisted reports whether the server does not currently list the tool.
+	// Unlisted is true if the server does not currently list the tool.
 	Unlisted bool
 	// Calls contains the calls, the newest first. Use contains statistics on these calls.
 	Calls []ObservedCall
@@ -60,18 +60,18 @@ type ObservedTool struct {
 type Proposal struct {
 	// Document is the text of the document.
 	Document []byte
-	// Allowed is the number of observed calls that the document allows. Refused is the number of the other observed
-	// calls, most of which need an approval.
+	// Allowed is the number of observed calls that the document allows. Refused is the number of all other observed
+	// calls. Most of them need an approval.
 	Allowed, Refused int
 }
 
 // Propose returns a policy document for a server. For tools that are safe enough, the document allows the observed
-// calls, with bounds on their arguments. It requires approval for other tools that were called, and denies everything
+// calls, with bounds for their arguments. It requires approval for other tools that were called, and denies everything
 // else.
 //
-// A tool needs approval, whatever was observed, if [Suggest] requires approval for it, or if its definition is not
-// accepted. If an argument has no bound, the tool also needs approval, unless it reads with a low risk. home is a home
-// folder, in which paths are not bounded; it may be empty.
+// Whatever was observed, a tool needs approval if [Suggest] requires approval for it, or if its definition is not
+// accepted. If an argument has no bound, the tool also needs approval, unless its category is Read and its risk is low.
+// home is a home folder. It is too wide to be the bound for a path. home may be empty.
 //
 // Propose evaluates all observed calls with the document, and returns an error if a call to an allowed tool is not
 // allowed. It also returns an error if a document can't name the server.
@@ -133,12 +133,12 @@ func (c *ObservedCall) forBounds() propose.Call {
 // proposedRule is the proposed rule for a tool.
 type proposedRule struct {
 	allows bool
-	// why is the reason why the tool needs approval. It is empty if allows is true.
+	// why says why the tool needs approval. It is empty if allows is true.
 	why string
-	// strict reports whether the arguments must satisfy the input schema.
+	// strict is true if the arguments must satisfy the input schema.
 	strict bool
 	bounds []propose.Bound
-	// notes contains further comments.
+	// notes contains comments about the rule other than those about bounds.
 	notes []string
 }
 
@@ -176,7 +176,8 @@ func readsWithLowRisk(c *policyv1.Classification) bool {
 	return c.GetCategory() == mcpv1.Category_CATEGORY_READ && c.GetRisk() == policyv1.Risk_RISK_LOW
 }
 
-// strictFor reports whether all calls to a tool are allowed with `forward: strict`. If not, note says why.
+// strictFor reports whether a rule with `forward: strict` would allow all observed calls to a tool. If not, note says
+// why.
 func strictFor(t *ObservedTool, calls []propose.Call) (strict bool, note string) {
 	const not = "forward: strict is left out: "
 	if slices.ContainsFunc(t.Calls, func(c ObservedCall) bool { return !bytes.Equal(c.Definition, t.Digest) }) {
@@ -231,7 +232,7 @@ default: deny
 	return out.Bytes()
 }
 
-// write writes the entry for a tool. Comments with the calls on which the entry is based precede it.
+// write writes the entry for a tool. Before the entry, it writes comments about the calls on which the entry is based.
 func (r *proposedRule) write(out *bytes.Buffer, t *ObservedTool) {
 	comment := func(format string, args ...any) {
 		fmt.Fprintf(out, "  # %s\n", safetext.Line(fmt.Sprintf(format, args...)))
@@ -262,7 +263,7 @@ func (r *proposedRule) write(out *bytes.Buffer, t *ObservedTool) {
 	fmt.Fprintf(out, "    rate_limit: {max: %d, window: 60}\n", max(minProposedLimit, 2*t.Use.Busiest))
 }
 
-// approvalReason returns the reason for requiring approval that is shown to the model and to people.
+// approvalReason returns the reason for requiring approval. The reason is shown to the model and to people.
 func approvalReason(c *policyv1.Classification, why string) string {
 	return cmp.Or(advice.ApprovalReason(c), why)
 }

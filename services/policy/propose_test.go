@@ -23,7 +23,7 @@ import (
 
 var dayOfCalls = time.Date(2026, 11, 20, 9, 0, 0, 0, time.UTC)
 
-// observedTool returns a tool whose class is certain, with one call for each of the arguments.
+// observedTool returns a tool whose classification is certain. The tool has one call for each of the given arguments.
 func observedTool(name, definition string, category mcpv1.Category, risk policyv1.Risk, arguments ...string) policy.ObservedTool {
 	out := policy.ObservedTool{
 		ClassifiedTool: policy.ClassifiedTool{Name: name, Classification: &policyv1.Classification{Category: category, Risk: risk, Confidence: 1}},
@@ -85,7 +85,7 @@ func TestPropose(t *testing.T) {
 	}
 }
 
-// These tools need approval whatever was observed, although their calls have bounds on every argument.
+// These tools need approval whatever was observed, even if there are bounds for every argument of their calls.
 func TestPropose_NeverFreesDangerousTools(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*policy.ObservedTool){
@@ -112,7 +112,7 @@ func TestPropose_NeverFreesDangerousTools(t *testing.T) {
 	}
 }
 
-// Without a bound on each argument, a tool is allowed only if it reads with a low risk.
+// If an argument has no bound, a tool is allowed only if its category is Read and its risk is low.
 func TestPropose_WithoutBoundsOnlyReadingIsAllowed(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*policy.ObservedCall){
@@ -189,8 +189,8 @@ func decideProposed(text string, tool *policy.ObservedTool, arguments string) er
 	return nil
 }
 
-// Whatever was observed, the document can be loaded, and allows every observed call to a tool that reads with a low
-// risk.
+// Whatever was observed, the document can be loaded. It allows every observed call to a tool whose category is Read and
+// whose risk is low.
 func TestPropose_AllowsRandomCalls(t *testing.T) {
 	t.Parallel()
 	bounds := 0
@@ -213,7 +213,7 @@ func TestPropose_AllowsRandomCalls(t *testing.T) {
 	}
 }
 
-// randomNames contains argument names. Some of them are not identifiers or differ only in spelling.
+// randomNames contains argument names. Some of them are not identifiers, and some differ only in spelling.
 var randomNames = []string{"path", "url", "n", "kind", "dry-run", "in", "paths", "Path", "a b", "deep", "x\u202e\"'", "amount"}
 
 func randomDefinition(r *rand.Rand) string {
@@ -230,7 +230,7 @@ func randomDefinition(r *rand.Rand) string {
 	return string(raw)
 }
 
-// randomCalls returns the arguments of random calls. In most calls, an argument has values of the same kind.
+// randomCalls returns the arguments of random calls. In most calls, the values of an argument are of the same kind.
 func randomCalls(r *rand.Rand) (out []string) {
 	kinds := make(map[string]int)
 	for _, name := range randomNames {

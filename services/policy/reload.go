@@ -12,9 +12,8 @@ import (
 )
 
 const (
-	// rescanInterval is the interval at which the documents are read. Documents are compared by content, so that every
-	// kind of change is detected: a file that is overwritten, an atomic rename, and changed links in a Kubernetes
-	// ConfigMap.
+	// rescanInterval is how often the documents are read. Documents are compared by content, so that every kind of
+	// change is detected: a file that is overwritten, an atomic rename, and changed links in a Kubernetes ConfigMap.
 	rescanInterval = 500 * time.Millisecond
 	// maxRejected is the maximum number of findings about documents that can't be loaded. It is limited because each
 	// watcher receives the findings with every heartbeat.
@@ -24,12 +23,12 @@ const (
 // fingerprint identifies the documents that were read, or the error that occurred while reading them.
 type fingerprint [sha256.Size]byte
 
-// watch reads the documents at regular intervals until ctx is cancelled, and activates changed documents. If they can't
-// be loaded, the old set stays active. A change is applied only after two consecutive scans have read the same
-// documents. Otherwise a partly written file, or a mix of old and new files, could become a policy that the operator
-// did not write.
+// watch reads the documents at regular intervals until ctx is cancelled, and activates changed documents. If the
+// documents can't be loaded, the old set stays active. A change is applied only after two consecutive scans have read
+// the same documents. Otherwise a partly written file, or a mix of old and new files, could become a policy that the
+// operator did not write.
 //
-// If the policies are stored, watch only reads the tokens and groups of the configuration.
+// If the policies are in the store, watch only reads the tokens and groups of the configuration.
 func (s *Service) watch(ctx context.Context) error {
 	tick := time.NewTicker(rescanInterval)
 	defer tick.Stop()
@@ -64,8 +63,8 @@ func (s *Service) watch(ctx context.Context) error {
 	}
 }
 
-// fingerprintOf returns the fingerprint of the paths and contents of documents, and of the error that occurred while
-// reading them.
+// fingerprintOf returns the fingerprint of the paths and contents of documents. If an error occurred while reading the
+// documents, the fingerprint also depends on the error.
 func fingerprintOf(documents []*policyv1.Document, err error) fingerprint {
 	h := sha256.New()
 	for _, d := range documents {
@@ -77,8 +76,8 @@ func fingerprintOf(documents []*policyv1.Document, err error) fingerprint {
 	return fingerprint(h.Sum(nil))
 }
 
-// replace activates documents, or records why they can't be loaded. err is the error that occurred while reading them,
-// or nil.
+// replace activates documents, or records why they can't be loaded. err is the error that occurred while the documents
+// were read, or nil.
 func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, err error) {
 	var set *engine.Set
 	var warnings strictyaml.Errors
@@ -120,7 +119,8 @@ func (s *Service) warn(ctx context.Context) {
 	}
 }
 
-// later returns now, or before plus 1 ns if the clock was set back, so that activation times always increase.
+// later returns now. If the clock was set back, it returns the time before plus 1 ns instead, so that activation times
+// always increase.
 func later(now, before time.Time) time.Time {
 	if now.UnixNano() > before.UnixNano() {
 		return now

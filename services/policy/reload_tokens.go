@@ -14,9 +14,9 @@ type identityScan struct {
 	problem string
 }
 
-// rescan reads the tokens and groups. It makes them valid if they have changed, and if two consecutive scans have read
-// the same tokens and groups. Otherwise a partly written file could revoke tokens. If they can't be read, the old ones
-// stay valid. rescan reports whether they were replaced.
+// rescan reads the tokens and groups of the configuration. It makes them valid if they have changed and two consecutive
+// scans have read the same tokens and groups. Otherwise a partly written file could revoke tokens. If the tokens and
+// groups can't be read, the old ones stay valid. rescan reports whether the old ones were replaced.
 func (s *Service) rescan(ctx context.Context, scan *identityScan) bool {
 	if s.deps.Reload == nil {
 		return false

@@ -14,14 +14,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// Bounds for a replay.
+// These constants limit a replay.
 const (
 	// maxReplays is the maximum number of replays at the same time. Each person can have at most one.
 	maxReplays = 4
 	// maxReplayTime is the maximum duration of a replay. maxReplayIdle is the maximum time between two messages from
 	// the client.
 	maxReplayTime, maxReplayIdle = time.Hour, 2 * time.Minute
-	// maxReplayPart is the size of a response, in bytes, at which another response is started.
+	// maxReplayPart is the size of a response, in bytes, at which further results are put in another response.
 	maxReplayPart = 1 << 20
 )
 
@@ -57,14 +57,14 @@ func (s *Service) ReplayDecisions(stream replayStream) error {
 	return toStatus(err)
 }
 
-// receivedReplay is a message from the client, or the error with which the stream ended.
+// receivedReplay is a message from the client, or the error that ended the stream.
 type receivedReplay struct {
 	req *policyv1.ReplayDecisionsRequest
 	err error
 }
 
-// receiveReplay receives the messages of a stream until the stream ends or ctx is done. The stream's handler can't wait
-// for the goroutine that receives them, because Recv may return only after the handler has returned.
+// receiveReplay receives the messages of a stream in a goroutine, until the stream ends or ctx is done. The stream's
+// handler can't wait for this goroutine, because Recv may return only after the handler has returned.
 func receiveReplay(ctx context.Context, stream replayStream) <-chan receivedReplay {
 	out := make(chan receivedReplay)
 	go func() {
@@ -97,8 +97,8 @@ func nextReplay(ctx context.Context, messages <-chan receivedReplay) (*policyv1.
 	}
 }
 
-// beginReplay receives the first message, the head, compiles the documents in it, and responds to it. It returns nil if
-// the documents can't be loaded.
+// beginReplay receives the first message, which is the head of the replay. It compiles the documents in the message,
+// and responds to it. It returns nil if the documents can't be loaded.
 func (s *Service) beginReplay(ctx context.Context, stream replayStream, messages <-chan receivedReplay) (*replayer, error) {
 	req, err := nextReplay(ctx, messages)
 	switch {
@@ -185,7 +185,7 @@ func (s *Service) replayBatch(ctx context.Context, r *replayer, records []*polic
 	return results, nil
 }
 
-// sendReplay sends results in responses of limited size.
+// sendReplay sends results in one or more responses of limited size.
 func sendReplay(stream replayStream, results *replayResults, totals *policyv1.ReplayTotals) error {
 	resp, size := new(policyv1.ReplayDecisionsResponse), 0
 	add := func(item proto.Message) error {

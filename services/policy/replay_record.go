@@ -28,14 +28,14 @@ type replayer struct {
 	servers   map[string]*catalog.Server
 	settings  func(server string) catalog.Settings
 	groups    *currentGroups
-	// decided caches the results. The key of a call consists of all values that the documents can read.
+	// decided caches the results. The key for a call consists of all values of the call that the documents can read.
 	decided *lru.Cache[string, decidedReplay]
 
 	same, different, unknown int64
 	others                   map[commonv1.Code]int64
 }
 
-// decidedReplay is the result for all calls with the same values.
+// decidedReplay is the result for all calls that have the same values, as far as the documents can read them.
 type decidedReplay struct {
 	engine.Replay
 
@@ -53,12 +53,13 @@ func (s *Service) newReplayer(set *engine.Set, active *activeSet) *replayer {
 	}
 }
 
-// replayResults contains the results for one batch of records. Calls with the same values and the same recorded
-// decision share one result.
+// replayResults contains the results for one batch of records. Calls share one result if the documents can't
+// distinguish them and they have the same recorded decision.
 type replayResults struct {
 	flips   []*policyv1.Flip
 	unknown []*policyv1.UnknownReplay
-	// count contains functions that add a number of calls to a result that the batch already has.
+	// count contains a function for each result that the batch already has. The function adds a number of calls to the
+	// result.
 	count map[string]func(calls int64)
 }
 
@@ -66,8 +67,8 @@ func newReplayResults() *replayResults {
 	return &replayResults{count: make(map[string]func(int64))}
 }
 
-// replay evaluates a record and adds its result to the results. It returns an error if the record's principal is not
-// valid.
+// replay evaluates a record and adds its result to the parameter to. It returns an error if the record's principal is
+// not valid.
 func (r *replayer) replay(rec *policyv1.RecordedDecision, to *replayResults) error {
 	if !decidedByRules(rec.GetDecision()) {
 		r.others[rec.GetDecision().GetCode()] += rec.GetCount()
@@ -154,7 +155,8 @@ func callOnly(c *policyv1.Call) *policyv1.Call {
 	return &policyv1.Call{Method: c.GetMethod(), Server: c.GetServer(), Name: c.GetName(), Ref: c.GetRef()}
 }
 
-// keyOf returns a string that is equal for records whose calls are the same in all values that the documents can read.
+// keyOf returns a string that identifies the values of a recorded call that the documents can read. The string is equal
+// for calls with the same values.
 func (r *replayer) keyOf(rec *policyv1.RecordedDecision) (string, error) {
 	key := &policyv1.RecordedDecision{Call: proto.CloneOf(rec.GetCall()), Subject: rec.GetSubject()}
 	if key.ArgumentsKnown = rec.GetArgumentsKnown() && r.set.ReadsArguments(); !key.GetArgumentsKnown() {
@@ -204,7 +206,7 @@ func timeOf(at *timestamppb.Timestamp) time.Time {
 
 // facts returns the current facts about a tool as if its definition were accepted, because a replay compares documents
 // and not the catalog. If the record has no definition, facts uses the same definition as ExplainCall. known is false
-// if the catalog does not have the recorded definition.
+// if the catalog does not contain the recorded definition.
 func (r *replayer) facts(server, tool string, digest []byte) (facts engine.Facts, known bool) {
 	s := r.servers[server]
 	if s == nil {
@@ -222,7 +224,7 @@ func (r *replayer) facts(server, tool string, digest []byte) (facts engine.Facts
 	return facts, true
 }
 
-// totals returns the numbers of calls so far.
+// totals returns the numbers of calls that have been evaluated so far.
 func (r *replayer) totals() *policyv1.ReplayTotals {
 	out := &policyv1.ReplayTotals{Same: r.same, Different: r.different, Unknown: r.unknown}
 	for _, code := range slices.SortedFunc(maps.Keys(r.others), func(a, b commonv1.Code) int {
@@ -240,15 +242,15 @@ var ruleCodes = []commonv1.Code{
 
 // decidedByRules reports whether the effect of a recorded decision comes from rules or defaults. Otherwise the call was
 // refused for another reason, such as a limit, a stop or a quarantine. A hidden tool and a tool that does not exist
-// have the same code, but only the decision on a hidden tool names a rule.
+// have the same code, but only the decision on a hidden tool contains a rule.
 func decidedByRules(d *policyv1.Decision) bool {
 	return d.GetEffect() == policyv1.Effect_EFFECT_ALLOW || d.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL ||
 		slices.Contains(ruleCodes, d.GetCode()) || d.GetCode() == commonv1.Code_CODE_TOOL_UNKNOWN && d.GetRule() != nil
 }
 
 // recordedVerdict returns the parts of a recorded decision that a replay compares and returns. The decision that would
-// apply if everything were enforced is included only if it comes from rules or defaults. It is omitted, for example, if
-// a limit was exceeded.
+// be made if everything were enforced is included only if it comes from rules or defaults. For example, it is omitted
+// if a limit was exceeded.
 func recordedVerdict(d *policyv1.Decision) *policyv1.Decision {
 	out := &policyv1.Decision{Effect: d.GetEffect(), Code: d.GetCode(), Rule: d.GetRule(), Hidden: d.GetHidden()}
 	would := d.GetObserved()
@@ -269,8 +271,8 @@ func permission(e policyv1.Effect) int {
 	return slices.Index([]policyv1.Effect{policyv1.Effect_EFFECT_DENY, policyv1.Effect_EFFECT_REQUIRE_APPROVAL, policyv1.Effect_EFFECT_ALLOW}, e)
 }
 
-// compareReplayed compares a recorded decision with the decision that the documents lead to. It compares what is done
-// with the call, and what would be done if everything were enforced.
+// compareReplayed compares a recorded decision with the decision that the documents make. It compares the effects on
+// the call, and the effects that the decisions would have if everything were enforced.
 func compareReplayed(before *policyv1.Decision, after *engine.Decision) (kind policyv1.FlipKind, differs bool) {
 	done := permission(effects[after.Effect]) - permission(before.GetEffect())
 	would := permission(effects[after.Enforced()]) - permission(enforcedEffect(before))

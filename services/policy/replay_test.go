@@ -50,7 +50,7 @@ func recordsOf(records ...*policyv1.RecordedDecision) *policyv1.ReplayDecisionsR
 	return &policyv1.ReplayDecisionsRequest{Part: &policyv1.ReplayDecisionsRequest_Decisions{Decisions: &policyv1.RecordedDecisions{Decisions: records}}}
 }
 
-// replayStep sends a request and returns all responses merged into one.
+// replayStep sends a request and returns all responses to it, merged into one.
 func replayStep(t testing.TB, stream replayClient, req *policyv1.ReplayDecisionsRequest) *policyv1.ReplayDecisionsResponse {
 	t.Helper()
 	if err := stream.Send(req); err != nil {
@@ -109,8 +109,8 @@ func replayLines(resp *policyv1.ReplayDecisionsResponse) string {
 	return strings.Join(append(out, totals), "\n")
 }
 
-// If the arguments of a recorded call are known, they are used for the decision. If they are unknown, so is the
-// decision, because it depends on them. Calls with equal arguments are evaluated only once.
+// If the arguments of a recorded call are known, they are used for the decision. If they are unknown and the decision
+// depends on them, the decision is unknown too. Calls with equal arguments are evaluated only once.
 func TestReplayDecisions_ReadsKnownArguments(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
@@ -208,8 +208,8 @@ same 3, different 8, unknown 5, abuse_limited 40, tool_unknown 1, rate_limited 1
 	}
 }
 
-// A replay without documents uses the active documents. Calls that these documents decided before get the same
-// decisions.
+// A replay without documents uses the active documents. It makes the same decisions on recorded calls as these
+// documents made before.
 func TestReplayDecisions_UsesTheActiveDocumentsByDefault(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
@@ -221,7 +221,7 @@ func TestReplayDecisions_UsesTheActiveDocumentsByDefault(t *testing.T) {
 }
 
 // Two valid tokens of one caller have different groups, so the groups of a recorded call are known only if the record
-// names the token. It does not help if the record names a token that belongs to another caller.
+// contains the name of the token. They are not known if the record contains the name of another caller's token.
 func TestReplayDecisions_UsesTheGroupsOfTheRecordedToken(t *testing.T) {
 	t.Parallel()
 	second := rpctest.Record("dev2", "default", authv1.TokenRole_TOKEN_ROLE_AGENT)
@@ -283,8 +283,8 @@ func TestReplayDecisions_Refuses(t *testing.T) {
 	}
 }
 
-// A person can have one replay at a time. The second replay begins when the first has ended. Another person does not
-// have to wait.
+// A person can have one replay at a time. A second replay by the same person begins when the first has ended. Another
+// person does not have to wait.
 func TestReplayDecisions_OneReplayForEachPerson(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
@@ -315,7 +315,7 @@ func TestReplayDecisions_OneReplayForEachPerson(t *testing.T) {
 	<-began
 }
 
-// silentReplay is the server's side of a replay whose client sends only a head and then nothing more.
+// silentReplay is the server's side of a replay. Its client sends at most a head, and nothing after that.
 type silentReplay struct {
 	grpc.ServerStream
 
@@ -335,7 +335,8 @@ func (s *silentReplay) Recv() (*policyv1.ReplayDecisionsRequest, error) {
 	return nil, s.ctx.Err()
 }
 
-// A client that sends nothing loses its replay after two minutes, so it can't occupy the replay slot for longer.
+// If a client sends nothing for two minutes, the service ends its replay. Therefore the client can't occupy the replay
+// slot for longer.
 func TestReplayDecisions_EndsWhenTheClientIsSilent(t *testing.T) {
 	t.Parallel()
 	svc, _ := build(t, options{})
@@ -354,7 +355,7 @@ func TestReplayDecisions_EndsWhenTheClientIsSilent(t *testing.T) {
 }
 
 // The results for a batch of different calls with long names are split into several responses. Each response is smaller
-// than the maximum size.
+// than the maximum size of a message.
 func TestReplayDecisions_SplitsLargeResults(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
@@ -398,8 +399,8 @@ func TestReplayDecisions_EvaluatesConditionsAtTheTimeOfTheCall(t *testing.T) {
 	}
 }
 
-// The test draws random documents without conditions on arguments. A replay must have the same results as ExplainCall
-// in a mesh in which these documents are active.
+// The test draws random documents without conditions on arguments. A replay with these documents must have the same
+// results as ExplainCall in a mesh in which the documents are active.
 func TestReplayDecisions_AgreesWithExplainCall(t *testing.T) {
 	t.Parallel()
 	tokens := append(records(), devToken())

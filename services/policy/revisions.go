@@ -17,8 +17,8 @@ import (
 // defaultRevisionPage is the number of revisions on a page if the request does not specify a number.
 const defaultRevisionPage = 100
 
-// describeStored adds the information about the set's stored revision. It adds nothing if the documents come from
-// files.
+// describeStored adds information about the stored revision that the set was compiled from. It adds nothing if the
+// documents come from files.
 func (a *activeSet) describeStored(out *policyv1.Revision) {
 	if a.stored == nil {
 		return
@@ -28,7 +28,7 @@ func (a *activeSet) describeStored(out *policyv1.Revision) {
 	}
 }
 
-// packStored sets the fields of a revision whose values come from the store.
+// packStored sets the fields of out whose values come from the store.
 func packStored(out *policyv1.Revision, r *store.Revision) {
 	out.DocumentsId, out.Number, out.Author, out.Comment, out.Stored = r.ID, r.Number, r.Author, r.Reason, true
 	out.Activated = timestamppb.New(r.Activated)
@@ -38,7 +38,7 @@ func packStored(out *policyv1.Revision, r *store.Revision) {
 }
 
 // GetRevision implements policyv1.PolicyServiceServer. If the requested revision is the active one, GetRevision waits
-// until no call is evaluated with an older revision any more.
+// until calls are no longer evaluated with an older revision.
 func (s *Service) GetRevision(ctx context.Context, req *policyv1.GetRevisionRequest) (*policyv1.GetRevisionResponse, error) {
 	caller := authn.CallerOf(ctx)
 	if !mayReadDocuments(caller) {
@@ -59,16 +59,16 @@ func (s *Service) GetRevision(ctx context.Context, req *policyv1.GetRevisionRequ
 	return &policyv1.GetRevisionResponse{Revision: found.set.describe(caller), Documents: found.documents}, nil
 }
 
-// foundRevision is a revision together with its documents. set is the active set if the revision is active, and nil
-// otherwise.
+// foundRevision is a revision together with its documents. If the revision is active, set is the active set. Otherwise
+// set is nil.
 type foundRevision struct {
 	set       *activeSet
 	stored    store.Revision
 	documents []*policyv1.Document
 }
 
-// findRevision returns the revision whose id is or begins with the given digits. If id is empty, it returns the active
-// revision.
+// findRevision returns the revision with the given id. The id may be shortened to its first digits. If id is empty,
+// findRevision returns the active revision.
 func (s *Service) findRevision(ctx context.Context, id string) (*foundRevision, error) {
 	set := s.active.Load()
 	switch {

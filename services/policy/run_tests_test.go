@@ -35,8 +35,8 @@ func testedResults() []*policyv1.TestResult {
 	}
 }
 
-// TestDocuments returns a result for each test. People in other tenants also get the results, because the documents are
-// their own.
+// TestDocuments returns a result for each test. People in other tenants also get the results, because they sent the
+// documents themselves.
 func TestTestDocuments_ReturnsAResultForEachTest(t *testing.T) {
 	t.Parallel()
 	l := accessFixture(t)

@@ -19,7 +19,7 @@ import (
 
 const (
 	// maxDecisionAge is the maximum time between a gateway's request for a decision and the start of the call. The
-	// contract of DecideCall promises this maximum.
+	// documentation of DecideCall promises this maximum.
 	maxDecisionAge = time.Second
 	// beginMargin is added to maxDecisionAge, because clocks run at different rates and a call takes time to reach its
 	// server.
@@ -138,8 +138,8 @@ func selectorFor(caller *authn.Caller, in *policyv1.StopSelector) (engine.Select
 	return out, nil
 }
 
-// packStop converts a stop for a caller. People in tenants other than "default" do not get the names of other tenants'
-// operators.
+// packStop converts a stop to the message that a caller receives. People in tenants other than "default" do not get the
+// names of other tenants' operators.
 func packStop(stop store.Stop, caller *authn.Caller) *policyv1.Stop {
 	out := &policyv1.Stop{
 		Selector: &policyv1.StopSelector{All: stop.Selector == engine.Selector{}, Agent: stop.Agent, Server: stop.Server, Tenant: stop.Tenant},
@@ -169,8 +169,8 @@ func (s *Service) readStops(ctx context.Context) error {
 	return nil
 }
 
-// publishStops adds the stops at a version of the store to the active set, unless the set already has stops at a newer
-// version.
+// publishStops adds the stops that were in force at a version of the store to the active set, unless the set already
+// has stops from a newer version.
 func (s *Service) publishStops(ctx context.Context, all store.StopSet) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -191,8 +191,8 @@ func (s *Service) publishStops(ctx context.Context, all store.StopSet) {
 	}
 }
 
-// waitForCalls waits until no call can start because of a decision that is older than set. began is the time at which
-// set became active.
+// waitForCalls waits until no call can start because of a decision that was made with a set older than the given set.
+// began is the time at which the given set became active.
 func (s *Service) waitForCalls(ctx context.Context, set *activeSet, began time.Time) error {
 	until := began.Add(maxDecisionAge + beginMargin)
 	if s.cfg.Source != sqlstore.SQLite { // other processes make decisions by older sets for a part of maxPeerDelay

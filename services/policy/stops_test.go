@@ -203,7 +203,7 @@ func TestStopCalls_InvalidRequestsAreRefused(t *testing.T) {
 	f.wantStopped(false, "default", "ana", "coder")
 }
 
-// A policy document changes, and the service restarts. The stops stay in force.
+// A policy document changes, and later the service restarts. The stops stay in force.
 func TestStopCalls_StopsSurviveChangesAndRestarts(t *testing.T) {
 	t.Parallel()
 	opts := options{paths: []string{folder(t, strings.Replace(document, "pay:", "# pay:", 1))}, data: t.TempDir(), tokens: append(rpctest.Records(), otherTenantTokens()...)}
@@ -229,8 +229,8 @@ func TestStopCalls_StopsSurviveChangesAndRestarts(t *testing.T) {
 	f.wantStopped(false, "default", "ana", "coder")
 }
 
-// A gateway that does not process the change has a lease of one second. A decision that is not cached is also valid for
-// one second after the request. StopCalls responds only when both periods have ended.
+// A gateway acknowledges a stop immediately. StopCalls nevertheless responds only after one second, because until then
+// a call can start because of an older decision that was not cached.
 func TestStopCalls_RespondsWhenNoOlderDecisionIsValid(t *testing.T) {
 	t.Parallel()
 	lib := newCatalogFixture(t, pinned(t))
@@ -257,7 +257,8 @@ func TestStopCalls_RespondsWhenNoOlderDecisionIsValid(t *testing.T) {
 	}
 }
 
-// Two replicas use one database. When a stop is acknowledged by one of them, it is also in force at the other.
+// Two replicas use one database. When one replica has acknowledged a stop, the stop is also in force at the other
+// replica.
 func TestStopCalls_IsInForceAtEveryReplicaWhenAcknowledged(t *testing.T) {
 	t.Parallel()
 	opts := options{source: sqlstoretest.Postgres(t)}

@@ -21,14 +21,14 @@ import (
 // maxRevisionRead is the time limit for reading the documents of a revision.
 const maxRevisionRead = 5 * time.Second
 
-// errNotLoaded means that a revision newer than the active one could not be read from the store.
+// errNotLoaded means that the store has a revision newer than the active one, but that this revision could not be read.
 var errNotLoaded = errors.New("a newer policy revision could not be read from the store, so calls are refused until it can be")
 
 // errDamaged means that the content of stored documents differs from what was applied.
 var errDamaged = errors.New("the documents of this policy revision in the store are damaged: apply documents again")
 
-// documentsID returns the id of documents. The id is the SHA-256 digest of their paths and texts, in hexadecimal. The
-// documents must be sorted by path.
+// documentsID returns the id of a list of documents. The id is the SHA-256 digest of their paths and texts, in
+// hexadecimal. The documents must be sorted by path.
 func documentsID(documents []*policyv1.Document) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "sluice.documents.v1 %d ", len(documents))
@@ -45,7 +45,7 @@ func sortDocuments(documents []*policyv1.Document) []*policyv1.Document {
 	})
 }
 
-// packDocuments returns documents in the form in which they are stored.
+// packDocuments returns documents in the form in which the store contains them.
 func packDocuments(documents []*policyv1.Document) ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(&policyv1.GetRevisionResponse{Documents: documents})
 }
@@ -73,7 +73,7 @@ type compiledDocuments struct {
 }
 
 // refuseAll returns a set that denies every call with the given reason. It also denies calls to servers in observe
-// mode, because there is no policy that could be recorded instead of enforced.
+// mode, because there is no policy whose decisions could be recorded.
 func (s *Service) refuseAll(reason string) (*compiledDocuments, error) {
 	document := &policyv1.Document{Path: "no-policy.yaml", Text: fmt.Sprintf(`version: 1
 name: no-policy
@@ -124,7 +124,7 @@ func (s *Service) refuseBroken(ctx context.Context, rev *store.Revision, err err
 	return out, nil
 }
 
-// loadStored reads the store's active revision into the service's first set.
+// loadStored reads the store's active revision into set, the service's first set.
 func (s *Service) loadStored(ctx context.Context, set *activeSet) error {
 	rev, err := s.store.ActiveRevision(ctx)
 	if err != nil {
@@ -139,12 +139,12 @@ func (s *Service) loadStored(ctx context.Context, set *activeSet) error {
 	return nil
 }
 
-// use sets the documents of a set.
+// use sets the documents of the set a, and everything that is derived from them.
 func (a *activeSet) use(rev *store.Revision, from *compiledDocuments) {
 	a.stored, a.Set, a.documents, a.warnings, a.rejected = rev, from.set, from.documents, from.warnings, from.rejected
 }
 
-// loadingRevision is a revision that is being read and compiled. done is closed when that is finished. After that, err
+// loadingRevision is a revision that is being read and compiled. done is closed when this has finished. After that, err
 // is the error, or nil if the revision is active.
 type loadingRevision struct {
 	done chan struct{}
@@ -152,7 +152,8 @@ type loadingRevision struct {
 }
 
 // waitForLoading waits until the newest known revision in the store is active, so that no call is evaluated with an
-// older revision. It returns [errNotLoaded] if the newest revision can't be read, or the error of ctx.
+// older revision. It returns [errNotLoaded] if the newest revision can't be read. If ctx is done first, it returns the
+// error of ctx.
 func (s *Service) waitForLoading(ctx context.Context) error {
 	loading := s.loading.Load()
 	if loading == nil {
@@ -206,7 +207,7 @@ func (s *Service) load(ctx context.Context, rev *store.Revision) error {
 	return nil
 }
 
-// publishRevision makes a revision from the store active, unless a newer revision is already active.
+// publishRevision makes a revision from the store active, unless the same revision or a newer one is already active.
 func (s *Service) publishRevision(ctx context.Context, rev *store.Revision, loaded *compiledDocuments) {
 	s.changing.Lock()
 	defer s.changing.Unlock()

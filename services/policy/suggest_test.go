@@ -123,7 +123,8 @@ func TestSuggest(t *testing.T) {
 	}
 }
 
-// If the usage is known, only called tools have entries, and their limits allow this usage.
+// If it is known how tools were used, only tools that were called have entries, and the limits of the entries allow
+// this usage.
 func TestSuggest_LimitsCalledToolsWhenUseIsKnown(t *testing.T) {
 	t.Parallel()
 	list := `[{"name":"get_note","description":"Get a note."},{"name":"add_note","description":"Add a note."},{"name":"run_note","description":"Run a note."},

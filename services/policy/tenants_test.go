@@ -27,7 +27,7 @@ rules:
   - {name: both, match: {tool: export, tenant: [acme, umbrella], principal: [bob, "mallory-of-umbrella"]}, action: allow}
 `
 
-// umbrellaWords lists words in twoTenants that only people of the tenant "default" may read.
+// umbrellaWords lists words in the document twoTenants that only people of the tenant "default" may read.
 var umbrellaWords = []string{"umbrella", "acme-takeover"}
 
 func otherTenantTokens() []*identityv1.TokenRecord {

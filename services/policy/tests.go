@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// CountTests returns the number of tests in documents that are loaded together. It returns 0 if they can't be loaded.
+// CountTests returns the number of tests in documents that are loaded together. It returns 0 if the documents can't be
+// loaded.
 func CountTests(documents []*policyv1.Document) int {
 	set, err := document.ParseSet(filesOf(documents), nil, time.Now())
 	if err != nil {

@@ -28,10 +28,10 @@ const maxGroups = 256
 // Identities contains the parts of the configuration that identify callers. The service reads these parts again while
 // it is running.
 type Identities struct {
-	// Tokens contains the configured tokens in hashed form.
+	// Tokens contains the configured tokens. The secrets are hashed.
 	Tokens []*identityv1.TokenRecord
-	// Groups maps a group to subjects in the tenant "default" that belong to it. Stored tokens have these groups in
-	// addition to their own. The groups of Tokens already include them.
+	// Groups maps a group to the subjects in the tenant "default" that belong to it. Stored tokens have these groups in
+	// addition to their own groups. In Tokens, the groups of each token already include them.
 	Groups map[string][]string
 }
 
@@ -58,7 +58,7 @@ func (i Identities) approvers(ownersMayApprove bool) *engine.Approvers {
 	return out
 }
 
-// groupsOfTenant returns the groups that the configuration assigns to people and agents of a tenant.
+// groupsOfTenant returns the groups that the configuration assigns to people and agents in a tenant.
 func (i Identities) groupsOfTenant(tenant string) map[string]bool {
 	out := make(map[string]bool)
 	for _, r := range i.Tokens {
@@ -96,15 +96,15 @@ func newTokenBook(tokens *authn.Tokens, configured Identities) (*tokenBook, erro
 	return b, b.configure(configured)
 }
 
-// configure replaces the configured tokens and groups. If it returns an error, the old ones stay valid.
+// configure replaces the configured tokens and groups. If it returns an error, the old tokens and groups stay valid.
 func (b *tokenBook) configure(now Identities) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.publish(now, b.stored)
 }
 
-// store replaces the stored tokens, unless the token book already has a newer version of them. It reports whether it
-// has replaced them.
+// store replaces the stored tokens, unless the token book already has a newer version of the tokens. It reports whether
+// it has replaced them.
 func (b *tokenBook) store(now store.TokenSet) (changed bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -195,8 +195,8 @@ func packTime(at time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(at)
 }
 
-// packListed converts a token for a caller. People in tenants other than "default" do not get the names of other
-// tenants' operators.
+// packListed converts a token to the message that a caller receives. People in tenants other than "default" do not get
+// the names of other tenants' operators.
 func packListed(t *store.Token, caller *authn.Caller) *identityv1.Token {
 	out := packToken(t)
 	out.LastUsed, out.Revoked = packTime(t.LastUsed), packTime(t.Revoked)
@@ -221,8 +221,8 @@ func (s *Service) readTokens(ctx context.Context) error {
 	return nil
 }
 
-// publishTokens makes stored tokens valid, unless newer ones are already valid. It starts a new epoch, so that gateways
-// do not use cached decisions on callers whose tokens were revoked or have expired.
+// publishTokens makes stored tokens valid, unless a newer version of the tokens is already valid. It starts a new
+// epoch, so that gateways no longer use cached decisions on callers whose tokens were revoked or have expired.
 func (s *Service) publishTokens(set store.TokenSet) error {
 	if changed, err := s.tokens.store(set); err != nil || !changed {
 		return err
@@ -248,8 +248,8 @@ func (s *Service) refusesToken(set *activeSet, caller *identityv1.Principal) *po
 	}
 }
 
-// recordUses stores the uses of tokens that this process itself has seen, until ctx is done. If the gateway runs in the
-// same process, these are all uses.
+// recordUses stores when tokens were used, as far as this process has seen the uses, until ctx is done. If the gateway
+// runs in the same process, it sees all uses.
 func (s *Service) recordUses(ctx context.Context) error {
 	tick := time.NewTicker(authn.UseInterval)
 	defer tick.Stop()
@@ -266,8 +266,8 @@ func (s *Service) recordUses(ctx context.Context) error {
 	}
 }
 
-// storeUses stores the times at which tokens were used. It ignores times in the future, which can occur because the
-// clocks of services may differ.
+// storeUses stores the times at which tokens were last used. It ignores times in the future, which can occur because
+// the clocks of services may differ.
 func (s *Service) storeUses(ctx context.Context, uses []*identityv1.TokenUse) error {
 	now, latest := time.Now(), make(map[string]time.Time, len(uses))
 	for _, use := range uses {

@@ -32,8 +32,9 @@ func newToken(name, tenant, agent string, groups ...string) *identityv1.CreateTo
 	}}
 }
 
-// An operator creates a token for a client. The token is valid at once, both in this process and for watchers, and
-// stays valid after a restart. After the operator revokes the token, it is refused as revoked, even after a restart.
+// An operator creates a token for a client. The token is valid at once, both in this process and at a gateway that
+// watches the tokens. It stays valid after a restart. After the operator revokes the token, it is refused as revoked,
+// even after a restart.
 func TestCreateToken_IsValidUntilItIsRevoked(t *testing.T) {
 	t.Parallel()
 	opts := options{tokens: tokensOfTwoTenants(), data: t.TempDir(), groups: map[string][]string{"developers": {"cursor-1"}, "on call": {"ana"}}}
@@ -231,7 +232,7 @@ func TestReportTokenUse_SetsTheLastUse(t *testing.T) {
 	}
 }
 
-// A reloadedTokens is a service whose configuration the test changes, in a synctest bubble.
+// A reloadedTokens is a running service in a synctest bubble. The test can change the service's configuration.
 type reloadedTokens struct {
 	*testing.T
 	svc    *policy.Service
@@ -243,7 +244,8 @@ type reloadedTokens struct {
 	err error
 }
 
-// change changes the configuration, and waits until it must be in force. err is the error from reading it, or nil.
+// change changes the configuration, and waits until the service must have applied the change. err is the error that the
+// service gets when it reads the configuration, or nil.
 func (r *reloadedTokens) change(err error, tokens ...*identityv1.TokenRecord) {
 	r.mu.Lock()
 	r.now, r.err = policy.Identities{Tokens: tokens}, err
@@ -305,7 +307,7 @@ func TestReload_ReplacesTokens(t *testing.T) {
 }
 
 // All approvers that a rule names are removed from the configuration. Their tokens become invalid, and the policy stays
-// in force. The log contains a warning that calls can never be approved.
+// in force. The log contains a warning that calls to which this rule applies can never be approved.
 func TestReload_TokensOfApproversEndAlthoughARuleNeedsThem(t *testing.T) {
 	t.Parallel()
 	all := records()
@@ -321,9 +323,9 @@ func TestReload_TokensOfApproversEndAlthoughARuleNeedsThem(t *testing.T) {
 	})
 }
 
-// A gateway that does not know yet that a token was revoked asks for a decision on a call by the token's holder. The
-// policy service denies the call, and the gateway may not reuse this decision. Decisions from before the revocation
-// belong to an earlier epoch.
+// A token was revoked, but a gateway does not know this yet. The gateway asks the policy service to evaluate a call by
+// the token's holder. The policy service denies the call, and the gateway may not reuse this decision. Decisions from
+// before the revocation belong to an earlier epoch.
 func TestDecideCall_DeniesCallersWithRevokedTokens(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{tokens: tokensOfTwoTenants()})

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// withheldFinding returns the finding that callers of other tenants get instead of the findings about the
-// installation's documents.
+// withheldFinding returns the finding that callers of tenants other than "default" get. It replaces the findings about
+// the policy documents.
 func withheldFinding() *policyv1.Finding {
 	return &policyv1.Finding{
 		Severity: policyv1.Severity_SEVERITY_ERROR, Check: "load",
@@ -21,13 +21,13 @@ func withheldFinding() *policyv1.Finding {
 	}
 }
 
-// mayReadDocuments reports whether a caller may read the policy documents and the findings about them. Only services
-// and people of the tenant "default" may, because the documents belong to the installation.
+// mayReadDocuments reports whether a caller may read the policy documents and the findings about them. Services may
+// read them, and so may callers of the tenant "default", because the documents belong to the installation.
 func mayReadDocuments(caller *authn.Caller) bool {
 	return caller != nil && (caller.Tenant() == homeTenant || caller.Person == nil && caller.Principal == nil)
 }
 
-// describe returns the message that describes the set to a caller. Suggestions in findings name people of all tenants,
+// describe returns a message about the active policy for a caller. Suggestions in findings name people of all tenants,
 // so only operators of the installation get the suggestions.
 func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 	out := &policyv1.Revision{

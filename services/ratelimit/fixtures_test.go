@@ -26,7 +26,7 @@ func build(t *testing.T, cfg ratelimit.Config, log io.Writer) *ratelimit.Service
 	return svc
 }
 
-// A testServer is a running service, and a client with which a gateway calls the service.
+// A testServer is a running service, together with a client that calls the service as a gateway does.
 type testServer struct {
 	ratelimitv1.RateLimitServiceClient
 	*rpctest.Server
@@ -61,7 +61,7 @@ func (l *testServer) person(t *testing.T, token string) *caller {
 	return &caller{RateLimitServiceClient: ratelimitv1.NewRateLimitServiceClient(l.Person(t, token)), t: t, ctx: t.Context()}
 }
 
-// inTenant returns a client with which a gateway calls the service on behalf of a principal of the given tenant.
+// inTenant returns a client that calls the service as a gateway does, on behalf of a principal of the given tenant.
 func (l *testServer) inTenant(t *testing.T, tenant string) *caller {
 	t.Helper()
 	return &caller{RateLimitServiceClient: l.RateLimitServiceClient, t: t, ctx: inTenant(t, tenant)}
@@ -94,7 +94,7 @@ func (a *caller) granted(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Lea
 	return resp.GetLease()
 }
 
-// refused reserves limits, and fails the test unless they are refused.
+// refused tries to reserve limits, and fails the test unless the service refuses the request.
 func (a *caller) refused(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Refusal {
 	a.t.Helper()
 	resp, err := a.ReserveLimits(a.ctx, req)

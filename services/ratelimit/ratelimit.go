@@ -46,7 +46,7 @@ type Service struct {
 
 	store store.Store
 	log   *slog.Logger
-	// instance identifies the counts of this process. It is different after each start.
+	// instance is a random string that differs after each start. It shows clients that the counters started from zero.
 	instance string
 }
 

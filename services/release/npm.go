@@ -104,7 +104,7 @@ func writeNPM(directory, version string, at time.Time, programs map[string]strin
 	return nil
 }
 
-// pack writes an npm package. If the content is equal, the bytes of the package are equal too.
+// pack writes an npm package. Packages with equal content consist of equal bytes.
 func pack(path string, at time.Time, m manifest, files ...packed) (err error) {
 	description, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {

@@ -51,7 +51,7 @@ func TestPlatforms_AreWhatGoreleaserBuilds(t *testing.T) {
 }
 
 // writePackages gets the files that goreleaser writes, with short contents. It writes one npm package for each
-// platform. The checksums, the provenance, the formula and the Dockerfile name the files.
+// platform. The checksums, the provenance, the formula and the Dockerfile contain the names of the files.
 func TestWritePackages_DescribesEveryFile(t *testing.T) {
 	t.Parallel()
 	dist := filepath.Join(t.TempDir(), "dist")
@@ -134,8 +134,8 @@ func installLauncher(t *testing.T, args ...string) (cmd *exec.Cmd, program strin
 }
 
 // The program is a shell script. The launcher passes on the arguments, the standard streams and the exit code. If a
-// signal ended the program, the same signal ends the launcher. If there is no program, the launcher's message names the
-// missing package.
+// signal kills the program, the launcher is killed by the same signal. If there is no program, the launcher's message
+// names the missing package.
 func TestLauncher_RunsTheProgramOfThisPlatform(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

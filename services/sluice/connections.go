@@ -14,15 +14,15 @@ type Connections struct {
 	last time.Time
 }
 
-// IdleSince returns the time at which the last connection was closed. idle is false while a connection is open, and
-// before the first connection.
+// IdleSince returns the time at which the last connection was closed, or the time of Begin if there was no connection
+// yet. idle is false while a connection is open, and also before Begin and the first connection.
 func (c *Connections) IdleSince() (since time.Time, idle bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.last, c.open == 0 && !c.last.IsZero()
 }
 
-// Begin starts the idle time before the first connection is opened.
+// Begin starts the idle time, although no connection has been opened yet.
 func (c *Connections) Begin() { c.add(0) }
 
 func (c *Connections) add(n int) {

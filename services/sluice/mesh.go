@@ -160,7 +160,7 @@ func (m *Mesh) add(role authv1.Role, svc rpc.Service) error {
 }
 
 // conns returns the function that connects a service to the other services. The function returns the same connection
-// for all of them.
+// for all other services.
 func (m *Mesh) conns(role authv1.Role) func(authv1.Role) (grpc.ClientConnInterface, error) {
 	one := sync.OnceValues(func() (grpc.ClientConnInterface, error) { return m.conn(role) })
 	return func(authv1.Role) (grpc.ClientConnInterface, error) { return one() }
@@ -197,7 +197,7 @@ func (m *Mesh) ObservedPolicy() ([]*policyv1.ObservedPolicy, int) {
 	return nil, 0
 }
 
-// WatchPending calls report when calls wait for people and it has not reported these calls yet. See
+// WatchPending calls the function report whenever calls wait for people that it has not reported yet. See
 // [approval.Service.WatchPending].
 func (m *Mesh) WatchPending(ctx context.Context, report func(approval.Pending)) {
 	for _, svc := range m.services {
@@ -214,8 +214,8 @@ func (m *Mesh) InFlight() map[string]int { return m.gateway.InFlight() }
 // GRPC returns the gRPC address of all services.
 func (m *Mesh) GRPC() net.Addr { return m.grpc.Addr() }
 
-// Run serves requests until ctx ends. It then stops the gateway, which waits for calls in flight. After that, it stops
-// the other services, which these calls need.
+// Run serves requests until ctx is done. It then stops the gateway, which waits for calls in flight. After that, it
+// stops the other services, which these calls need.
 func (m *Mesh) Run(ctx context.Context) error {
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	group, edge := errgroup.WithContext(ctx)
@@ -248,7 +248,7 @@ func (m *Mesh) Busy(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// WaitReady waits until every service is ready. If ctx ends first, WaitReady returns an error with the reasons why
+// WaitReady waits until every service is ready. If ctx is done first, WaitReady returns an error with the reasons why
 // services are not ready.
 func (m *Mesh) WaitReady(ctx context.Context) error {
 	tick := time.NewTicker(readyPoll)

@@ -62,7 +62,7 @@ func produceAllSpans(t *testing.T, collector string) {
 	agents := stack.Connect(t, s.MCP("agents"), stack.AgentToken)
 	for create, prompt := range map[string]string{
 		`{"manifest":{"tools":[{"server":"raw","tool":"other"}]}}`: "tool raw other", // policy denies this call
-		// This agent lists its tools and asks a model.
+		// This agent lists its tools and asks a model. Both actions must be recorded as spans.
 		`{"model":"script:lines","manifest":{"tools":[{"server":"raw","tool":"other"}],"models":[{"model":"script:lines"}]}}`: "say hello",
 	} {
 		_, made, _ := strings.Cut(agents.Call("wasm_agent_create", create).Text(t), `"id":"`)

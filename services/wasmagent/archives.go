@@ -139,8 +139,8 @@ func (s *Service) GetArchivePart(ctx context.Context, req *wasmagentv1.GetArchiv
 	return &wasmagentv1.GetArchivePartResponse{Archive: part}, nil
 }
 
-// lockArchiving waits until no other call is reading or writing an archive. Calls do so one at a time, which limits
-// memory usage.
+// lockArchiving waits until no other call is reading or writing an archive. Only one call at a time may do so, which
+// limits memory usage.
 func (s *Service) lockArchiving(ctx context.Context) error {
 	select {
 	case s.archiving <- struct{}{}:
@@ -227,9 +227,9 @@ func (s *Service) importArchive(ctx context.Context, text []byte, digest string)
 	return a, exported.GetId(), err
 }
 
-// addDefaultModel adds a right to use the default model to the manifest of an imported agent, if the agent uses that
-// model instead of the model in its archive. The token and cost limits of the new right are those of the manifest's
-// first model right.
+// addDefaultModel adds a right to the manifest of an imported agent if the agent uses the default model instead of the
+// model in its archive. The right allows the use of the default model. Its token and cost limits are those of the
+// manifest's first model right.
 func (s *Service) addDefaultModel(m *wasmagentv1.Manifest, guest, named string) {
 	model := s.modelOf(named, true)
 	if m == nil || model == "" || model == named || guest != modelGuest {

@@ -35,8 +35,8 @@ const maxCallTime = 30 * time.Minute
 // host implements [agent.Host].
 type host struct{ *Service }
 
-// Allow implements [agent.Host]. The call must be within the rights of the agent and of every agent in its delegation
-// chain.
+// Allow implements [agent.Host]. It counts the call, which must be within the rights of the agent and of every agent in
+// its delegation chain.
 func (h host) Allow(ctx context.Context, a *agent.Agent, call agent.ToolCall) (giveBack func(), refused *abi.Error, err error) {
 	lineage, err := h.lineage(ctx, a)
 	if err != nil {
@@ -183,9 +183,9 @@ func (h host) callGateway(ctx context.Context, progress func(string), req *gatew
 	}
 }
 
-// notSentReason returns the refusal of a call that was certainly not sent, or nil if the call may have been sent. A
-// status without a reason does not come from the gateway, so the call may have been sent. The reason TOO_MUCH can mean
-// that the answer was too large, so a call with that reason may have been sent.
+// notSentReason returns the reason for the refusal of a call that was certainly not sent. It returns nil if the call
+// may have been sent. This is the case if the status has no reason, because such a status does not come from the
+// gateway. It is also the case for the reason TOO_MUCH, because that reason can mean that the answer was too large.
 func notSentReason(err error) *abi.Error {
 	reason := rpc.Reason(err)
 	if reason == "" || reason == "TOO_MUCH" {

@@ -125,7 +125,7 @@ func TestCall_GuestGetsDenial(t *testing.T) {
 	}
 }
 
-// An operator stops the calls of an agent while it works on a prompt. The prompt ends at the next call with the
+// An operator stops an agent's calls while the agent works on a prompt. At the next call, the prompt fails with the
 // operator's reason, even if the guest would continue. After the operator resumes the calls, the agent accepts the next
 // prompt.
 func TestCall_StopEndsThePrompt(t *testing.T) {
@@ -212,8 +212,8 @@ func TestCall_IsCountedWhenItMayHaveRun(t *testing.T) {
 	}
 }
 
-// More agents wait for approvals than there are slots. Another agent can still run a prompt. After the approvals, the
-// waiting agents continue without their callers.
+// More agents wait for approvals than there are slots. Another agent can nevertheless run a prompt, because waiting
+// agents hold no slots. After the calls are approved, the waiting agents continue without their callers.
 func TestApproval_WaitingAgentsHoldNoSlots(t *testing.T) {
 	t.Parallel()
 	decided := make(chan struct{})

@@ -76,7 +76,7 @@ func newQueue(p ConcurrencyLimits) *queue {
 	return &queue{ConcurrencyLimits: p, persons: make(map[principal.Key]*personCounts)}
 }
 
-// acquire waits for a slot until ctx ends. Unless hadSlot is set, acquire waits for at most MaxWait. The caller must
+// acquire waits for a slot until ctx is done. Unless hadSlot is set, acquire waits for at most MaxWait. The caller must
 // call leave to release the slot. Errors: [errNoSlot], or the error of ctx.
 func (q *queue) acquire(ctx context.Context, person principal.Key, hadSlot bool) (leave func(), err error) {
 	w := &waiter{person: person, hadSlot: hadSlot, ready: make(chan struct{})}
@@ -168,7 +168,7 @@ func (q *queue) dequeue(w *waiter) bool {
 	return true
 }
 
-// forgetIdle deletes the counters of a person if all of them are zero. The caller must hold mu.
+// forgetIdle deletes a person's counters if the person has no running and no waiting calls. The caller must hold mu.
 func (q *queue) forgetIdle(key principal.Key) {
 	if person := q.persons[key]; person.running == 0 && person.waiting == 0 {
 		delete(q.persons, key)

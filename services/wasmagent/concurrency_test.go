@@ -135,8 +135,8 @@ func TestTurns_ReleaseSlotsWhileCallsWait(t *testing.T) {
 	}
 }
 
-// A turn releases its slot while it sleeps. A turn that has no slot can be cancelled and stopped. A call of a stopped
-// turn is not repeated.
+// A turn releases its slot while it sleeps. A turn that has no slot can be cancelled and stopped. After a turn was
+// stopped, its call is not repeated.
 func TestTurns_EndWithoutSlot(t *testing.T) {
 	t.Parallel()
 	m, gateway := newServiceWithLimits(t, wasmagent.Config{Turns: wasmagent.ConcurrencyLimits{Total: 1}, YieldAfter: 20 * time.Millisecond})

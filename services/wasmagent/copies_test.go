@@ -133,7 +133,7 @@ func TestArchive_PartsAreSharedByReplicas(t *testing.T) {
 			ArchiveDigest: digest, SizeBytes: int32(len(text)), Offset: int32(offset), DataBase64: text[offset:min(len(text), offset+700_000)],
 		}
 		resp, err := to.ImportAgent(to.ctx, req)
-		// On a busy machine, the store may not answer in time.
+		// On a busy machine, the store may not answer in time. In that case, the test repeats the request.
 		for second := 0; second < 5 && status.Code(err) == codes.Unavailable; second++ {
 			resp, err = to.ImportAgent(to.ctx, req)
 		}

@@ -237,8 +237,8 @@ func (l *restartableService) forgeAgents(names []string, do func(f *forger, name
 	return ids
 }
 
-// checkTakesNothing checks that an agent refuses prompts, that it can't be exported as an archive, and that it has
-// failed with the given reason.
+// checkTakesNothing checks that an agent refuses prompts, that it can't be exported as an archive, and that its state
+// is failed for the given reason.
 func (c client) checkTakesNothing(name, id, reason string) {
 	c.t.Helper()
 	_, _, err := c.prompt(id, "say x")

@@ -34,8 +34,8 @@ func templateSummaries(all []*wasmagentv1.Template) []*wasmagentv1.TemplateSumma
 	return out
 }
 
-// currentGallery returns the gallery. The gallery includes every change in the caller's tenant that any replica has
-// acknowledged.
+// currentGallery returns the gallery. The gallery includes every change in the caller's tenant that was acknowledged by
+// this process or by another replica.
 func (s *Service) currentGallery(ctx context.Context) (*gallery.Gallery, error) {
 	if !s.store.IsShared {
 		return s.gallery, nil

@@ -259,8 +259,8 @@ func (c client) state(id string) *wasmagentv1.GetStateResponse {
 	return resp
 }
 
-// waitUntilSleeping waits until the turn of an agent sleeps. The same state is also reported for an agent that waits
-// for a slot, but such an agent runs its guest afterwards.
+// waitUntilSleeping waits until the turn of an agent sleeps. A turn that waits for a tool call has the same state, so
+// the agent must not call tools.
 func (c client) waitUntilSleeping(id string) {
 	c.t.Helper()
 	eventually.Holds(c.t, "the agent sleeps", func() bool {

@@ -22,7 +22,8 @@ import (
 )
 
 const (
-	// maxPendingProgress is the maximum number of progress messages of a prompt that can wait to be sent.
+	// maxPendingProgress is the maximum number of progress messages of a prompt that have not been sent to the caller
+	// yet.
 	maxPendingProgress = 64
 
 	// defaultGuest and modelGuest are used if a request names no guest. An agent with a model gets modelGuest, and an

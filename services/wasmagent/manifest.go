@@ -17,7 +17,7 @@ import (
 )
 
 // maxChain is the maximum number of principals in the delegation chain of a new agent, including its creator. For each
-// call, policy checks every principal in this chain.
+// call, the policy service checks every principal in this chain.
 const maxChain = 4
 
 // newManifest returns the manifest of a new agent. If the request has no manifest, the agent gets rights to files and

@@ -31,9 +31,9 @@ func (l *restartableService) changeGuest(name string, module []byte) {
 	l.start()
 }
 
-// The module of a guest changes. Existing agents keep running the earlier module. They accept prompts, continue waiting
-// turns, and can be verified, forked, exported and imported. An agent that is migrated runs the new module and keeps
-// its files, todos and conversation.
+// The module of a guest changes. Existing agents keep running the earlier module. They accept prompts, continue turns
+// that wait for an approval, and can be verified, forked, exported and imported. An agent that is migrated runs the new
+// module and keeps its files, todos and conversation.
 func TestMigrate_AgentsKeepRunningWhenGuestChanges(t *testing.T) {
 	t.Parallel()
 	before := guesttest.Module(t, guesttest.Guests+"script")

@@ -76,8 +76,8 @@ func newServiceWithModel(t *testing.T, accepts ...ed25519.PublicKey) (testServic
 	return testService{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, s, rpctest.Options{})}, gateway
 }
 
-// An agent whose configuration has no model uses the default model agents.model, whether the agent was created from a
-// manifest, a template or an archive.
+// An agent whose configuration has no model uses the model in the configuration key agents.model, whether the agent was
+// created from a manifest, a template or an archive.
 func TestModel_DefaultIsUsedForAllAgents(t *testing.T) {
 	t.Parallel()
 	elsewhere := newTestService(t).onBehalfOfUser(t, "ana")
@@ -160,8 +160,8 @@ func TestSkills_AreSentToModel(t *testing.T) {
 	rpctest.WantStatus(t, err, 3, "INSTRUCTIONS_TOO_LARGE")
 }
 
-// The built-in orchestrator template has rights to create and prompt agents through the server that the configuration
-// names. If the configuration names no server, the template is omitted.
+// The built-in orchestrator template has rights to create and prompt agents through the MCP server that the service's
+// configuration names. If the configuration names no server, the template is omitted.
 func TestTemplates_OrchestratorHasItsRights(t *testing.T) {
 	t.Parallel()
 	m, _ := newServiceWithModel(t)

@@ -30,7 +30,7 @@ type approvalGateway struct {
 
 	// ticks carries progress messages. It is unbuffered, so a send returns only when an agent has received the message.
 	ticks chan string
-	// decided carries the answers for waiting calls.
+	// decided carries the gateway's answers to calls that wait for an approval.
 	decided chan *gatewayv1.ToolAnswer
 	// panics reports whether the stream of a waiting call panics.
 	panics func() bool
@@ -159,7 +159,7 @@ func (c client) promptUntilParked(id string) {
 	}
 }
 
-// waitForAnswer waits until the newest message of an agent has the content want.
+// waitForAnswer waits until the newest message of an agent has the content in want.
 func (c client) waitForAnswer(id, want string) {
 	c.t.Helper()
 	eventually.Holds(c.t, "the agent has answered "+want, func() bool {
@@ -168,8 +168,8 @@ func (c client) waitForAnswer(id, want string) {
 	})
 }
 
-// The gateway reports progress after the prompt has returned. This does not end the turn. When the approval is granted
-// or denied, the turn continues.
+// The gateway reports progress after the prompt has returned. The progress does not end the turn. When the approval is
+// granted or denied, the turn continues.
 func TestParkedTurn_ContinuesWhenProgressArrivesAfterReturn(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
@@ -250,8 +250,8 @@ func TestParkedTurn_ContinuesWhenPromptIsCancelled(t *testing.T) {
 	gateway.checkNoneWithdrawn(t)
 }
 
-// The turn of an agent ends while it waits for an approval, for example because the agent is stopped. The approval is
-// withdrawn with the reason.
+// A turn that waits for an approval ends, for example because its agent is stopped. The approval is withdrawn, with the
+// reason that the turn ended.
 func TestParkedTurn_ApprovalIsWithdrawnWhenAgentEnds(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -287,8 +287,8 @@ func TestParkedTurn_ApprovalIsWithdrawnWhenAgentEnds(t *testing.T) {
 	}
 }
 
-// The creator of an agent is terminated while the agent waits for an approval. The call is refused, and the approval is
-// withdrawn.
+// The creator of an agent is terminated while the agent waits for an approval. The agent's call is refused, and the
+// approval is withdrawn.
 func TestParkedTurn_CallIsRefusedWhenCreatorEnds(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
@@ -319,8 +319,8 @@ func TestParkedTurn_CallIsRefusedWhenCreatorEnds(t *testing.T) {
 	}
 }
 
-// This program panics in a turn that waits for an approval. The agent fails. Its state and its journal contain the
-// reason, and its approval is withdrawn. Afterwards, the agent can be resumed.
+// The wasmagent service panics in a turn that waits for an approval. The agent fails. The agent's state and journal
+// contain the reason, and the approval is withdrawn. Afterwards, the agent can be resumed.
 func TestParkedTurn_AgentFailsWhenProgramPanics(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"in the process that was prompted", "after a restart"} {

@@ -341,7 +341,7 @@ func TestGrantRights_ExpireAndAreWithdrawn(t *testing.T) {
 	c.verifyMatches(id)
 }
 
-// A call of ListEvents with a wait time returns as soon as there are further events, or when the wait time ends.
+// A call to ListEvents with a wait time returns as soon as there are further events, or when the wait time ends.
 func TestListEvents_WaitsForEvents(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")

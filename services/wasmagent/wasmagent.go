@@ -39,7 +39,7 @@ const (
 	maxAgents          = 10_000
 	maxAgentsPerPerson = 1000
 	// maxStoredBytes is the maximum stored size of all agents. maxStoredBytesPerPerson is the maximum stored size of
-	// one person's agents. Both are in bytes. Files, conversations, snapshots and journals count.
+	// one person's agents. Both are in bytes. The stored size includes files, conversations, snapshots and journals.
 	maxStoredBytes          = 16 << 30
 	maxStoredBytesPerPerson = 2 << 30
 	sweepInterval           = time.Minute
@@ -94,8 +94,8 @@ type Config struct {
 	// QuestionTimeout is the timeout for one question, including its retries. 0 means 10 min. FirstByteTimeout is the
 	// maximum time until a provider starts its answer. 0 means 2 min.
 	QuestionTimeout, FirstByteTimeout time.Duration
-	// YieldAfter is how long a turn waits for a call before its guest releases its slot. 0 means 250 ms. Only tests set
-	// it.
+	// YieldAfter is how long a turn waits for the result of a call before the turn's guest releases its slot. 0 means
+	// 250 ms. Only tests set it.
 	YieldAfter time.Duration
 	// MaxBytesPerPerson is the maximum stored size of one person's agents, in bytes. 0 means 2 GiB. Only tests set it.
 	MaxBytesPerPerson int64

@@ -14,9 +14,9 @@ import (
 
 const (
 	withdrawTimeout = 2 * time.Second
-	// withdrawPause is the delay before the second request. The delay doubles before each further request.
-	// maxWithdrawTries is the maximum number of requests. With the maximum number, all requests together take about two
-	// minutes.
+	// withdrawPause is the delay between the first and the second request to withdraw an approval. The delay doubles
+	// before each further request. maxWithdrawTries is the maximum number of requests. If all of them fail, they take
+	// about two minutes in total.
 	withdrawPause    = time.Second
 	maxWithdrawTries = 8
 )

@@ -101,8 +101,8 @@ func (t *conversation) requestMessages(a *guest.Agent) []guest.Message {
 	return append([]guest.Message{{Role: "system", Content: a.Instructions}}, t.messages...)
 }
 
-// trim drops the oldest prompts of a conversation that is too long, each with all messages up to the next prompt. It
-// never drops the newest prompt.
+// trim shortens a conversation that is too long. It drops the oldest prompts, each with all messages up to the next
+// prompt. It never drops the newest prompt.
 func (t *conversation) trim() {
 	for {
 		size, next := 0, 0
@@ -155,7 +155,7 @@ func (t *conversation) tools(a *guest.Agent) ([]tool, error) {
 	return out, nil
 }
 
-// uniqueName returns a name for the tool that models accept and that is not taken by another tool.
+// uniqueName derives from name a tool name that models accept and that is not in taken.
 func uniqueName(taken map[string]bool, name string) string {
 	clean := strings.Map(func(r rune) rune {
 		if r == '_' || r == '-' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {

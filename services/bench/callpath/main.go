@@ -35,7 +35,7 @@ const (
 )
 
 // leafPackages contains the packages whose functions a reader understands from their names. These packages do not
-// handle calls. They parse messages, for example. Their functions are counted separately.
+// handle calls themselves. For example, they parse messages. Their functions are counted separately.
 var leafPackages = map[string]bool{
 	"gateway/internal/jsonrpc": true, "gateway/internal/mcp": true, "gateway/internal/meters": true, "gateway/internal/refusal": true,
 	"gateway/internal/limits": true, "gateway/internal/spans": true, "gateway/internal/bodyreader": true, "internal/redact": true, "gateway/internal/httpclient": true,
@@ -240,7 +240,7 @@ func fieldAssignments(d *ast.FuncDecl) (found bool) {
 	return found
 }
 
-// isReceiver reports whether an expression selects a field of the variable self, or a part of such a field.
+// isReceiver reports whether the expression e selects a field of the variable self, or a part of such a field.
 func isReceiver(e ast.Expr, self string) bool {
 	for {
 		switch x := e.(type) {
@@ -259,7 +259,7 @@ func isReceiver(e ast.Expr, self string) bool {
 	}
 }
 
-// byFile yields the files of functions in order, each with its functions.
+// byFile yields the files that contain the functions, sorted by name, each with its functions.
 func byFile(functions []*function) func(func(string, []*function) bool) {
 	grouped := make(map[string][]*function)
 	for _, f := range functions {
@@ -290,7 +290,7 @@ func lines(functions []*function) (n int) {
 	return n
 }
 
-// packages returns the names of the packages that contain functions.
+// packages returns the names of the packages that contain the given functions.
 func packages(functions []*function) string {
 	seen := make(map[string]bool)
 	for _, f := range functions {

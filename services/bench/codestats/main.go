@@ -1,6 +1,6 @@
-// Command codestats prints measurements of the code and of the documents with their goals: the sizes of functions and
-// files, the number of private functions with one caller, the packages without tests, the number of words in documents,
-// and the number of long lines in them.
+// Command codestats prints measurements of the code and of the documents, together with their goals: the sizes of
+// functions and files, the number of private functions with one caller, the packages without tests, the number of words
+// in documents, and the number of long lines in documents.
 package main
 
 import (

@@ -68,9 +68,9 @@ func (a *agentMesh) callAgentTool(t *testing.T, tool, arguments string) string {
 	return a.client.Call("wasm_agent_"+tool, arguments).Text(t)
 }
 
-// The policy service evaluates each tool call of an agent as it would evaluate the same call by the agent's creator.
-// The agent is the principal, and its creator is in the delegation chain. A tool that the manifest does not name is
-// refused without a decision.
+// The policy service evaluates each tool call by an agent as it would evaluate the same call by the agent's creator.
+// The agent is the principal, and its creator is in the delegation chain. A call to a tool that is not in the agent's
+// manifest is refused without asking the policy service.
 func TestAgents_ToolCallsAreDecidedByPolicy(t *testing.T) {
 	t.Parallel()
 	for name, start := range agentMeshStarters(t) {
@@ -151,7 +151,7 @@ func TestAgents_CallThatNeedsApprovalParksTheAgent(t *testing.T) {
 	}
 }
 
-// Case I6. A caller's rate limit covers all its agents together, however many it creates.
+// Case I6. A caller's rate limit applies to all of its agents together, regardless of how many agents it creates.
 func TestAgents_ShareTheRateLimitOfTheirCreator(t *testing.T) {
 	t.Parallel()
 	for name, start := range agentMeshStarters(t) {

@@ -61,7 +61,7 @@ func TestAgents_ParkedAgentContinuesAfterAllRolesAreKilled(t *testing.T) {
 	}
 }
 
-// modelPolicy lets agents call models five times a minute, and call the tool named safe.
+// modelPolicy allows agents to call models five times a minute, and to call the tool named safe.
 const modelPolicy = `version: 1
 name: acting
 default: deny
@@ -72,8 +72,8 @@ rules:
   - {name: agents, match: {tool: "wasm_agent_*"}, action: allow}
 `
 
-// The policy service evaluates an agent's calls to its model and the tool calls that the model requests. Both kinds of
-// calls count against their limits.
+// The policy service evaluates both an agent's calls to its model and the tool calls that the model requests. Each kind
+// of call counts against its own limit.
 func TestAgents_ModelCallsAreDecidedAndLimited(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

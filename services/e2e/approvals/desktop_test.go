@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/noticestest"
 )
 
-// The mesh has the configuration of a user's own mesh. For the first approval, the mesh shows a desktop notice with the
-// approval's id and nothing from the call.
+// A user runs the mesh with the user's own configuration. For the first approval, the mesh shows a desktop notice that
+// contains the approval's id and nothing from the call.
 func TestUp_ShowsADesktopNoticeForTheUsersOwnMesh(t *testing.T) {
 	t.Parallel()
 	address := keychaintest.StartBus(t)

@@ -87,8 +87,8 @@ func (w *watcher) interruptAndCheckEnd(t *testing.T) {
 	}
 }
 
-// `sluice approvals watch` shows pending approvals, new approvals and the changes to all of them, even after a restart
-// of the mesh. It reports once that the mesh is unavailable, and once that it is available again.
+// `sluice approvals watch` shows pending approvals, new approvals and all changes to both, even after a restart of the
+// mesh. It reports once that the mesh is unavailable, and once that it is available again.
 func TestApprovalsCLI_WatchShowsChangesAcrossARestart(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)
@@ -145,8 +145,8 @@ func TestApprovalsCLI_WatchShowsChangesAcrossARestart(t *testing.T) {
 	}
 }
 
-// The configuration lets the mesh choose a free port, so the mesh has another address after a restart. The watch finds
-// the new address.
+// The configuration lets the mesh choose a free port, so the mesh has another address after a restart. `sluice
+// approvals watch` finds the new address.
 func TestApprovalsCLI_WatchFindsTheNewAddressAfterARestart(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)

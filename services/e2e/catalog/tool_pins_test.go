@@ -50,7 +50,7 @@ func newPinnedMesh(t *testing.T) *pinnedMesh {
 	})}, t}
 }
 
-// runCatalog runs a command of `sluice catalog` as an operator.
+// runCatalog runs a subcommand of `sluice catalog` as an operator.
 func (p *pinnedMesh) runCatalog(args ...string) stack.CommandResult {
 	p.t.Helper()
 	return stack.Run(p.t, stack.Command{
@@ -76,8 +76,8 @@ func (p *pinnedMesh) checkCode(tool, code string) {
 	}
 }
 
-// awaitChanged waits until no session can call a tool because its definition has changed. This takes until the gateway
-// has listed the server's tools again.
+// awaitChanged waits until calls to a tool are refused because its definition has changed. This is the case only after
+// the gateway has listed the server's tools again.
 func (p *pinnedMesh) awaitChanged(tool string) {
 	p.t.Helper()
 	eventually.Within(p.t, 30*time.Second, tool+" is stopped", func() bool {
@@ -143,9 +143,9 @@ func (p *pinnedMesh) acceptTool(tool string, words ...string) {
 	stack.CheckCommand(p.t, done, 0, done.Stdout, "1 accepted")
 }
 
-// Case T1. Changed and new definitions wait for an operator: a changed schema, a new tool with an injected instruction,
-// tools with similar names, and a definition that the server sends only once. The test kills mesh services between
-// these steps.
+// Case T1. Changed and new tool definitions wait for an operator to accept them: a changed schema, a new tool with an
+// injected instruction, tools with similar names, and a definition that the server sends only once. The test kills mesh
+// services between these steps.
 func TestToolPins_ChangedDefinitionsWaitForAnOperator(t *testing.T) {
 	t.Parallel()
 	p := newPinnedMesh(t)
@@ -181,7 +181,7 @@ func TestToolPins_ChangedDefinitionsWaitForAnOperator(t *testing.T) {
 	p.checkCode("get_note", "")
 	p.checkCode("recall", "tool_changed")
 
-	// The server sends the changed definition in one list only.
+	// The server sends the changed definition in only one list of tools.
 	p.Upstream.SetTools(changed)
 	p.checkCode("list_notes", "")
 	p.Upstream.SetTools(strings.Replace(changed, "Lists all notes.", "Lists all notes, of everybody.", 1))
@@ -198,7 +198,7 @@ func TestToolPins_ChangedDefinitionsWaitForAnOperator(t *testing.T) {
 	stack.CheckCommand(t, refused, 0, refused.Stdout, "refused")
 	p.checkCode("list_notes", "")
 
-	// The server adds a tool on a second page, which the gateway has not read yet.
+	// The server adds a tool on a second page of its list, which the gateway has not read yet.
 	p.Upstream.SetSecondPage("[" + toolDefinition("purge", "Purges everything.") + "]")
 	if shown := p.listedTools(); strings.Contains(shown, "purge") {
 		t.Errorf("a tool of the second page is listed: %q", shown)
@@ -209,8 +209,8 @@ func TestToolPins_ChangedDefinitionsWaitForAnOperator(t *testing.T) {
 	p.checkCode("get_note", "quarantined")
 }
 
-// Case T1. The server announces changed tools within a response. The operator sees the new tool although no client
-// lists the tools.
+// Case T1. The server announces within a response that its tools have changed. The operator sees the new tool even
+// though no client lists the tools.
 func TestToolPins_AnnouncedChangeIsShownToTheOperator(t *testing.T) {
 	t.Parallel()
 	p := newPinnedMesh(t)

@@ -148,8 +148,8 @@ func TestCLI_InvalidCommandLinesAreReported(t *testing.T) {
 	}
 }
 
-// tokenVariable returns the variable SLUICE_TOKEN for a case. The variable is empty, except in the case that needs an
-// operator.
+// tokenVariable returns the setting of the environment variable SLUICE_TOKEN for a test case. The value is empty,
+// except in the case that needs an operator.
 func tokenVariable(name string) string {
 	if name == "people without certificates" {
 		return "SLUICE_TOKEN=" + stack.OperatorToken
@@ -217,7 +217,7 @@ func runStatusCommand(t *testing.T, p *stack.Process) stack.CommandResult {
 	return stack.Run(t, stack.Command{Args: []string{"status", "--addr", p.GRPC}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}})
 }
 
-// A server that does not start affects only calls to that server.
+// If one server does not start, only calls to that server are affected.
 func TestServers_OneThatDoesNotStartAffectsOnlyItsCalls(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)
@@ -254,7 +254,7 @@ func TestServers_OneThatDoesNotStartAffectsOnlyItsCalls(t *testing.T) {
 }
 
 // The policy file becomes invalid while the mesh is running. The old policy stays in force, and `sluice status` gives
-// the reason. After the file was corrected, the new policy takes effect.
+// the reason. After the file is corrected, the new policy takes effect.
 func TestPolicy_InvalidReloadKeepsTheOldPolicy(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.Tools)

@@ -17,7 +17,7 @@ import (
 
 // A client of a revision that uses sessions opens a session with a stateless server. If the policy allows it, the input
 // requests in the server's results reach the client as requests, and the client's responses reach the server. The
-// client's stream carries the notifications of changed lists.
+// client's stream delivers the notifications of changed lists.
 func TestBridge_SessionClientUsesSessionlessServer(t *testing.T) {
 	t.Parallel()
 	s := stack.StartInProcess(t, stack.Options{

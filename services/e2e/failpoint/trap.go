@@ -38,7 +38,7 @@ func (tr Trap) Env() []string {
 	return []string{"GOFAIL_FAILPOINTS=" + tr.Point + "=" + term, "GOFAIL_HTTP=" + tr.Addr}
 }
 
-// Await waits until a hit blocks at the failpoint. It returns an error if ctx ends first.
+// Await waits until a hit blocks at the failpoint. It returns an error if ctx is done first.
 func (tr Trap) Await(ctx context.Context) error {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()

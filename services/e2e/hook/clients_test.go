@@ -69,12 +69,12 @@ func gemini(flags ...string) client {
 	}
 }
 
-// geminiSettings contains settings that prevent the questions that Gemini CLI asks when it starts.
+// geminiSettings contains settings that suppress the questions that Gemini CLI asks when it starts.
 const geminiSettings = `{"security": {"auth": {"selectedType": "gemini-api-key"}}, "privacy": {"usageStatisticsEnabled": false},
   "general": {"enableAutoUpdate": false, "enableAutoUpdateNotification": false}}
 `
 
-// touch returns the call that runs `touch NAME`.
+// touch returns the model's request to run the command `touch NAME`.
 func (c client) touch(name string) scripted.Call {
 	return scripted.Call{Tool: c.tool, Args: `{` + strconv.Quote(c.arg) + `: "touch ` + name + `"}`}
 }
@@ -93,8 +93,8 @@ func (h *home) command(ctx context.Context, c client, m *scripted.Model, args []
 	return cmd
 }
 
-// begin starts a client with a model that asks it to touch files. The function that it returns waits until the client
-// has ended, and returns the results of the calls.
+// begin starts a client with a model that asks the client to touch files. The function that begin returns waits until
+// the client has exited, and returns the results of the calls.
 func (h *home) begin(c client, names ...string) func() []string {
 	h.t.Helper()
 	var calls []scripted.Call
@@ -104,7 +104,7 @@ func (h *home) begin(c client, names ...string) func() []string {
 	return h.beginCalls(c, calls...)
 }
 
-// beginCalls starts a client with a model that makes the given calls. It returns the same function as begin.
+// beginCalls starts a client with a model that requests the given calls. It returns the same kind of function as begin.
 func (h *home) beginCalls(c client, calls ...scripted.Call) func() []string {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), clientLimit)

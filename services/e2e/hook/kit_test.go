@@ -77,7 +77,7 @@ func (h *home) write(name, text string) {
 	stack.WriteFile(h.t, h.path(name), text)
 }
 
-// An output contains what the program printed, and its exit code.
+// An output is what the program printed, together with its exit code.
 type output struct {
 	code           int
 	stdout, stderr string
@@ -106,7 +106,7 @@ func (h *home) run(input string, args ...string) output {
 	return wait()
 }
 
-// must runs the program, which must succeed, and returns what it printed.
+// must runs the program and returns what it printed. The test fails if the program fails.
 func (h *home) must(args ...string) string {
 	h.t.Helper()
 	out := h.run("", args...)
@@ -137,14 +137,14 @@ func (o output) denial() string {
 	return ""
 }
 
-// approveOne waits until one approval is open, and approves it.
+// approveOne waits until exactly one approval is pending, and approves it.
 func (h *home) approveOne() {
 	h.t.Helper()
 	h.must("approvals", "approve", h.onlyApproval(), "--yes")
 }
 
-// onlyApproval waits until one approval is open, and returns its id. A real client may need some time before it makes a
-// call.
+// onlyApproval waits until exactly one approval is pending, and returns its id. A real client may need some time before
+// it makes a call.
 func (h *home) onlyApproval() string {
 	h.t.Helper()
 	var open []struct {
@@ -165,7 +165,7 @@ func (h *home) silent(what string, o output) {
 	}
 }
 
-// denies checks that an output denies a call with a reason that contains a fragment.
+// denies checks that an output denies a call, and that the reason contains fragment.
 func (h *home) denies(what string, o output, fragment string) {
 	h.t.Helper()
 	if reason := o.denial(); reason == "" || !strings.Contains(reason, fragment) {
@@ -173,7 +173,7 @@ func (h *home) denies(what string, o output, fragment string) {
 	}
 }
 
-// blocks checks that an output denies a call that could not be evaluated.
+// blocks checks that an output blocks a call because the hook could not have it evaluated.
 func (h *home) blocks(what string, o output, fragment string) {
 	h.t.Helper()
 	if o.code != 2 || o.stdout != "" || !strings.Contains(o.stderr, fragment) {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// commandPolicy allows some commands of a client, and requires approval for two others.
+// commandPolicy returns a policy that allows some commands of a client, and requires approval for two others.
 func commandPolicy(c client) string {
 	return `version: 1
 server: host-` + c.id + `
@@ -27,7 +27,7 @@ rules:
 `
 }
 
-// ran checks whether the command `touch NAME` has run.
+// ran checks whether the command `touch NAME` has run. The parameter want is the expected result.
 func (h *home) ran(name string, want bool) {
 	h.t.Helper()
 	if _, err := os.Stat(h.path("project/" + name)); (err == nil) != want {
@@ -62,8 +62,8 @@ func TestRealClients_ClaudeCodeObeysTheHook(t *testing.T) {
 	}
 }
 
-// Claude Code from npm does not run a call if the hook is missing, late or killed, or can't reach a mesh. It runs all
-// calls if hooks are switched off.
+// Claude Code from npm does not run a call if the hook is missing, too slow or killed, or if the hook can't reach a
+// mesh. It runs all calls if hooks are switched off.
 func TestRealClients_ClaudeCodeRunsNothingWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	needsClients(t)
@@ -89,8 +89,8 @@ func TestRealClients_ClaudeCodeRunsNothingWithoutAnAnswer(t *testing.T) {
 	h.refuses(c, "closed", "unknown key")
 }
 
-// Claude Code from npm runs the commands in a skill without a call to Bash. It sends a separate event for these
-// commands, which the hook evaluates.
+// Claude Code from npm runs the commands in a skill without a call to its tool Bash. It sends a separate event for
+// these commands, and the hook evaluates that event.
 func TestRealClients_ClaudeCodeAsksTheHookAboutCommandsInSkills(t *testing.T) {
 	t.Parallel()
 	needsClients(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// behindHook creates a home directory in which the hook of a client is installed. The hook's program is the link
-// bin/sluice.
+// behindHook creates a home directory in which the hook of a client is installed. The hook runs the program through the
+// symbolic link bin/sluice.
 func behindHook(t *testing.T, c client, settings string) *home {
 	t.Helper()
 	needsClients(t)
@@ -30,13 +30,14 @@ func behindHook(t *testing.T, c client, settings string) *home {
 	return h
 }
 
-// settings returns the path of the file in which the hook of a client is registered.
+// settings returns the path of the file in which the client's hook is registered.
 func (h *home) settings(c client) string {
 	return h.path(map[string]string{"codex": ".codex/hooks.json", "gemini": ".gemini/settings.json"}[c.id])
 }
 
 // obeys checks that a client runs the calls that the policy allows and those that a person approves, and that its model
-// receives the reasons for which other calls are refused. It kills the mesh while the last call waits for a person.
+// receives the reasons why other calls are refused. It kills the mesh while the last call waits for a person's
+// approval.
 func (h *home) obeys(c client) {
 	h.t.Helper()
 	wait := h.begin(c, "passes", "denied", "waits", "killed")
@@ -74,7 +75,7 @@ func TestRealClients_CodexObeysTheHook(t *testing.T) {
 	h.obeys(codex())
 }
 
-// Codex runs all calls if the hook is not trusted, changed, late, killed, missing or off.
+// Codex runs all calls if the hook is not trusted, changed, too slow, killed, missing or switched off.
 func TestRealClients_CodexRunsAllCallsWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	h := behindHook(t, codex(), "")
@@ -99,8 +100,8 @@ func TestRealClients_CodexRunsAllCallsWithoutAnAnswer(t *testing.T) {
 	h.runs(codex(), "late")
 }
 
-// Codex would ask its user about each call. If a person has approved a call in the mesh, the hook answers the question.
-// If the policy allows a call, Codex asks its user.
+// Codex is configured to ask its user about each call. If a person has approved a call in the mesh, the hook answers
+// Codex's question. If the policy merely allows a call, Codex asks its user.
 func TestRealClients_CodexAsksOnceAboutACall(t *testing.T) {
 	t.Parallel()
 	h := behindHook(t, codex(), "")
@@ -117,10 +118,10 @@ func TestRealClients_CodexAsksOnceAboutACall(t *testing.T) {
 	}
 }
 
-// codeMode contains the flags that select a model with which Codex calls tools from JavaScript.
+// codeMode contains the flags that select a model for which Codex lets tools be called from JavaScript.
 var codeMode = []string{"-c", `model="gpt-6.2-sol"`}
 
-// Codex also asks the hook about the calls that its model makes from JavaScript, and about patches.
+// Codex also runs the hook for calls that its model makes from JavaScript, and for patches.
 func TestRealClients_CodexAsksTheHookInCodeMode(t *testing.T) {
 	t.Parallel()
 	c := codex(codeMode...)

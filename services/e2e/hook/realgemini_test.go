@@ -23,7 +23,8 @@ func TestRealClients_GeminiObeysTheHook(t *testing.T) {
 	h.obeys(c)
 }
 
-// Gemini CLI runs all calls if the hook is killed, late or switched off. It runs none if the hook's program is missing.
+// Gemini CLI runs all calls if the hook is killed, too slow or switched off. It runs none if the hook's program is
+// missing.
 func TestRealClients_GeminiRunsCallsWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	c := gemini("--yolo", "--skip-trust")
@@ -45,7 +46,7 @@ func TestRealClients_GeminiRunsCallsWithoutAnAnswer(t *testing.T) {
 }
 
 // The mesh evaluates a call first. If the mesh allows the call or a person approves it, Gemini CLI's own rules must
-// then allow it too.
+// also allow it.
 func TestRealClients_GeminiAppliesItsRulesAfterTheHook(t *testing.T) {
 	t.Parallel()
 	c := gemini("--skip-trust", "--allowed-tools", "run_shell_command(touch passes)")
@@ -63,8 +64,8 @@ func TestRealClients_GeminiAppliesItsRulesAfterTheHook(t *testing.T) {
 	}
 }
 
-// If a program such as an editor controls Gemini CLI by ACP, Gemini CLI does not run the hook, and asks only the
-// program's user.
+// If a program such as an editor controls Gemini CLI by ACP, Gemini CLI does not run the hook. It only asks the user of
+// that program.
 func TestRealClients_GeminiFiresNoHookInEditors(t *testing.T) {
 	t.Parallel()
 	h := behindHook(t, gemini(), geminiSettings)
@@ -81,7 +82,7 @@ func TestRealClients_GeminiFiresNoHookInEditors(t *testing.T) {
 }
 
 // In a folder that is not trusted, Gemini CLI runs no hook from the settings. It asks its user about the call, and does
-// not start without a terminal.
+// not start if there is no terminal.
 func TestRealClients_GeminiFiresNoHookWithoutTrust(t *testing.T) {
 	t.Parallel()
 	c := gemini()

@@ -19,15 +19,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// attackersVariable names the environment variable that makes the test binary run the attackers and their servers. Real
-// attackers have their own machines. In this test, the attackers' process gets only processor time that the mesh, the
-// well-behaved agent and its server do not use (SCHED_IDLE, by chrt). Therefore only the work of the mesh can slow down
-// the agent.
+// attackersVariable is the name of the environment variable that makes the test binary run the attackers and their
+// servers. Real attackers have their own machines. In this test, the attackers' process gets only the processor time
+// that the mesh, the well-behaved agent and its server do not use (SCHED_IDLE, set by chrt). Therefore only the work of
+// the mesh can slow down the agent.
 const attackersVariable = "SLUICE_TEST_AS_ATTACKERS"
 
-// priorityVariable names the environment variable that is set in the process of the agent and its server when that
-// process has received priority. Real agents also have their own machines. If the system allows it, this process has
-// priority over all others (SCHED_RR).
+// priorityVariable is the name of the environment variable that marks a process that already has priority: the process
+// of the well-behaved agent and its server. Real agents also have their own machines. If the system allows it, this
+// process has priority over all others (SCHED_RR).
 const priorityVariable = "SLUICE_TEST_COMES_FIRST"
 
 func TestMain(m *testing.M) {
@@ -52,8 +52,8 @@ func runWithPriority() {
 	_ = syscall.Exec(chrt, append(under, os.Args...), append(os.Environ(), priorityVariable+"=1")) // if Exec fails, this process continues without priority
 }
 
-// serveAttacks starts the hostile servers, prints their URLs, and reads the target. Then it reads commands that tell it
-// to attack or to rest. It answers each command with the number of times that each attack has been made so far.
+// serveAttacks starts the hostile servers, prints their URLs, and reads the target. Then it reads commands to attack or
+// to rest. It answers each command with the number of times that each attack has been made so far.
 func serveAttacks(in io.Reader, out io.Writer) error {
 	signal.Ignore(os.Interrupt) // this process ends when its input ends
 	urls := make(map[string]string)
@@ -92,7 +92,8 @@ func serveAttacks(in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// startAttacks makes attacks until stop is called. stop returns after all attacks have ended.
+// startAttacks makes the attacks repeatedly until the returned function stop is called. stop returns after all attacks
+// have ended.
 func startAttacks(m target, all []attack, done []atomic.Int64) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var working sync.WaitGroup

@@ -12,15 +12,14 @@ import (
 )
 
 const (
-	// faultTimeVariable names the environment variable that sets the duration of each network fault.
+	// faultTimeVariable is the name of the environment variable that sets the duration of each network fault.
 	faultTimeVariable = "SLUICE_AWAY"
 	// databaseRefusalTimeLimit is the maximum time until a call is refused while the database is unavailable: 2 s for each
 	// call to the approval service, and the rest for a busy machine.
 	databaseRefusalTimeLimit = 15 * time.Second
 	// recoveryTimeLimit is the maximum time from the end of a network fault until approvals can be requested again, on
-	// an otherwise idle machine. `make stress RUN=away` uses recoveryTimeLimit, and other runs use
-	// busyRecoveryTimeLimit. The measured time includes holdTime, because the gateway responds only after the hold
-	// time.
+	// an otherwise idle machine. It applies to `make stress RUN=away`. Other runs use busyRecoveryTimeLimit. The
+	// measured time includes holdTime, because the gateway responds only after the hold time.
 	recoveryTimeLimit     = 5 * time.Second
 	busyRecoveryTimeLimit = 30 * time.Second
 	holdTime              = time.Second
@@ -46,9 +45,9 @@ func networkFaults(t *testing.T) []networkFault {
 	}
 }
 
-// The network between the approval service and its database fails in every way that package network offers. Meanwhile,
-// calls that need approval are refused within a bounded time, and other calls run. After each fault the same processes
-// accept approval requests again. No decision is lost, and no call runs twice.
+// The network between the approval service and its database fails in every way that package network can simulate.
+// Meanwhile, calls that need approval are refused within a bounded time, and other calls run. After each fault the same
+// processes accept approval requests again. No vote is lost, and no call runs twice.
 func TestApprovals_SurviveDatabaseNetworkFaults(t *testing.T) {
 	t.Parallel()
 	lasts := 2 * time.Second

@@ -22,7 +22,7 @@ const (
 	wasmagentRole = authv1.Role_ROLE_WASMAGENT
 )
 
-// hasRecord reports whether a decision has a record of this kind.
+// hasRecord reports whether the records contain a record of the given kind for the decision id.
 func hasRecord(records []*gatewayv1.Record, id string, kind gatewayv1.RecordKind) bool {
 	for _, r := range records {
 		if r.GetDecisionId() == id && r.GetKind() == kind {
@@ -99,7 +99,7 @@ func checkRefusedInTime(t *testing.T, c *stack.Client, tool, code string) {
 	}
 }
 
-// awaitCallPasses repeats a call to a tool until it succeeds.
+// awaitCallPasses repeats a call to a tool until the call succeeds.
 func awaitCallPasses(t *testing.T, c *stack.Client, tool string) {
 	t.Helper()
 	eventually.Holds(t, tool+" passes", func() bool {
@@ -108,7 +108,7 @@ func awaitCallPasses(t *testing.T, c *stack.Client, tool string) {
 	})
 }
 
-// awaitNotReady waits until /readyz responds with status 503 and with the reason in the string why.
+// awaitNotReady waits until /readyz responds with status 503 and gives the reason why.
 func awaitNotReady(t *testing.T, a *rawmesh.Distributed, why string) {
 	t.Helper()
 	eventually.Holds(t, "/readyz says "+why, func() bool {

@@ -28,7 +28,7 @@ const (
 )
 
 // The test kills a mesh repeatedly while a thousand approvals are pending and approvers vote. No approval and no
-// acknowledged decision is lost.
+// acknowledged vote is lost.
 func TestPendingApprovals_SurviveKills(t *testing.T) {
 	t.Parallel()
 	t.Run("SQLite", func(t *testing.T) {
@@ -70,11 +70,12 @@ type pendingRun struct {
 	// kill kills the process that stores the approvals with SIGKILL. start starts it again.
 	kill, start func()
 
-	// requested contains the approval ids in the order in which callers received them. Every third approval is denied.
+	// requested contains the ids of the approvals, in the order in which callers received them. Every third approval is
+	// denied.
 	requested []string
 
 	mu sync.Mutex
-	// sent contains the approvals for which a decision was sent. acknowledged contains the approvals whose decision was
+	// sent contains the approvals for which a vote was sent. acknowledged contains the approvals for which a vote was
 	// acknowledged.
 	sent, acknowledged map[string]bool
 }
@@ -136,7 +137,7 @@ func requestTicket(c *stack.Client, n int) (string, error) {
 	}
 }
 
-// decideUntil starts approvers. When the given number of decisions was acknowledged, it kills the process while the
+// decideUntil starts approvers. As soon as the given number of votes was acknowledged, it kills the process while the
 // approvers are still voting.
 func (w *pendingRun) decideUntil(t *testing.T, acknowledged int) {
 	t.Helper()
@@ -162,8 +163,8 @@ func (w *pendingRun) decideUntil(t *testing.T, acknowledged int) {
 	deciding.Wait()
 }
 
-// decideAll votes on approvals one by one until ctx ends. A vote may fail, because the process is killed, or because a
-// busy machine does not answer in time.
+// decideAll votes on approvals one by one until ctx is done. A vote may fail, because the process is killed, or because
+// a busy machine does not answer in time.
 func (w *pendingRun) decideAll(ctx context.Context, client approvalv1.ApprovalServiceClient, acknowledged int, enough chan<- struct{}) {
 	for id := w.takeUndecided(); id != "" && ctx.Err() == nil; id = w.takeUndecided() {
 		seen, err := client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
@@ -182,7 +183,8 @@ func (w *pendingRun) decideAll(ctx context.Context, client approvalv1.ApprovalSe
 	}
 }
 
-// takeUndecided marks an approval without a decision as sent and returns its id. It returns "" if all have a decision.
+// takeUndecided chooses an approval for which no vote was sent, marks it as sent and returns its id. It returns "" if
+// votes were sent for all approvals.
 func (w *pendingRun) takeUndecided() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

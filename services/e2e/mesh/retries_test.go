@@ -47,8 +47,8 @@ func TestRetries_ApprovedCallReachesTheServerOnce(t *testing.T) {
 	}
 }
 
-// callConcurrently makes calls at the same time, and counts the responses by refusal code. The code of a response with
-// a result is "".
+// callConcurrently makes the given number of calls at the same time, and counts the responses by refusal code. The code
+// of a response with a result is "".
 func callConcurrently(calls int, try func(i int) (stack.Response, error)) map[string]int {
 	var mu sync.Mutex
 	codes := make(map[string]int)

@@ -49,7 +49,7 @@ type ToolCall struct {
 	Meta map[string]any
 	// Progress requests progress notifications. Each notification restarts the timeout.
 	Progress bool
-	// Timeout is the SDK's timeout, at least 1 ms; 0 means its default of 60 s.
+	// Timeout is the SDK's timeout. It must be 0 or at least 1 ms. If it is 0, the SDK's default of 60 s applies.
 	Timeout time.Duration
 }
 
@@ -229,7 +229,7 @@ func (c *Client) send(cmd command) (<-chan Reply, error) {
 	return answer, nil
 }
 
-// readReplies delivers responses to the waiting callers until the output ends.
+// readReplies delivers responses to the waiting callers until the process's output ends.
 func (c *Client) readReplies(out io.Reader) {
 	lines := bufio.NewScanner(out)
 	lines.Buffer(nil, longestLine)
@@ -253,7 +253,7 @@ func (c *Client) deliver(reply Reply) {
 	}
 }
 
-// failAll returns the error why to all waiting callers, and also for all later commands.
+// failAll returns the error why to all callers that are waiting, and to the callers of all later commands.
 func (c *Client) failAll(why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

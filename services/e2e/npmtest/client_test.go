@@ -21,8 +21,8 @@ import (
 
 const (
 	token = "only-for-this-test"
-	// oddTools and oddResult contain numbers that change if a client parses them as doubles, and fields with names that
-	// begin with x, which such a client drops.
+	// oddTools and oddResult contain numbers that change if a client parses them as doubles. They also contain unknown
+	// fields, whose names begin with x. A client that parses the messages drops these fields.
 	oddTools  = `{"tools":[{"name":"odd","inputSchema":{"type":"object"},"xUnknown":{"n":9007199254740993},"_meta":{"x":1.50}}]}`
 	oddResult = `{"content":[{"type":"text","text":"hé"}],"structuredContent":{"n":18446744073709551615},"xUnknown":[1e400,-0.0]}`
 )

@@ -1,7 +1,7 @@
 package packages_test
 
-// server is an MCP server in JavaScript. Its only tool reports the server's directory, the server's program files and
-// other paths to which the server can write, and what the package's install script has recorded.
+// server is an MCP server in JavaScript. Its only tool reports the server's directory, the paths to which the server
+// can write (its program files and others), and what the package's install script has recorded.
 const server = `#!/usr/bin/env node
 const fs = require('fs'), path = require('path'), readline = require('readline');
 const here = path.dirname(__filename);

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// A home is a user's home directory, with the programs that run there.
+// A home is a user's home directory together with the programs that run there.
 type home struct {
 	t       *testing.T
 	dir     string
@@ -47,13 +47,13 @@ func newHome(t *testing.T) *home {
 
 func (h *home) data() string { return filepath.Join(h.dir, ".local", "share", "sluice") }
 
-// A mesh contains what a mesh has written about itself to its data directory.
+// A mesh contains the address and the process id that a running mesh has written to its data directory.
 type mesh struct {
 	MCP string
 	PID int
 }
 
-// mesh returns the running mesh.
+// mesh returns the address and the process id of the running mesh. found is false if no mesh is running.
 func (h *home) mesh() (m mesh, found bool) {
 	h.t.Helper()
 	raw, err := os.ReadFile(filepath.Join(h.data(), "addresses.json"))
@@ -69,7 +69,7 @@ func (h *home) mesh() (m mesh, found bool) {
 	return m, true
 }
 
-// end sends a signal to a mesh, and waits until its process has ended.
+// end sends a signal to a mesh, and waits until its process has exited.
 func (h *home) end(m mesh, signal syscall.Signal) {
 	h.t.Helper()
 	if err := syscall.Kill(m.PID, signal); err != nil {
@@ -104,7 +104,7 @@ func (h *home) run(args ...string) (code int, out string) {
 	return cmd.ProcessState.ExitCode(), string(raw)
 }
 
-// check runs the program, and checks the exit code and that the output contains all fragments.
+// check runs the program, and checks that it exits with the given code and that its output contains all fragments.
 func (h *home) check(code int, args []string, fragments ...string) string {
 	h.t.Helper()
 	got, out := h.run(args...)
@@ -119,7 +119,7 @@ func (h *home) check(code int, args []string, fragments ...string) string {
 	return out
 }
 
-// connect starts the command of an entry, as the client that has the entry does, and connects to it.
+// connect starts the command from an entry in a client's configuration, as that client would, and connects to it.
 func (h *home) connect(command string, args ...string) *mcp.ClientSession {
 	h.t.Helper()
 	cmd := exec.Command(command, args...)

@@ -92,7 +92,7 @@ func ascii(t *testing.T, text string) string {
 }
 
 // newHostileHome creates a home directory in which the clients' files contain hostile names, commands and secrets. One
-// file can't be parsed, and another file names a directory with a hostile name.
+// file can't be parsed, and another file refers to a directory with a hostile name.
 func newHostileHome(t *testing.T) *home {
 	t.Helper()
 	h := newHome(t)
@@ -124,7 +124,7 @@ func newHostileHome(t *testing.T) *home {
 	return h
 }
 
-// checkPrinted checks that an output has no control characters, and that no hostile string begins a line.
+// checkPrinted checks that an output contains no control characters, and that no line begins with the hostile string.
 func checkPrinted(t *testing.T, args []string, out string) {
 	t.Helper()
 	if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }); i >= 0 {
@@ -135,8 +135,8 @@ func checkPrinted(t *testing.T, args []string, out string) {
 	}
 }
 
-// Cases X7, S2. Files of clients and servers contain control characters. No command of init prints a control character,
-// and none prints the secret, which is escaped in the files.
+// Cases X7, S2. Files of clients and servers contain control characters, and a secret that is written with escapes. No
+// init command prints a control character or the secret.
 func TestInit_EscapesHostileTexts(t *testing.T) {
 	t.Parallel()
 	h := newHostileHome(t)

@@ -11,8 +11,8 @@ import (
 
 const secret = "abcDEF0123456789abcdefXYZ"
 
-// claudeFile returns a configuration of Claude Code. It has a server of the user, a server of a project, a server that
-// does not start, and a server with a credential in its arguments, which init leaves unchanged.
+// claudeFile returns a configuration of Claude Code. It contains a server of the user, a server of a project, a server
+// that does not start, and a server with a credential in its arguments. init does not change the entry of the last one.
 func claudeFile(h *home) string {
 	return `{
   "numStartups": 3, // a comment
@@ -31,8 +31,8 @@ func claudeFile(h *home) string {
 }`
 }
 
-// cursorFile returns a file that contains the same server as the file of Claude Code, under another name and with
-// Windows line endings.
+// cursorFile returns a configuration of Cursor. It contains the same server as the file of Claude Code, under another
+// name, and has Windows line endings.
 func cursorFile(h *home) string {
 	return "\ufeff{\"mcpServers\": {\r\n\t\"notes\": {\"command\": \"" + h.program + "\", \"args\": [\"demo-server\", \"--stdio\"], \"env\": {\"API_KEY\": \"" + secret + "\", \"LOG_LEVEL\": \"debug\"}}}}\r\n"
 }
@@ -110,7 +110,7 @@ func TestInit_WrapsServersAndUndoRestoresTheBytes(t *testing.T) {
 	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
 }
 
-// entry returns the command and the arguments of an entry in a client's file.
+// entry returns the command and the arguments of a server's entry in a client's file.
 func (h *home) entry(path, name string) (command string, args []string) {
 	h.t.Helper()
 	var file struct {
@@ -126,7 +126,8 @@ func (h *home) entry(path, name string) (command string, args []string) {
 	return file.Servers[name].Command, file.Servers[name].Args
 }
 
-// The person who owns the agents approves their calls.
+// Calls behind the mesh that init creates are allowed, refused, or held for an approval. The person who owns the agents
+// approves the held calls.
 func TestInit_CallsRunAreRefusedAndWaitForTheOwner(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
@@ -173,7 +174,8 @@ func TestCallAs_StartsTheMeshAsAClient(t *testing.T) {
 	h.check(1, []string{"call", "notes", "list_notes"}, "this is your own mesh, whose calls come from a client: name one with --as, such as --as ", "--as cursor")
 }
 
-// A program reads the user's files in order to log in. It gets access to these files, and to no other files.
+// A server's program reads files of the user in order to log in. The program gets access to these files, and to no
+// other files.
 func TestInit_AServerReadsTheFilesWithWhichItLogsIn(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -203,8 +205,8 @@ func TestInitManaged_PrintsTheFileOfTheAdministrator(t *testing.T) {
 	}
 }
 
-// Undo restores an entry if only members that belong to the client were changed in it. An entry with another connection
-// stays until undo is forced.
+// Undo restores an entry if the only changed members of the entry are those that belong to the client. If the
+// connection in an entry was changed, the entry stays until undo is forced.
 func TestInit_UndoKeepsWhatSomebodyChanged(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
@@ -236,8 +238,9 @@ func TestInit_UndoKeepsWhatSomebodyChanged(t *testing.T) {
 	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
 }
 
-// A user renames an entry of init in one file, and removes another file. A client saves its file with default members.
-// Undo restores the other entries, and keeps the former content of the renamed entry until the user removes that entry.
+// A user renames an entry that init has written in one file, and removes another file. A client saves its file and adds
+// default members. Undo restores the other entries. It keeps the original content of the renamed entry until the user
+// removes that entry.
 func TestInit_UndoEndsWhenEntriesAreGone(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
@@ -267,8 +270,9 @@ func TestInit_UndoEndsWhenEntriesAreGone(t *testing.T) {
 	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
 }
 
-// A user has a mesh with a configuration that the user wrote, and init extends it. Undo restores the old bytes of the
-// configuration. If a hook also uses the mesh, undo removes the servers, and the hook still works.
+// A user has a mesh with a configuration that the user wrote, and init extends this configuration. Undo restores the
+// original content of the configuration. If a hook also uses the mesh, undo removes the servers, and the hook still
+// works.
 func TestInit_UndoKeepsTheMeshOfAPersonAndOfAHook(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
@@ -295,7 +299,8 @@ func TestInit_UndoKeepsTheMeshOfAPersonAndOfAHook(t *testing.T) {
 	h.check(1, []string{"hook", "status", "claude-code"}, "not registered")
 }
 
-// Removing a hook changes the record of init. Undo reads the record again after it has removed the hook.
+// Removing a hook changes the file in which init records its changes. Undo reads this file again after it has removed
+// the hook.
 func TestInit_UndoRemovesTheHookAndTheMesh(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)
@@ -308,8 +313,8 @@ func TestInit_UndoRemovesTheHookAndTheMesh(t *testing.T) {
 	h.check(0, []string{"init", "--undo", "--yes"}, "Nothing to undo")
 }
 
-// A server is already behind the mesh. `init --observe` makes the mesh only record refusals for this server and not
-// enforce them (mode: observe). A second run changes nothing.
+// A server is already behind the mesh. `init --observe` sets mode: observe for this server, so that the mesh only
+// records refusals and does not enforce them. Running the command again changes nothing.
 func TestInit_ObserveRefusesNothing(t *testing.T) {
 	t.Parallel()
 	h := newClients(t)

@@ -32,8 +32,8 @@ exit 0
 
 const unitPath = ".config/systemd/user/sluice.service"
 
-// A service replaces the mesh that a client started on demand, and can be removed again. The connected client keeps
-// working with each mesh. fakeSystemctl stands in for systemd.
+// Installing the mesh as a service replaces the mesh that a client started on demand. The service can be removed again.
+// The connected client keeps working with each of these meshes. fakeSystemctl stands in for systemd.
 func TestService_ReplacesTheMeshOnDemandAndCanBeRemoved(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)

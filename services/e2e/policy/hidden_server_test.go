@@ -97,7 +97,7 @@ func requestsTo(server string) map[string]func(base string) *http.Request {
 	return out
 }
 
-// responseText returns the whole response without the server's name and without the values that differ between the
+// responseText returns the whole response, but without the server's name and without the values that differ between the
 // responses to two equal requests.
 func responseText(t *testing.T, base, server string, r *http.Request) string {
 	t.Helper()
@@ -152,7 +152,7 @@ func TestHiddenServer_AnswersLikeAnAbsentOne(t *testing.T) {
 	}
 }
 
-// checkEqualRecords compares the records of the hidden and the absent server.
+// checkEqualRecords checks that the records of the hidden server and the absent server are equal.
 func checkEqualRecords(t *testing.T, f *rawmesh.Mesh) {
 	t.Helper()
 	of := make(map[string][]*gatewayv1.Record)
@@ -212,7 +212,7 @@ func TestHiddenServer_AnswersLikeAnAbsentOneAtTheSharedURL(t *testing.T) {
 	}
 }
 
-// Case X9. A server is visible if calls to it are denied without being hidden, or if part of the server is shown.
+// Case X9. A server is visible if calls to it are denied but not hidden, or if the policy shows a part of the server.
 func TestHiddenServer_PartlyShownServerIsVisible(t *testing.T) {
 	t.Parallel()
 	for name, policy := range shownPolicies {
@@ -251,7 +251,7 @@ func TestHiddenServer_PolicyChangeAppliesToTheNextRequest(t *testing.T) {
 		t.Fatalf("%s", resp.Body)
 	}
 	stack.WriteFile(t, f.Policy, hides)
-	// The client c does not open another session, so only the new policy can cause the 404.
+	// The client c does not open another session, so its call can get a 404 only because of the new policy.
 	eventually.Holds(t, "the server is hidden from an existing session", func() bool { return c.Call("safe", "{}").Status == http.StatusNotFound })
 	if got := initialize(); !strings.HasPrefix(got, "404 ") {
 		t.Errorf("after the server was hidden again: %s", got)

@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// pairsVariable names the environment variable that sets the number of call pairs to time. If it is not set, the timing
-// test is skipped.
+// pairsVariable is the name of the environment variable that sets the number of pairs of calls to time. If it is not
+// set, the timing test is skipped.
 const pairsVariable = "SLUICE_PAIRS"
 
 // hidingPolicies contains policies that hide some of the server's tools and some names of tools that do not exist. The
@@ -35,8 +35,8 @@ var hidingPolicies = map[string]string{
 
 const hidingTools = `[{"name":"safe","inputSchema":{}},{"name":"secret-a","inputSchema":{}},{"name":"hidden-b","inputSchema":{}},{"name":"plain-c","inputSchema":{}}]`
 
-// These patterns match the values that always differ between the responses to two calls. The policy revision can differ
-// too: the server's first tool list creates a new revision, possibly between the two calls.
+// These patterns match the values that differ between the responses to any two calls. The policy revision can also
+// differ: the server's first tool list creates a new revision, which may happen between the two calls.
 var (
 	decisionID     = regexp.MustCompile(`"id":"[0-9a-f]{8}-[^"]*"`)
 	policyRevision = regexp.MustCompile(`"policyRevision":"[0-9a-f]{64}"`)
@@ -88,7 +88,8 @@ func TestHiddenTool_AnswersLikeAnAbsentOne(t *testing.T) {
 	}
 }
 
-// checkRecordShapes compares the record for a hidden tool with the record for an absent one.
+// checkRecordShapes checks that the record of a call to a hidden tool has the same fields and length as the record of a
+// call to an absent tool.
 func checkRecordShapes(t *testing.T, f *rawmesh.Mesh) {
 	t.Helper()
 	var of [2]*gatewayv1.Record
@@ -109,7 +110,7 @@ func checkRecordShapes(t *testing.T, f *rawmesh.Mesh) {
 	}
 }
 
-// Case X9. A listed tool can be called before the client has listed it, and immediately after.
+// Case X9. A tool that is not hidden can be called before the client has listed the tools, and immediately after.
 func TestHiddenTool_ListedToolsCanBeCalled(t *testing.T) {
 	t.Parallel()
 	f, c := startHidingMesh(t, hidingPolicies["allowed by default"])
@@ -163,7 +164,8 @@ func TestHiddenTool_ResponseTimeDoesNotRevealIt(t *testing.T) {
 // a minute is slowed down.
 const pairsPerCaller = 400
 
-// connectManyAgents starts a mesh with a policy that hides tools, and connects n agents. Each has its own session.
+// connectManyAgents starts a mesh with a policy that hides tools, and connects n agents. Each agent has its own
+// session.
 func connectManyAgents(t *testing.T, policy string, n int) []*stack.Client {
 	t.Helper()
 	up := rawmcp.Start(t, hidingTools)

@@ -49,7 +49,7 @@ rules:
 `
 
 // Case T4. An official client lists only the prompts and resources that it may use, and can't get others under any
-// name. The test uses the server's URL and the URL for all servers.
+// name. The test uses both the server's URL and the URL for all servers.
 func TestPromptsAndResources_OnlyAllowedNamesAreVisible(t *testing.T) {
 	t.Parallel()
 	s := stack.StartInProcess(t, stack.Options{Servers: fmt.Sprintf("  archive: {http: {url: %q}}", startArchiveServer(t)), Policy: archivePolicy})

@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// proposedCalls returns the calls of a day with mode: observe. Each tool is called at most ten times, so that no rate
-// limit depends on the speed of the machine. site is the URL of a website.
+// proposedCalls returns the calls that are made in a day with mode: observe. Each tool is called at most ten times, so
+// that no rate limit depends on the speed of the machine. site is the URL of a website.
 func proposedCalls(root, site string) (out []dayCall) {
 	add := func(server, tool string, arguments ...string) {
 		for _, one := range arguments {
@@ -54,8 +54,8 @@ func proposedCalls(root, site string) (out []dayCall) {
 	return out
 }
 
-// neverFreed returns observed calls to tools for which a proposed policy always requires approval. The calls name only
-// entities and files that do not exist.
+// neverFreed returns observed calls to tools that a proposed policy never allows without an approval. The calls refer
+// only to entities and files that do not exist.
 func neverFreed(root string) []dayCall {
 	return []dayCall{
 		{server: "memory", tool: "delete_entities", args: `{"entityNames":["no such entity"]}`},
@@ -63,7 +63,8 @@ func neverFreed(root string) []dayCall {
 	}
 }
 
-// proposalAttacks returns calls that were not observed. The keys describe the calls.
+// proposalAttacks returns calls that were not observed and that a proposed policy must not allow. The keys describe the
+// calls.
 func proposalAttacks(root, site string) map[string]dayCall {
 	project := filepath.Join(root, "project")
 	read := func(path string) dayCall {
@@ -146,8 +147,8 @@ func (d *day) make(t *testing.T, calls []dayCall) []string {
 	return out
 }
 
-// The observed calls of a day to five real servers become a policy. The policy allows the same calls when they are made
-// again. It refuses other calls or requires approval for them.
+// A policy is proposed from the calls that are observed on five real servers in a day. It allows the same calls when
+// they are made again. It refuses other calls or requires approval for them.
 func TestPropose_ObservedDayBecomesAPolicy(t *testing.T) {
 	t.Parallel()
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "text") }))
@@ -174,7 +175,7 @@ func TestPropose_ObservedDayBecomesAPolicy(t *testing.T) {
 	d.checkAttacks(t, proposalAttacks(d.root, site.URL))
 }
 
-// writeProposals writes the proposed policy for each server to the policies, and checks it.
+// writeProposals writes the proposed policy for each server to the policy directory, and checks these policies.
 func (d *day) writeProposals(t *testing.T) {
 	t.Helper()
 	policies := filepath.Join(d.Dir, "policies")
@@ -217,8 +218,8 @@ rules:
   - {name: no-lists, match: {tool: list_notes}, action: deny}
 `
 
-// A proposal is based only on calls that were sent without a person's approval. If no arguments were recorded, the
-// proposal sets no bounds on arguments, and allows only tools that read. Only operators can request a proposal.
+// A policy proposal is based only on calls that were sent without a person's approval. If no arguments were recorded,
+// the proposal sets no bounds on arguments, and allows only tools that read. Only operators can request a proposal.
 func TestPropose_CountsOnlyCallsThatWereSentWithoutApproval(t *testing.T) {
 	t.Parallel()
 	raw := rawmcp.Start(t, proposeTools)

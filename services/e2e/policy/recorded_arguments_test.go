@@ -22,8 +22,8 @@ tools:
 `
 
 // The arguments of calls are recorded because of a rule or because of a server's configuration. Operators can read the
-// arguments without the secrets in them, even after a restart. No response to another caller and no file contains the
-// arguments.
+// arguments, but not the secrets in them, even after a restart. No response to another caller and no file contains the
+// arguments in plain text.
 func TestRecordedArguments_OnlyOperatorsReadThem(t *testing.T) {
 	t.Parallel()
 	raw := rawmcp.Start(t, rawmcp.ToolList("read", "write"))
@@ -88,8 +88,8 @@ func TestRecordedArguments_OnlyOperatorsReadThem(t *testing.T) {
 	checkReplayedArguments(t, p)
 }
 
-// checkReplayedArguments replays recorded calls with a draft that reads arguments. For operators, the result of a call
-// is known if its arguments were recorded and no value in the arguments was redacted.
+// checkReplayedArguments replays recorded calls with a draft whose conditions read arguments. For operators, the result
+// of a call is known if its arguments were recorded and no value in the arguments was redacted.
 func checkReplayedArguments(t *testing.T, p *stack.Process) {
 	t.Helper()
 	agent := stack.Connect(t, p.MCP("rule"), stack.AgentToken)

@@ -23,11 +23,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// secretServer is an environment variable that makes the test's program run as a stdio server. The server's responses
-// contain secrets.
+// secretServer is the name of the environment variable that makes this test binary run as a stdio server. The server's
+// responses contain secrets.
 const secretServer = "SLUICE_TEST_SECRET_SERVER"
 
-// These invented values must not reach a client.
+// These are the secrets, which must not reach a client. The values are invented.
 var (
 	secretKey   = "AKIA" + "Q3EGRZ7TKMNVXW2P"
 	secretMail  = "zelda" + "@hidden.example"
@@ -88,7 +88,7 @@ rules:
       arguments: {detect: [email]}
 `
 
-// recordingTransport is an HTTP client that copies everything that it receives.
+// recordingTransport is an HTTP client that copies all bytes that it receives.
 type recordingTransport struct {
 	mu  sync.Mutex
 	got bytes.Buffer
@@ -119,7 +119,7 @@ func checkNoSecrets(t *testing.T, where, text string) {
 }
 
 // A server over HTTP and a server over stdio respond with secrets in texts, JSON, resources, errors and progress
-// notifications. No byte of the secrets reaches the client, the log, the data of the mesh or the exported spans.
+// notifications. No byte of the secrets reaches the client, the log, the mesh's data directory or the exported spans.
 func TestRedaction_SecretsReachNobody(t *testing.T) {
 	t.Parallel()
 	var received recordingTransport
@@ -176,7 +176,7 @@ func checkRawResponses(t *testing.T, s *stack.Stack) {
 	}
 }
 
-// callLeakingTools calls the tools, and checks everything that the client receives.
+// callLeakingTools calls the tools whose results contain secrets, and checks everything that the client receives.
 func callLeakingTools(t *testing.T, url, prefix string) {
 	t.Helper()
 	var heard recordingTransport
@@ -210,7 +210,7 @@ func callLeakingTools(t *testing.T, url, prefix string) {
 	checkNoSecrets(t, url+" progress", heard.text())
 }
 
-// checkRedactedRecords checks the numbers of redactions in the journal, and the command that prints them.
+// checkRedactedRecords checks the numbers of redactions in the journal, and the command that prints these numbers.
 func checkRedactedRecords(t *testing.T, s *stack.Stack) {
 	t.Helper()
 	records := stack.ListRecords(t.Context(), t, gatewayv1.NewGatewayServiceClient(s.Operator(t)))
@@ -231,8 +231,8 @@ func checkRedactedRecords(t *testing.T, s *stack.Stack) {
 	stack.CheckCommand(t, explain, 0, explain.Stdout, "redacts in results: path /user/phone, by files/clean", "redacts in arguments: detector email, by files/clean")
 }
 
-// A policy redacts arguments of a call that needs approval. A person approves the redacted arguments, and the server
-// receives them.
+// A policy redacts arguments of a call that needs approval. A person approves the call with the redacted arguments, and
+// the server receives exactly these arguments.
 func TestRedaction_ApprovalShowsTheReplacedArguments(t *testing.T) {
 	t.Parallel()
 	var received recordingTransport

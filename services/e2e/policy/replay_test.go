@@ -32,9 +32,9 @@ rules:
   - {name: no-drop, match: {tool: drop}, action: deny}
 `
 
-// TestReplay_ShowsWhichRecordedCallsADraftChanges makes calls in a mesh and replays them with drafts. The exit code is
-// 1 if a draft allows a call that was refused, and 0 if it allows no such call. The exit code is 2 if a draft may allow
-// such a call, or if its documents do not load. No call reaches the server again.
+// TestReplay_ShowsWhichRecordedCallsADraftChanges makes calls in a mesh and replays them with draft policies. The exit
+// code is 1 if a draft allows a call that was refused, and 0 if it allows no such call. The exit code is 2 if it is
+// unknown whether a draft allows such a call, or if its documents do not load. No call reaches the server again.
 func TestReplay_ShowsWhichRecordedCallsADraftChanges(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, rawmcp.ToolList("read", "write", "pay", "slow", "deploy", "drop"))
@@ -99,7 +99,7 @@ func TestReplay_ShowsWhichRecordedCallsADraftChanges(t *testing.T) {
 	}
 }
 
-// replayedCalls names the environment variable that contains the number of recorded calls.
+// replayedCalls is the name of the environment variable that sets the number of recorded calls.
 const replayedCalls = "SLUICE_REPLAYED"
 
 // TestReplay_ManyCalls replays a journal with many calls by many callers. The replay may take at most a minute for

@@ -28,8 +28,8 @@ rules:
   - {name: secrets, match: {uri: "file:///secret*"}, action: deny}
 `
 
-// taskServer is an MCP server with tasks and a stream of notifications. It is a stateless server of revision 2026-07-28
-// if modern is true. Otherwise it uses sessions.
+// taskServer is an MCP server with tasks and a stream of notifications. If modern is true, it is a stateless server of
+// revision 2026-07-28. Otherwise it uses sessions.
 type taskServer struct {
 	modern bool
 	url    string
@@ -99,7 +99,8 @@ func taskServerResult(method string) string {
 	}
 }
 
-// stream sends the notifications that say is called with. In revision 2026-07-28, id is the id of the subscription.
+// stream writes to the response all notifications that are passed to the method say. In revision 2026-07-28, id is the
+// id of the subscription.
 func (s *taskServer) stream(w http.ResponseWriter, r *http.Request, id string) {
 	says := make(chan string, 100)
 	s.mu.Lock()
@@ -142,7 +143,7 @@ func (s *taskServer) say(notification string) {
 	}
 }
 
-// count returns the number of received requests with a method.
+// count returns the number of requests with the given method that the server has received.
 func (s *taskServer) count(method string) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,7 +161,7 @@ type stopClient struct {
 	server  *taskServer
 	url     string
 	session string
-	// task is the id of one of the client's tasks.
+	// task is the id of a task that the client has created.
 	task string
 }
 
@@ -297,7 +298,7 @@ func (m *taskMesh) sendTaskRequests() (received, responses []string) {
 	return received, responses
 }
 
-// awaitUpdate waits until each client is notified that the resource has changed.
+// awaitUpdate waits until the client of each server is notified that the resource has changed.
 func (m *taskMesh) awaitUpdate(uri string) {
 	m.t.Helper()
 	for name, server := range m.servers {
@@ -325,8 +326,8 @@ func (m *taskMesh) next(server string) string {
 	}
 }
 
-// checkStopped checks that only the servers for which running returns true receive requests about tasks and notify their
-// clients.
+// checkStopped checks which servers receive requests about tasks and can notify their clients. These must be exactly
+// the servers for which the function running returns true.
 func (m *taskMesh) checkStopped(running func(server string) bool) {
 	m.t.Helper()
 	received, responses := m.sendTaskRequests()
@@ -357,9 +358,9 @@ func (m *taskMesh) checkStopped(running func(server string) bool) {
 	}
 }
 
-// An operator stops an agent, and later each server. After the acknowledgement, the server receives no request about
-// the agent's tasks, and the agent is not notified about resources. This is true with and without sessions.
-// Notifications of changed lists still arrive. After the resume, requests and notifications arrive again.
+// An operator stops an agent, and later each server. After the acknowledgement of a stop, the server receives no
+// request about the agent's tasks, and the agent is not notified about resources. This is true with and without
+// sessions. Notifications of changed lists still arrive. After the resume, requests and notifications arrive again.
 func TestStop_EndsTasksAndUpdatesOfResources(t *testing.T) {
 	t.Parallel()
 	m := startTaskMesh(t)
@@ -379,8 +380,8 @@ func TestStop_EndsTasksAndUpdatesOfResources(t *testing.T) {
 }
 
 // A call waits for an approver as a task of the gateway. The call is approved, and then an operator stops the agent.
-// When the client requests the task, the call is refused. The approval stays valid, so that the repeated call runs
-// after the resume.
+// When the client requests the task, the call is refused. The approval stays valid, so that the call runs when it is
+// repeated after the resume.
 func TestStop_ApprovedTaskDoesNotRun(t *testing.T) {
 	t.Parallel()
 	m := startStopMesh(t)

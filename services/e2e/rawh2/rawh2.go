@@ -24,7 +24,7 @@ const (
 )
 
 // A Conn is an HTTP/2 connection on which the client may send any bytes. It is not safe for concurrent use. It reads
-// and discards the server's data, unless deaf was true in the call to [Dial].
+// and discards the server's data, unless the parameter deaf of [Dial] was true.
 type Conn struct {
 	net.Conn
 	// Framer writes frames.
@@ -63,8 +63,8 @@ func (c *Conn) discardInput() {
 	_, _ = io.Copy(io.Discard, c.Conn) // only the end of the connection matters
 }
 
-// Ended returns a channel that is closed when the server has closed the connection. On a deaf connection it is
-// never closed.
+// Ended returns a channel that is closed when the server has closed the connection. If the connection never reads, the
+// channel is never closed.
 func (c *Conn) Ended() <-chan struct{} { return c.ended }
 
 // HeaderBlock returns the header block for a gRPC call with additional fields. It does not use the dynamic table.

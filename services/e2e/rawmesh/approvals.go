@@ -30,7 +30,7 @@ func (m *Mesh) RunApprovalsJSONAs(t *testing.T, token string, args ...string) st
 	return m.RunApprovals(t, token, append([]string{"--output", "json"}, args...)...)
 }
 
-// ListApprovals runs `sluice approvals list` as the operator and returns the listed approvals.
+// ListApprovals runs `sluice approvals list` as the operator and returns the approvals in its output.
 func (m *Mesh) ListApprovals(t *testing.T, args ...string) []Approval {
 	t.Helper()
 	ran := m.RunApprovalsJSON(t, append([]string{"list"}, args...)...)
@@ -67,7 +67,7 @@ func (m *Mesh) AwaitOnlyState(t *testing.T, state string) {
 	t.Errorf("approvals are %v, want one that is %s", found, state)
 }
 
-// AwaitState waits until an approval is in a state.
+// AwaitState waits until the approval with the given id is in the given state.
 func (m *Mesh) AwaitState(t *testing.T, id, state string) {
 	t.Helper()
 	var found []Approval

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// A home is a user's home directory, with the mesh and the client that run there.
+// A home is a user's home directory, together with the mesh and the client that run there.
 type home struct {
 	dir    string
 	sluice string
@@ -63,7 +63,7 @@ func (h *home) mesh(t *testing.T) (pid int) {
 	return mesh.PID
 }
 
-// endMesh stops the mesh if it is running, and waits until its process has ended.
+// endMesh stops the mesh if it is running, and waits until its process has exited.
 func (h *home) endMesh(t *testing.T) {
 	t.Helper()
 	pid := h.mesh(t)
@@ -86,7 +86,7 @@ func (h *home) write(t *testing.T, name, text string) {
 	stack.WriteFile(t, path, text)
 }
 
-// run runs a command of Sluice, which must succeed, and returns its output.
+// run runs a `sluice` command and returns its output. The test fails if the command fails.
 func (h *home) run(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), h.sluice, args...)
@@ -98,8 +98,8 @@ func (h *home) run(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// approve waits until one call waits for a person, and approves it. It returns true if it approved a call before done
-// was closed.
+// approve waits until one call waits for a person's approval, and approves it. It returns true if it approved a call
+// before done was closed.
 func (h *home) approve(t *testing.T, done <-chan struct{}) bool {
 	t.Helper()
 	var open []struct {

@@ -1,5 +1,6 @@
-// Package scripted provides a fake model for tests with real MCP clients. The model makes the tool calls of its script,
-// one after the other. It supports the APIs of Anthropic, OpenAI (Responses and Chat Completions) and Gemini.
+// Package scripted provides a fake model for tests with real MCP clients. The model has a script of tool calls and
+// makes them one after the other. It supports the APIs of Anthropic, OpenAI (Responses and Chat Completions) and
+// Gemini.
 package scripted
 
 import (
@@ -17,16 +18,18 @@ import (
 
 // A Call is a tool call in a script.
 type Call struct {
-	// Tool is the end of the tool's name. Clients add prefixes to the tool names of MCP servers.
+	// Tool is the end of the tool's name. It is only the end because clients add prefixes to the tool names of MCP
+	// servers.
 	Tool string
-	// Args contains the arguments as a JSON object. For a custom tool of the Responses API it is the tool's input.
+	// Args contains the arguments as a JSON object. For a custom tool of the Responses API, Args is the tool's input.
 	Args string
-	// ArgsFrom, if it is not nil, returns the arguments, given the result of the previous call. Args is then not used.
+	// ArgsFrom, if it is not nil, returns the arguments. result is the result of the previous call. Args is then not
+	// used.
 	ArgsFrom func(result string) string
 }
 
-// A Model is a fake model provider on loopback for one run of a client. After it has made its calls, it responds with
-// their results.
+// A Model is a fake model provider on loopback for one run of a client. After it has made all its calls, it responds
+// with their results as text.
 //
 // The model is also the client's HTTP proxy. As a proxy it refuses all requests.
 type Model struct {
@@ -42,11 +45,11 @@ type Model struct {
 	ids  string // the prefix of the ids of calls
 }
 
-// Seen contains what a client has sent to a model.
+// Seen describes the requests that a client has sent to a model.
 type Seen struct {
-	// Declared contains the tools in the last request that declared tools.
+	// Declared contains the names of the tools in the last request that declared tools.
 	Declared []string
-	// Results contains the results of the calls.
+	// Results contains the results of the calls that the client has sent to the model.
 	Results []string
 	// Refused contains the hosts to which the client tried to connect.
 	Refused []string
@@ -54,7 +57,7 @@ type Seen struct {
 	Log string
 }
 
-// A request contains the parts of a client's request that the model needs. It is the same for every API.
+// A request contains those parts of a client's request that the model needs. The type is the same for every API.
 type request struct {
 	tools   []declaration
 	results []string
@@ -89,7 +92,7 @@ type event struct {
 	data any
 }
 
-// New starts a model that makes calls.
+// New starts a model that makes the given calls.
 func New(t *testing.T, calls ...Call) *Model {
 	t.Helper()
 	m := &Model{t: t, calls: calls, ids: "call_" + rand.Text()[:8]}
@@ -182,8 +185,8 @@ func (m *Model) answer(w http.ResponseWriter, r *http.Request, body []byte, a ap
 	}
 }
 
-// reply makes the first call that has no result yet, if the request declares its tool. Clients also send requests
-// without tools, for example to get a title for a conversation.
+// reply returns the first call that has no result yet, if the request declares the call's tool. Clients also send
+// requests without tools, for example to get a title for a conversation.
 func (m *Model) reply(req request) reply {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -211,7 +214,8 @@ func (m *Model) reply(req request) reply {
 	return reply{text: "There is no tool " + call.Tool}
 }
 
-// keep stores the results in a request. The test fails if the client has changed a result that it sent earlier.
+// keep stores the results of calls that a request contains. The test fails if the client has changed a result that it
+// sent earlier.
 func (m *Model) keep(results []string) {
 	for i, result := range results {
 		switch {
@@ -223,14 +227,14 @@ func (m *Model) keep(results []string) {
 	}
 }
 
-// note adds a line to the log of the model.
+// note adds a line to the model's log.
 func (m *Model) note(format string, args ...any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	_, _ = fmt.Fprintf(&m.log, format+"\n", args...)
 }
 
-// Seen returns what the client has sent so far.
+// Seen returns a description of the requests that the client has sent so far.
 func (m *Model) Seen() Seen {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -108,8 +108,8 @@ func structuredContentOf(t *testing.T, r stack.Response) string {
 	return string(m.Result.StructuredContent)
 }
 
-// If a gRPC server is unavailable, the error of a call names it. The gateway reads the definitions of a gRPC server
-// when a session is opened, so an unavailable server affects only sessions with that server.
+// If a gRPC server is unavailable, the error for a call says which server it is. The gateway reads a gRPC server's
+// definitions when a session is opened, so an unavailable server affects only sessions with that server.
 func TestGRPCServer_UnavailableServerIsNamed(t *testing.T) {
 	t.Parallel()
 	s := stack.StartInProcess(t, stack.Options{Policy: stack.OpenPolicy, Servers: `  gone: {grpc: {target: "127.0.0.1:1", plaintext: true}}`})

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// restartWith kills a mesh and starts it with other servers. The servers must be the last entry in the mesh's
-// configuration.
+// restartWith kills a mesh and starts it again with other servers. In the mesh's configuration, the servers must be the
+// last entry.
 func restartWith(t *testing.T, p *stack.Process, servers string) *stack.Process {
 	t.Helper()
 	p.Kill()

@@ -36,10 +36,10 @@ type Distributed struct {
 	env   []string
 }
 
-// roleProcess is the process of a mesh service. Its log covers all starts of the service.
+// roleProcess is the process of a mesh service. Its log contains the output of all starts of the service.
 type roleProcess struct {
 	cmd *exec.Cmd
-	// ended is closed when the process has ended. After that, err contains the result of cmd.Wait.
+	// ended is closed when the process has exited. After that, err contains the result of cmd.Wait.
 	ended chan struct{}
 	err   error
 	log   *output
@@ -125,8 +125,8 @@ func (a *Distributed) ReplaceProgram(role authv1.Role, program string, env ...st
 	a.roles[role].program, a.roles[role].env = program, env
 }
 
-// command returns the command that runs the program of a mesh service with the configuration. The certificate directory
-// comes from the environment, so that all services share one configuration file.
+// command returns the command that runs the program of a mesh service with the mesh's configuration. The certificate
+// directory is passed in the environment, so that all services can share one configuration file.
 func (a *Distributed) command(t *testing.T, role authv1.Role, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(Program(t, authn.RoleName(role)), append([]string{"--config", a.Config}, args...)...)
@@ -177,8 +177,8 @@ func (a *Distributed) Ready(t *testing.T) (int, string) {
 	return resp.StatusCode, string(text)
 }
 
-// await polls until holds returns true. If holds does not return true within readyTimeout, the test fails with the
-// string that known returns.
+// await polls until the function holds returns true. If this takes longer than readyTimeout, the test fails with the
+// string that the function known returns.
 func (a *Distributed) await(t *testing.T, what string, holds func() bool, known func() string) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -190,7 +190,7 @@ func (a *Distributed) await(t *testing.T, what string, holds func() bool, known 
 	}
 }
 
-// Kill kills the process of a mesh service with SIGKILL, and waits until it has ended.
+// Kill kills the process of a mesh service with SIGKILL, and waits until it has exited.
 func (a *Distributed) Kill(t *testing.T, role authv1.Role) {
 	t.Helper()
 	p := a.roles[role]
@@ -205,7 +205,7 @@ func (a *Distributed) Stop(t *testing.T, role authv1.Role) error {
 	return a.Wait(role)
 }
 
-// Wait waits until the process of a mesh service has ended after a signal. It returns the exit error, or nil.
+// Wait waits until the process of a mesh service has exited after a signal. It returns the exit error, or nil.
 func (a *Distributed) Wait(role authv1.Role) error {
 	p := a.roles[role]
 	select {
@@ -282,7 +282,7 @@ func (a *Distributed) DialWithCredentials(t *testing.T, role authv1.Role, creds 
 	return conn
 }
 
-// TimeoutContext returns a context that ends after readyTimeout, the maximum time for a start.
+// TimeoutContext returns a context with a timeout of readyTimeout, which is the maximum time for a start.
 func TimeoutContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), readyTimeout)
@@ -302,8 +302,8 @@ func (a *Distributed) ReplaceCertificate(t *testing.T, role authv1.Role) {
 func (a *Distributed) CertFolder(role authv1.Role) string { return a.certFolder(role) }
 
 // StartReplica starts another process of a mesh service and waits until it serves. The process has its own data
-// directory and addresses. It reaches the services in reach at the addresses that reach contains. The returned mesh
-// controls only the new process, and has the addresses of a for all other services.
+// directory and addresses. It connects to the services in reach at the addresses given there. The returned mesh
+// controls only the new process. For all other services it has the addresses of a.
 func (a *Distributed) StartReplica(t *testing.T, role authv1.Role, reach map[authv1.Role]string) *Distributed {
 	t.Helper()
 	text, err := os.ReadFile(a.Config)

@@ -4,7 +4,7 @@ package stack
 
 import "syscall"
 
-// SIGSTOP and SIGCONT do not exist on this system, because a process cannot be suspended here. Sending them returns an
+// SIGSTOP and SIGCONT do not exist on this system, because it cannot suspend a process. Sending one of them returns an
 // error.
 const (
 	SIGSTOP = syscall.Signal(-1)

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice"
 )
 
-// These tokens are accepted by every stack. They have the minimum length, and none of them appears in the
+// These are the tokens that every stack accepts. They have the minimum length, and none of them appears in the
 // documentation.
 const (
 	AgentToken    = "test-agent-token-A1b2C3d4E5f6G7h8"
@@ -31,11 +31,11 @@ const (
 	ViewerToken   = "test-viewer-token-M1n2B3v4C5x6Z7l8"
 )
 
-// OpenPolicy allows every call, so a refused call was refused before the policy service evaluated it. The only limit is
-// on the tool limited: three calls per minute.
+// OpenPolicy allows every call. Therefore a call that is refused was refused before the policy service evaluated it.
+// The only limit is on the tool named "limited": three calls per minute.
 const OpenPolicy = "version: 1\nname: open\ndefault: allow\ntools:\n  limited: {rate_limit: {max: 3, window: 60}}\n"
 
-// readyTimeout is the maximum time that a start may take.
+// readyTimeout is the maximum time that a mesh may take to start.
 const readyTimeout = time.Minute
 
 // Options describes what a stack serves.
@@ -61,13 +61,13 @@ type Options struct {
 type Stack struct {
 	// URL is the base URL of the MCP edge, for example "http://127.0.0.1:40001".
 	URL string
-	// GRPC is the address at which all services are served over gRPC.
+	// GRPC is the address at which all mesh services are served over gRPC.
 	GRPC string
-	// Dir is the directory with the configuration, the policy and the data.
+	// Dir is the directory that contains the configuration, the policy and the data.
 	Dir string
 	// Config and Policy are the files that the mesh reads.
 	Config, Policy string
-	// Tokens is the path of the file with the generated tokens. It is set only for a [Process].
+	// Tokens is the path of the directory that contains the generated tokens. It is set only for a [Process].
 	Tokens string
 	// Program is the path of the `sluice` program that [Launch] starts. If it is empty, Launch builds the program with
 	// [Program]. Env contains additional environment variables for the program.
@@ -75,7 +75,7 @@ type Stack struct {
 	Env     []string
 	// Args contains additional arguments for [Start].
 	Args []string
-	// OwnGroup makes the program start in its own process group, so that it does not receive a terminal's Ctrl-C.
+	// OwnGroup makes the program start in its own process group, so that Ctrl-C at a terminal does not reach it.
 	OwnGroup bool
 	// Wrapper is a command that runs the program, for example nice or chrt. If it is empty, the program runs directly.
 	Wrapper []string
@@ -93,7 +93,7 @@ func (s *Stack) Journal() string { return filepath.Join(s.Dir, "data", "gateway"
 // Operator returns a gRPC connection with the operator's token. It is closed when the test ends.
 func (s *Stack) Operator(t *testing.T) *grpc.ClientConn { return s.DialWithToken(t, OperatorToken) }
 
-// DialWithToken returns a gRPC connection that sends token. If token is empty, it sends none.
+// DialWithToken returns a gRPC connection that sends token. If token is empty, the connection sends no token.
 func (s *Stack) DialWithToken(t *testing.T, token string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := rpc.DialPerson(s.GRPC, token, nil)

@@ -36,7 +36,7 @@ const (
 	reserveRPC = "sluice.ratelimit.v1.RateLimitService/ReserveLimits"
 )
 
-// fastSpanExport is an environment variable that makes a process export its spans every 50 ms.
+// fastSpanExport is an environment variable, with its value, that makes a process export its spans every 50 ms.
 const fastSpanExport = "OTEL_BSP_SCHEDULE_DELAY=50"
 
 // clientTraceID is the trace id that a client sends.
@@ -89,7 +89,7 @@ func findSpan(t *testing.T, spans []stack.Span, service, name string, kind trace
 }
 
 // checkCallTrace checks the spans of an allowed call with a rate limit. The parent of each span must be the span that
-// caused it. The argument service maps the role of a mesh service to the service name of its process.
+// caused it. The function service returns the service name of the process in which a mesh service runs.
 func checkCallTrace(t *testing.T, spans []stack.Span, tool string, service func(role string) string) (root, forward stack.Span) {
 	t.Helper()
 	if len(spans) != callSpans {
@@ -165,8 +165,8 @@ func TestTrace_OneTraceThroughOneProcess(t *testing.T) {
 	checkRecordsHaveTrace(t, f.Records(t), trace)
 }
 
-// callsWithClientTrace returns functions that make a call with a client's trace context. Each key names the part of the
-// request that contains the trace context.
+// callsWithClientTrace returns functions that make a call with a client's trace context. The key of each function says
+// which part of the request contains the trace context.
 func callsWithClientTrace(c *stack.Client) map[string]func() stack.Response {
 	parent := "00-" + clientTraceID + "-b7ad6b7169203331-01"
 	withHeader := *c
@@ -199,7 +199,8 @@ func TestTrace_ClientTraceIsLinkedAndReplaced(t *testing.T) {
 	}
 }
 
-// With trust_parent, the gateway continues the client's trace: the client's span is the parent of the gateway's span.
+// With the setting trust_parent, the gateway continues the client's trace: the client's span is the parent of the
+// gateway's span.
 func TestTrace_TrustedClientTraceIsContinued(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
@@ -303,7 +304,7 @@ func TestTrace_SpansHaveTheDocumentedAttributes(t *testing.T) {
 	}
 }
 
-// onlySessionDigest returns the digest of the only session.
+// onlySessionDigest returns the digest of the only session that is open.
 func onlySessionDigest(t *testing.T, f *rawmesh.Mesh) string {
 	t.Helper()
 	resp, err := gatewayv1.NewGatewayServiceClient(f.Operator(t)).ListSessions(stack.TimeoutContext(t), new(gatewayv1.ListSessionsRequest))

@@ -47,8 +47,8 @@ func Environ() []string { return os.Environ() }
 // the signal twice.
 const repeatedWithin = time.Second
 
-// Signals returns a context that ends at SIGINT or SIGTERM. The signal handler is removed a second after the first
-// signal, so a later signal ends the process.
+// Signals returns a context that is cancelled by SIGINT or SIGTERM. The signal handler is removed a second after the
+// first signal, so a later signal terminates the process.
 func Signals() (context.Context, context.CancelFunc) { return signals(repeatedWithin) }
 
 func signals(repeated time.Duration) (context.Context, context.CancelFunc) {
@@ -76,7 +76,8 @@ type options struct {
 	version bool
 }
 
-// run parses the flags of a service's program, calls do and returns the exit code. It prints an error once.
+// run parses the flags of a service's program, calls the function do, and returns the exit code. It prints an error
+// once.
 func run(service string, args []string, do func(context.Context, options) error) int {
 	var opts options
 	flags := flag.NewFlagSet(service, flag.ContinueOnError)

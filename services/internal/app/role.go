@@ -39,18 +39,18 @@ type Mesh struct {
 	Embedded []string
 	// Launcher starts this program again as a launcher of stdio MCP servers.
 	Launcher sandbox.Launcher
-	// Wrap returns a listener for clients that observes the given listener. It is nil if nothing observes the clients'
-	// connections.
+	// Wrap wraps the listener for clients with a listener that observes the clients' connections. It is nil if the
+	// connections are not observed.
 	Wrap func(net.Listener) net.Listener
 }
 
 // A Runner is a service that does work in addition to serving RPCs.
 type Runner interface {
-	// Run runs until ctx ends. It returns early only with an error.
+	// Run runs until ctx is done. It returns early only with an error.
 	Run(ctx context.Context) error
 }
 
-// A Busier is a service that may have work for which the process must keep running although no client is connected.
+// A Busier is a service that may have work for which the process must keep running even if no client is connected.
 type Busier interface {
 	// Busy describes the work, or returns "" if there is none.
 	Busy(ctx context.Context) (string, error)
@@ -122,8 +122,8 @@ func serveRole(ctx context.Context, net *network, build Build) (err error) {
 	return serve(ctx, net, mesh, svc)
 }
 
-// serve serves a service's RPCs, calls its Run method, and keeps the tokens up to date. It returns when ctx ends or
-// when any of these fails.
+// serve serves a service's RPCs, calls its Run method, and keeps the tokens up to date. It returns when ctx is done or
+// when any of these tasks fails.
 func serve(ctx context.Context, at *network, mesh Mesh, svc rpc.Service) error {
 	server, err := rpc.NewServer(
 		rpc.ServerConfig{TLS: rpc.ServerTLS(at.present), Reflection: true},

@@ -34,8 +34,8 @@ type roleConn struct {
 	mu       sync.Mutex
 	conn     *rpc.Conn
 	draining map[*rpc.Conn]*time.Timer
-	// renewal replaces the connection at renewAt, which is the time at which the first certificate of the other
-	// service's processes expires.
+	// renewAt is the time at which the first of the other service's certificates expires. The timer renewal then
+	// replaces the connection.
 	renewal *time.Timer
 	renewAt time.Time
 	closed  bool
@@ -74,8 +74,8 @@ func (l *roleConn) dial() (*rpc.Conn, error) {
 	return rpc.Dial(l.target, l.to, cfg, deps)
 }
 
-// renewBy schedules the replacement of the connection for end, which is the time at which the server's certificate
-// expires. On the new connection, the server must present a valid certificate.
+// renewBy makes the connection be replaced at the time end, which is when the server's certificate expires. On the new
+// connection, the server must present a valid certificate.
 func (l *roleConn) renewBy(end time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

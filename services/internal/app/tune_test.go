@@ -14,12 +14,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// TestTune runs the test binary with the GOMAXPROCS of each case, and checks the value of GOMAXPROCS during long work.
+// TestTune runs the test binary with the GOMAXPROCS of each case, and checks the value of GOMAXPROCS during long
+// computations.
 func TestTune(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TUNED") != "" {
 		app.Tune()
-		// GOMAXPROCS changes only during long work.
+		// GOMAXPROCS changes only during long computations.
 		var work gosched.Work
 		for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); {
 			work.Step()

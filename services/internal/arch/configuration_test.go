@@ -78,7 +78,8 @@ func TestConfigurationPage_ExamplesLoad(t *testing.T) {
 	}
 }
 
-// samePage compares a page with the page that a test generated. With -update, it writes the page instead.
+// samePage compares a document with the document that a test has generated. With -update, it writes the generated
+// document instead.
 func samePage(t *testing.T, file string, want []byte, test string) {
 	t.Helper()
 	if *update {
@@ -163,8 +164,8 @@ func (w configurationWalk) walk(part reflect.Value, prefix string) {
 	}
 }
 
-// entryOf returns the value that contains the keys of the given value, and the placeholder for the entry's name in a
-// path.
+// entryOf returns the first entry of a map or list, the value that a pointer refers to, or otherwise the value itself.
+// It also returns the placeholder for the entry's name in a path.
 func entryOf(value reflect.Value) (reflect.Value, string) {
 	switch {
 	case value.Kind() == reflect.Pointer:
@@ -209,8 +210,8 @@ func (w configurationWalk) row(of, name, key string, value reflect.Value) config
 	return configurationKey{key, kind, strings.ToUpper(meaning[:1]) + meaning[1:]}
 }
 
-// kindOf returns the name that the page uses for a value's type, and the value as YAML. For an empty string, list or
-// map, the second result is empty.
+// kindOf returns the name that docs/configuration.md uses for a value's type, and the value as YAML. For an empty
+// string, list or map, the second result is empty.
 func kindOf(value reflect.Value) (kind, standard string) {
 	if value.Kind() == reflect.Pointer && value.Elem().Kind() != reflect.Struct {
 		value = value.Elem()
@@ -250,8 +251,8 @@ func durationText(d time.Duration) string {
 	return text
 }
 
-// configurationTables executes the template of the page. {{keys "a" "b."}} becomes a table with the key a or all keys
-// below it, and with all keys below b. The rows of b omit the prefix "b.".
+// configurationTables executes the template of docs/configuration.md. {{keys "a" "b."}} becomes a table with the key a
+// or all keys below it, and with all keys below b. The rows of b omit the prefix "b.".
 func configurationTables(rows []configurationKey) ([]byte, error) {
 	text, err := os.ReadFile(configurationText)
 	if err != nil {

@@ -119,7 +119,8 @@ func countAvoidedIn(t *testing.T, file string) (n int) {
 	return n
 }
 
-// readExceptions returns the allowed numbers by file. Each line of the list consists of a number and a path.
+// readExceptions returns the number of avoided words that each file may have. Each line of the file of exceptions
+// consists of a number and a path.
 func readExceptions(t *testing.T) map[string]int {
 	t.Helper()
 	raw, err := os.ReadFile(exceptions)
@@ -138,7 +139,7 @@ func readExceptions(t *testing.T) map[string]int {
 	return may
 }
 
-// writeExceptions writes the list in descending order of the numbers.
+// writeExceptions writes the file of exceptions in descending order of the numbers.
 func writeExceptions(t *testing.T, have map[string]int) {
 	t.Helper()
 	var lines []string

@@ -13,9 +13,9 @@ import (
 )
 
 var (
-	// testName matches the name of a test, or the beginning of such a name, in a line of the script.
+	// testName matches the name of a test, or the beginning of such a name, in a line of e2e/stress.sh.
 	testName = regexp.MustCompile(`\bTest[A-Z]\w*`)
-	// packagePath matches the path of a package in a line of the script.
+	// packagePath matches the path of a package in a line of e2e/stress.sh.
 	packagePath = regexp.MustCompile(`\s\./([a-z0-9/]+)`)
 )
 

@@ -76,7 +76,7 @@ func TestUpstream_IsReachedOnlyThroughItsPackage(t *testing.T) {
 }
 
 // checkSelector reports an error if a file may not use the name in expr. If the file may use the name, checkSelector
-// records this in said.
+// adds the file to said.
 func checkSelector(t *testing.T, file string, names map[string]string, expr ast.Expr, suffix string, said map[string]bool) {
 	t.Helper()
 	selector, ok := expr.(*ast.SelectorExpr)

@@ -22,8 +22,8 @@ const (
 	PrincipalKey = "sluice-principal"
 	// assertionLife is the time for which a signed principal is valid.
 	assertionLife = 60 * time.Second
-	// assertionReuse is the time for which a signed principal is reused. At least half of the principal's lifetime
-	// therefore remains whenever it is sent.
+	// assertionReuse is the time for which a signed principal is reused. Whenever it is sent, it is therefore still
+	// valid for at least half of assertionLife.
 	assertionReuse = 30 * time.Second
 	// clockSkew is the maximum accepted difference between the clocks of two machines.
 	clockSkew = 5 * time.Second
@@ -124,7 +124,7 @@ func NewVerifier(validate func(proto.Message) error) (*Verifier, error) {
 	return &Verifier{validate: validate, cache: newCache[assertionKey, *identityv1.Principal](cacheSize)}, nil
 }
 
-// Verify returns the principal in the assertion text. signer is the peer at the other end of the connection. It must
+// Verify returns the principal in the assertion text. signer is the peer at the other end of the connection, which must
 // have signed the assertion for the given audience. The result is shared and must not be modified. Every error wraps
 // [ErrAssertion].
 func (v *Verifier) Verify(text string, signer Peer, audience authv1.Role) (*identityv1.Principal, error) {

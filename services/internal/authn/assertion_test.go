@@ -278,7 +278,8 @@ func TestVerifier_AcceptsOnlyOwnAgentsFromWasmagent(t *testing.T) {
 	}
 }
 
-// The policy service may sign only operators, because changes that they make to the policy need an approval.
+// The policy service may sign only operators. It signs an operator's principal when the operator's change to the policy
+// needs an approval.
 func TestVerifier_AcceptsOnlyOperatorsFromPolicy(t *testing.T) {
 	t.Parallel()
 	key, peer := newKey(t, policy)

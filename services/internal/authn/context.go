@@ -9,16 +9,17 @@ import (
 
 // Caller is the verified caller of an RPC. Exactly one of Role and Person is set.
 type Caller struct {
-	// Role is the role of the service of the mesh that makes the call. It is unspecified if the caller is a person.
+	// Role is the mesh role of the service that makes the call. It is unspecified if the caller is a person.
 	Role authv1.Role
 	// Person is the principal of the presented token, or nil if the caller is a service of the mesh.
 	Person *identityv1.Principal
-	// Principal is the principal on whose behalf a service of the mesh makes the call. It is nil if the service calls
-	// for itself.
+	// Principal is the principal on whose behalf a service of the mesh makes the call. It is nil if the service makes
+	// the call on its own behalf.
 	Principal *identityv1.Principal
 }
 
-// Tenant returns the tenant whose data the caller may see. It is empty if a service of the mesh calls for itself.
+// Tenant returns the tenant whose data the caller may see. It is empty if a service of the mesh makes the call on its
+// own behalf.
 func (c *Caller) Tenant() string {
 	if c.Person != nil {
 		return c.Person.GetTenant()

@@ -117,7 +117,8 @@ type tokenSet struct {
 type token struct {
 	hash [sha256.Size]byte
 	name string
-	// principal is nil if the token was revoked or has expired. In that case ended is the error that says which.
+	// principal is nil if the token was revoked or has expired. In that case ended is the error that says which of the
+	// two is the case.
 	principal *identityv1.Principal
 	ended     error
 	// expires is zero if the token never expires.
@@ -245,7 +246,7 @@ func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 
 func (t *token) hasExpired(now time.Time) bool { return !t.expires.IsZero() && !now.Before(t.expires) }
 
-// Await is like [Tokens.Lookup], but waits for a confirmation while the set is stale. It waits until ctx ends or the
+// Await is like [Tokens.Lookup], but waits for a confirmation while the set is stale. It waits until ctx is done or the
 // source counts as unavailable. If the set does not contain the token, Await does not wait, so an unauthenticated
 // caller can't make a process wait.
 func (t *Tokens) Await(ctx context.Context, secret string) (*identityv1.Principal, error) {

@@ -56,7 +56,8 @@ func (c *PolicyChanges) People() int {
 	return *c.Quorum
 }
 
-// Times returns the time that people have to decide, and the time that the author then has to apply the change.
+// Times returns the time that people have to approve or deny the change, and the time that the author then has to apply
+// it.
 func (c *PolicyChanges) Times() (decide, execute time.Duration) {
 	decide, execute = policyChangeTime, policyChangeTime
 	if c.DecideWithin != nil {

@@ -51,7 +51,7 @@ type File struct {
 	Approvals Approvals `yaml:"approvals"`
 	// Decisions configures the cache of policy decisions.
 	Decisions Decisions `yaml:"decisions"`
-	// Session configures sessions for the MCP revisions that have them.
+	// Journal configures the gateway's journal.
 	Journal Journal `yaml:"journal"`
 	// Session configures sessions of the MCP revisions that have them.
 	Session Session `yaml:"session"`

@@ -31,7 +31,7 @@ func (f *File) addHosts() {
 		if f.Servers == nil {
 			f.Servers = make(map[string]Server)
 		}
-		// The definitions of the server's tools are part of this program, so their annotations are trusted.
+		// The definitions of the client's own tools are part of this program, so their annotations are trusted.
 		f.Servers[name] = Server{host: hook.Client, Trusted: true}
 	}
 }

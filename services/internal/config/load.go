@@ -19,7 +19,7 @@ import (
 const defaultTimeout = 60 * time.Second
 
 // progressFactor and maxProgress set the default of max_timeout, the maximum duration of a call whose server reports
-// progress. It is progressFactor times the timeout, but at most maxProgress.
+// progress. The default is progressFactor times the timeout, but at most maxProgress.
 const (
 	progressFactor = 10
 	maxProgress    = time.Hour

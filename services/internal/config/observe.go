@@ -32,8 +32,9 @@ func (f *File) checkObservations(p *problems) {
 	}
 }
 
-// ObservationWarnings returns a warning for the mesh if it has `mode: observe`, and for each server that has it.
-// Depending on the time now, the warning says until when the policy is only observed, or that this time has passed.
+// ObservationWarnings returns a warning for each key `mode` with the value `observe`: the mesh's own key and each
+// server's key. The warning says until when the policy is only observed, or that this time has already passed at the
+// time now.
 func (f *File) ObservationWarnings(now time.Time) []Problem {
 	var out []Problem
 	for _, o := range f.observations() {

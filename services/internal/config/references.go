@@ -30,7 +30,7 @@ var gatewayHeaders = []string{
 	"proxy-connection", "te", "traceparent", "trailer", "transfer-encoding", "upgrade",
 }
 
-// misleadingHeaders maps headers that would make requests or responses unusable to the reason.
+// misleadingHeaders contains headers that would make requests or responses unusable. The value is the reason.
 var misleadingHeaders = map[string]string{
 	"accept-encoding":     "would have the server compress its answers, which the gateway does not read; take it out",
 	"content-encoding":    "would say of requests that they are compressed, which they are not; take it out",

@@ -37,7 +37,8 @@ var (
 	digestText = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
 
-// shippedGuests contains names that a configured guest can't have: the names of built-in guests, and a reserved name.
+// shippedGuests contains names that a configured WebAssembly module (guest) can't have: the names of built-in guests,
+// and a reserved name.
 var shippedGuests = []string{"agent", "echo", "script"}
 
 var hostName = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?$`)
@@ -227,7 +228,8 @@ func (p *problems) checkBetween(path string, d, least, most time.Duration) {
 	}
 }
 
-// checkHold checks the time for which calls are held open. If it is 0, a call receives a ticket immediately.
+// checkHold checks the time for which a call that needs an approval is held open. If the time is 0, the client
+// immediately receives a ticket, which is a result that says that the approval is pending.
 func (p *problems) checkHold(path string, d time.Duration) {
 	if d != 0 {
 		p.checkBetween(path, d, time.Second, maxHold)

@@ -119,7 +119,7 @@ func (l *Listener) countProxied(c *Conn) bool {
 }
 
 // countUnauthenticated counts an unauthenticated connection. least is the connection that must be closed to make room,
-// or nil. turned is the number of closed connections to log now.
+// or nil. turned is the number of closed connections that the caller must log now, or 0.
 func (l *Listener) countUnauthenticated(c *Conn) (least *Conn, turned int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -150,7 +150,7 @@ func (l *Listener) countClosed(now time.Time) (say int) {
 	return say
 }
 
-// oldestOf returns the connection from an address that must be closed first: the oldest connection on which the client
+// oldestOf returns, for an address, the connection that must be closed first: the oldest connection on which the client
 // has sent no data, or otherwise the oldest connection. Therefore a client that has begun its handshake keeps its
 // connection, regardless of the number of silent connections.
 func (l *Listener) oldestOf(from netip.Prefix) (oldest *Conn) {

@@ -51,8 +51,8 @@ func findCards(text string) (found []span) {
 	return found
 }
 
-// wholeGroups returns the groups without the first and the last group if these are parts of words or of decimal
-// fractions.
+// wholeGroups returns the groups without the first or the last group if that group is part of a word or of a decimal
+// fraction.
 func wholeGroups(text string, groups []span) []span {
 	first, last := groups[0].start, groups[len(groups)-1].end
 	if isInWord(text, first-1) || at(text, first-1) == '.' && isDigit(at(text, first-2)) {
@@ -102,7 +102,8 @@ func cardsIn(text string, groups []span) (found []span) {
 	return found
 }
 
-// mayFollow reports whether a group of digits may belong to the same card number as the first group.
+// mayFollow reports whether the digits in group may belong to the same card number as the digits in first, the number's
+// first group.
 func mayFollow(first, group span) bool {
 	size := first.end - first.start
 	return size >= minFirstGroup && size <= maxGroup && group.end-group.start <= maxGroup

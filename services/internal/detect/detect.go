@@ -15,7 +15,7 @@ const (
 	MaxText = 16 << 20
 	// MaxWork is the maximum number of bytes that the regular expressions of one [Search] read. Each expression reads
 	// only the parts of a text around its keywords. For a message of n bytes, the limit is at most 256 KiB + 24 n, so
-	// that a small message can't take as long as a large one. Source code with many keywords needs about 5 n.
+	// that a small message can't take as long as a large one. Source code with many keywords needs about 5 n bytes.
 	MaxWork = 16 << 20
 
 	minWork, workPerByte = 256 << 10, 24

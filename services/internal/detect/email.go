@@ -106,7 +106,7 @@ func isTopLevel(label string) bool {
 	return strings.HasPrefix(strings.ToLower(label), "xn--") || !strings.ContainsAny(label, "0123456789-")
 }
 
-// isImageName reports whether a domain is really the end of a name of a high-resolution image, such as icon@2x.png.
+// isImageName reports whether a domain is in fact the end of a high-resolution image's file name, such as icon@2x.png.
 func isImageName(domain string) bool {
 	return len(domain) > 3 && isDigit(domain[0]) && domain[1] == 'x' && domain[2] == '.'
 }

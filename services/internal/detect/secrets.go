@@ -29,9 +29,10 @@ func (s *Search) secrets(text string) ([]span, error) {
 	return scan.found, nil
 }
 
-// These are the sizes of the window for the rule generic-api-key, in bytes. The rule's keywords are common words, and
-// its matches have no maximum length. A match has at most 50 bytes before the keyword, and at most about 60 bytes
-// between the keyword and the secret. If the secret does not end in the window, the rest of the text is read.
+// These are the sizes, in bytes, of the part of the text (window) that is searched with the rule generic-api-key. The
+// rule's keywords are common words, and its matches have no maximum length. A match has at most 50 bytes before the
+// keyword, and at most about 60 bytes between the keyword and the secret. If the secret does not end in the window, the
+// rest of the text is read.
 const (
 	genericRule   = "generic-api-key"
 	genericBefore = 64
@@ -43,7 +44,8 @@ type secretScan struct {
 	search *Search
 	rules  *ruleSet
 	text   string
-	// windows[rule] is the part of the text that the rule must still read. The window is empty if its end is 0.
+	// windows[rule] is the part of the text that the rule's regular expression must still read. The window is empty if
+	// its end is 0.
 	windows []span
 	// used contains the indexes of the rules that have a window, in the order of their first keyword in the text.
 	used  []int

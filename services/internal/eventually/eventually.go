@@ -13,8 +13,8 @@ const (
 	interval, slowInterval = 5 * time.Millisecond, 200 * time.Millisecond
 )
 
-// Holds waits until ok returns true. If that takes more than two minutes, Holds fails and ends the test. what describes
-// the condition.
+// Holds waits until ok returns true. If that takes more than two minutes, Holds ends the test as failed. The parameter
+// what describes the condition.
 func Holds(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	wait(t, timeout, interval, what, ok)

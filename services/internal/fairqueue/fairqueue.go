@@ -71,7 +71,7 @@ func NewForProcessor[K comparable]() *Queue[K] {
 }
 
 // Acquire waits for a time slice for an owner. The returned function ends the slice and must be called once. Acquire
-// returns [ErrBusy] if too much of the owner's work is already waiting. If ctx ends before the slice begins, Acquire
+// returns [ErrBusy] if too much of the owner's work is already waiting. If ctx is done before the slice begins, Acquire
 // returns the cause of ctx.
 func (t *Queue[K]) Acquire(ctx context.Context, of K) (func(), error) {
 	if ctx.Err() != nil {

@@ -87,7 +87,7 @@ func TestTake_LimitsSlicesPerOwner(t *testing.T) {
 	})
 }
 
-// Case X1. The context of a waiting piece of work ends. The work leaves the queue.
+// Case X1. The context of a waiting piece of work is cancelled. The work leaves the queue.
 func TestTake_WaitEndsWithContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,4 +1,5 @@
-// Package gosched lets long work yield the processor to other goroutines, and raises GOMAXPROCS during long work.
+// Package gosched lets long computations yield the processor to other goroutines, and raises GOMAXPROCS during long
+// computations.
 package gosched
 
 import (
@@ -10,10 +11,11 @@ import (
 )
 
 const (
-	// yieldAfter is the time after which long work lets other goroutines run.
+	// yieldAfter is the time after which a long computation lets other goroutines run.
 	yieldAfter = 250 * time.Microsecond
-	// maxYieldAfter is the maximum time for which work runs before it yields. Normally, after a call to [Yield], work
-	// may run for as long as that call took. Otherwise many short pieces of work could delay long work without limit.
+	// maxYieldAfter limits how long a computation runs before it yields. After a call to [Yield], a computation may run
+	// for as long as that call took, but at most maxYieldAfter. If it could run only for yieldAfter each time, many
+	// short computations could delay it without limit.
 	maxYieldAfter = 10 * time.Millisecond
 	stepsPerCheck = 64
 )
@@ -31,8 +33,8 @@ type Work struct {
 	rested time.Duration
 }
 
-// Step ends a step that took at most a few microseconds. It yields the processor if the work has used it for long
-// enough.
+// Step ends a step that took at most a few microseconds. Step yields the processor if the computation has used the
+// processor for long enough.
 func (s *Work) Step() {
 	if s.steps++; s.steps%stepsPerCheck == 0 {
 		s.Part()

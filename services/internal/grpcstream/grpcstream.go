@@ -16,7 +16,7 @@ const retryDelay = 200 * time.Millisecond
 // errSilent means that a stream sent no message for too long.
 var errSilent = errors.New("the stream sent no message in time")
 
-// Stream is a stream on which the server regularly sends a message, even if nothing has changed.
+// Stream is a stream on which the server regularly sends a message, even if there is nothing new to report.
 type Stream[T any] struct {
 	// Open opens the stream. Handle handles each message. If either function returns an error, the stream fails.
 	Open   func(context.Context) (grpc.ServerStreamingClient[T], error)
@@ -27,7 +27,7 @@ type Stream[T any] struct {
 	OnError func(error)
 }
 
-// Run receives messages until ctx ends. It reopens the stream whenever it fails.
+// Run receives messages until ctx is done. Whenever the stream fails, Run reopens it.
 func (s *Stream[T]) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := s.receive(ctx)
@@ -41,7 +41,7 @@ func (s *Stream[T]) Run(ctx context.Context) {
 	}
 }
 
-// receive opens one stream and receives its messages until it fails.
+// receive opens one stream and receives messages until the stream fails.
 func (s *Stream[T]) receive(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -69,7 +69,8 @@ func TestStream_ReopensBrokenAndSilentStreams(t *testing.T) {
 		if want := []string{"one", "two"}; !slices.Equal(received, want) {
 			t.Errorf("heard %q, want %q", received, want)
 		}
-		// The second stream sends nothing after 2.2 s, so it is treated as failed at 7.2 s.
+		// The second stream sends nothing after 2.2 s. It is treated as failed when MaxSilence (5 s) has passed, at 7.2
+		// s.
 		if want := []time.Duration{0, 200 * time.Millisecond, 7400 * time.Millisecond}; !slices.Equal(opened, want) {
 			t.Errorf("opened after %v, want %v", opened, want)
 		}

@@ -38,7 +38,8 @@ var needs = []need{
 	{words(`ssh`), []string{".ssh"}},
 }
 
-// runners lists programs that run a package or script. Their first argument that is not an option is its name.
+// runners lists programs that run a package or script. The first argument of such a program that is not an option is
+// the name of the package or script.
 var runners = map[string]bool{
 	"npx": true, "npm": true, "pnpm": true, "pnpx": true, "yarn": true, "bunx": true, "bun": true, "uvx": true, "uv": true, "pipx": true,
 	"node": true, "python": true, "python3": true, "deno": true,

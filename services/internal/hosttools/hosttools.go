@@ -1,5 +1,6 @@
 // Package hosttools contains the definitions of the tools that are built into MCP clients, such as a shell. The gateway
-// evaluates calls to them if the client has the hook of Sluice. In policies and records, each client is a server.
+// evaluates calls to these tools if Sluice's hook is installed in the client. In policies and records, each client is a
+// server.
 package hosttools
 
 import (
@@ -23,7 +24,7 @@ const Prefix = "host-"
 // input of the actual tool.
 const Other = "other"
 
-// Codex is the client that calls the hook a second time when it would ask the person who uses it.
+// Codex is the id of the client that calls the hook a second time when it would ask its user for permission.
 const Codex = "codex"
 
 // names maps the ids of clients to their names.
@@ -61,8 +62,8 @@ var resourceTools = []string{
 }
 
 // ProtectedFile is the name of an argument that the hook adds to some calls: calls that would change a protected file,
-// and calls that would read a file with tokens or secrets of Sluice. Its value is the path of the file. A protected
-// file configures Sluice, the hook or a client.
+// and calls that would read one of Sluice's own files with tokens or secrets. The argument's value is the path of the
+// file. A protected file configures Sluice, the hook or a client.
 const ProtectedFile = "protected_file"
 
 // WritesFiles reports whether a tool changes files that its arguments name. The definition of such a tool also contains

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// maxPeers is the maximum number of peers that are counted separately for one code in a minute. It limits the
-	// number of records that unauthenticated callers can cause, so that these records can't displace the other refusals
-	// in the journal.
+	// maxPeers is the maximum number of peers that are counted separately for one refusal code in a minute. It limits
+	// the number of records that unauthenticated callers can cause, so that these records can't displace the other
+	// refusals in the journal.
 	maxPeers = 256
 	// otherPeers is the peer under which all further peers are counted.
 	otherPeers = "*"
@@ -88,7 +88,7 @@ func (j *Journal) flushAdmissions(ctx context.Context) error {
 	return nil
 }
 
-// flushPeers writes the counts of a code, and deletes the written counts from peers.
+// flushPeers writes the counts for one refusal code, and deletes the written counts from peers.
 func (j *Journal) flushPeers(ctx context.Context, code string, peers map[string]int64, since time.Time) error {
 	names := slices.Sorted(maps.Keys(peers))
 	items := make([]item, 0, len(names))

@@ -28,7 +28,8 @@ func (j *Journal) Capacity() Capacity {
 	return room
 }
 
-// remainingTime returns how long room bytes will last if used bytes were written in the period within.
+// remainingTime returns how long a capacity of room bytes will last if it fills at the same rate as before: used bytes
+// in the period within.
 func remainingTime(room, used int64, within time.Duration) time.Duration {
 	if room <= 0 || used <= 0 || within <= 0 {
 		return 0

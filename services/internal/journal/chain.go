@@ -22,7 +22,7 @@ type chain struct {
 	cfg       *Config
 	retention Retention
 	watchers  *watchers
-	// sealKey is the public key that belongs to the key that signs heads, in hex.
+	// sealKey is the public key, in hex, that verifies the signatures of heads.
 	sealKey string
 	// sealed is the end of the chain according to the newest signed head that was in the directory when the journal was
 	// opened.
@@ -31,7 +31,7 @@ type chain struct {
 	onFailure func()
 
 	queue queue
-	// downErr is the reason that the chain does not accept records. It is nil while the chain accepts records.
+	// downErr is the reason why the chain does not accept records. It is nil while the chain accepts records.
 	downErr atomic.Pointer[error]
 
 	// diskFull is true if the disk is full, except for the space that the journal has reserved.
@@ -49,7 +49,7 @@ type chain struct {
 	sizes    []int64 // the sizes of the lines in buf
 	items    []item
 	usage    quotaUsage
-	// segmentBegun is true if a segment has been begun since the retention was last applied.
+	// segmentBegun is true if a new segment was started after the retention was last applied.
 	segmentBegun bool
 	// syncFailed is true after a failed sync. The content of the segment on the disk is then unknown.
 	syncFailed bool
@@ -153,8 +153,8 @@ func (c *chain) write(items []item) error {
 	}
 	c.segmentBegun = c.segmentBegun || begins
 	c.publish(now)
-	// The watchers receive the records after c.publish. A watcher that is added between these two calls finds the
-	// records in its view of the segments.
+	// This is called after c.publish, so that a watcher that is added between the two calls finds the records in its
+	// view of the segments.
 	c.watchers.publish(c, first, c.buf)
 	if cap(c.buf) > maxBuffer {
 		c.buf = nil
@@ -192,7 +192,7 @@ func (c *chain) beginning() []byte {
 	return fmt.Appendf(nil, `"seal_key":"%s","oldest":%d,`, c.sealKey, oldest)
 }
 
-// pruneBegun applies the retention if a segment has been begun since the retention was last applied. The caller must
+// pruneBegun applies the retention if a new segment was started after the retention was last applied. The caller must
 // hold writeMu.
 func (c *chain) pruneBegun(ctx context.Context) {
 	if c.segmentBegun && c.failure() == nil {
@@ -201,8 +201,8 @@ func (c *chain) pruneBegun(ctx context.Context) {
 	}
 }
 
-// writeBuffer writes the buffer, which contains the given records and ends at next. It syncs the file if Sync is
-// [SyncAlways], or if one of the records must survive a power failure.
+// writeBuffer writes the buffer, which contains the given records and ends at the position next. It syncs the file if
+// Sync is [SyncAlways], or if one of the records must survive a power failure.
 func (c *chain) writeBuffer(items []item, next link) error {
 	if _, err := c.file.Write(c.buf); err != nil {
 		return fmt.Errorf("write records: %w", err)

@@ -54,7 +54,8 @@ func (j *Journal) checkOlder() {
 		if err != nil {
 			j.check.update(func(now *Check) { now.Broken = append(now.Broken, err) })
 			j.cfg.Log.ErrorContext(ctx, "journal is broken: `sluice journal verify` says more", "chain", c.name, "error", err)
-			// Later heads replace the current head, so the damage is also recorded in the chain itself.
+			// The current head proves the damage, but later heads replace it. Therefore the damage is also recorded in
+			// the chain itself.
 			found := c.encodeOwn(&Record{Kind: KindRecovery, Message: "older records are broken: " + err.Error()})
 			if _, err := c.writeAll(ctx, []item{{body: found}}); err != nil {
 				j.cfg.Log.WarnContext(ctx, "the journal can't record that it is broken", "chain", c.name, "error", err)
@@ -65,8 +66,8 @@ func (j *Journal) checkOlder() {
 	j.cfg.Log.InfoContext(ctx, "older records of the journal are checked", "segments", now.Segments, "records", now.Records, "broken", len(now.Broken))
 }
 
-// newOlderReader returns a reader of older segments. The reader begins with the record whose sequence number is first.
-// It compares the chain with the head that was signed before the process started.
+// newOlderReader returns a reader of older segments. The reader begins with the record that has the sequence number
+// first. The reader compares the chain with the head that was signed before the process started.
 func (c *chain) newOlderReader(first int64) *reader {
 	r := newReader(first)
 	r.sealed = []ChainHead{c.sealed}

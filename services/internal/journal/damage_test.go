@@ -80,7 +80,7 @@ func TestVerify_DetectsFlippedByte(t *testing.T) {
 			if !errors.As(err, &broken) {
 				t.Fatalf("byte %d of %s was changed unseen: %v", at, filepath.Base(path), err)
 			}
-			// If the newline of a line was changed, the line is joined with the next line.
+			// If the newline of a line was changed, that line and the next line are read as one line.
 			if line := bytes.Count(good[:at], []byte("\n")) + 1; broken.File != filepath.Base(path) || broken.Line != line {
 				t.Fatalf("byte %d of %s, line %d, was changed; the error names %s, line %d",
 					at, filepath.Base(path), line, broken.File, broken.Line)

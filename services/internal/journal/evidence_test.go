@@ -430,7 +430,7 @@ func TestOpen_ContinuesJournalOfEarlierVersion(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(dir, "hmac.key")); !os.IsNotExist(err) {
 				t.Errorf("the key is still in the journal's folder: %v", err)
 			}
-			// Records that are written later are protected in the same way.
+			// After segments were removed, a missing record at the end of the chain is still detected.
 			cutTail(t, dir, "calls", 1)
 			if _, err := journal.Verify(dir); err == nil {
 				t.Error("a cut tail is not seen")

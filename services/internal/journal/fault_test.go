@@ -23,7 +23,7 @@ var errBroken = errors.New("the disk is broken")
 // disk is a fake disk whose failures the test controls.
 type disk struct {
 	mu sync.Mutex
-	// full is true if only room more bytes can be written. The last write may then be partial.
+	// If full is true, only as many bytes as room says can still be written. The last write may then be partial.
 	full                          bool
 	room                          int
 	badOpen, badSync, badTruncate bool
@@ -270,8 +270,8 @@ func TestOutcome_IsCountedAsLostWhenBacklogIsFull(t *testing.T) {
 	})
 }
 
-// The disk is full for 20 s, and refusals can't be written. Each refusal counts as Count lost refusals. One record
-// reports the whole loss.
+// The disk is full for 20 s, and refusals can't be written. Each refusal counts as the number of lost refusals in its
+// field Count. One record reports the whole loss.
 func TestRefusal_IsCountedAsLostWhileDiskFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -111,7 +111,7 @@ func (j *Journal) headProblem(sealed *Head, err error) error {
 	}
 }
 
-// sealKey returns the public key that belongs to the key that signs heads, in hex.
+// sealKey returns the public key, in hex, that verifies the signatures of heads.
 func (j *Journal) sealKey() string {
 	return hex.EncodeToString(j.keys.seal.Public().(ed25519.PublicKey)) //nolint:forcetypeassert // an ed25519.PrivateKey returns this type
 }
@@ -131,9 +131,9 @@ func (j *Journal) notifyFailure() {
 	}
 }
 
-// Claim records that an approved call is about to be claimed. If Claim returns an error, the call must not be claimed.
-// The error is [ErrQuota] if the call's principal, or a principal on whose behalf it acts, has used its share of the
-// capacity. Claim does not modify rec.
+// Claim records that an approved call is about to be claimed for execution. If Claim returns an error, the call must
+// not be claimed. The error is [ErrQuota] if the call's principal, or a principal on whose behalf it acts, has used its
+// share of the capacity. Claim does not modify rec.
 func (j *Journal) Claim(ctx context.Context, rec *Record) error {
 	if err := j.Healthy(); err != nil {
 		return fmt.Errorf("record claim: %w", err)

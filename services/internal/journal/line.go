@@ -45,8 +45,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type link struct {
 	seq  int64
 	hash [sha256.Size]byte
-	// unknown is true if hash is unknown because retention has removed the record. In that case, the hash of the
-	// previous line that the next record contains is not checked.
+	// unknown is true if hash is unknown because retention has removed the record. In that case the field Prev of the
+	// next record is not checked.
 	unknown bool
 }
 

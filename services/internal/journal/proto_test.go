@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// unsentFields maps each field of a record that the message omits to the reason.
+// unsentFields contains the fields of a record that the protobuf message omits. The value is the reason.
 var unsentFields = map[string]string{
 	"CRC": "it is over the bytes of the line, and is checked where the files are",
 }

@@ -103,9 +103,9 @@ func (c *chain) removeRecorded(ctx context.Context) error {
 	}
 }
 
-// takeRecorded removes the oldest segment from the list if a record of its removal was written. It does so before the
-// segment's file is removed. Therefore a concurrent reader that has a copy of the list either finds the file of a
-// segment or treats the segment as empty.
+// takeRecorded removes the oldest segment from the list of segments if a record of its removal was written. The caller
+// removes the segment's file after that. Therefore a concurrent reader that has a copy of the list either finds the
+// file of a segment or treats the segment as empty.
 func (c *chain) takeRecorded() (segment, bool) {
 	c.listMu.Lock()
 	defer c.listMu.Unlock()

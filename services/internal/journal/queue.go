@@ -13,8 +13,8 @@ import (
 // maxGroup is the maximum number of records that are written and synced together.
 const maxGroup = 256
 
-// groupInterval is the time between two groups below which there are assumed to be several callers. A single caller
-// needs more time between two records.
+// groupInterval is the minimum time that a single caller is assumed to need between two records. If less time passes
+// between two groups, there are assumed to be several callers.
 const groupInterval = 100 * time.Microsecond
 
 // maxReusedBuffer is the maximum capacity in bytes of a buffer that is reused for another record.

@@ -128,8 +128,8 @@ func (s *quotaUsage) subtract(a principal.Key, n int64) {
 	}
 }
 
-// admit returns an error if a call must not begin. A call must not begin if one of its principals has used its share
-// and no segment is old enough to be removed. The caller must hold writeMu.
+// admit returns an error if a call must not begin: one of the principals to which the call is charged has used its
+// share, and no segment is old enough to be removed. The caller must hold writeMu.
 func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 	if e.rec.Kind != KindIntent && e.rec.Kind != KindClaim {
 		return nil // records of a call that has begun are always accepted

@@ -22,7 +22,7 @@ func halfShareConfig(dir string) journal.Config {
 	return cfg
 }
 
-// callOf returns a call by a subject that acts on behalf of the principals in behind.
+// callOf returns the record of a call by a subject that acts on behalf of the principals in behind.
 func callOf(subject string, behind ...string) journal.Record {
 	rec := typicalRecord()
 	rec.Subject, rec.Owner, rec.DecisionID = subject, "", subject
@@ -50,7 +50,7 @@ func callUntilRefused(t testing.TB, j *journal.Journal, rec journal.Record, most
 	return most
 }
 
-// chargedBytes returns the number of bytes in the files that are charged to a subject.
+// chargedBytes returns how many bytes of the journal's files are charged to a subject.
 func chargedBytes(t testing.TB, dir, subject string) (bytes int64) {
 	t.Helper()
 	for _, line := range lines(t, dir, "calls") {

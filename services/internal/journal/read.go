@@ -21,8 +21,8 @@ type Filter func(*Record) bool
 func (f Filter) accepts(rec *Record) bool { return f == nil || f(rec) }
 
 // Tail returns the newest n records of both chains together that filter accepts. They are ordered by the time at which
-// they were written, oldest first. If filter accepts few records, Tail may read the whole journal. It stops when ctx
-// ends.
+// they were written, oldest first. If filter accepts few records, Tail may read the whole journal. It stops when ctx is
+// done.
 func (j *Journal) Tail(ctx context.Context, n int, filter Filter) ([]Record, error) {
 	return newest(ctx, j.views(), n, filter)
 }
@@ -76,13 +76,13 @@ type Position struct {
 type Listed struct {
 	// Record is the record. The caller may retain and modify it.
 	Record *Record
-	// Position is the position from which another call of [Journal.Backward] continues after this record.
+	// Position is the position from which another call to [Journal.Backward] continues after this record.
 	Position Position
 }
 
 // Backward yields the records of both chains that are before a position and that filter accepts. They are ordered by
 // the time at which they were written, newest first. The order within each chain is preserved. If filter accepts few
-// records, Backward may read the whole journal. It stops when ctx ends.
+// records, Backward may read the whole journal. It stops when ctx is done.
 func (j *Journal) Backward(ctx context.Context, from Position, filter Filter) iter.Seq2[Listed, error] {
 	return backward(ctx, j.views(), from, filter)
 }
@@ -121,7 +121,7 @@ func sortByTime(records []Record) {
 	slices.SortStableFunc(records, func(a, b Record) int { return a.Time.Compare(b.Time) })
 }
 
-// chainBackward yields the records of one chain with a seq below before, newest first.
+// chainBackward yields the records of one chain whose seq is less than the parameter before, newest first.
 func chainBackward(ctx context.Context, segments []segment, before int64, filter Filter) iter.Seq2[*Record, error] {
 	return func(yield func(*Record, error) bool) {
 		var work gosched.Work // yields the processor, so that calls are not delayed
@@ -155,7 +155,7 @@ func chainBackward(ctx context.Context, segments []segment, before int64, filter
 }
 
 // Find returns every stored record of a decision, ordered by time. If there is none, it returns no error. Find reads
-// the whole journal. It stops when ctx ends.
+// the whole journal. It stops when ctx is done.
 func (j *Journal) Find(ctx context.Context, decisionID string) ([]Record, error) {
 	if decisionID == "" {
 		return nil, nil
@@ -208,9 +208,9 @@ func (s segment) recordsOf(data, needle []byte, decisionID string) ([]Record, er
 	}
 }
 
-// Calls yields the stored records of calls, oldest first. It skips segments whose newest record is older than since, so
-// the first yielded records may be older than since. When the gateway starts, it uses Calls to settle the calls that
-// the previous process did not complete. An error ends the sequence.
+// Calls yields the stored records of calls, oldest first. It skips segments whose newest record is older than the time
+// since, so the first yielded records may be older than that. When the gateway starts, it uses Calls to settle the
+// calls that the previous process did not complete. An error ends the sequence.
 func (j *Journal) Calls(ctx context.Context, since time.Time) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		for _, s := range j.calls.view() {

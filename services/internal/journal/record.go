@@ -62,11 +62,11 @@ type Record struct {
 	// Prev is the SHA-256 digest of the previous line of the chain, without the newline, in hex. In the first record,
 	// it consists of 64 zeros.
 	Prev string `json:"prev,omitzero"`
-	// SealKey is the public key that belongs to the key that signs heads, in hex. Only the first record of each segment
+	// SealKey is the public key, in hex, that verifies the signatures of heads. Only the first record of each segment
 	// has it.
 	SealKey string `json:"seal_key,omitzero"`
-	// Oldest is the seq of the chain's oldest stored record when the segment was begun. Only the first record of each
-	// segment has it.
+	// Oldest is the seq of the oldest record of the chain that was stored when the segment was started. Only the first
+	// record of each segment has it.
 	Oldest int64 `json:"oldest,omitzero"`
 	Kind   Kind  `json:"kind"`
 
@@ -111,15 +111,15 @@ type Record struct {
 	Hidden bool `json:"hidden,omitzero"`
 	// Message is the message that the caller received.
 	Message string `json:"message,omitzero"`
-	// Observed describes, in intents and refusals, what would have happened to the call if every rule had been enforced
-	// instead of only recorded (mode: observe). It is zero if the result would have been the same.
+	// Observed describes what would have happened to the call if every rule had been enforced instead of only recorded
+	// (mode: observe). Only intents and refusals have it. It is zero if the result would have been the same.
 	Observed Observed `json:"observed,omitzero"`
 	// Limits are the limits that applied to the call.
 	Limits []Limit `json:"limits,omitempty"`
 	// ReservedAt is the time at which the limits were reserved, on the limiter's clock.
 	ReservedAt time.Time `json:"reserved_at,omitzero"`
-	// LimitLeaseID is the id of the lease of the reserved limits, in intents and outcomes. It is empty if no limit was
-	// reserved.
+	// LimitLeaseID is the id of the lease of the reserved limits. Only intents and outcomes have it. It is empty if no
+	// limit was reserved.
 	LimitLeaseID string `json:"limit_lease_id,omitzero"`
 	// SessionKey specifies the meaning of "per session" for the call: run, session or principal.
 	SessionKey string `json:"session_key,omitzero"`
@@ -127,15 +127,15 @@ type Record struct {
 	IdempotencyKey string `json:"idempotency_key,omitzero"`
 	// ApprovalID is the id of the approval that allowed the call, or of the approval for which the call is waiting.
 	ApprovalID string `json:"approval_id,omitzero"`
-	// Attempt is the number of the attempt to execute the approved call, in claims, intents and outcomes.
+	// Attempt is the number of the attempt to execute the approved call. Only claims, intents and outcomes have it.
 	Attempt int32 `json:"attempt,omitzero"`
-	// ApprovalDigest is the digest of the call to which the approval is bound, in claims and intents, in hex.
+	// ApprovalDigest is the digest of the call to which the approval is bound, in hex. Only claims and intents have it.
 	ApprovalDigest string `json:"approval_digest,omitzero"`
-	// Votes are the votes that allowed the call, oldest first, in intents. These are votes on the approval itself, or
-	// on the approval whose grant covers the call.
+	// Votes are the votes that allowed the call, oldest first. Only intents have them. They are votes on the approval
+	// itself, or on the approval whose grant covers the call.
 	Votes []Vote `json:"votes,omitempty"`
-	// Grant is the id of the approval whose grant covers the call, in claims and intents. It is empty if people voted
-	// on this call itself.
+	// Grant is the id of the approval whose grant covers the call. Only claims and intents have it. It is empty if
+	// people voted on this call itself.
 	Grant string `json:"grant,omitzero"`
 
 	// ArgumentsHMAC is the result of [Journal.HMAC] for the raw bytes of the arguments. For methods other than
@@ -195,7 +195,7 @@ type Principal struct {
 
 // Redacted is the number of values that redactions replaced for one reason.
 type Redacted struct {
-	// Name is the reason: the name of a detector, `path` if a path selected the values, or `whole` if whole results or
+	// Name is the reason: the name of a detector, "path" if a path selected the values, or "whole" if whole results or
 	// messages were replaced.
 	Name string `json:"name,omitzero"`
 	// Count is the number of values.
@@ -275,7 +275,7 @@ type Vote struct {
 	Time time.Time `json:"time,omitzero"`
 	// Channel is the channel of the vote: token, slack or elicitation.
 	Channel string `json:"channel,omitzero"`
-	// Groups lists those of the person's groups that the approval's terms name.
+	// Groups lists the person's groups that the approval's conditions (its terms) name.
 	Groups []string `json:"groups,omitempty"`
 	// External is true if the groups come from a credential of an external issuer.
 	External bool `json:"external,omitzero"`

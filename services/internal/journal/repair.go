@@ -103,7 +103,7 @@ func (c *chain) keepOrCount(ctx context.Context, e *entry) {
 	}
 }
 
-// lostKind returns the name of the kind of records that the chain may lose.
+// lostKind returns the name of the kind of records that are lost while the chain can't be written.
 func (c *chain) lostKind() string {
 	if c.name == refusalsName {
 		return "refusals"

@@ -29,8 +29,8 @@ type ChainReport struct {
 	Last int64
 	// Head is the hash of the last good record's line, in hex. It is empty if there is no good record.
 	Head string
-	// SealKey is the public key that belongs to the key that signs heads, from the newest segment that contains one. It
-	// is empty if an earlier version wrote the whole chain.
+	// SealKey is the public key, in hex, that verifies the signatures of heads. It comes from the newest segment that
+	// contains one, and is empty if an earlier version wrote the whole chain.
 	SealKey string
 	// Incomplete is the number of bytes after the last record that a crash has left as an incomplete line. When the
 	// journal is opened again, they are moved to a separate file.

@@ -101,10 +101,11 @@ func (w *watchers) publish(from *chain, first int64, text []byte) {
 	}
 }
 
-// Follow yields the newest records, at most last of them, oldest first. Then it yields every new record when it is
-// written. Within a chain, no record is missing or repeated. Follow omits records that filter does not accept. A nil
-// filter accepts all records. Follow calls read before it reads the older records. After it has read them, it calls the
-// function that read returned. An error from read ends the sequence.
+// Follow first yields the newest records, oldest first. The parameter last is the maximum number of these records. Then
+// it yields every new record when it is written. Within a chain, no record is missing or repeated. Follow omits records
+// that filter does not accept. A nil filter accepts all records. Follow calls the function read before it reads the
+// older records, and calls the function that read has returned after it has read them. An error from read ends the
+// sequence.
 //
 // The sequence includes all records that are written after Follow has returned, until ctx is done or the loop ends. It
 // can be ranged over once. It ends with an error if the watcher is more than 1,024 records behind ([ErrSlowWatcher]),

@@ -22,7 +22,7 @@ const (
 var (
 	// ErrNotFound means that the keychain has no entry with the given name.
 	ErrNotFound = errors.New("the keychain has no such entry")
-	// ErrNoAnswer means that the keychain did not respond before the context ended. It may be waiting until a person
+	// ErrNoAnswer means that the keychain did not respond before the context was done. It may be waiting until a person
 	// unlocks it.
 	ErrNoAnswer = errors.New("the keychain did not respond in time, it may be locked")
 )
@@ -40,7 +40,7 @@ func CheckName(name string) error {
 }
 
 // Get returns the value of an entry. If the keychain is locked, the system may show a dialog, and Get waits until the
-// dialog is answered or ctx ends.
+// dialog is answered or ctx is done.
 func Get(ctx context.Context, name string) (string, error) {
 	return use(ctx, func() (string, error) { return keyring.Get(service, name) })
 }
@@ -70,7 +70,7 @@ type response struct {
 }
 
 // use calls f, which sends a request to the keychain, and returns its results. It returns [ErrNoAnswer] if f does not
-// return before ctx ends.
+// return before ctx is done.
 func use(ctx context.Context, f func() (string, error)) (string, error) {
 	select {
 	case busy <- struct{}{}:

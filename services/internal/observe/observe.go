@@ -24,7 +24,7 @@ const (
 // UTC. It is empty if the key is absent.
 type Until string
 
-// Time returns the time. It is zero if the key is absent or has a different format.
+// Time returns the value as a time. It returns the zero time if the key is absent or has a different format.
 func (u Until) Time() time.Time {
 	for _, layout := range []string{time.DateOnly, time.RFC3339} {
 		if t, err := time.Parse(layout, string(u)); err == nil {
@@ -87,8 +87,8 @@ func Check(mode string, until Until, now time.Time) *Finding {
 }
 
 // Warn returns a warning if mode is `observe`, and otherwise nil. The warning says either until when decisions are not
-// enforced, or that this time has passed. what is the kind of thing to which the keys belong, for example "rule".
-// [Check] must have returned nil for the values.
+// enforced, or that this time has passed. The parameter what is the kind of thing to which the keys belong, for example
+// "rule". [Check] must have returned nil for the values.
 func Warn(what, mode string, until Until, now time.Time) *Finding {
 	switch {
 	case mode != Observe:

@@ -25,7 +25,7 @@ import (
 const (
 	// caLife is the validity period of a development CA.
 	caLife = 10 * 365 * 24 * time.Hour
-	// CertLife is the default validity period of a service's certificate.
+	// CertLife is the validity period of a service's certificate if [Leaf.Life] is zero.
 	CertLife = 365 * 24 * time.Hour
 	// backdate is how long before its creation a certificate becomes valid, so that machines whose clocks are slow
 	// accept it.
@@ -163,8 +163,8 @@ func NewIdentity(certPEM, keyPEM []byte) (*Identity, error) {
 	return &Identity{Cert: pair, Key: key, Peer: peer}, nil
 }
 
-// Ephemeral creates the identity of a service that runs in the same process as the services that it talks to. Its key
-// never leaves the process, and it has no certificate.
+// Ephemeral creates the identity of a service that runs in the same process as the services that it talks to. The
+// identity's key never leaves the process, and the identity has no certificate.
 func Ephemeral(role authv1.Role) (*Identity, error) {
 	pub, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {

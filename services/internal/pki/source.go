@@ -90,14 +90,14 @@ func newSource[T any](files []string, load func() (*T, error), ends func(*T) tim
 // Current returns the most recent usable contents of the files.
 func (s *Source[T]) Current() *T { return s.current.Load() }
 
-// OnChange makes Run call do after each change of the contents. A later call to OnChange replaces do.
+// OnChange makes Run call the function do after each change of the contents. A later call to OnChange replaces do.
 func (s *Source[T]) OnChange(do func(*T)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.onChange = do
 }
 
-// Run follows the files until ctx ends. It uses changed contents only after two consecutive scans have read the same
+// Run follows the files until ctx is done. It uses changed contents only after two consecutive scans have read the same
 // contents, so that it does not combine old and new files.
 func (s *Source[T]) Run(ctx context.Context) error {
 	tick := time.NewTicker(scanInterval)

@@ -6,7 +6,8 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// An Account is a principal, a person, or both. What a caller uses of a quota is counted against the caller's accounts.
+// An Account is a principal, a person, or both. A caller's usage is counted against the quotas of all its accounts: the
+// caller, the principals in its delegation chain, and the people for whom they work.
 type Account struct {
 	Key
 
@@ -30,7 +31,7 @@ type Accounts struct {
 	root     Key
 }
 
-// AccountsOf returns the accounts of a caller.
+// AccountsOf returns the accounts against which the usage of the caller p is counted.
 func AccountsOf(p *identityv1.Principal) Accounts {
 	var a Accounts
 	a.root = Person(p)
@@ -44,7 +45,7 @@ func AccountsOf(p *identityv1.Principal) Accounts {
 	return a
 }
 
-// AccountsOfKey returns the accounts of a principal of which only the key is known.
+// AccountsOfKey returns the accounts of a caller if only the caller's key is known.
 func AccountsOfKey(who Key) Accounts {
 	var a Accounts
 	a.root = who

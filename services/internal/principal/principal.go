@@ -7,8 +7,8 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// Catalogue is the subject that the gateway uses when it lists the tools of servers for itself. The subject of a token
-// never contains a colon.
+// Catalogue is the subject that the gateway uses when it lists the tools of servers on its own behalf. The subject of a
+// token never contains a colon.
 const Catalogue = "system:catalogue"
 
 // Agent is the prefix of the subjects of the mesh's own agents.

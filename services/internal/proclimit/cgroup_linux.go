@@ -97,8 +97,8 @@ func findController(name, base string, mounts map[string]cgroupMount, paths map[
 // cgroupMount is a mounted cgroup hierarchy. root is the mounted part of the hierarchy, and point is the mount point.
 type cgroupMount struct{ root, point string }
 
-// cgroupMounts returns the mounted hierarchies by key. The key of a version 1 hierarchy is its controller. The key of
-// the version 2 hierarchy is "".
+// cgroupMounts returns the mounted cgroup hierarchies by key. The key of a version 1 hierarchy is its controller. The
+// key of the version 2 hierarchy is "".
 func cgroupMounts() (map[string]cgroupMount, error) {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

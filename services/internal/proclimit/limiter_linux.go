@@ -253,8 +253,8 @@ func (g *Group) folder() string {
 	return g.memory
 }
 
-// End kills the group's processes, whatever session they are in, except for the leader. The leader's process id must
-// not have been reused.
+// End kills the group's processes except for the leader, even those that have moved to another session. The leader's
+// process id must not have been reused.
 func (g *Group) End() { g.kill() }
 
 // Close removes the group's cgroups. All processes of the group must have ended.

@@ -61,7 +61,7 @@ func (t *table) read(groups map[*Group]struct{}) {
 }
 
 // count finds the group's processes: the leader, the processes in its session, the processes that count found earlier,
-// and all descendants of these.
+// and all descendants of these processes.
 func (g *Group) count(all map[int]process) {
 	belongs := make(map[int]bool)
 	var find func(pid int) bool
@@ -109,7 +109,7 @@ func sharedMemory(pid int) int64 {
 	return n * int64(os.Getpagesize())
 }
 
-// kill kills every process of the group, whatever session it is in, except for the leader.
+// kill kills every process of the group except for the leader, even those that have moved to another session.
 func (g *Group) kill() {
 	for range killRounds {
 		left := 0

@@ -1,6 +1,6 @@
 // Package quota counts how much callers use of shared resources, for example processes, requests in flight or waiting
 // calls. Usage is counted against the caller, against every principal in its delegation chain, and against the people
-// for whom these work. Therefore a caller can't use more by creating agents.
+// for whom these principals work. Therefore a caller can't use more by creating agents.
 package quota
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// ErrFull means that the quota of one of a caller's accounts is used up. Use errors.Is to compare it.
+// ErrFull means that a quota against which the caller's usage is counted is used up. Use errors.Is to compare it.
 var ErrFull = errors.New("the share is used up")
 
 // PersonFactor is the quota of a person, as a multiple of the quota of one principal. The person's quota covers all
@@ -28,7 +28,7 @@ type Limits struct {
 	Person int
 }
 
-// For returns limits of n for a principal and PersonFactor times n for a person.
+// For returns Limits of n for a principal and PersonFactor times n for a person.
 func For(n int) Limits { return Limits{Principal: n, Person: PersonFactor * n} }
 
 // A FullError reports that a quota is used up. It matches [ErrFull] with errors.Is.
@@ -61,7 +61,7 @@ func (f *FullError) Error() string {
 // Is reports whether target is [ErrFull]. [errors.Is] calls it.
 func (f *FullError) Is(target error) bool { return target == ErrFull }
 
-// scopedKey is the key of an account in one of the scopes that a tally counts separately.
+// scopedKey identifies an account within a scope, such as a server. A tally counts each scope separately.
 type scopedKey struct {
 	principal.Key
 
@@ -87,22 +87,24 @@ type Tally struct {
 	by     map[scopedKey]usage
 }
 
-// NewTally returns an empty tally. what is the plural name of the counted items.
+// NewTally returns an empty tally. The parameter what is the plural name of the counted items.
 func NewTally(what string, l Limits) *Tally {
 	return &Tally{what: what, limits: l, by: make(map[scopedKey]usage)}
 }
 
-// Acquire adds n to the usage of all accounts. If that would exceed a limit, or if there is no account, it adds nothing
-// and returns a [*FullError].
+// Acquire adds n to the usage of all accounts of a caller. If that would exceed a limit, or if there is no account, it
+// adds nothing and returns a [*FullError].
 func (t *Tally) Acquire(of *principal.Accounts, n int) error { return t.AcquireIn("", of, n) }
 
-// Release subtracts n from the usage of all accounts.
+// Release subtracts n from the usage of all accounts of a caller.
 func (t *Tally) Release(of *principal.Accounts, n int) { t.ReleaseIn("", of, n) }
 
-// Add adds n to the usage of all accounts without checking the limits. It is for items that are already in use.
+// Add adds n to the usage of all accounts of a caller without checking the limits. It is for items that are already in
+// use.
 func (t *Tally) Add(of *principal.Accounts, n int) { t.add("", of, n) }
 
-// AcquireIn is like [Tally.Acquire], but with a separate quota for each value of in, for example for each server.
+// AcquireIn is like [Tally.Acquire], but each value of the parameter in, for example the name of a server, has a
+// separate quota.
 func (t *Tally) AcquireIn(in string, of *principal.Accounts, n int) error {
 	if full := t.full(in, of, n); full != nil {
 		return full
@@ -114,8 +116,8 @@ func (t *Tally) AcquireIn(in string, of *principal.Accounts, n int) error {
 // ReleaseIn is like [Tally.Release], but for items that were acquired with [Tally.AcquireIn].
 func (t *Tally) ReleaseIn(in string, of *principal.Accounts, n int) { t.add(in, of, -n) }
 
-// Full returns an error if an account can't use n more items, and nil otherwise. If there are several such accounts,
-// the error is about the last one in the delegation chain.
+// Full returns an error if one of a caller's accounts can't use n more items, and nil otherwise. If there are several
+// such accounts, the error is about the last one in the delegation chain.
 func (t *Tally) Full(of *principal.Accounts, n int) *FullError { return t.full("", of, n) }
 
 func (t *Tally) full(in string, of *principal.Accounts, n int) *FullError {
@@ -154,7 +156,7 @@ func (t *Tally) add(in string, of *principal.Accounts, n int) {
 	}
 }
 
-// Len returns the number of keys whose usage is not zero. A key is counted once for each value of in.
+// Len returns the number of keys whose usage is not zero. A key is counted once for each scope.
 func (t *Tally) Len() int { return len(t.by) }
 
 // A Quota is a [Tally] with a mutex. It is safe for concurrent use. Create one with [New].
@@ -163,7 +165,7 @@ type Quota struct {
 	tally *Tally
 }
 
-// New returns an empty quota. what is the plural name of the counted items.
+// New returns an empty quota. The parameter what is the plural name of the counted items.
 func New(what string, l Limits) *Quota { return &Quota{tally: NewTally(what, l)} }
 
 // Acquire is like [Tally.Acquire].

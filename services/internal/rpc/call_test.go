@@ -25,8 +25,8 @@ import (
 // canary is a string that the server must never send.
 const canary = "canary-7f3a"
 
-// probeOf returns a probe. Its unary method returns the result of do. Its streaming method reads one message and then
-// returns the result of do.
+// probeOf returns a probe service. Its unary method returns the result of the function do. Its streaming method reads
+// one message and then returns the result of do.
 func probeOf(do func(ctx context.Context, name string) error) probe {
 	return probe{
 		unary: func(ctx context.Context, req *identityv1.RevokeTokenRequest) (string, error) {
@@ -238,7 +238,7 @@ func TestServer_ReservesPartOfDeadline(t *testing.T) {
 	}
 }
 
-// newWaiting returns a test server whose methods run until their context ends. The returned number is the number of
+// newWaiting returns a test server whose methods run until their context is done. The returned number is the number of
 // methods that are running.
 func newWaiting(t *testing.T) (*testServer, *atomic.Int64) {
 	t.Helper()

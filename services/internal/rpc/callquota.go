@@ -165,7 +165,7 @@ func (p *callUsage) chargeAnswer(n int) error {
 	return nil
 }
 
-// releaseAnswer releases an answer of n bytes.
+// releaseAnswer releases the quota that an answer of n bytes has used.
 func (p *callUsage) releaseAnswer(n int) {
 	p.quotas.mu.Lock()
 	defer p.quotas.mu.Unlock()

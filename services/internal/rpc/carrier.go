@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// maxCarried is the maximum number of calls of one stream that are processed at the same time. Further calls are
-	// not read until then.
+	// maxCarried is the maximum number of calls of one stream that are processed at the same time. While that many
+	// calls are being processed, the server reads no further calls.
 	maxCarried = 1024
 	// maxBatch is the maximum number of calls or answers in one message.
 	maxBatch = 32
@@ -199,7 +199,7 @@ func (on *serverStream) accept(call *meshv1.CarriedCall) error {
 
 // work executes a call, and then further calls in the same goroutine, because the stack of this goroutine has already
 // grown. The stack of a new goroutine would be copied several times until it is large enough, which would use a quarter
-// of the limiter's time.
+// of the rate limit service's processor time.
 func (on *serverStream) work(call func()) {
 	defer on.idleWorkers.Add(-1)
 	for {

@@ -241,7 +241,8 @@ func (l *clientStream) abandon(id uint64) uint64 {
 	return l.answersReceived
 }
 
-// write sends waiting calls until the stream fails. It need not report the failure, because run notices it too.
+// write sends waiting calls until the stream fails. It need not report that failure, because the method run also
+// notices it.
 func (l *clientStream) write(stream grpc.BidiStreamingClient[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) {
 	for {
 		batch := l.waiting.take()

@@ -151,8 +151,8 @@ func fullName(method protoreflect.MethodDescriptor) string {
 	return "/" + string(method.Parent().FullName()) + "/" + string(method.Name())
 }
 
-// try calls a method with an empty request and reports whether the caller was admitted. The later checks of the request
-// and in the method return other codes.
+// try calls a method with an empty request and reports whether the caller was admitted. Checks that follow after the
+// caller was admitted return other codes.
 func try(ctx context.Context, conn grpc.ClientConnInterface, method protoreflect.MethodDescriptor) (bool, error) {
 	in, err := newMessage(method.Input())
 	if err != nil {

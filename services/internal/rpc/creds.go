@@ -100,9 +100,9 @@ func ServerTLS(present func() (*tls.Certificate, *x509.CertPool)) *tls.Config {
 	}
 }
 
-// ClientTLS returns the TLS configuration of a connection to the service with the role server. It verifies the role in
-// the server's certificate instead of a host name, so a certificate is valid on every host of its service. cert may be
-// nil for people, who use a token.
+// ClientTLS returns the TLS configuration of a connection to the service with the given role. The client verifies the
+// role in the server's certificate instead of a host name, so a certificate is valid on every host of its service. cert
+// may be nil for people, who use a token.
 func ClientTLS(cert *tls.Certificate, ca *x509.CertPool, server authv1.Role) *tls.Config {
 	cfg := &tls.Config{
 		MinVersion:         tls.VersionTLS13,

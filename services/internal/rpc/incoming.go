@@ -128,7 +128,7 @@ func refuseCompressed(ctx context.Context) error {
 }
 
 // charge counts a large message against the caller's quota. Small messages are not counted, because the number of calls
-// is limited anyway.
+// is limited too.
 func (in *incoming) charge(size int) error {
 	if in.portion == nil || size <= smallRequest {
 		return nil

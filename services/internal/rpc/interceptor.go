@@ -83,8 +83,8 @@ func (c *chain) unary(method string, handle grpc.MethodHandler) grpc.MethodHandl
 	}
 }
 
-// asStream turns a unary method into a stream with one message in each direction. These are the same on the wire, but
-// with a stream the server can detect whether the answer was sent.
+// asStream turns a unary method into a stream with one message in each direction. Both look the same on the network,
+// but with a stream the server can detect whether the answer was sent.
 func asStream(serve grpc.MethodHandler) grpc.StreamHandler {
 	return func(srv any, ss grpc.ServerStream) error {
 		resp, err := serve(srv, ss.Context(), nil, nil)
@@ -312,8 +312,8 @@ func (c *chain) finish(ctx context.Context, method string, panicked any, err err
 	case errors.Is(err, context.Canceled):
 		return status.Error(codes.Canceled, "the call was cancelled")
 	}
-	// A status that is wrapped in another error came from another server. If its code were sent, the client would
-	// attribute the failure to this server.
+	// A status that is wrapped in another error came from another server. If the code of that status were sent, the
+	// client would attribute the failure to this server.
 	if st, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return st.GRPCStatus().Err()
 	}

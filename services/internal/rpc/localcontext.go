@@ -23,7 +23,7 @@ type localContext struct {
 	end            time.Time
 
 	mu sync.Mutex
-	// deadlineCtx ends when the call must end. It is nil until Done is called.
+	// deadlineCtx is done when the call must end. It is nil until Done is called.
 	deadlineCtx context.Context //nolint:containedctx // localContext is itself a context
 	stop        func()
 	// err is the first error that Err has returned. Later errors do not replace it.

@@ -103,7 +103,7 @@ func (v *netPeer) refuse() {
 	}
 }
 
-// countUnauthenticated counts an unauthenticated call until the call's context ends.
+// countUnauthenticated counts an unauthenticated call until the call's context is done.
 func (v *netPeer) countUnauthenticated(ctx context.Context) (context.Context, error) {
 	if v.unauthenticatedCalls.Add(1) > maxUnauthenticatedCalls {
 		v.unauthenticatedCalls.Add(-1)

@@ -122,8 +122,8 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The second argument is the maximum number of unary calls of one person that are processed at a time. Further
-	// calls are not read until then.
+	// The second argument is the maximum number of unary calls of one person that are processed at a time. While that
+	// many calls are being processed, the server reads no further calls.
 	turns, err := fairqueue.New[quotaKey](math.MaxInt, max(2, fairqueue.Processors()/2))
 	if err != nil {
 		return nil, err
@@ -255,7 +255,7 @@ func (s *Server) carry(name string) error {
 	return nil
 }
 
-// Serve serves the pipes of this process and the listeners until ctx ends. It then stops in three steps. First, it
+// Serve serves the pipes of this process and the listeners until ctx is done. It then stops in three steps. First, it
 // reports that it is not serving, so that load balancers send no more calls. Then it ends all streams, because they
 // would never end otherwise. Finally, it waits for calls in flight. A listener without TLS must be on loopback.
 func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {

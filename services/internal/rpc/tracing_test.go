@@ -44,7 +44,7 @@ func newTracing(t *testing.T, err error) *tracing {
 	return tr
 }
 
-// remoteSpanContext returns the span context of a trace of another system.
+// remoteSpanContext returns the span context of a trace that another system has started.
 func remoteSpanContext(flags trace.TraceFlags) trace.SpanContext {
 	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: flags})
 }

@@ -95,8 +95,8 @@ func (a *answer) uncount() {
 	a.portion.releaseAnswer(a.size)
 }
 
-// cut splits text into pieces. The last piece may be up to twice as large as the others, because gRPC does not release
-// a piece that is too small to its pool.
+// cut splits text into pieces. The last piece may be up to twice as large as the others, because gRPC returns a piece
+// to its pool only if the piece is large enough.
 func (a *answer) cut(text []byte) {
 	a.left = max(1, len(text)/pieceSize)
 	pieces := make([][]byte, a.left)
@@ -131,7 +131,7 @@ func send(ss grpc.ServerStream, m any) error {
 }
 
 // isClosed reports whether gRPC has closed a stream on which a message was sent. The context of the stream does not
-// show this: the context may end while the stream is still open and holds the message. isClosed tries to send the
+// show this: the context may be done while the stream is still open and holds the message. isClosed tries to send the
 // headers again. On an open stream, that fails with a code other than the codes for a closed stream.
 func isClosed(ss grpc.ServerStream) bool {
 	code := status.Code(ss.SendHeader(nil))

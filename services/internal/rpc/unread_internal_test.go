@@ -93,7 +93,7 @@ func TestLine_EarlierReadingGivesNoTime(t *testing.T) {
 	})
 }
 
-// sentOn is a stream on which a message has been sent and whose context has ended.
+// sentOn is a stream on which a message has been sent and whose context is done.
 type sentOn struct {
 	grpc.ServerStream
 	header error
@@ -107,7 +107,7 @@ func (s sentOn) Context() context.Context {
 func (s sentOn) SendMsg(any) error            { return nil }
 func (s sentOn) SendHeader(metadata.MD) error { return s.header }
 
-// Case X3. The context of a call ends. The answers that were sent on the call's stream are counted until gRPC has
+// Case X3. The context of a call is done. The answers that were sent on the call's stream are counted until gRPC has
 // closed the stream.
 func TestSend_CountsAnswersUntilStreamIsClosed(t *testing.T) {
 	t.Parallel()

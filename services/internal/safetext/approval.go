@@ -43,7 +43,7 @@ type Approval struct {
 type Grant struct {
 	Calls int64 `json:"calls"`
 	Used  int64 `json:"used"`
-	// Within is how long the grant is valid after the decision, in seconds.
+	// Within is how long the grant is valid after people have approved the call, in seconds.
 	Within  float64   `json:"withinSeconds"`
 	Expires time.Time `json:"expires,omitzero"`
 	// Where contains the conditions that a call must satisfy, in CEL. It is empty if there are none.

@@ -63,8 +63,8 @@ func Quote(text string) string {
 }
 
 // Line returns text as one line that has no effect on a terminal. Unlike [Escape], it does not double backslashes,
-// because the text may already contain escapes. It also does not replace characters that are only invisible, because no
-// decision depends on this text.
+// because the text may already contain escapes. It also does not replace characters that are only invisible, because
+// people make no decision based on this text.
 func Line(text string) string {
 	return replace(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }

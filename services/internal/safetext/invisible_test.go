@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// Case T7. A text of Latin letters contains one of these characters. Each of them is invisible or changes the
-// appearance of its neighbors, and Invisible finds it.
+// Case T7. A text of Latin letters contains an invisible character, or a character that changes the appearance of its
+// neighbors. Invisible finds the character.
 func TestInvisible_FindsInvisibleCharacters(t *testing.T) {
 	t.Parallel()
 	for _, r := range []rune{

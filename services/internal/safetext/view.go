@@ -1,5 +1,6 @@
-// Package safetext formats the view of a call, which people must see before they decide on the call, as plain text. It
-// also converts an approval to a machine-readable form. The command line, chats, mails and webhooks use the package.
+// Package safetext formats, as plain text, the description of a call that people must see before they approve or deny
+// the call. It also converts an approval to a machine-readable form. The command line, chats, mails and webhooks use
+// the package.
 package safetext
 
 import (
@@ -12,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// Facts returns everything in a view except the params, with one fact per line. Hidden characters in the view are
-// escaped, so that every line is fully visible and no fact can begin a new line.
+// Facts returns everything in a call's description (view) except the params, with one fact per line. Hidden characters
+// are escaped, so that every line is fully visible and no fact can begin a new line.
 func Facts(v *approvalv1.View) string {
 	var out lines
 	out.add("call", CallName(v.GetServer(), v.GetMethod(), v.GetName()))
@@ -96,7 +97,7 @@ func rule(r *policyv1.RuleRef) string {
 	return r.GetDocument() + "/" + r.GetRule()
 }
 
-// Approvers returns a description of the people who may decide under the given terms.
+// Approvers returns a description of the people who may approve or deny a call under the given terms.
 func Approvers(t *policyv1.ApprovalTerms) string {
 	people := "an operator or approver"
 	if n := t.GetQuorum(); n > 1 {

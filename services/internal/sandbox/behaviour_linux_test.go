@@ -43,7 +43,7 @@ func eachMechanism(t *testing.T, edit func(*fixture), f func(t *testing.T, h *fi
 	})
 }
 
-// The sandbox does not change files next to hidden files, or the program's directory.
+// The sandbox changes neither the files next to hidden files nor the program's directory.
 func TestSandbox_OtherFilesAreUnchanged(t *testing.T) {
 	eachMechanism(t, nil, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		shared := filepath.Join(h.dir, "shared")

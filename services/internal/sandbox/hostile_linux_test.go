@@ -243,7 +243,7 @@ func nested(at targets, got map[string]string) {
 	}
 }
 
-// unmounted has the privileges of a user namespace. It tries to access files below the mounts that hide them.
+// unmounted runs with the privileges of a user namespace. It tries to access files below the mounts that hide them.
 func unmounted(at targets) map[string]string {
 	got := map[string]string{"nested ran": strconv.Itoa(os.Getuid())}
 	aside, rest := filepath.Join(at.Own, "aside"), strings.TrimPrefix(at.Token, at.Data)

@@ -146,7 +146,7 @@ func (w *ruleSet) folder(path string) error {
 	return nil
 }
 
-// isAbove reports whether access to a directory must not be allowed as a whole, because some of its content must not be
+// isAbove reports whether the rules must not allow access to a whole directory, because some of its content must not be
 // accessible.
 func (w *ruleSet) isAbove(dir string) bool {
 	inside := func(path string) bool { return isBelow(path, dir) && path != dir }

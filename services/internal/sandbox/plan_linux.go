@@ -157,8 +157,8 @@ func (p *plan) unopened(paths []string) []string {
 	})
 }
 
-// addPath adds a path from the rules to the set to, with all paths at which the same file is visible. It adds the links
-// on the path to loose.
+// addPath adds a path from the rules to the set to. It also adds all other paths at which the same file is visible. It
+// adds the links on the path to the set loose.
 func addPath(to, loose map[string]bool, path string, all []mount) {
 	real, links, err := follow(path)
 	for _, link := range links {

@@ -55,7 +55,7 @@ func sockets(o *order) []string {
 	return out
 }
 
-// containsProgram reports whether a directory contains the program or its working directory.
+// containsProgram reports whether a directory contains a command's program or its working directory.
 func containsProgram(dir string, c *Command) bool {
 	return isBelow(c.Dir, dir) || isBelow(c.Path, dir)
 }

@@ -150,8 +150,8 @@ func TestReadOnly_AppliesToReplacedFolder(t *testing.T) {
 	})
 }
 
-// Case X15. A link to a program that the sandboxed program could replace is reported. A link in a read-only directory
-// can't be replaced.
+// Case X15. The sandboxed program could replace a link to another program. The report lists the link. A link in a
+// read-only directory can't be replaced.
 func TestReadOnly_ReportsReplaceableLinks(t *testing.T) {
 	var link string
 	for name, held := range map[string]bool{"in a folder that is read only": true, "elsewhere": false} {

@@ -10,8 +10,8 @@ import (
 type Report struct {
 	// By is the mechanism that enforces the rules: `namespaces` or `Landlock`. It is empty if there is none.
 	By string `json:"by,omitzero"`
-	// Enforced contains short descriptions of the parts of the rules that are enforced. NotEnforced contains those of
-	// the parts that are not enforced.
+	// Enforced contains short descriptions of the parts of the rules that are enforced. NotEnforced contains short
+	// descriptions of the parts that are not enforced.
 	Enforced    []string `json:"held,omitempty"`
 	NotEnforced []string `json:"notHeld,omitempty"`
 	// Opened contains one sentence for each program that may be changed because of the rules, and for each rule that

@@ -65,7 +65,7 @@ func runVictim() {
 	fmt.Println("signalled")
 }
 
-// fixture is a directory with the files of a mesh.
+// fixture is a directory with the files of a mesh, which the hostile program attacks.
 type fixture struct {
 	targets
 	dir      string
@@ -112,7 +112,7 @@ func put(t *testing.T, file, text string) {
 	}
 }
 
-// listen opens sockets outside hidden directories.
+// listen opens sockets outside the directories that the sandbox hides.
 func (h *fixture) listen(t *testing.T) {
 	t.Helper()
 	short, err := os.MkdirTemp("", "s") //nolint:usetesting // the path of a socket must be short
@@ -175,7 +175,7 @@ func (h *fixture) attack(t *testing.T, s *sandbox.Sandbox) map[string]string {
 	return got
 }
 
-// run runs a program until it ends and returns its output.
+// run runs a program in the sandbox until it exits, and returns its output.
 func run(t *testing.T, s *sandbox.Sandbox, c sandbox.Command) string {
 	t.Helper()
 	null, err := os.Open(os.DevNull)
@@ -298,7 +298,7 @@ func TestSandbox_StopsHostileProgram(t *testing.T) {
 	})
 }
 
-// mustBeWhole checks, outside the sandbox, that the protected files are unchanged.
+// mustBeWhole checks, outside the sandbox, that the attacks have not changed the protected files.
 func (h *fixture) mustBeWhole(t *testing.T) {
 	t.Helper()
 	for _, file := range []string{h.Token, h.Key, h.Journal, h.Other, h.Config, h.Policy, h.Cert, h.Secret, h.Program} {

@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probeTimeout is the maximum duration of the test that finds out whether a mechanism works.
+// probeTimeout is the maximum duration of the test that finds out whether a sandbox mechanism works on this system.
 const probeTimeout = 10 * time.Second
 
-// order is the input of the launcher. It is sent through a pipe, so that other processes can't see it.
+// order contains the input of the launcher, which is sent through a pipe so that other processes can't see it.
 type order struct {
 	By      mechanism
 	Rules   Rules
@@ -33,7 +33,7 @@ type order struct {
 // orderFD is the file descriptor from which the launcher reads its order.
 const orderFD = 3
 
-// start starts the launcher. The launcher does not receive its order until join has returned.
+// start starts the launcher, which receives its order only after join has returned.
 func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, join func(pid int), try bool) (*os.Process, error) {
 	o := order{By: s.mechanism, Rules: s.rules, Command: c, Try: try, AsRoot: isRoot()}
 	raw, err := json.Marshal(o)
@@ -68,7 +68,7 @@ func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, 
 	}
 	join(process.Pid)
 	// If the launcher exits before it has read its whole order, it writes the reason to its standard error. Therefore
-	// the error of Write is ignored.
+	// this function ignores the error of Write.
 	_, _ = write.Write(raw)
 	return process, nil
 }
@@ -113,7 +113,7 @@ func sameIDs(file string) ([]syscall.SysProcIDMap, error) {
 	return maps, nil
 }
 
-// try starts a launcher that applies the rules and writes a report. It starts no program.
+// try starts a launcher that applies the sandbox's rules and writes a report. The launcher starts no program.
 func (s *Sandbox) try() (Report, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {

@@ -33,7 +33,7 @@ const (
 // the separate process when it is first needed. starter is safe for concurrent use.
 type starter struct {
 	mu sync.Mutex
-	// socket is the socket that is connected to the separate process. It is nil if there is no such process.
+	// socket is connected to the separate process. It is nil if there is no such process.
 	socket *os.File
 }
 
@@ -43,7 +43,7 @@ type startRequest struct {
 	Setsid    bool
 	Pdeathsig syscall.Signal
 	AsRoot    bool
-	// Try makes the starter wait until the launcher ends. If Try is false, the launcher becomes a child of the process
+	// Try makes the starter wait until the launcher exits. If Try is false, the launcher becomes a child of the process
 	// that sends the request.
 	Try bool
 }
@@ -55,8 +55,8 @@ type startAnswer struct {
 }
 
 // start starts a launcher with the given files. It does not repeat a request that may have reached the starter.
-// Otherwise two launchers could read from the same pipe, and the order could go to the launcher for which no caller
-// waits.
+// Otherwise two launchers could read from the same pipe, and the order could go to the launcher that no caller waits
+// for.
 func (s *starter) start(argv []string, r startRequest, files []*os.File) (*os.Process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +80,7 @@ func (s *starter) start(argv []string, r startRequest, files []*os.File) (*os.Pr
 	return os.FindProcess(answer.Pid)
 }
 
-// drop closes the socket, which ends the separate process. The caller must hold mu.
+// drop closes the socket, which makes the separate process exit. The caller must hold mu.
 func (s *starter) drop() {
 	if s.socket != nil {
 		_ = s.socket.Close()
@@ -88,7 +88,7 @@ func (s *starter) drop() {
 	}
 }
 
-// send sends a request to the separate process. If there is none, send starts it. The caller must hold mu.
+// send sends a request to the separate process. If the process is not running, send starts it. The caller must hold mu.
 func (s *starter) send(argv []string, r startRequest, files []*os.File) (err error) {
 	if s.socket == nil {
 		if s.socket, err = startStarter(argv); err != nil {
@@ -166,7 +166,7 @@ func startStarter(argv []string) (*os.File, error) {
 }
 
 // serveStarts is the main function of the starter's process. It handles requests until the process that sends them has
-// ended.
+// exited.
 func serveStarts() int {
 	runtime.LockOSThread() // Pdeathsig refers to the thread that starts a process
 	if unix.CloseRange(starterFD+1, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC) != nil {
@@ -247,7 +247,7 @@ func filesOf(oob []byte) (files []*os.File, err error) {
 	return slices.Clip(files), nil
 }
 
-// uninterrupted retries a function while signals interrupt its system call.
+// uninterrupted calls a function again as long as a signal interrupts the function's system call (EINTR).
 func uninterrupted(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {

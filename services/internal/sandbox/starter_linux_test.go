@@ -24,7 +24,7 @@ func inNamespaces(t *testing.T) *sandbox.Sandbox {
 	return s
 }
 
-// startTrue starts a program that ends immediately, and returns the program's exit state.
+// startTrue starts a program that exits immediately, and returns the program's exit state.
 func startTrue(t *testing.T, s *sandbox.Sandbox, started func(pid int)) *os.ProcessState {
 	t.Helper()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -87,7 +87,7 @@ func TestStart_ProgramIsChildOfThisProcess(t *testing.T) {
 	}
 }
 
-// A starter is killed, as happens when memory runs out. The next start uses another starter.
+// A starter is killed, as happens when memory runs out. The next time a program is started, another starter is used.
 func TestStart_ReplacesKilledStarter(t *testing.T) {
 	s := inNamespaces(t)
 	for range 2 {
@@ -137,7 +137,8 @@ func startersOf(t *testing.T, of int) (pids []int) {
 	return pids
 }
 
-// A starter does not respond. Callers are not blocked, and the next start uses another starter.
+// A starter does not respond. Starting a program returns an error and does not block. The next time a program is
+// started, another starter is used.
 func TestStart_ReplacesHangingStarter(t *testing.T) {
 	s := inNamespaces(t)
 	startTrue(t, s, func(int) {})

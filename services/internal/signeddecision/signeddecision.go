@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
-// domain is the prefix of everything that this package signs. The policy service uses the same key for TLS. The prefix
-// ensures that a signature for one purpose is not valid for the other.
+// domain is the prefix of everything that this package signs. The policy service uses the same key for TLS. Because of
+// the prefix, a signature of this package is not valid in TLS, and a TLS signature is not valid in this package.
 const domain = "sluice-decision-1\x00"
 
 // principalFormat is the version of the format from which a principal's digest is computed.

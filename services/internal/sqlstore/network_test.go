@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// callerTimeout is how long a caller waits for the store. The gateway has the same timeout.
+	// callerTimeout is how long a caller in these tests waits for the store. The gateway has the same timeout.
 	callerTimeout = 2 * time.Second
 	// recoveryTime is the time within which a store must work again after it has become available again.
 	recoveryTime = 5 * time.Second
@@ -37,7 +37,7 @@ func count(ctx context.Context, tx *sqlstore.Tx) error {
 	return err
 }
 
-// countOnce increases the counter by one, with the deadline that a caller has.
+// countOnce increases the counter by one, and allows the store as much time as callers do.
 func countOnce(t *testing.T, db *sqlstore.DB) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callerTimeout)
@@ -85,9 +85,9 @@ func TestDo_LimitsAttemptsWhenServerResetsConnections(t *testing.T) {
 		})
 	}
 	asking.Wait()
-	// The pool has 16 connections. Each of them may have begun to connect before the first attempt failed. After that,
-	// there are 10 attempts per second. For each attempt, the driver opens three connections: one with TLS, one without
-	// TLS, and one to cancel the query.
+	// The pool has 16 connections. Each of them may have begun to connect before the first attempt failed. After the
+	// first failure, there are 10 attempts per second. For each attempt, the driver opens three connections: one with
+	// TLS, one without TLS, and one to cancel the query.
 	most := 3 * (16 + 10*time.Since(begin).Seconds() + 1)
 	if opened = proxy.OpenedConnections() - opened; opened == 0 || float64(opened) > most {
 		t.Errorf("%d connections in %v, want 1 to %.0f", opened, time.Since(begin), most)
@@ -118,8 +118,8 @@ func TestDo_LostTransactionReleasesLocks(t *testing.T) {
 	}
 }
 
-// The connection of a transaction is lost while the transaction waits for a lock. The transaction does not get the
-// lock, so it can't block other transactions.
+// The connection of a transaction is lost while the transaction waits for a lock. The transaction never gets the lock,
+// so it can't block other transactions.
 func TestDo_LostWaitersGetNoLocks(t *testing.T) {
 	t.Parallel()
 	db, proxy := newProxiedStore(t)
@@ -164,8 +164,8 @@ func awaitWaiters(ctx context.Context, t *testing.T, tx *sqlstore.Tx, many int) 
 	}
 }
 
-// The response to a commit is lost, so the caller does not know whether the change was made. In this test it was made.
-// A retry shows this.
+// The response to a commit is lost, so the caller does not know whether the change was made. In this test the change
+// was made, and the caller can find this out by trying again.
 func TestDo_ReportsErrAwayWhenCommitAnswerIsLost(t *testing.T) {
 	t.Parallel()
 	db, proxy := newProxiedStore(t)
@@ -179,7 +179,8 @@ func TestDo_ReportsErrAwayWhenCommitAnswerIsLost(t *testing.T) {
 	}
 }
 
-// Many unused connections are lost. The store does not test all of them one after the other.
+// Many unused connections are lost. The store becomes available again soon, because it does not test the connections
+// one after the other.
 func TestDo_ReplacesLostConnections(t *testing.T) {
 	t.Parallel()
 	db, proxy := newProxiedStore(t)
@@ -204,8 +205,8 @@ func TestDo_ReplacesLostConnections(t *testing.T) {
 	waitUntilAvailable(t, db)
 }
 
-// There are more callers than connections, and no connection gets a response. When the network works again, connections
-// that were being opened during the failure do not block a caller.
+// There are more callers than connections, and PostgreSQL can't be reached. When the network works again, no caller is
+// blocked by a connection that was being opened during the failure.
 func TestDo_RecoversWhenManyCallersWaited(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(*network.Proxy){
@@ -271,7 +272,8 @@ func TestDo_AcceptsSlowStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy.Delay(t, 350*time.Millisecond)
-	// The transaction needs five responses: three to begin, one for the change, and one for the commit.
+	// The transaction waits for five responses from the store: three to begin, one for the change, and one for the
+	// commit.
 	if err := db.Do(t.Context(), count); err != nil {
 		t.Error(err)
 	}

@@ -10,16 +10,17 @@ import (
 )
 
 const (
-	// maxOpen is the maximum number of connections to PostgreSQL that one process opens.
+	// maxOpen is the maximum number of connections that one process opens to PostgreSQL.
 	maxOpen = 16
 	// idle is how long an unused connection stays open.
 	idle = 5 * time.Minute
-	// connectTimeout is the timeout for opening a connection if the URL contains no connect_timeout. The pool itself
-	// opens some connections for waiting callers. Without a timeout, an attempt that gets no response would block
-	// forever.
+	// connectTimeout is the timeout for opening a connection if the URL contains no connect_timeout. The pool opens
+	// some connections in the background for waiting callers. Without a timeout, such an attempt would block forever if
+	// the server does not respond.
 	connectTimeout = 2 * time.Second
 	// testAfter is how long a connection may be unused before it must be tested. pingTimeout is the timeout of the
-	// test. It is short, because many connections may have been lost without notice, and callers wait for the tests.
+	// test. The timeout is short, because many connections may have been lost without notice, and callers wait for the
+	// tests.
 	testAfter   = time.Second
 	pingTimeout = 500 * time.Millisecond
 	// postgresAnswerTimeout is the timeout for each response from PostgreSQL until a transaction has begun. No

@@ -21,7 +21,7 @@ import (
 const SQLite = "sqlite"
 
 // ErrUnavailable means that the store could not be reached, or that its response to a commit was lost. In the second
-// case, it is unknown whether the change was made. A retry shows whether it was.
+// case, it is unknown whether the change was made. The caller can find this out by trying again.
 var ErrUnavailable = errors.New("the store is unavailable")
 
 // Config configures a store. All fields except Queue, Now and File are required. File is required for SQLite.
@@ -34,8 +34,9 @@ type Config struct {
 	// database. In that case each service has its own version table, and no two services have a table with the same
 	// name.
 	Name string
-	// Marker lists the tables of the first migration, separated by spaces. They show to which service a database of an
-	// earlier release belongs. This is necessary because in these releases all services used the same version table.
+	// Marker lists the tables of the first migration, separated by spaces. These tables show to which service a
+	// database from an earlier release belongs. They are necessary because in earlier releases all services used the
+	// same version table.
 	Marker string
 	// Migrations contains the goose migrations, as SQL files in its root directory.
 	Migrations fs.FS
@@ -57,8 +58,8 @@ type DB struct {
 	// SQLite, which runs in this process and whose transactions wait for each other. For SQLite, only the timeout of a
 	// whole transaction applies.
 	answerTimeout time.Duration
-	// slots contains an element for each transaction that uses a connection. It is nil for SQLite, which has only one
-	// connection.
+	// slots contains one element for each connection that a transaction is using. It is nil for SQLite, which has only
+	// one connection.
 	slots chan struct{}
 }
 
@@ -113,9 +114,9 @@ func open(cfg Config) (*DB, goose.Dialect, error) {
 	}
 }
 
-// createPrivate creates the file if it does not exist, with access only for this user. If SQLite created the file,
-// every user with access to the directory could read it. SQLite creates its other files with the same mode as this
-// file.
+// createPrivate creates the file if it does not exist. Only this user can access the new file. If SQLite created the
+// file, every user with access to the directory could read it. SQLite creates its other files with the same mode as
+// this file.
 func createPrivate(file string) error {
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

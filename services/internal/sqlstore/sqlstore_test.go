@@ -125,7 +125,7 @@ func TestOpen_CreatesPrivateFiles(t *testing.T) {
 }
 
 // Many callers, on several connections to one store, read a value and write a new value that depends on the value they
-// read. No change is lost.
+// read. No caller's change is lost.
 func TestDo_IsSerializable(t *testing.T) {
 	eachStore(t, func(t *testing.T, cfg sqlstore.Config) {
 		db := open(t, cfg, counters)

@@ -57,7 +57,7 @@ const (
 // Do runs fn in a serializable transaction and commits the transaction if fn returns nil. If there is a queue, Do first
 // waits for earlier transactions. If the transaction conflicts with another one, Do runs fn again, so fn must have no
 // effects outside the transaction. Do returns the error from fn, or [ErrUnavailable] if the store is unavailable or ctx
-// has ended. A transaction takes at most a minute, even if ctx allows more time.
+// is done. A transaction takes at most a minute, even if ctx allows more time.
 func (d *DB) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return d.do(ctx, d.queue, fn)
 }
@@ -83,8 +83,8 @@ func (d *DB) do(ctx context.Context, queue string, fn func(ctx context.Context, 
 	}
 }
 
-// acquire waits for a free connection until ctx ends. It has no timeout of its own: if the connections are in use, the
-// store is available. The caller must call end after it has used the connection.
+// acquire waits for a free connection until ctx is done. It has no timeout of its own, because the store is available
+// if all connections are in use. The caller must call end when it no longer needs the connection.
 func (d *DB) acquire(ctx context.Context) (end func(), err error) {
 	if d.slots == nil {
 		return func() {}, nil
@@ -132,9 +132,9 @@ func (d *DB) runOnce(ctx context.Context, queue string, fn func(ctx context.Cont
 }
 
 // clock returns the store's time. It does not use the clock of this process, because replicas must agree on which
-// records have expired. The query also sets a timeout after which PostgreSQL ends the transaction of a process that
-// sends nothing, so that the locks of a process without a network connection are released. The timeout is not set when
-// the connection is opened, because connection poolers refuse that.
+// records have expired. The query also sets a timeout. If this process sends nothing for longer than the timeout,
+// PostgreSQL ends the transaction, so that a process that has lost its network connection does not keep its locks. The
+// timeout is not set when the connection is opened, because connection poolers refuse that.
 func (d *DB) clock(ctx context.Context, tx *sql.Tx) (time.Time, error) {
 	if d.now != nil {
 		return d.now().UTC().Truncate(time.Microsecond), nil
@@ -145,7 +145,7 @@ func (d *DB) clock(ctx context.Context, tx *sql.Tx) (time.Time, error) {
 	return Time(micros), err
 }
 
-// Micros returns a time as the number that tables store. It returns 0 for the zero time.
+// Micros converts a time to the number that tables store. It returns 0 for the zero time.
 func Micros(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -153,7 +153,7 @@ func Micros(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// Time converts a result of [Micros] back to a time.
+// Time converts a number that [Micros] returned back to a time.
 func Time(micros int64) time.Time {
 	if micros == 0 {
 		return time.Time{}

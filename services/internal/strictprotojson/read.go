@@ -279,7 +279,8 @@ func scalarOf(fd protoreflect.FieldDescriptor, raw jsontext.Value) (protoreflect
 	return protoreflect.ValueOfString(string(text)), nil
 }
 
-// parseInt parses an integer. A 32-bit integer must be a JSON number, and a 64-bit integer must be a JSON string.
+// parseInt parses an integer from JSON. A 32-bit integer must be a JSON number, and a 64-bit integer must be a JSON
+// string.
 func parseInt(raw jsontext.Value, kind jsontext.Kind, bits int) (int64, error) {
 	text, err := digits(raw, kind)
 	if err != nil {

@@ -131,8 +131,8 @@ func TestAppend_AppendsUpToItsLimit(t *testing.T) {
 	}
 }
 
-// Read accepts exactly one form of each value. Therefore the service reads the same values that the policy service has
-// evaluated.
+// Read accepts exactly one form of each value. Otherwise the service that receives a call could read other values than
+// those that the policy service evaluated.
 func TestRead_RefusesOtherForms(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -266,7 +266,7 @@ func TestRead_KeepsPresence(t *testing.T) {
 	}
 }
 
-// The JSON of an object is not changed, because its numbers may have more digits than a float64.
+// The JSON text of an object is not changed, because its numbers may have more digits than a float64.
 func TestRead_KeepsTheTextOfObjects(t *testing.T) {
 	t.Parallel()
 	m, err := read(t, "All", `{"object": {"n" : 1.50} }`)

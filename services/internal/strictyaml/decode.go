@@ -25,14 +25,14 @@ type OneOrMany[T any] []T
 
 func (OneOrMany[T]) oneOrMany() {}
 
-// Decode decodes the document into the value to which into points. Values that the document does not contain are
-// unchanged, map entries are added, and lists are replaced. An empty document changes nothing. The error has the type
-// [Errors]. After an error, the value must not be used.
+// Decode decodes the document into the value to which the pointer into points. Decode does not change values that are
+// missing in the document. It adds map entries and replaces lists. An empty document changes nothing. The error has the
+// type [Errors]. After an error, the value must not be used.
 //
 // The key of a field is the name in its tag `yaml:"name"`, or without a tag the field's name in lower case. The tag
-// `yaml:"-"` hides a field. The tag `yaml:",inline"` adds the fields of a struct to its parent. Fields may be booleans,
-// numbers, strings, time.Duration, structs, pointers, slices, maps with string keys, any, [yaml.Node], [OneOrMany],
-// [encoding.TextUnmarshaler] and [yaml.Unmarshaler]. Decode panics for other types.
+// `yaml:"-"` excludes a field. The tag `yaml:",inline"` adds the fields of a struct to its parent. Fields may be
+// booleans, numbers, strings, time.Duration, structs, pointers, slices, maps with string keys, any, [yaml.Node],
+// [OneOrMany], [encoding.TextUnmarshaler] and [yaml.Unmarshaler]. Decode panics for other types.
 func (s *Source) Decode(into any) error {
 	v := reflect.ValueOf(into)
 	if v.Kind() != reflect.Pointer || v.IsNil() {
@@ -78,7 +78,8 @@ func (d *decoder) decode(at location, path *valuePath, v reflect.Value) {
 	}
 }
 
-// decodeItself calls the decoding method of the value's type, and reports whether the type has one.
+// decodeItself calls the decoding method of the value's type, if the type has such a method. It reports whether the
+// type has one.
 func (d *decoder) decodeItself(at location, path *valuePath, v reflect.Value) bool {
 	var err error
 	switch target := v.Addr().Interface().(type) {

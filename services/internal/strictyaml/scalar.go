@@ -17,8 +17,8 @@ var (
 	decimalNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][-+]?[0-9]+)?$`)
 )
 
-// decodeText sets v to the value of a scalar if the scalar is a string. It reports whether it is. The message of a
-// problem does not contain the value, because a string may be a secret.
+// decodeText sets v to the value of a scalar if the scalar is a string. It reports whether the scalar is a string. The
+// message of a problem does not contain the value, because a string may be a secret.
 func (d *decoder) decodeText(at location, path *valuePath, v reflect.Value) bool {
 	n := at.value
 	if n.Kind == yaml.ScalarNode && n.Tag == strTag {
@@ -96,7 +96,7 @@ var looseBool = map[string]bool{
 	"yes": true, "on": true, "y": true, "true": true, "no": false, "off": false, "n": false, "false": false,
 }
 
-// number returns the text of a number if it matches form, and otherwise "".
+// number returns the text of a number if it matches form, and "" if it does not.
 func number(n *yaml.Node, form *regexp.Regexp) string {
 	if n.Kind == yaml.ScalarNode && (n.Tag == intTag || n.Tag == floatTag) && form.MatchString(n.Value) {
 		return n.Value

@@ -37,8 +37,8 @@ func foldCase(word string) string {
 	return strings.ReplaceAll(strings.ToLower(word), "-", "_")
 }
 
-// editDistance returns the number of letters that must be inserted, deleted, replaced or swapped with their neighbors
-// to turn a into b (optimal string alignment).
+// editDistance returns how many letters must be inserted, deleted, replaced or swapped with their neighbors to turn a
+// into b (optimal string alignment).
 func editDistance(a, b string) int {
 	var before []int // the row before the last one
 	last := make([]int, len(b)+1)

@@ -8,8 +8,8 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// syntaxHint returns a suggestion for text that is not YAML, or "" if it has none. The suggestion does not quote the
-// text, because the text may contain secrets.
+// syntaxHint returns a suggestion for correcting text that is not YAML, or "" if it knows none. The suggestion does not
+// quote the text, because the text may contain secrets.
 func syntaxHint(data []byte, e *yaml.LoadError) string {
 	at, before := around(data, e.Mark.Line, e.Mark.Column)
 	inValue := strings.TrimRight(before, " ")

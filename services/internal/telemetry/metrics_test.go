@@ -21,8 +21,8 @@ type metrics struct {
 	metricsv1.UnimplementedMetricsServiceServer
 
 	mu sync.Mutex
-	// of contains the attributes of the process that was the last to export. counts contains the values of its
-	// counters.
+	// of contains the attributes of the process that exported last. counts contains the values of the counters of this
+	// process.
 	of     map[string]string
 	counts map[string]int64
 }
@@ -62,7 +62,7 @@ func counter(t *testing.T, tel *telemetry.Telemetry) metric.Int64Counter {
 	return c
 }
 
-// The counters include all events, regardless of sampling.
+// Close exports the last values of the counters. The counters include all events, even if no trace is sampled.
 func TestClose_ExportsLastMetrics(t *testing.T) {
 	t.Parallel()
 	c := newCollector(t)

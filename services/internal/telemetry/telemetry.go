@@ -1,6 +1,6 @@
 // Package telemetry starts OpenTelemetry in a process. Traces and metrics are exported over OTLP to the same collector.
-// Whether a trace is sampled is decided at its root. The package creates trace ids even if nothing is exported, so that
-// journals, logs and servers always contain the same trace id.
+// The process that starts a trace determines whether the trace is sampled. The package creates trace ids even if
+// nothing is exported, so that journals, logs and servers always contain the same trace id.
 package telemetry
 
 import (
@@ -43,10 +43,10 @@ type Config struct {
 	// Endpoint is the address of the collector as an OTLP/gRPC URL, for example "http://localhost:4317". If it is empty,
 	// the variable OTEL_EXPORTER_OTLP_ENDPOINT is used. If both are empty, nothing is exported.
 	Endpoint string
-	// Sample is the fraction of traces that are sampled if this process is their root, from 0 to 1.
+	// Sample is the fraction, from 0 to 1, of the traces that start in this process and are sampled.
 	Sample float64
-	// Log receives the errors of OpenTelemetry, for example that the collector is unavailable. It is required.
-	// OpenTelemetry has one error handler per process, so all errors go to the log of the last call to Start.
+	// Log receives OpenTelemetry's errors, for example if the collector is unavailable. It is required. OpenTelemetry
+	// has one error handler per process, so all errors go to the log that was passed to the last call to Start.
 	Log *slog.Logger
 }
 
@@ -58,7 +58,8 @@ type Telemetry struct {
 	// Propagator forwards only W3C Trace Context. It drops baggage, which untrusted clients may have set.
 	Propagator propagation.TextMapPropagator
 
-	// flush contains a function for each exporter. The function exports the remaining data and stops the exporter.
+	// flush contains a function for each exporter. Each function exports the exporter's remaining data and stops the
+	// exporter.
 	flush []func(context.Context) error
 }
 

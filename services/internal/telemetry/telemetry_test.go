@@ -218,8 +218,7 @@ func (w writer) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// The collector is unavailable. Close delays the end of the process by at most the timeout, and does not return an
-// error.
+// The collector is unavailable. Close returns after at most its timeout, and without an error.
 func TestClose_DoesNotWaitForUnavailableCollector(t *testing.T) {
 	t.Parallel()
 	tel := start(t, telemetry.Config{Endpoint: "http://127.0.0.1:1", Sample: 1})

@@ -46,7 +46,7 @@ func Parse(text string) (Path, error) {
 }
 
 // Selects reports whether the path selects the value at a location. The location consists of the names of members and
-// the indexes of items, beginning at the root.
+// the indexes of items on the way from the root to the value.
 func (p Path) Selects(location []string) bool {
 	return slices.EqualFunc(p, location, func(token, name string) bool { return token == Any || token == name })
 }

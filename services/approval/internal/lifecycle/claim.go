@@ -25,7 +25,7 @@ var (
 
 // ClaimRequest is a request to claim an approved call.
 type ClaimRequest struct {
-	// Claim identifies the claim. Before the request, the caller reserved rate limits for the attempt that Claim names.
+	// Claim identifies the claim and its attempt. Before the request, the caller reserved rate limits for this attempt.
 	Claim
 	// Decision is the policy service's current decision on the call.
 	Decision *policyv1.Decision
@@ -38,8 +38,8 @@ type ClaimRequest struct {
 	Duration time.Duration
 	// VoidReason returns the reason why a vote no longer counts, or "" if it counts.
 	VoidReason func(*approvalv1.Vote) string
-	// Grant is the record whose grant covers the call, or nil if there is none. Grant may be the claimed record itself.
-	// If it is another record, [Record.Claim] changes that record too.
+	// Grant is the record of the approval whose grant covers the call, or nil if no grant covers it. Grant may be the
+	// claimed record itself. If it is another record, [Record.Claim] changes that record too.
 	Grant *Record
 }
 
@@ -53,8 +53,8 @@ type Refusal struct {
 	LeaseUnused bool
 }
 
-// Claim claims the call for one holder. If the holder now has the claim, Claim returns nil, nil. Otherwise it returns a
-// refusal for the caller, or an error.
+// Claim claims the call for one holder. If the holder has the claim after the request, Claim returns nil, nil.
+// Otherwise it returns a refusal for the caller, or an error.
 func (r *Record) Claim(c ClaimRequest, now time.Time) (*Refusal, error) {
 	if !isDecision(c.Decision) {
 		return nil, ErrDecisionMissing
@@ -86,7 +86,8 @@ func (r *Record) Claim(c ClaimRequest, now time.Time) (*Refusal, error) {
 	return nil, nil //nolint:nilnil // the holder has the claim
 }
 
-// isDecision reports whether the decision has a known effect. A decision that requires approval must also have terms.
+// isDecision reports whether the decision has a known effect. A decision that requires approval must also contain the
+// terms of the approval.
 func isDecision(d *policyv1.Decision) bool {
 	switch d.GetEffect() {
 	case policyv1.Effect_EFFECT_ALLOW, policyv1.Effect_EFFECT_DENY:
@@ -168,8 +169,8 @@ func deniedCode(d *policyv1.Decision) commonv1.Code {
 	}
 }
 
-// isLeaseUnused reports whether the lease of rate limits in a refused claim can no longer be used to send a call. This
-// is the case if no accepted claim names the lease, and the attempt of the refused claim has ended or was claimed with
+// isLeaseUnused reports whether the rate-limit lease of a refused claim can no longer be used to send a call. This is
+// the case if no accepted claim contains the lease, and the attempt of the refused claim has ended or was claimed with
 // another lease.
 func (r *Record) isLeaseUnused(c Claim) bool {
 	named := slices.ContainsFunc(r.Claims, func(old Claim) bool { return old.Lease == c.Lease })

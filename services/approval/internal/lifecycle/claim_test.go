@@ -242,8 +242,8 @@ func TestRecord_DeletesParamsOfACallThatDidNotRun(t *testing.T) {
 	}
 }
 
-// The policy service denies a call when the caller claims it. The approval and the last entry of its history name the
-// revision that denied the call.
+// The policy service denies a call when the caller claims it. The approval and the last entry of its history contain
+// the id of the policy revision that denied the call.
 func TestClaim_DenialNamesItsRevision(t *testing.T) {
 	t.Parallel()
 	r := approvedRecord(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 )
 
-// recordModel models one approval. It contains the record and the values that check expects. sent contains the id of
-// the successful claim of each attempt.
+// recordModel is a random model of one approval. It contains the record and the values that the method check expects.
+// The field sent contains the id of the successful claim of each attempt.
 type recordModel struct {
 	r       *lifecycle.Record
 	now     time.Time

@@ -16,8 +16,8 @@ import (
 
 // OpenRequest is a call that needs a person's decision.
 type OpenRequest struct {
-	// ID is the approval's id. DecisionID identifies the decision that requires the approval. Digest is the digest of the
-	// call.
+	// ID is the approval's id. DecisionID identifies the decision that requires the approval. Digest is the digest of
+	// the call.
 	ID, DecisionID string
 	Digest         []byte
 	// Alike and Bare have the same meaning as in [Record].
@@ -54,7 +54,7 @@ func Open(q OpenRequest, now time.Time) *Record {
 	return r
 }
 
-// stableRequester returns a copy of p without the fields that may differ between two requests of one caller.
+// stableRequester returns a copy of p without the fields that may differ between two requests of the same caller.
 func stableRequester(p *identityv1.Principal) *identityv1.Principal {
 	out := proto.CloneOf(p)
 	for _, who := range append([]*identityv1.Principal{out}, out.GetChain()...) {
@@ -80,7 +80,7 @@ func (r *Record) applyDecision(d *policyv1.Decision, times Times) {
 	a.Grant = newGrant(terms)
 }
 
-// newGrant returns the grant that an approval with these terms creates, or nil if the terms are for one call only.
+// newGrant returns the grant that an approval with these terms creates, or nil if the terms allow only one call.
 func newGrant(terms *policyv1.ApprovalTerms) *approvalv1.GrantRecord {
 	g := terms.GetGrant()
 	if g == nil {
@@ -157,8 +157,8 @@ func (r *Record) sameTerms(d *policyv1.Decision) bool {
 
 func sortedSet(words []string) []string { return slices.Compact(slices.Sorted(slices.Values(words))) }
 
-// Covers reports whether the record's grant covers one more call with decision d. It returns false if the rule or the
-// terms of d differ from those of the record.
+// Covers reports whether the record's grant covers one more call for which the policy service made decision d. It
+// returns false if the rule or the approval terms of d differ from those of the record.
 func (r *Record) Covers(d *policyv1.Decision, now time.Time) bool {
 	return r.HasLiveGrant(now) && r.sameTerms(d)
 }

@@ -94,8 +94,8 @@ func (r *Record) Cancel(actor, reason string, now time.Time) error {
 	}
 }
 
-// CancelOutdated cancels a pending or approved record because its tool or its server has changed. It does not end the
-// record's grant, which still covers calls to the unchanged tool.
+// CancelOutdated cancels a pending or approved record because the called tool or its server has changed. It does not
+// end the record's grant, which still covers calls to the unchanged tool.
 func (r *Record) CancelOutdated(now time.Time) {
 	if state := r.Approval.GetState(); state == pending || state == approved {
 		r.move(cancelled, now, toolChanged())

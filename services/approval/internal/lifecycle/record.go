@@ -25,8 +25,8 @@ const (
 
 // Record is an approval with its stored call, decision and claims.
 type Record struct {
-	// Approval is the part that people and callers may see. Its state is the state after the last recorded transition.
-	// [Record.ApplyDue] makes the transitions that are due.
+	// Approval is the part of the record that people and callers may see. Its state is the state after the last
+	// recorded transition. [Record.ApplyDue] makes the transitions that are due.
 	Approval *approvalv1.Approval
 	// Call is the call to send. Its params are deleted when the approval has ended and the call certainly did not run.
 	Call *approvalv1.BoundCall
@@ -38,9 +38,9 @@ type Record struct {
 	// version of the store wrote the approval.
 	Alike []byte
 	// Bare is the digest of the essential parts of the call, such as the tool and its arguments, without other params.
-	// Only a new record has it, because the store writes Bare and does not read it.
+	// It is set only in a new record, because the store writes Bare but does not read it.
 	Bare []byte
-	// Claims contains all claims, oldest first. The newest claim is the claim in Approval.
+	// Claims contains all claims of the approval, oldest first. The newest of them is also shown in the field Approval.
 	Claims []Claim
 	// Moves contains the transitions that were made since the record was read or opened.
 	Moves []*approvalv1.Move
@@ -48,8 +48,8 @@ type Record struct {
 
 // Times limits the duration of an approval.
 type Times struct {
-	// Decide is the time that people have to decide. Execute is the time that an approved call may wait for its claim.
-	// Both are positive.
+	// Decide is the time that people have to approve or deny the call. Execute is the time that an approved call may
+	// wait until it is claimed. Both are positive.
 	Decide, Execute time.Duration
 }
 
@@ -66,7 +66,7 @@ type Claim struct {
 type End int
 
 const (
-	// Active means that only the holder of the claim may send the call.
+	// Active means that the claim has not ended. Only the holder of the claim may send the call.
 	Active End = iota
 	// Released means that the holder released the claim without sending the call.
 	Released
@@ -90,8 +90,8 @@ func isFinal(s approvalv1.ApprovalState) bool {
 	}
 }
 
-// RequestsDecision reports whether the record is still pending and one of r.Moves asked approvers, for the first time
-// or again.
+// RequestsDecision reports whether the record is still pending and one of r.Moves asked approvers to decide, for the
+// first time or again.
 func (r *Record) RequestsDecision() bool {
 	return r.Approval.GetState() == pending && slices.ContainsFunc(r.Moves, func(m *approvalv1.Move) bool { return m.GetTo() == pending && m.GetVote() == nil })
 }
@@ -137,8 +137,8 @@ func (r *Record) ApplyDue(now time.Time) {
 
 // cause describes why a transition is made.
 type cause struct {
-	// actor is the subject of a person, or the holder of a claim. It is empty if a deadline or the policy service
-	// causes the transition.
+	// actor is the subject of a person, or the holder of a claim. It is empty if the transition is caused by a deadline
+	// or by the policy service.
 	actor string
 	// reason is shown to people.
 	reason string
@@ -187,7 +187,7 @@ func (r *Record) addMove(from approvalv1.ApprovalState, now time.Time, why cause
 	})
 }
 
-// codeOf returns the code that a waiting caller receives if the approval is in state s.
+// codeOf returns the code that a caller waiting for the approval receives if the approval is in state s.
 func codeOf(s approvalv1.ApprovalState) commonv1.Code {
 	switch s { //nolint:exhaustive // the others are expired and cancelled
 	case approved:

@@ -24,7 +24,7 @@ type Filter struct {
 	// and Holder (of the newest claim) must match exactly.
 	States                        []approvalv1.ApprovalState
 	Server, Name, Subject, Holder string
-	// Requester selects the approvals that this principal requested with the same delegation chain.
+	// Requester, if it is set, selects the approvals that this principal requested with the same delegation chain.
 	Requester *identityv1.Principal
 	// Alike selects approvals of the same call, with any definition of its tool. See [lifecycle.Record.Alike].
 	Alike []byte
@@ -39,8 +39,8 @@ type Listed struct {
 	Opened, Moved int64
 }
 
-// List reads the newest approvals, newest first. If before is not 0, List reads only approvals that were opened by a
-// transition with a number below before. most is the maximum number of approvals.
+// List reads approvals, newest first. If before is not 0, List reads only approvals that were opened by a transition
+// with a number below before. The parameter most is the maximum number of approvals.
 func (t *Tx) List(ctx context.Context, f Filter, before int64, most int) ([]Listed, error) {
 	c := f.conditions()
 	if before > 0 {
@@ -49,8 +49,8 @@ func (t *Tx) List(ctx context.Context, f Filter, before int64, most int) ([]List
 	return t.listed(ctx, c, "ORDER BY opened DESC", most)
 }
 
-// MovedSince reads approvals whose newest transition has a number above after, in the order of these numbers. most is
-// the maximum number of approvals.
+// MovedSince reads approvals whose newest transition has a number above after, in ascending order of these numbers. The
+// parameter most is the maximum number of approvals.
 func (t *Tx) MovedSince(ctx context.Context, f Filter, after int64, most int) ([]Listed, error) {
 	c := f.conditions()
 	c.add("moved > %s", after)
@@ -105,7 +105,7 @@ type conditions struct {
 	args  []any
 }
 
-// add adds a condition. %s in the condition is replaced with the parameter.
+// add adds a condition. It replaces %s in the condition with the placeholder of the parameter arg.
 func (c *conditions) add(text string, arg any) {
 	c.args = append(c.args, arg)
 	c.parts = append(c.parts, fmt.Sprintf(text, fmt.Sprintf("$%d", len(c.args))))

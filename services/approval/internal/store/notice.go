@@ -30,8 +30,9 @@ type Channel struct {
 	Name string
 	// Tenant limits the channel to approvals of one tenant. If it is empty, the channel is for all tenants.
 	Tenant string
-	// After is 0 or a fraction below 1 of the time to decide. If it is 0, the channel receives all notices. Otherwise the
-	// channel receives one notice, after this fraction of the time, if the approval is still pending.
+	// After is 0 or a fraction below 1 of the time that people have to decide. If it is 0, the channel receives all
+	// notices. Otherwise the channel receives one notice, after this fraction of the time, if the approval is still
+	// pending.
 	After float64
 }
 
@@ -59,7 +60,7 @@ const (
 	Sent NoticeEnd = iota + 1
 	// Obsolete means that the notice was not sent because it was no longer relevant.
 	Obsolete
-	// GivenUp means that every attempt failed until the time for retries was over.
+	// GivenUp means that every attempt to send the notice failed, and that the time for retries is over.
 	GivenUp
 )
 
@@ -112,9 +113,9 @@ func (t *Tx) saveNotices(ctx context.Context, r *lifecycle.Record, number int64)
 	return nil
 }
 
-// LeaseNotices leases due notices of a channel to the caller and returns them. most is the maximum number of notices.
-// Until the lease ends, other callers don't receive these notices. LeaseNotices returns only the oldest waiting notice
-// of each approval, so that the notices of an approval are sent in the order of its transitions.
+// LeaseNotices leases due notices of a channel to the caller and returns them. The parameter most is the maximum number
+// of notices. Until the lease expires, other callers don't receive these notices. LeaseNotices returns only the oldest
+// unsent notice of each approval, so that the notices of an approval are sent in the order of its transitions.
 func (t *Tx) LeaseNotices(ctx context.Context, channel string, lease time.Duration, most int) ([]*Notice, error) {
 	var out []*Notice
 	err := t.inner.Each(ctx, func(rows *sql.Rows) error {
@@ -154,7 +155,7 @@ func (t *Tx) receipts(ctx context.Context, n *Notice) (out []string, err error) 
 }
 
 // EndNotice ends a notice that the caller has leased. receipt identifies the sent notice on its channel, and may be
-// empty. If another attempt has begun, EndNotice changes nothing.
+// empty. If another attempt to send the notice has begun, EndNotice changes nothing.
 func (t *Tx) EndNotice(ctx context.Context, n *Notice, how NoticeEnd, receipt string) error {
 	done, err := t.inner.ExecContext(ctx, "UPDATE notices SET state = $1, ended = $2, receipt = $3 WHERE id = $4 AND state = 0 AND attempts = $5",
 		int64(how), sqlstore.Micros(t.Now), receipt, n.ID, n.Attempt)
@@ -166,8 +167,8 @@ func (t *Tx) EndNotice(ctx context.Context, n *Notice, how NoticeEnd, receipt st
 	return err
 }
 
-// RetryNotice ends the caller's lease of a notice. The notice is due again after pause. If another attempt has begun,
-// RetryNotice changes nothing.
+// RetryNotice ends the caller's lease of a notice. The notice is due again after pause. If another attempt to send the
+// notice has begun, RetryNotice changes nothing.
 func (t *Tx) RetryNotice(ctx context.Context, n *Notice, pause time.Duration) error {
 	_, err := t.inner.ExecContext(ctx, "UPDATE notices SET next = $1 WHERE id = $2 AND state = 0 AND attempts = $3",
 		sqlstore.Micros(t.Now.Add(pause)), n.ID, n.Attempt)

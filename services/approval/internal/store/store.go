@@ -1,6 +1,6 @@
 // Package store stores approvals in SQLite or PostgreSQL. Each change is one serializable transaction. The transaction
-// first makes the state transitions that are due, so that an approval never appears valid after its deadline. A
-// committed change survives a crash.
+// first makes the state transitions whose deadlines have passed, so that an approval never appears valid after its
+// deadline. A committed change survives a crash.
 package store
 
 import (
@@ -75,7 +75,7 @@ func (s *Store) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) err
 	return s.do(ctx, s.db.Do, fn)
 }
 
-// Look runs fn as Do does, but does not wait for other transactions. fn must not change data.
+// Look runs fn as [Store.Do] does, but does not wait for other transactions. fn must not change data.
 func (s *Store) Look(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return s.do(ctx, s.db.DoUnqueued, fn)
 }

@@ -33,7 +33,7 @@ type storeKind struct {
 	// open opens the store. Every call opens the same tables.
 	open     func(t *testing.T) *store.Store
 	observed func(t *testing.T, observe func(context.Context, store.Changes)) *store.Store
-	// replicas is true if several processes may have the store open at the same time.
+	// replicas is true if several processes may open the store at the same time.
 	replicas bool
 }
 

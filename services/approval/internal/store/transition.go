@@ -12,7 +12,7 @@ import (
 // Changes contains the changes in a transaction that metrics count.
 type Changes struct {
 	Transitions []Transition
-	// GivenUp is the number of notices that the transaction ended as [GivenUp].
+	// GivenUp is the number of notices that the transaction ended with the result [GivenUp].
 	GivenUp int64
 }
 

@@ -47,8 +47,8 @@ func (l *changeRecorder) wantMoves(t *testing.T, what string, steps ...string) {
 	l.steps = nil
 }
 
-// Two processes change approvals. Each transition is reported once, by the store that made it, with the time at which
-// people were asked.
+// Two processes change approvals. Each transition is reported once, by the store that made it, together with the time
+// at which people were asked.
 func TestObserve_ReportsEachMoveOnce(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		var mine, other changeRecorder
@@ -150,7 +150,7 @@ func TestObserve_ReportsATransactionThatRanTwiceOnce(t *testing.T) {
 		openApproval(t, s, openRequest("a"))
 		openApproval(t, s, openRequest("b"))
 		taken := leaseNotices(t, s, "all", time.Hour)
-		// Each transaction counts rows that the other transaction changes, so the two conflict.
+		// Each transaction counts rows that the other transaction changes, so the two transactions conflict.
 		giveUp := func(ctx context.Context, tx *store.Tx, n *store.Notice) error {
 			_, err := tx.CountNotices(ctx, "all", store.GivenUp)
 			return errors.Join(err, tx.EndNotice(ctx, n, store.GivenUp, ""))

@@ -29,7 +29,7 @@ var (
 // maxPartBytes is the maximum length of the params in one part, in bytes.
 const maxPartBytes = 1 << 20
 
-// Facts are the facts that a view shows and that are not in the record.
+// Facts contains the facts that a view shows and that are not in the record.
 type Facts struct {
 	// Previous is the newest earlier approval for the same caller and tool whose call ran or may have run. It is nil if
 	// there is no such approval.
@@ -103,7 +103,7 @@ func addChanges(v *approvalv1.View, r, before *lifecycle.Record, hidden []string
 	return err
 }
 
-// digest returns the digest of all fields of v that are set at the time of the call.
+// digest returns a digest of all fields of v that are set when digest is called.
 func digest(v *approvalv1.View) ([]byte, error) {
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(v)
 	if err != nil {

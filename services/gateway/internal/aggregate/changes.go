@@ -8,17 +8,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// ServerLists describes everything on which a caller's view of one server's lists depends.
+// ServerLists describes everything that determines a caller's view of one server's lists.
 type ServerLists struct {
 	Server string
 	// Changes is the number of times that the server's tool list has changed, or 0 if the server is not known yet.
 	Changes int
-	// Methods are the list methods that the policy does not deny to the caller on this server.
+	// Methods contains the list methods, such as tools/list, that the policy does not deny to the caller on this
+	// server.
 	Methods []string
 	// PromptNamesIgnored is true if the policy does not distinguish prompts by name. ResourceNamesIgnored is true if
 	// the policy does not distinguish resources by name.
 	PromptNamesIgnored, ResourceNamesIgnored bool
-	// Revision is the policy revision.
+	// Revision is the current policy revision.
 	Revision string
 }
 
@@ -27,7 +28,7 @@ type ServerLists struct {
 // servers.
 //
 // The line for tools also contains the number of changes to each server's list, and the policy revision. The gateway
-// itself does not list prompts and resources, so their lines contain the policy revision only if the policy
+// itself does not list prompts and resources, so the lines for these contain the policy revision only if the policy
 // distinguishes them by name. If the caller must not be notified of changes to one of a server's lists, the line for
 // that list does not contain the server.
 func State(servers []ServerLists) string {
@@ -66,8 +67,8 @@ func ChangedLists(before, now string) (notifications []string) {
 	return notifications
 }
 
-// MarkToolsRead returns the state that a client knows after it has read the tools list. The state consists of the line
-// for tools in now and the other lines in before.
+// MarkToolsRead returns the state that a client knows after it has read the list of tools. This state consists of the
+// line for tools from now and the other lines from before.
 func MarkToolsRead(before, now string) string {
 	tools, _, _ := strings.Cut(now, "\n")
 	if _, others, known := strings.Cut(before, "\n"); known && now != "" {

@@ -16,7 +16,8 @@ const (
 	logMessage          = "notifications/message"
 )
 
-// lineBreaks matches every character sequence that a program may treat as a line break (Unicode Standard, section 5.8).
+// lineBreaks matches every sequence of characters that a program may treat as a line break (Unicode Standard, section
+// 5.8).
 var lineBreaks = regexp.MustCompile(`\r\n|[\n\v\f\r\x{85}\x{2028}\x{2029}]`)
 
 // prefixLines adds the prefix begin to each line of text. A line without the prefix could look as if another server had
@@ -28,12 +29,12 @@ func prefixLines(begin, text string) string {
 // CombinedTitle returns the server's name followed by the display name that the server uses: `notes: Search`.
 func CombinedTitle(server, text string) string { return prefixLines(server+": ", text) }
 
-// questionText adds the server's name to a message in the server's request: `notes asks: Your name?`. Without the name,
-// the user could not know which server asks.
+// questionText adds the server's name to a message that a server shows to the user: `notes asks: Your name?`. Without
+// the name, the user could not know which server asks.
 func questionText(server, text string) string { return prefixLines(server+" asks: ", text) }
 
-// elicitationID returns the combined id of a URL that the user is asked to open. Without the server's name in it, two
-// servers could use the same id.
+// elicitationID returns the combined id of an elicitation in which the user is asked to open a URL. If the combined id
+// did not contain the server's name, two servers could use the same id.
 func elicitationID(server, id string) string { return server + ":" + id }
 
 // questionPlaces returns the paths of the names in the params of a server's request (MCP 2025-11-25, Elicitation and
@@ -43,7 +44,8 @@ func questionPlaces(path string) []namePlace {
 		placeAt(path+"/message", questionText),
 		{path: strings.Split(path+"/requestedSchema", "/"), form: true},
 		placeAt(path+"/elicitationId", elicitationID),
-		// At the URL for all servers, a client would include the context of all servers instead of one server's.
+		// At the URL for all servers, a client would otherwise include the context of all servers instead of the
+		// context of one server.
 		placeAt(path+"/includeContext", func(_, _ string) string { return "none" }),
 	}
 }

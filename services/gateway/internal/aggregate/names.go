@@ -16,12 +16,12 @@ const (
 	// with a letter and contains only characters that RFC 3986, section 3.1, allows in a scheme. A combined URI is
 	// therefore a valid URI with another scheme.
 	uriPrefix = "mcp."
-	// maxToolName is the maximum length of a tool's name in bytes. Model APIs accept 64 characters, and hosts put the
-	// name that they use for the connection before the tool's name (`mcp__sluice__…`). nameRunes contains the
-	// characters that are allowed in addition to letters and digits.
+	// maxToolName is the maximum length of a tool's combined name in bytes. Model APIs accept 64 characters, but MCP
+	// hosts add a prefix with their own name for the connection (`mcp__sluice__…`). nameRunes contains the characters
+	// that are allowed in addition to letters and digits.
 	maxToolName = 48
 	nameRunes   = "_-"
-	// aliasDigits is the number of hexadecimal digits that distinguish a server's aliases.
+	// aliasDigits is the number of hexadecimal digits that distinguish the aliases of a server's tools.
 	aliasDigits = 8
 )
 
@@ -53,8 +53,8 @@ func CombinedTool(server, name string) string {
 	return head[:min(len(head), maxToolName-len(tail))] + tail
 }
 
-// ToolAliases maps aliases of a server's tools to the names that the server uses. If two tools have the same alias, the
-// alias is mapped to the empty name.
+// ToolAliases maps the aliases of a server's tools to the names that the server uses. If two tools have the same alias,
+// the alias is mapped to "".
 type ToolAliases map[string]string
 
 // NewToolAliases returns the aliases for a server that lists tools with these names.
@@ -84,7 +84,7 @@ func (a ToolAliases) DisplayName(server, name string) (string, bool) {
 	return joined, isCallable(name) && (!is || of == name)
 }
 
-// Resolve returns the name that the server uses for a tool. The argument rest is a result of [SplitName]. Resolve
+// Resolve returns the name that the server uses for a tool. The parameter rest is a result of [SplitName]. Resolve
 // returns false if the name is ambiguous.
 func (a ToolAliases) Resolve(server, rest string) (string, bool) {
 	if of, is := a[CombinedName(server, rest)]; is {
@@ -118,8 +118,8 @@ func SplitURI(uri string) (server, rest string, ok bool) {
 	return server, rest, is && ok && server != "" && rest != ""
 }
 
-// CombinedID returns, as raw JSON, the combined id for the id or the progress token of a server's request. The combined
-// id contains the server's raw JSON, so that a string and a number stay different.
+// CombinedID returns, as raw JSON, the combined id for the id or the progress token of a request by the server. The
+// combined id contains the raw JSON that the server has sent, so that a string and a number stay different.
 func CombinedID(server string, raw []byte) []byte { return quoteJSON(server + ":" + string(raw)) }
 
 // SplitID splits a combined id into the server and the server's raw id. It returns false if raw is not a combined id.

@@ -23,7 +23,7 @@ const (
 	answerTimeout = 5 * askTimeout
 )
 
-// userAnswer is the answer of the person who uses the agent. After the answer was submitted to the approval service,
+// userAnswer is the answer of the person who uses the agent. If the answer was submitted to the approval service,
 // approval is the resulting state of the approval, and decision is the last decision of the policy service. Both are
 // nil if the answer was not submitted.
 type userAnswer struct {
@@ -32,9 +32,9 @@ type userAnswer struct {
 	decision *policyv1.Decision
 }
 
-// startConfirm asks the person who uses the agent to confirm the call while it is held, if the approval's terms allow
-// that person to decide. The returned function stops asking and returns the person's answer. The watch on the approval
-// reports the resulting change, as it does for other votes. If the client does not answer in time, startConfirm calls
+// startConfirm asks the person who uses the agent to confirm the call while the call is held, if the approval's terms
+// allow that person to vote. The returned function stops asking and returns the person's answer. As with other votes,
+// the watch on the approval reports the resulting change. If the client does not answer in time, startConfirm calls
 // endHold.
 func (w *Client) startConfirm(ctx context.Context, q Request, a *approvalv1.Approval, endHold func()) (end func() userAnswer) {
 	if terms := a.GetTerms(); q.Confirm == nil || !terms.GetSelfConfirm() || terms.GetQuorum() != 1 {
@@ -76,8 +76,8 @@ var verdicts = map[attempt.Confirmation]approvalv1.Verdict{
 }
 
 // submitAnswer submits a user's answer to the approval service. It returns the approval after the vote, and the last
-// decision of the policy service. The approval is nil if its state is not known. submitAnswer retries until both
-// services answer or ctx is cancelled.
+// decision of the policy service. The returned approval is nil if its state is not known. submitAnswer retries until
+// both services answer or ctx is cancelled.
 func (w *Client) submitAnswer(ctx context.Context, q Request, id string, answer attempt.Confirmation) (a *approvalv1.Approval, last *policyv1.Decision) {
 	err := w.retry(ctx, func(ctx context.Context) error {
 		resp, decision, refused, err := w.request(ctx, q, &approvalv1.RequestApprovalRequest{SelfVote: &approvalv1.SelfVote{ApprovalId: id, Verdict: verdicts[answer]}})
@@ -87,7 +87,7 @@ func (w *Client) submitAnswer(ctx context.Context, q Request, id string, answer 
 		switch {
 		case refused != nil:
 			return errNoPolicy
-		// The policy no longer requires an approval, but the user has declined.
+		// The user has declined the call, although the policy no longer requires an approval.
 		case resp == nil && err == nil && answer == attempt.Declined:
 			cancelled, err := w.client.CancelApproval(ctx, &approvalv1.CancelApprovalRequest{ApprovalId: id, Reason: "declined at the agent"})
 			a = cancelled.GetApproval()
@@ -104,8 +104,8 @@ func (w *Client) submitAnswer(ctx context.Context, q Request, id string, answer 
 
 var errNoPolicy = status.Error(codes.Unavailable, "policy does not decide")
 
-// callText returns a description of a call for the user. The description is empty if the call cannot be shown
-// completely.
+// callText returns a description of a call that can be shown to the user. The description is empty if the call cannot
+// be shown completely.
 func (w *Client) callText(ctx context.Context, a *approvalv1.Approval) string {
 	inTime, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -126,7 +126,7 @@ func (w *Client) callText(ctx context.Context, a *approvalv1.Approval) string {
 }
 
 // refusalAtAgent returns the refusal for a call that the person who uses the agent has declined. That person's answer
-// applies even if approvers approve the call.
+// takes effect even if approvers approve the call.
 func refusalAtAgent(a *approvalv1.Approval) *refusal.Refusal {
 	return &refusal.Refusal{
 		Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: "declined at the agent. Do not make the same call again.",

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// Unavailable returns the refusal for a call for which no approval can be requested or used.
+// Unavailable returns the refusal for a call whose approval can't be requested or used.
 func Unavailable() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_APPROVAL_UNAVAILABLE}
 }
@@ -78,10 +78,10 @@ func pendingText(a *approvalv1.Approval) string {
 	if why := a.GetMessage(); why != "" {
 		text += " (" + why + ")"
 	}
-	// The message does not say that a person was notified, because the gateway does not know whether a notification was
-	// sent or read.
+	// The message does not claim that a person was notified, because the gateway does not know whether a notification
+	// was sent or read.
 	text += ". It waits in the list of approvals (`sluice approvals list`): tell your user, so that a person looks there. "
-	// A client that has called another method may have no tools.
+	// The client has called a method other than tools/call, so it may not support tools.
 	if method := a.GetMethod(); method != "" && method != mcp.MethodToolsCall {
 		return text + "Make the same request again later: it is carried out once it is approved."
 	}

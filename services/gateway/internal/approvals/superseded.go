@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// CheckNotRequired checks a call for which the policy requires no approval, and returns nil if the call may run. A call
-// that refers to an approval which has ended is refused, because the caller may have lost the answer and the call must
+// CheckNotRequired checks a call for which the policy requires no approval, and returns nil if the call may run. It
+// refuses a call that refers to an approval that has ended: the caller may have missed the answer, and the call must
 // not run twice.
 func (k *Manager) CheckNotRequired(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
 	refused := a.Refusal()
@@ -31,8 +31,8 @@ func (k *Manager) CheckNotRequired(ctx context.Context, a attempt.Attempt) *refu
 }
 
 // cancelSuperseded checks a call for which the policy no longer requires an approval, although the gateway has
-// requested one for an equal call. It first cancels that approval if it is pending, or approved and unclaimed.
-// Otherwise the votes could allow a later call.
+// requested one for an equal call. It first cancels that approval if it is pending, or if it is approved and not
+// claimed. Otherwise the votes could allow a later call.
 //
 // The result is nil if the policy allows the call. If the approval cannot be cancelled, a call that the policy allows
 // is refused. A call that the policy denies is always denied.

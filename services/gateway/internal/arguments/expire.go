@@ -47,10 +47,10 @@ func (s *Store) scheduleExpiry() {
 	})
 }
 
-// removeOldest removes a person's oldest segments until the person's share is no longer exceeded. Then, until the
-// maximum size is no longer exceeded, it removes the oldest segment of the person who uses the most space. A person who
-// uses little space therefore loses no copies, however many other persons there are. The segment that was just written
-// is not removed.
+// removeOldest removes a person's oldest segments until that person's share is no longer exceeded. Then, until the
+// maximum total size is no longer exceeded, it removes the oldest segment of the person who uses the most space. A
+// person who uses little space therefore loses no copies, regardless of how many other persons there are. The segment
+// that was just written is not removed.
 func (s *Store) removeOldest(written *segment) {
 	own := s.owners[written.person]
 	for own.size > s.share() && own.segments[0] != written {
@@ -71,7 +71,7 @@ func (s *Store) removeOldest(written *segment) {
 }
 
 // goesBefore reports whether the oldest segment of a is removed before the oldest segment of b. This is the case if a
-// uses more space, or if both use the same space and a's segment is older.
+// uses more space, or if both use the same space and a's oldest segment is older.
 func goesBefore(a, b *owner) bool {
 	return a.size > b.size || a.size == b.size && a.segments[0].began.Before(b.segments[0].began)
 }
@@ -82,8 +82,8 @@ func (s *Store) removeEarly(o *owner) {
 	s.removeFirst(o)
 }
 
-// removeFirst removes a person's oldest segment. The key is removed before the file. If they can't be removed, the
-// segment is nevertheless no longer used, and the next start tries again to remove it.
+// removeFirst removes a person's oldest segment. It removes the key before the file. If one of them can't be removed,
+// the segment is nevertheless no longer used, and the next start tries again to remove it.
 func (s *Store) removeFirst(o *owner) {
 	first := o.segments[0]
 	s.grow(first, -first.size)

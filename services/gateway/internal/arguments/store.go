@@ -22,8 +22,8 @@ import (
 
 // Config configures a [Store].
 type Config struct {
-	// Dir is the directory of the segments, and Keys is the directory of their keys. Both are created if they do not
-	// exist. Keys must be outside Dir, so that a copy of Dir does not contain the keys.
+	// Dir is the directory for the segments, and Keys is the directory for the segments' keys. Both are created if they
+	// do not exist. Keys must be outside Dir, so that a backup of Dir does not contain the keys.
 	Dir, Keys string
 	// Bytes is the maximum size of all segments together. It is at least 1 MiB. If it is exceeded, the oldest segments
 	// of the person who uses the most space are removed.
@@ -33,7 +33,7 @@ type Config struct {
 	Share float64
 	// Age is the maximum age of a copy. It is at least a minute.
 	Age time.Duration
-	// Sync makes Put return only after the copy was written to the storage device.
+	// Sync makes Put return only after the copy has been written to the storage device.
 	Sync bool
 	// Log receives messages for operators.
 	Log *slog.Logger
@@ -41,7 +41,7 @@ type Config struct {
 
 // Errors of [Store.Get].
 var (
-	// ErrRemoved means that the copy was removed because it was too old or the segments were too large.
+	// ErrRemoved means that the copy was removed because it was too old or because the segments were too large.
 	ErrRemoved = errors.New("the recorded arguments were removed, because they were too old or needed too much space")
 	// ErrDamaged means that the copy is not the one that the journal describes, or that its key is missing.
 	ErrDamaged = errors.New("the recorded arguments are damaged")
@@ -50,7 +50,7 @@ var (
 // ErrNotStored means that a copy could not be stored.
 var ErrNotStored = errors.New("the arguments of the call can't be recorded")
 
-// A Copy describes where a copy is stored, and its digest.
+// A Copy contains the position and the digest of a stored copy.
 type Copy struct {
 	// Digest is the SHA-256 of the encrypted copy, in hex.
 	Digest string
@@ -58,7 +58,7 @@ type Copy struct {
 	Place string
 }
 
-// A Store stores copies. It is safe for concurrent use.
+// A Store stores copies of call arguments. It is safe for concurrent use.
 type Store struct {
 	cfg Config
 
@@ -66,11 +66,13 @@ type Store struct {
 	owners map[person]*owner
 	// size is the total size of all segments, in bytes.
 	size int64
-	// early is the last time at which copies were removed before they had reached their maximum age, or zero.
+	// early is the last time at which copies were removed before they had reached their maximum age. It is zero if that
+	// has not happened.
 	early  time.Time
 	expire *time.Timer
 	closed bool
-	// fault is the error that occurred when the last copy was stored, or nil if there was none.
+	// fault is the error that occurred when the most recent copy was stored, or nil if that copy was stored
+	// successfully.
 	fault error
 }
 
@@ -104,7 +106,7 @@ const (
 
 var errClosed = errors.New("arguments: the store is closed")
 
-// Open opens a store, and removes expired segments. The caller must hold a lock on the directory.
+// Open opens a store, and removes expired segments. The caller must hold a lock on the directory of the segments.
 func Open(cfg Config) (*Store, error) {
 	if cfg.Dir == "" || cfg.Keys == "" || cfg.Bytes < 1<<20 || !(cfg.Share > 0 && cfg.Share <= 1) || cfg.Age < time.Minute || cfg.Log == nil {
 		return nil, errors.New("arguments: invalid configuration")
@@ -139,8 +141,8 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Put stores a copy of the arguments of a call. id is the id of the call's decision. who identifies the person for whom
-// the call is made. If the copy cannot be stored, the error is [ErrNotStored].
+// Put stores a copy of a call's arguments. id is the id of the decision on the call. who identifies the person on whose
+// behalf the call is made. If the copy cannot be stored, the error is [ErrNotStored].
 func (s *Store) Put(id, who string, arguments []byte) (Copy, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,20 +214,21 @@ func (s *Store) Get(id string, c Copy) ([]byte, error) {
 	return openEntry(s.keyPath(name), id, entry)
 }
 
-// Usage describes the copies in a store.
+// Usage describes how much space the copies in a store use, and how old they are.
 type Usage struct {
 	// Bytes is the total size of the copies, and Max is their maximum size, both in bytes.
 	Bytes, Max int64
-	// Oldest is the time when the oldest segment was created. All copies that are older were removed. Oldest is zero if
-	// there are no copies.
+	// Oldest is the time when the oldest segment was created. All older copies were removed. Oldest is zero if there
+	// are no copies.
 	Oldest time.Time
 	// Age is the maximum age of a copy.
 	Age time.Duration
-	// RemovedEarly is the last time at which copies were removed because a maximum size was exceeded, or zero.
+	// RemovedEarly is the last time at which copies were removed because a maximum size was exceeded. It is zero if
+	// that has not happened.
 	RemovedEarly time.Time
 }
 
-// Usage returns a description of the copies.
+// Usage returns the current usage of the store.
 func (s *Store) Usage() Usage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,7 +239,7 @@ func (s *Store) Usage() Usage {
 	return out
 }
 
-// Fault returns the reason why the last copy could not be stored, or nil if it was stored.
+// Fault returns the reason why the most recent copy could not be stored, or nil if it was stored.
 func (s *Store) Fault() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -277,7 +280,7 @@ func (s *Store) find(name string) *segment {
 	return nil
 }
 
-// add adds a segment that is newer than all other segments of its person.
+// add adds a segment, which must be newer than all other segments of its person.
 func (s *Store) add(one *segment) {
 	o := s.owners[one.person]
 	if o == nil {
@@ -287,7 +290,7 @@ func (s *Store) add(one *segment) {
 	o.segments = append(o.segments, one)
 }
 
-// grow adds bytes to the size of a segment.
+// grow increases the recorded size of a segment by the given number of bytes.
 func (s *Store) grow(one *segment, bytes int64) {
 	one.size += bytes
 	s.size += bytes

@@ -154,7 +154,7 @@ func flip(path string) error {
 	return os.WriteFile(path, raw, 0o600)
 }
 
-// After the maximum age, the copy and its key no longer exist, even if no call is made.
+// When a copy has reached the maximum age, the copy and its key are removed, even if no call is made.
 func TestStore_RemovesCopiesAtTheMaximumAge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -182,8 +182,7 @@ func TestStore_RemovesCopiesAtTheMaximumAge(t *testing.T) {
 	})
 }
 
-// Copies that have expired while no store was open are removed when a store is opened. Keys without a segment are
-// removed too.
+// Copies that expire while no store is open are removed when a store is opened. Keys without a segment are removed too.
 func TestOpen_RemovesExpiredCopiesAndUnusedKeys(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -261,8 +260,8 @@ func TestPut_RemovesTheOldestCopiesIfThereIsNoSpace(t *testing.T) {
 	}
 }
 
-// A person whose copies exceed the share loses the oldest of them, even after a restart. The copies of other persons
-// are kept.
+// A person whose copies exceed the person's share loses the oldest of them, even after a restart. The copies of other
+// persons are kept.
 func TestPut_RemovesThePersonsOwnCopiesIfTheShareIsExceeded(t *testing.T) {
 	t.Parallel()
 	cfg := config(t.TempDir())
@@ -290,8 +289,8 @@ func TestPut_RemovesThePersonsOwnCopiesIfTheShareIsExceeded(t *testing.T) {
 	wantCopy(t, s, "other", other, text)
 }
 
-// Two persons together use all of the space. They lose their own oldest copies, but a person who uses little space
-// loses none.
+// The copies of two persons together use all of the space. These two persons lose their oldest copies, but a person who
+// uses little space loses none.
 func TestPut_RemovesTheCopiesOfWhoUsesTheMostSpace(t *testing.T) {
 	t.Parallel()
 	cfg := config(t.TempDir())
@@ -333,7 +332,7 @@ func TestStore_ClosedStoreStoresNothing(t *testing.T) {
 	}
 }
 
-// If the segment can't be written, nothing is stored. The next copy is stored in a new segment.
+// If a segment can't be created, nothing is stored. The next copy is stored in a new segment.
 func TestPut_ReturnsAnErrorIfTheSegmentCannotBeCreated(t *testing.T) {
 	t.Parallel()
 	cfg := config(t.TempDir())

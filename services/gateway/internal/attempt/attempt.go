@@ -22,18 +22,18 @@ type Attempt struct {
 
 	// Sent is the message to send. It is the received message or, after an approval, the message that was approved.
 	Sent *jsonrpc.Message
-	// ID is the id of the decision. An attempt to use an approval gets a new id, which is also the id of the claim.
+	// ID is the id of the decision. An attempt to use an approval gets a new id. This id is also the id of the claim.
 	ID string
 	// Definition is the digest of the tool definition that the caller has received, or nil if it is not known.
 	Definition []byte
-	// Decision is the last decision of the policy service, or nil if there is none.
+	// Decision is the last decision of the policy service, or nil if there is no decision.
 	Decision *policyv1.Decision
-	// Validity is the time during which the decision allows the call to start.
+	// Validity is the time during which the decision allows the call to be started.
 	Validity decisioncache.Validity
 	// Lease is the reservation of the call's limits, or nil if nothing was reserved.
 	Lease *ratelimitv1.Lease
 	// ObservedLease is the reservation of the limits that are not enforced but only recorded (mode: observe), or nil if
-	// none of them was reserved. ObservedRefusal is the refusal that the call would have received because of these
+	// no such limits were reserved. ObservedRefusal is the refusal that the call would have received because of these
 	// limits, or nil.
 	ObservedLease   *ratelimitv1.Lease
 	ObservedRefusal *refusal.Refusal
@@ -55,7 +55,7 @@ func New(call *Call) Attempt { return Attempt{Call: call, Sent: call.Message, ID
 type Claim struct {
 	*approvalv1.Approval
 
-	// Attempt is the attempt number of the approval to which the claim belongs.
+	// Attempt is the attempt number of the approval for which the claim was made.
 	Attempt int32
 	// Votes are the votes that approved the call. They are empty until the approval is claimed.
 	Votes []*approvalv1.Vote
@@ -73,15 +73,15 @@ func (a Attempt) WithoutClaim() Attempt {
 	return a
 }
 
-// WithNewID returns a copy of the attempt with a new id. A call that continues after it has lost its claim needs a new
-// id, because the records of the claim have the old id.
+// WithNewID returns a copy of the attempt with a new id. A call that continues without its claim needs a new id,
+// because the records of the claim have the old id.
 func (a Attempt) WithNewID() Attempt {
 	a.ID = NewID()
 	return a
 }
 
-// PolicyCall returns the call in the form in which the policy service evaluates it and approvers see it, with the given
-// definition digest.
+// PolicyCall returns the call with the given definition digest, in the form that the policy service evaluates and
+// approvers see.
 func (a Attempt) PolicyCall(definition []byte) *policyv1.Call {
 	return &policyv1.Call{
 		Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Ref: a.Sent.Ref,
@@ -106,7 +106,7 @@ func (a Attempt) Name() string {
 	return a.Sent.Name
 }
 
-// Place returns the server and session of the call, for the call's span.
+// Place returns the server and the session of the call, in the form that the call's span needs.
 func (a Attempt) Place() spans.Place {
 	return spans.Place{Server: a.Server, Transport: spans.Transport(a.Transport), Version: a.Version, Session: a.Principal.GetSession()}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// A WithheldError means that an allowed call was not sent. When the call was about to start, either the policy no
-// longer allowed it, or the caller's token was no longer valid.
+// A WithheldError means that an allowed call was not sent, because the policy no longer allowed it or the caller's
+// token was no longer valid when the call was about to start.
 type WithheldError struct{ *refusal.Refusal }
 
 // Error implements error.
@@ -35,8 +35,8 @@ func (d *Client) Permit(ctx context.Context, a Attempt) *Permit {
 	return p
 }
 
-// HasEnded implements [upstream.Permit]. A permit also ends when the caller's token is no longer known to be valid.
-// HasEnded does not wait for the policy service.
+// HasEnded implements [upstream.Permit]. A permit also ends as soon as the caller's token is no longer known to be
+// valid. HasEnded does not wait for the policy service.
 func (p *Permit) HasEnded() bool {
 	return p.validity.Load().HasEnded() || p.attempt.HasValidToken != nil && !p.attempt.HasValidToken()
 }
@@ -72,7 +72,7 @@ func (p *Permit) Renew() error {
 	return nil
 }
 
-// lacksRecord reports whether d requires a copy of the arguments but no copy was stored.
+// lacksRecord reports whether d requires a copy of the arguments to be stored, but no copy was stored.
 func (a Attempt) lacksRecord(d *policyv1.Decision) bool {
 	return d.GetRecordArguments() && a.Recorded == nil && a.Sent.Arguments.Present()
 }

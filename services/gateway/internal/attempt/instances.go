@@ -16,9 +16,9 @@ const (
 )
 
 // instances detects whether more than one instance of the ratelimit service answers. Each instance counts separately,
-// so two instances would double every limit. If a new instance answers, the service was restarted. If an earlier
-// instance answers again, there are two instances. The zero value has observed no instance. It is safe for concurrent
-// use.
+// so two instances would double every limit. If a new instance answers, instances assumes that the service was
+// restarted. If an earlier instance answers again, there are two instances. In the zero value, no instance has answered
+// yet. It is safe for concurrent use.
 type instances struct {
 	mu      sync.Mutex
 	current string
@@ -29,8 +29,8 @@ type instances struct {
 }
 
 // observe records that an instance has answered a request that was sent at the time asked. It reports whether two
-// instances have answered alternately within splitDuration. Late answers from a replaced instance are ignored. If
-// instance is empty, the ratelimit service has an earlier version, which does not identify its instances.
+// instances have answered alternately within splitDuration. Late answers from a replaced instance are ignored. An empty
+// instance means that the ratelimit service has an earlier version, which does not identify its instances.
 func (i *instances) observe(instance string, asked time.Time) bool {
 	if instance == "" {
 		return false

@@ -15,12 +15,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// leaseTime is how long the gateway can release a reservation after making it. This is long enough, because the gateway
-// knows that a call was never sent as soon as the connection attempt has failed. After leaseTime the reservation counts
-// as used, and the gateway need not confirm that.
+// leaseTime is how long the gateway can release a reservation after making it. A short time is enough, because a
+// reservation is released only if the call was never sent, and the gateway knows this as soon as the connection attempt
+// has failed. After leaseTime the reservation counts as used, and the gateway need not confirm that.
 const leaseTime = 15 * time.Second
 
-// Miscounted is the message in refusals while two instances of the ratelimit service answer.
+// Miscounted is the message in refusals while two instances of the ratelimit service respond alternately.
 const Miscounted = "two ratelimit roles answer in turn and each counts for itself, which would multiply every limit: run one alone; limited calls pass a minute after the last answer of the other"
 
 // IsLimited reports whether limits must be reserved for the call.
@@ -34,7 +34,7 @@ func (d *Client) Reserve(ctx context.Context, a Attempt, key string) (Attempt, *
 	return a, refused
 }
 
-// reserve reserves these limits for a call. If one limit is exceeded, reserve reserves none and returns a refusal.
+// reserve reserves the given limits for a call. If one limit is exceeded, reserve reserves none and returns a refusal.
 func (d *Client) reserve(ctx context.Context, a Attempt, limits []*policyv1.RuleLimit, key string) (*ratelimitv1.Lease, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, a.Principal), peerTimeout)
 	defer cancel()
@@ -64,8 +64,8 @@ func LimitsOf(limits []*policyv1.RuleLimit) []*ratelimitv1.Limit {
 	return out
 }
 
-// isUnknown reports whether this gateway does not support a limit, because it needs more than a reservation. The
-// gateway can neither renew concurrency limits nor report the actual amount that a call has used.
+// isUnknown reports whether this gateway does not support a limit. It supports only limits that need nothing but a
+// reservation: it can neither renew a concurrency limit nor report the actual amount that a call has used.
 func isUnknown(l *policyv1.RuleLimit) bool {
 	return l.GetLimit().GetKind() == ratelimitv1.LimitKind_LIMIT_KIND_CONCURRENCY || l.GetSettle() != ""
 }
@@ -101,11 +101,11 @@ func (d *Client) miscounted(ctx context.Context, a Attempt, limits []*policyv1.R
 }
 
 // IsMiscounting reports whether calls with rate limits are currently refused because two instances of the ratelimit
-// service answer alternately and count separately.
+// service respond alternately and count separately.
 func (d *Client) IsMiscounting() bool { return d.instances.isSplit() }
 
-// limited returns the refusal for a call that exceeds a limit. If the response contained neither a lease nor a refusal,
-// exceeded is nil, and the call is also refused.
+// limited returns the refusal for a call that exceeds a limit. exceeded is nil if the response contained neither a
+// lease nor a refusal. In that case, the call is refused, too.
 func (a Attempt) limited(limits []*policyv1.RuleLimit, exceeded *ratelimitv1.Refusal) *refusal.Refusal {
 	refused := &refusal.Refusal{
 		Code:           exceeded.GetCode(),

@@ -22,7 +22,8 @@ import (
 
 const noLimiter = commonv1.Code_CODE_LIMITER_UNAVAILABLE
 
-// grants makes the fake rate limit service grant reservations. Its responses contain the given instances alternately.
+// grants makes the fake rate limit service grant reservations. The nth response names the nth of the given instances.
+// All further responses name the last one.
 func (l *limiter) grants(instances ...string) {
 	next := 0
 	l.reserve = func() (*ratelimitv1.ReserveLimitsResponse, error) {
@@ -115,8 +116,8 @@ func TestReserve_SaysForWhomALimitCounts(t *testing.T) {
 	}
 }
 
-// While the rate limit service is unavailable, a rule may allow the calls that it limits. If the service refuses a
-// call, the rule cannot allow it.
+// While the rate limit service is unavailable, a call is allowed if the rule that limits it says so. If the service
+// responds and refuses a call, no rule can allow the call.
 func TestReserve_WithoutTheServiceTheRulesDecide(t *testing.T) {
 	t.Parallel()
 	open, closed := limitOf(policyv1.SessionKey_SESSION_KEY_RUN), limitOf(policyv1.SessionKey_SESSION_KEY_RUN)

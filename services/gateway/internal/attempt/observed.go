@@ -22,11 +22,11 @@ const (
 	wouldLimit           = "would_limit"
 )
 
-// errNotReserved explains why the limits that are only recorded (mode: observe) are not reserved: the limiter did not
-// respond when the call's other limits were to be reserved.
+// errNotReserved explains why the limits that are only recorded (mode: observe) are not reserved: the ratelimit service
+// did not respond when the gateway tried to reserve the call's other limits.
 var errNotReserved = status.Error(codes.Unavailable, "the limiter did not reserve the other limits of this call")
 
-// ReserveObserved reserves the limits of an allowed call that are not enforced but only recorded (mode: observe). It
+// ReserveObserved reserves those limits of an allowed call that are not enforced but only recorded (mode: observe). It
 // uses a separate idempotency key. If the limits can't be reserved, the returned attempt contains the refusal that the
 // call would have received.
 func (d *Client) ReserveObserved(ctx context.Context, a Attempt) Attempt {
@@ -73,9 +73,9 @@ func (a Attempt) Observed() journal.Observed {
 	return out
 }
 
-// limitEffect returns the effect of limits that are only recorded (mode: observe) and could not be reserved. If a limit
-// was exceeded, the effect is that the call would have been limited. If the limiter is unavailable, or if this gateway
-// does not support a limit, the call would have been denied.
+// limitEffect returns the effect to record for limits that are only recorded (mode: observe) and could not be reserved.
+// If a limit was exceeded, the effect is that the call would have been limited. If the ratelimit service is
+// unavailable, or if this gateway does not support a limit, the effect is that the call would have been denied.
 func limitEffect(code commonv1.Code) string {
 	switch code { //nolint:exhaustive // no other code means that a limit was exceeded
 	case commonv1.Code_CODE_RATE_LIMITED, commonv1.Code_CODE_BUDGET_EXCEEDED, commonv1.Code_CODE_LOOP_DETECTED:

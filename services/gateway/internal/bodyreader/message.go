@@ -9,7 +9,7 @@ import (
 )
 
 // ReadMessage redacts the server's secrets in a message and then parses the message. If the message is large,
-// ReadMessage first waits for a processor slot. It returns the errors of [jsonrpc.ReadAnswer] and
+// ReadMessage first waits for a time slice of the processor. It returns the errors of [jsonrpc.ReadAnswer] and
 // [limits.Memory.TimesliceFor].
 func ReadMessage(ctx context.Context, raw []byte, redactor *redact.Redactor, memory *limits.Memory) (*jsonrpc.Answer, error) {
 	end, err := memory.TimesliceFor(ctx, len(raw))

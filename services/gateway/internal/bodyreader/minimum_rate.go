@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// maxStall is how long reads of one message may wait for the server in total, if the message is charged to the
-	// memory budget. Each time minBytesPerSecond bytes arrive, the remaining time is extended by a second, up to
+	// maxStall is how long reads of one message may wait for the server in total, while the message is charged to the
+	// memory budget. For every minBytesPerSecond bytes that arrive, the remaining time is extended by one second, up to
 	// maxStall.
 	maxStall          = 10 * time.Second
 	minBytesPerSecond = 64 << 10
@@ -31,15 +31,15 @@ type pacedReader struct {
 
 // Pace returns a reader that enforces a minimum rate. If the message arrives more slowly than 64 KiB per second for
 // more than 10 s, the reader disconnects the server. The rate is enforced only while held returns true, which means
-// that the message is charged to the memory budget. Only the time that a read spends waiting for the server counts.
+// that the message is charged to the memory budget. Only the time that reads spend waiting for the server counts.
 //
-// To disconnect the server, the reader calls cut from another goroutine. The function cut must end the blocked read,
-// which then returns [ErrSlow].
+// To disconnect the server, the reader calls cut from another goroutine. The function cut must unblock the read, which
+// then returns [ErrSlow].
 func Pace(from io.Reader, held func() bool, cut func()) io.Reader {
 	return &pacedReader{from: from, held: held, cut: cut, left: maxStall}
 }
 
-// Read implements io.Reader. After the server was disconnected, Read returns [ErrSlow].
+// Read implements io.Reader. Once the server has been disconnected, Read returns [ErrSlow].
 func (p *pacedReader) Read(to []byte) (int, error) {
 	if !p.held() {
 		p.left = maxStall

@@ -14,7 +14,7 @@ import (
 
 type bodySender struct{ *io.PipeWriter }
 
-// send writes the given number of bytes, one piece per second, and reports whether all were accepted.
+// send writes the given number of bytes, one piece per second, and reports whether every write succeeded.
 func (s bodySender) send(bytes, piece int) bool {
 	for ; bytes > 0; bytes -= piece {
 		if _, err := io.WriteString(s, strings.Repeat("x", min(bytes, piece))); err != nil {
@@ -32,8 +32,8 @@ func TestPace_ClosesSlowServers(t *testing.T) {
 	for name, tt := range map[string]struct {
 		held bool
 		send func(bodySender) bool
-		// If whole is true, the complete message must be read. Otherwise the server must be disconnected within the
-		// given time.
+		// If whole is true, the test must read the complete message. Otherwise the server must be disconnected within
+		// the given time.
 		whole  bool
 		within time.Duration
 	}{

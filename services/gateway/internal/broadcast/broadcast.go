@@ -3,7 +3,7 @@ package broadcast
 
 import "sync"
 
-// Broadcaster sends notifications without content. A goroutine that is notified must check for itself what has changed.
+// Broadcaster sends notifications without content. A goroutine that is notified must find out itself what has changed.
 // The zero value is ready to use. It is safe for concurrent use.
 type Broadcaster struct {
 	mu   sync.Mutex

@@ -26,7 +26,7 @@ import (
 
 const (
 	// verifyOneIn controls how often cached decisions are verified. On average, one in verifyOneIn lookups queries the
-	// policy service even if a decision is cached, so that the two decisions can be compared.
+	// policy service even though a decision is cached, so that the two decisions can be compared.
 	verifyOneIn = 1000
 	// maxPerPrincipal is the maximum number of cached decisions for one principal and the agents that act for it.
 	// maxAll is the maximum total number of cached decisions. maxKey is the maximum length of a cache key, in bytes.
@@ -57,7 +57,7 @@ type Cache struct {
 
 type epoch struct {
 	name, revision string
-	// until is the time when the lease expires, or nil if there is no lease.
+	// until is the time when the lease on this epoch expires, or nil if there is no lease.
 	until atomic.Pointer[instant]
 
 	mu         sync.Mutex
@@ -65,8 +65,8 @@ type epoch struct {
 	all        int
 }
 
-// principalEntries contains the cached decisions for one principal. A decision that depends on the session has one
-// entry for each session. A further entry without a decision marks that the decision depends on the session.
+// principalEntries contains the cached decisions for one principal. If a decision depends on the session, there is one
+// entry for each session, and one more entry without a decision, which marks that the decision depends on the session.
 type principalEntries struct {
 	entries map[string]*policyv1.Decision
 	used    instant
@@ -91,8 +91,8 @@ type Query struct {
 	Definition []byte
 }
 
-// owner returns the principal to which the decision's cache entries belong. It is the last principal of the delegation
-// chain, on whose behalf all other principals in the chain act.
+// owner returns the principal to which the decision's cache entries belong. It is the last principal in the delegation
+// chain. All other principals in the chain act on its behalf.
 func (q *Query) owner() principal.Key {
 	if chain := q.Principal.GetChain(); len(chain) > 0 {
 		return principal.Of(chain[len(chain)-1])
@@ -123,8 +123,8 @@ func (q *Query) appendSessions(dst []byte) []byte {
 }
 
 // Get returns the cached decision on a call, or nil if the policy service must be queried. This is the case if no
-// usable decision is cached, or if the call's trace is sampled and should show the policy service. In one of 1000
-// lookups, the policy service is also queried for comparison. Callers must not modify the decision.
+// usable decision is cached, or if the call's trace is sampled, so that the trace shows the query. On average, it is
+// also the case for one in 1000 lookups, so that the cached decision is verified. Callers must not modify the decision.
 func (d *Cache) Get(ctx context.Context, q Query) *policyv1.Decision {
 	e := d.epoch.Load()
 	if e == nil || d.off || rand.IntN(verifyOneIn) == 0 || trace.SpanContextFromContext(ctx).IsSampled() { //nolint:gosec // an attacker gains nothing by predicting the lookups
@@ -161,9 +161,9 @@ func (e *epoch) get(q *Query, now instant) *policyv1.Decision {
 }
 
 // Put caches the policy service's response to a query, and returns the decision that applies. This is usually the
-// decision in the response. If the cache contains a different decision of the same epoch, an error is logged and
-// counted, the cache is cleared, and the stricter of the two decisions applies. Rules that are not enforced but only
-// recorded (mode: observe) do not count, because they refuse nothing.
+// decision in the response. If the cache contains a different decision of the same epoch, Put logs and counts an error,
+// clears the cache, and returns the stricter of the two decisions. The comparison ignores rules that are not enforced
+// but only recorded (mode: observe), because they refuse nothing.
 func (d *Cache) Put(ctx context.Context, q Query, resp *policyv1.DecideCallResponse) *policyv1.Decision {
 	decision, keeping := resp.GetDecision(), resp.GetKeeping()
 	e := d.epoch.Load()
@@ -234,7 +234,7 @@ func (e *epoch) clear() {
 	e.all = 0
 }
 
-// forget removes the decisions of each principal for which the last lookup was more than idleAfter ago.
+// forget removes the decisions of each principal whose last lookup was more than idleAfter ago.
 func (e *epoch) forget(now instant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -253,7 +253,8 @@ func withoutObserved(d *policyv1.Decision) *policyv1.Decision {
 }
 
 // stricter returns the more restrictive of two decisions. If the decisions differ but have the same effect, stricter
-// returns a denial. If they differ only in rules that are not enforced but only recorded (mode: observe), it returns b.
+// returns a denial. If they differ only in rules that are not enforced but only recorded (mode: observe), stricter
+// returns b.
 func stricter(a, b *policyv1.Decision) *policyv1.Decision {
 	if proto.Equal(withoutObserved(a), withoutObserved(b)) {
 		return b

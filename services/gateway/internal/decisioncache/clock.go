@@ -3,8 +3,9 @@ package decisioncache
 import "time"
 
 // An instant is a time on two clocks. The first clock is monotonic, but stops while the machine sleeps. The second
-// clock is the wall clock, which people can change. A lease expires as soon as one of the clocks reaches the lease's
-// end. CLOCK_BOOTTIME is monotonic and does not stop, but reading it needs a system call, unlike these two clocks.
+// clock is the wall clock, which people can change. A lease expires as soon as one of the two clocks reaches the
+// lease's end. CLOCK_BOOTTIME is monotonic and continues during sleep, but it is not used, because reading it needs a
+// system call.
 type instant struct{ monotonic, wall time.Duration }
 
 // start is the origin of the monotonic clock.

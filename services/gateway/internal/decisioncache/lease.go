@@ -18,11 +18,11 @@ const (
 	// even if the policy service grants a longer lease.
 	renewEvery = 250 * time.Millisecond
 	longest    = time.Second
-	// drift determines the part of a lease that is not used: 1/drift of its duration. This margin is necessary because
+	// drift determines how much of a lease is not used: 1/drift of its duration. This margin is necessary because
 	// clocks run at different rates.
 	drift = 100
-	// silence is how long after the policy service's last message the service counts as unavailable. The service
-	// responds to every lease request.
+	// silence is the time without a message from the policy service after which the service counts as unavailable. The
+	// service responds to every lease request.
 	silence = 2 * time.Second
 )
 
@@ -92,8 +92,8 @@ func (d *Cache) Run(ctx context.Context) error {
 	return nil
 }
 
-// applyResponse applies a response and reports whether it starts a new epoch. requested is the time at which the last
-// request was sent.
+// applyResponse applies a response to a lease request and reports whether the response starts a new epoch. requested is
+// the time at which the last request was sent.
 func (d *Cache) applyResponse(resp *policyv1.LeaseRevisionResponse, requested *instant) (changed bool) {
 	e := d.epoch.Load()
 	if e == nil || e.name != resp.GetEpoch() {
@@ -132,8 +132,8 @@ type leaseStream struct {
 	// has applied.
 	sent    atomic.Pointer[instant]
 	applied atomic.Uint64
-	// answered signals that the last request was answered. changed signals that a new epoch has started, which the
-	// gateway must confirm to the policy service.
+	// answered signals that the last request was answered. changed signals that a new epoch has started. The gateway
+	// must confirm a new epoch to the policy service.
 	answered, changed chan struct{}
 }
 
@@ -171,7 +171,7 @@ func (a *leaseStream) noteResponse(resp *policyv1.LeaseRevisionResponse, changed
 	}
 }
 
-// signal sends a value to the channel c unless c already contains a value.
+// signal sends a value on c. It does nothing if the buffer of c is full.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -2,11 +2,11 @@ package decisioncache
 
 import "time"
 
-// MaxAge is the maximum time from the gateway's request for a decision until the call starts. The policy service waits
-// for this time before it confirms that calls are stopped.
+// MaxAge is the maximum time from the gateway's request for a decision until the call starts. When an operator stops
+// calls, the policy service waits for this time before it confirms that they are stopped.
 const MaxAge = time.Second
 
-// A Validity is the time during which a decision allows a call to start. The zero Validity has ended.
+// A Validity is the time during which a decision allows a call to start. The zero Validity has already ended.
 type Validity struct {
 	until instant
 	clock func() instant

@@ -1,6 +1,6 @@
 // Package discovery queries servers on behalf of the gateway, and caches the results. A result contains the server's
 // response to initialize and its tool list, as the server sends them to a client without capabilities. The gateway uses
-// the results for tool lists, and to answer callers that may use nothing on a server.
+// the results for tool lists, and to answer callers that have no permissions on a server.
 package discovery
 
 import (
@@ -30,13 +30,13 @@ import (
 const (
 	// Fresh is the maximum age at which a result is still used.
 	Fresh = 5 * time.Minute
-	// minPause is the pause after a failed query. The pause doubles with each further consecutive failure, up to maxPause.
+	// minPause is the pause after a failed query. With each further consecutive failure, the pause doubles, up to
+	// maxPause.
 	minPause = 250 * time.Millisecond
 	maxPause = 5 * time.Second
-	// maxRetries is the maximum number of consecutive failures after which [Server.GetWithRetry] still waits for
-	// another query.
+	// maxRetries is the number of consecutive failures up to which [Server.GetWithRetry] still waits for another query.
 	maxRetries = 2
-	// closeTimeout is the timeout for closing the session.
+	// closeTimeout is the timeout for closing the gateway's session with a server.
 	closeTimeout = 5 * time.Second
 	// maxPages and maxTools limit the pages and tools that are read. [upstream.MaxMessage], the maximum size of a
 	// single page, is also the maximum size of all pages together.
@@ -44,10 +44,10 @@ const (
 	maxTools = 10_000
 )
 
-// catalogPrincipal is the principal to which the gateway's own sessions with servers belong.
+// catalogPrincipal is the principal that owns the gateway's own sessions with servers.
 var catalogPrincipal = principal.Key{Tenant: "system", Subject: principal.Catalogue} //nolint:gochecknoglobals // a constant; Go has no constant structs
 
-// gatewayClient describes the gateway as a client.
+// gatewayClient is how the gateway describes itself, as a client, to servers.
 var gatewayClient = &upstream.Client{Name: "sluice", Version: "1"} //nolint:gochecknoglobals // a constant; Go has no constant structs
 
 // reportPrincipal returns the principal on whose behalf lists are reported to the catalog.
@@ -64,18 +64,17 @@ type Result struct {
 	Greeting *jsonrpc.Answer
 	// List is a response to tools/list that contains all tools on one page.
 	List *jsonrpc.Answer
-	// Version is the negotiated MCP revision, and Known is the catalog's response to the list.
+	// Version is the negotiated MCP revision. Known is the catalog's response to the reported list.
 	Version string
 	Known   *toolreport.Response
 	// Aliases are the names under which the tools appear in a list that combines the tools of many servers.
 	Aliases aggregate.ToolAliases
-	// AggregateList is List in the form in which it is combined with the lists of other servers. Malformed tools are
-	// left out, because a strict client would refuse the whole list. Optional members that are null are left out, too.
+	// AggregateList is the form of List that is combined with the lists of other servers. Malformed tools are left out,
+	// because a strict client would refuse the whole list. Optional members whose value is null are left out, too.
 	AggregateList *jsonrpc.Answer
-	// Faults explains why clients do not receive some of the tools in List. It is in the order of the list.
+	// Faults explains why clients do not receive some of the tools in List. It has the same order as List.
 	Faults []Fault
-	// paramHeaders contains, by tool name, the arguments that stateless clients (revision 2026-07-28) must repeat in
-	// headers.
+	// paramHeaders contains, by tool name, the arguments that a call in revision 2026-07-28 must repeat in headers.
 	paramHeaders map[string][]paramheaders.Binding
 	// At is the time at which the server was queried.
 	At time.Time
@@ -104,7 +103,7 @@ type Config struct {
 // Deps are the dependencies of a [Server]. Every field is required.
 type Deps struct {
 	Server *upstream.Server
-	// Room is the memory budget for answers while they are being read.
+	// Room is the memory budget for servers' answers while they are read.
 	Room      *limits.Budget
 	Catalogue *toolreport.Reporter
 	// Changed is called when the server's tool list has changed. It must return without blocking.
@@ -116,14 +115,14 @@ type Server struct {
 	cfg  Config
 	deps Deps
 
-	// last is a copy of found that can be read without the lock.
+	// last is a copy of the field found that can be read without the lock.
 	last atomic.Pointer[Result]
 
 	mu    sync.Mutex
 	found *Result
 	// greeted is true if the server has answered initialize or server/discover, even if its list could not be read.
 	greeted bool
-	// changes is the number of times that the server's list has changed.
+	// changes is how often the server's list has changed.
 	changes int
 	// recheckScheduled is true if RecheckList has scheduled another query.
 	recheckScheduled bool
@@ -145,7 +144,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 // Last returns the last result regardless of its age, or nil if there is none.
 func (s *Server) Last() *Result { return s.last.Load() }
 
-// Changes returns the number of times that the server's tool list has changed.
+// Changes returns how often the server's tool list has changed.
 func (s *Server) Changes() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +166,7 @@ func (s *Server) RefusedRevision() bool {
 	return errors.Is(s.err, upstream.ErrRevision) && time.Since(s.failed) <= Fresh
 }
 
-// TimedOut reports whether the last query timed out and this happened within the last five minutes.
+// TimedOut reports whether the last query timed out within the last five minutes.
 func (s *Server) TimedOut() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,8 +174,8 @@ func (s *Server) TimedOut() bool {
 }
 
 // ReportError returns an error that wraps [toolreport.ErrNotReported] if there is no result because the catalog did not
-// accept the server's list. In that case, the list that the server sends in a session is not accepted either, but no
-// operator needs to do anything about it.
+// accept the server's list. In that case, the catalog does not accept the list that the server sends in a session
+// either, but no operator needs to act.
 func (s *Server) ReportError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,9 +185,9 @@ func (s *Server) ReportError() error {
 	return nil
 }
 
-// GetWithRetry is like [Server.Get], but for a session in which the server has just answered. If the last query failed
+// GetWithRetry is like [Server.Get], but for a server that has just answered in a session. If the last query failed
 // recently, GetWithRetry waits until the server is queried again. It returns nil after three consecutive failures, if
-// another query would be pointless, or when ctx ends.
+// another query would be pointless, or when ctx is done.
 func (s *Server) GetWithRetry(ctx context.Context) *Result {
 	for {
 		found, err := s.Get(ctx, Fresh)
@@ -218,7 +217,7 @@ func (s *Server) ParamHeaders(tool string) []paramheaders.Binding {
 	return nil
 }
 
-// RefreshInBackground queries the server in the background if the last result is older than age.
+// RefreshInBackground starts a query in the background if the last result is older than age.
 func (s *Server) RefreshInBackground(age time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,9 +228,9 @@ func (s *Server) RefreshInBackground(age time.Duration) {
 	go func() { _, _ = s.refresh(context.Background()) }() // the result is stored
 }
 
-// RecheckList queries the server again, because the server has sent different definitions in a session. If the last
-// result is older than age, RecheckList queries the server immediately and waits for the result. Otherwise it returns
-// immediately, and the server is queried when the last result has reached that age.
+// RecheckList queries the server again, because the server has sent different tool definitions in a session. If the
+// last result is older than age, RecheckList queries the server immediately and waits for the result. Otherwise it
+// returns immediately, and the server is queried when the last result has reached that age.
 func (s *Server) RecheckList(ctx context.Context, age time.Duration) {
 	s.mu.Lock()
 	if s.found == nil || time.Since(s.found.At) > age {
@@ -279,8 +278,8 @@ func (s *Server) Get(ctx context.Context, age time.Duration) (*Result, error) {
 	}
 }
 
-// pause returns how long the server is not queried after the last failure. It returns 0 if the last query succeeded.
-// The caller must hold the lock.
+// pause returns how long the gateway waits after the last failure before it queries the server again. It returns 0 if
+// the last query succeeded. The caller must hold the lock.
 func (s *Server) pause() time.Duration {
 	switch {
 	case s.err == nil:
@@ -292,13 +291,15 @@ func (s *Server) pause() time.Duration {
 	}
 }
 
-// isPointless reports whether another query shortly after the last one would be expensive or pointless, because the
-// last query timed out or the server does not support the revision. The caller must hold the lock.
+// isPointless reports whether the server should not be queried again soon. This is the case if the last query timed
+// out, because such queries are expensive, or if the server does not support the revision. The caller must hold the
+// lock.
 func (s *Server) isPointless() bool {
 	return errors.Is(s.err, upstream.ErrTimeout) || errors.Is(s.err, upstream.ErrRevision)
 }
 
-// refresh queries the server. It continues after ctx ends, because other callers may be waiting for the result.
+// refresh queries the server. It continues even if ctx is cancelled, because other callers may be waiting for the
+// result.
 func (s *Server) refresh(ctx context.Context) (*Result, error) {
 	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), nil) // the query serves all callers
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
@@ -366,7 +367,7 @@ func toolNames(list *jsonrpc.Answer) (out []string) {
 	return out
 }
 
-// paramHeaders returns, by tool name, the arguments that must be repeated in headers.
+// paramHeaders returns, by tool name, the arguments that calls must repeat in headers.
 func paramHeaders(list *jsonrpc.Answer) map[string][]paramheaders.Binding {
 	out := make(map[string][]paramheaders.Binding)
 	for _, t := range list.Tools {
@@ -404,7 +405,7 @@ func (s *Server) openSession(ctx context.Context, memory *limits.Memory) (*Resul
 	return found, sess, err
 }
 
-// finishOpen completes the opening of a session after the server has answered initialize.
+// finishOpen checks the server's answer to initialize and completes the opening of the session.
 func (s *Server) finishOpen(ctx context.Context, sess *upstream.Session, greeting *jsonrpc.Answer) (*Result, error) {
 	if greeting.Error.Present() {
 		return nil, fmt.Errorf("%w: it refused to open a session", upstream.ErrNoAnswer)

@@ -44,8 +44,8 @@ func ListFault(err error) string {
 	return ""
 }
 
-// Faults returns what is wrong with the server's tools. If the server's list cannot be read, the only fault is the
-// reason for that. Otherwise Faults returns the faults in the newest list.
+// Faults returns what is wrong with the server's tools. If the server's list cannot be read, the only fault explains
+// why. Otherwise Faults returns the faults in the newest list.
 func (s *Server) Faults() []Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,8 +58,8 @@ func (s *Server) Faults() []Fault {
 	return s.found.Faults
 }
 
-// conformTools returns a server's list in the form in which it is combined with the lists of other servers, and the
-// faults of the server's tools.
+// conformTools returns the form of a server's list that is combined with the lists of other servers, and the faults of
+// the server's tools.
 func conformTools(server string, list *jsonrpc.Answer, aliases aggregate.ToolAliases) (*jsonrpc.Answer, []Fault, error) {
 	listed := make(map[string]int, len(list.Tools))
 	for _, t := range list.Tools {

@@ -26,7 +26,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// useUp uses up the quota of messages for which no rule is needed.
+// useUp uses up ana's quota of messages for which no rule is needed.
 func useUp(g *gatewaytest.Gateway) {
 	for g.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: gatewaytest.Caller("ana").Principal, Method: "ping"}) == nil {
 		continue
@@ -55,8 +55,8 @@ func TestNew_RefusesMissingDependencies(t *testing.T) {
 	})
 }
 
-// Case X9. A list contains the prompts, resources or templates that the caller may use. The gateway asks the policy
-// service only if the policy distinguishes them by name.
+// Case X9. A list contains only the prompts, resources or templates that the caller may use. The gateway asks the
+// policy service only if the policy distinguishes them by name.
 func TestFilterResult_ListsWhatTheCallerMayUse(t *testing.T) {
 	t.Parallel()
 	for method, tt := range map[string]struct{ list, want string }{
@@ -150,8 +150,8 @@ func TestRefuse_RecordsTheMessage(t *testing.T) {
 	})
 }
 
-// Policy decisions apply to a single caller, so an answer must not be stored in shared caches. A filtered list must not
-// be cached at all.
+// A policy decision applies to a single caller, so an answer must not be stored in shared caches. A filtered list must
+// not be cached at all.
 func TestMarkPrivate_ForbidsSharedCaches(t *testing.T) {
 	t.Parallel()
 	for result, want := range map[string][2]string{
@@ -186,8 +186,8 @@ func TestCheckInputRequests_HaveNoPlaceInSessions(t *testing.T) {
 	})
 }
 
-// Case U1. A server of revision 2025-11-25 may answer that the user must first open URLs. The policy service evaluates
-// each URL as a request from the server.
+// Case U1. A server of revision 2025-11-25 may answer a call with an error that says that the user must first open
+// URLs. The policy service evaluates each URL as a request from the server.
 func TestCheckInputRequests_URLsToOpenAreDecided(t *testing.T) {
 	t.Parallel()
 	const url = `{"mode":"url","elicitationId":"e","message":"m","url":"https://a.example"}`
@@ -253,7 +253,7 @@ func TestCheckInputRequests_FindsTheCodeInEveryNotation(t *testing.T) {
 	})
 }
 
-// wait calls the gateway's own tool.
+// wait returns a call to the gateway's own tool for waiting for approvals.
 func wait(arguments string) gatewaytest.Message {
 	return gatewaytest.Call("sluice_approval_wait", arguments)
 }
@@ -318,8 +318,8 @@ func TestWaitForApproval_IsRefusedForOthers(t *testing.T) {
 	})
 }
 
-// A client that waits for an approval receives progress notifications. It is notified at once when the approval's state
-// changes.
+// A client waits for an approval by calling the gateway's own tool. It receives progress notifications while it waits,
+// and the result as soon as the approval's state changes.
 func TestWaitForApproval_EndsWhenTheApprovalIsDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -340,7 +340,7 @@ func TestWaitForApproval_EndsWhenTheApprovalIsDecided(t *testing.T) {
 	})
 }
 
-// If a server gives no usable answer, the caller receives the reason.
+// If a server gives no usable answer, the caller receives an explanation.
 func TestServerFailed_SaysWhatIsKnown(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -88,7 +88,8 @@ func (x *Exchange) newResponse(ctx context.Context, result pipeline.Result) Resp
 		return x.Era.Answer(ctx, result)
 	}
 	if refused.Code == commonv1.Code_CODE_TOOL_CHANGED || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
-		// The server is listed again, because it may have been repaired, or the catalog may have lost its records.
+		// The gateway lists the server's tools again, because the server may have been repaired, or the catalog may
+		// have lost its records.
 		x.Discovery.RefreshInBackground(servers.RenewAfter)
 	}
 	if out, pends := x.Era.Pending(ctx, result); pends {
@@ -110,7 +111,7 @@ func (x *Exchange) Access(ctx context.Context) (visibility.Access, error) {
 var ErrStale = errors.New("whether the token still counts is not known")
 
 // NotAdmitted returns the refusal for a request from a caller that has too many requests in flight, or too many answers
-// that it has not read.
+// that it has not read yet.
 func NotAdmitted(err error) *refusal.Refusal {
 	if errors.Is(err, limits.ErrServer) {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: err.Error() + "."}
@@ -126,8 +127,8 @@ func PolicyUnavailable() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
 }
 
-// AskServer sends the gateway's own request to the server instead of the client's request, and returns the server's
-// answer. It fails if ctx ends or the server's timeout expires.
+// AskServer sends a request from the gateway itself to the server, in place of the client's request, and returns the
+// server's answer. It fails if ctx is done or the server's timeout expires.
 func (x *Exchange) AskServer(ctx context.Context, own upstream.GatewayMessage, out *Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, x.Timeout)
 	defer cancel()
@@ -152,7 +153,7 @@ func (x *Exchange) ServerFailed(ctx context.Context, answer upstream.Answer, err
 	return refused
 }
 
-// refusalOf returns the refusal for a request that was not sent through the pipeline and received no usable answer.
+// refusalOf returns the refusal for a request that was sent without the pipeline and received no usable answer.
 func refusalOf(answer upstream.Answer, err error) *refusal.Refusal {
 	refused := &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 	if cause := upstream.CauseOf(err); cause != nil {
@@ -186,8 +187,8 @@ func refusalOf(answer upstream.Answer, err error) *refusal.Refusal {
 	return refused
 }
 
-// HandleNotification sends the client's notification to the server if this is allowed. [Exchange.MayNotify] reports
-// which of the notifications that MCP defines are allowed. All other notifications need a rule that allows them.
+// HandleNotification sends the client's notification to the server if it is allowed. For the notifications that MCP
+// defines, [Exchange.MayNotify] reports whether they are allowed. All other notifications need a rule that allows them.
 // Refusals are recorded.
 func (x *Exchange) HandleNotification(ctx context.Context) {
 	sent := false
@@ -225,14 +226,14 @@ func (x *Exchange) MayNotify() bool {
 	return mcp.NeedsNoRule(x.Message.Method) || x.Message.Method == mcp.MethodRootsChanged && x.Session.Client.Offer.Has(mcp.MethodRoots)
 }
 
-// sendNotification sends the gateway's own notification to the server, in place of the client's notification.
+// sendNotification sends a notification from the gateway itself to the server, in place of the client's notification.
 func (x *Exchange) sendNotification(ctx context.Context, own upstream.GatewayMessage) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), NotifyTimeout)
 	defer cancel()
 	x.logUnsent(ctx, x.Message.Method, x.Session.Upstream.SendNotification(ctx, own))
 }
 
-// RefuseNotification records the refusal of a notification, which has no response.
+// RefuseNotification records the refusal of a notification. It returns nothing, because notifications have no response.
 func (x *Exchange) RefuseNotification(ctx context.Context, code commonv1.Code) {
 	x.Deps.Pipeline.RecordRefusal(ctx, attempt.RefusedRequest{
 		Principal: x.ActingPrincipal(), Server: x.ServerName, Method: x.Message.Method, Code: code, Bytes: len(x.Message.Raw),

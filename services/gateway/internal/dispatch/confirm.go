@@ -56,7 +56,7 @@ func confirmText(call string) string {
 		"accept without the tick, or decline, and it does not.\n\n" + indent + strings.ReplaceAll(call, "\n", "\n"+indent)
 }
 
-// minFormTime is how long a form must have been open, at least, to count as unanswered.
+// minFormTime is the minimum time for which a form must have been open to count as unanswered.
 const minFormTime = time.Second
 
 // formsClient returns the key under which package forms stores whether this client answers forms.
@@ -66,7 +66,7 @@ func (x *Exchange) formsClient() forms.Client {
 }
 
 // formTimeout returns a channel that receives a value when a form has been open for [forms.Timeout]. If the client has
-// answered a form before, the channel is nil, because the form then stays open while the call is held.
+// answered a form before, the channel is nil, because the form then stays open for as long as the call is held.
 func (x *Exchange) formTimeout() (expired <-chan time.Time, stop func() bool) {
 	if x.Deps.Forms.State(x.formsClient()) == forms.Answers {
 		return nil, func() bool { return false }
@@ -132,8 +132,8 @@ func (x *Exchange) awaitForm(ctx context.Context, out *Relay, question *session.
 	return attempt.Unanswered
 }
 
-// recordLateAnswer records that the client has answered a form whose call is no longer held. Reports of a cancelled
-// form and errors do not count, because a client may send them without its user.
+// recordLateAnswer records that the client has answered a form although the call is no longer held. An error, or an
+// answer that the form was cancelled, does not count, because a client may send these without asking its user.
 func (x *Exchange) recordLateAnswer(ctx context.Context) {
 	m := x.Message
 	if !x.Session.Client.Elicits || !bytes.HasPrefix(m.ID.Of(m.Raw), []byte(`"`+inputIDPrefix)) {
@@ -144,7 +144,7 @@ func (x *Exchange) recordLateAnswer(ctx context.Context) {
 	}
 }
 
-// confirmed parses the client's response to the form. If the user has closed the form, confirmed returns Unanswered.
+// confirmed parses the client's response to the form. If the user has dismissed the form, confirmed returns Unanswered.
 func confirmed(result []byte) attempt.Confirmation {
 	var form struct {
 		Action  string `json:"action"`
@@ -164,7 +164,7 @@ func confirmed(result []byte) attempt.Confirmation {
 	}
 }
 
-// withdraw tells the client that the request with this raw id is cancelled.
+// withdraw notifies the client that the gateway has cancelled its request with this raw id.
 func (o *Relay) withdraw(id []byte) {
 	_ = o.SendMessage([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + string(o.exchange.Addressing.ClientID(id)) + `,"reason":"no request waits for the answer any longer"}}`))
 }

@@ -49,7 +49,7 @@ type Deps struct {
 	// Remembered is the memory budget for stored answers. A client that has lost its connection can resume the stream
 	// of a stored answer.
 	Remembered *limits.Budget
-	// Forms stores which clients answer the gateway's forms.
+	// Forms stores which clients answer the forms that the gateway sends.
 	Forms *forms.Memory
 	// Limits are the limits for parsing messages.
 	Limits jsonrpc.Limits
@@ -71,14 +71,14 @@ type Exchange struct {
 	*Dispatcher
 	httpserver.Caller
 
-	// ClientCtx ends when the caller disconnects.
+	// ClientCtx is cancelled when the caller disconnects.
 	ClientCtx context.Context //nolint:containedctx // the caller's context
-	// Sink sends messages to the caller before the response. relay filters the messages that the server sends before
+	// Sink sends messages to the caller before the response. relay filters those messages that the server sends before
 	// its answer.
 	Sink  Sink
 	relay Relay
-	// ServerName is the server's configured name, and Server is the server. For a message to the URL for all servers,
-	// ServerName is empty and Server is nil.
+	// ServerName is the server's configured name. If the message was sent to the URL for all servers, ServerName is
+	// empty and Server is nil.
 	ServerName string
 	Server     *servers.Server
 	// Timeout is the maximum duration of a request to the server.
@@ -89,22 +89,22 @@ type Exchange struct {
 	Size int
 	// Received is the time at which the last byte of the message arrived.
 	Received time.Time
-	// Session is the session of the message or, in revision 2026-07-28, the state that replaces a session. It is nil
-	// until the session is found.
+	// Session is the session to which the message belongs. In revision 2026-07-28, it is the state that replaces a
+	// session. It is nil until it is found.
 	Session *session.Session
-	// Slot contains the message's memory and its slot for requests in flight. Both count against quotas.
+	// Slot contains the message's memory and its place among the caller's requests in flight. Quotas limit them.
 	Slot *limits.Slot
 	// Deadline measures the server's timeout. It is nil if the server may not send requests to the client.
 	Deadline *upstream.PausableDeadline
 	// Hold is how long a call is held while it waits for approvers. If it is nil, the configured time applies.
 	Hold *time.Duration
-	// ApprovalID is the id of the approval that a task has waited for. It is empty for other calls.
+	// ApprovalID is the id of the approval that a task has waited for. It is empty for a call that is not a task.
 	ApprovalID string
-	// Era implements what depends on whether the MCP revision uses sessions. Terms contains values that depend on the
-	// revision.
+	// Era implements the behavior that depends on whether the MCP revision uses sessions. Terms contains values that
+	// depend on the revision.
 	Era Era
 	Terms
-	// Addressing implements the behavior that depends on which URL the client uses.
+	// Addressing implements the behavior that depends on the URL to which the client connects.
 	Addressing Addressing
 }
 
@@ -114,7 +114,7 @@ func (x *Exchange) ID() []byte { return x.Message.ID.Of(x.Message.Raw) }
 // RawID implements [Replayable].
 func (x *Exchange) RawID() []byte { return x.ID() }
 
-// ActingPrincipal returns the principal, with the session and run of the message.
+// ActingPrincipal returns a copy of the principal that includes the session and run of the message.
 func (x *Exchange) ActingPrincipal() *identityv1.Principal {
 	p := proto.CloneOf(x.Principal)
 	p.Session, p.Run = x.Place().Session, x.Message.Meta.Run

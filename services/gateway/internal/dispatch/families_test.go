@@ -18,8 +18,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// A server that uses MCP sessions sends requests during a call in revision 2026-07-28. The policy service evaluates
-// them before they become part of the answer. If a request is refused, the server receives the reason.
+// A client calls a tool in revision 2026-07-28, and the server, which uses MCP sessions, sends a request during the
+// call. The policy service evaluates the request before it becomes part of the answer to the client. If the request is
+// refused, the server receives an error.
 func TestDecideServerRequest_AnswersTheServerIfItIsRefused(t *testing.T) {
 	t.Parallel()
 	const sample = `{"jsonrpc":"2.0","id":3,"method":"sampling/createMessage","params":{"messages":[],"maxTokens":1}}`
@@ -68,8 +69,8 @@ func TestDecideServerRequest_AnswersTheServerIfItIsRefused(t *testing.T) {
 	}
 }
 
-// Case X9. A caller without permissions receives nothing that identifies the server, whether or not the revision uses
-// sessions.
+// Case X9. A caller without permissions receives nothing that identifies the server. This applies to revisions with and
+// without sessions.
 func TestRedactGreeting_KeepsRevisionsAndCapabilities(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -95,8 +96,8 @@ func TestRedactGreeting_KeepsRevisionsAndCapabilities(t *testing.T) {
 	})
 }
 
-// The gateway declares to the server the requests that the client can answer. In revisions that use sessions, the
-// client needs a stream to receive such requests. A gRPC server cannot send requests.
+// The gateway declares to the server only those requests that the client can answer. In revisions that use sessions,
+// the client needs a stream to receive such requests. A gRPC server cannot send requests.
 func TestAbilities_AreThoseThatCanBeUsed(t *testing.T) {
 	t.Parallel()
 	initialize := gatewaytest.Message{Server: "files", Body: gatewaytest.Initialize}
@@ -138,7 +139,7 @@ func TestAbilities_AreThoseThatCanBeUsed(t *testing.T) {
 	}
 }
 
-// A capability counts only if its value is an object, as MCP requires.
+// A client's capability counts only if its value is an object, as MCP requires.
 func TestDeclaredAbilities_NeedTheirForm(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -185,8 +186,8 @@ func TestKeepOpen_EndsWithTheToken(t *testing.T) {
 	})
 }
 
-// Event ids with this prefix belong to the gateway: a client sends them to resume a stored answer. If a server uses an
-// event id with this prefix, the gateway removes the id.
+// Event ids with this prefix are reserved for the gateway: a client sends them to resume a stored answer. If a server
+// sends an event id with this prefix, the gateway removes the id.
 func TestDeliver_DropsEventIDsThatLookLikeTheGateways(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -222,7 +223,7 @@ func TestDeliver_DropsEventIDsThatLookLikeTheGateways(t *testing.T) {
 	})
 }
 
-// A subscription covers the resources that it names and the resources below them.
+// A subscription covers the resources whose URIs it contains, and the resources below them.
 func TestDeliver_ForwardsWhatIsSubscribedTo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -292,7 +293,7 @@ func TestListTools_AsksTheCatalogOnceMore(t *testing.T) {
 	}
 }
 
-// The number of a caller's requests to one server is limited. The refusal says which limit was reached.
+// There is a limit on a caller's concurrent requests to one server. The refusal says which limit was reached.
 func TestNotAdmitted_SaysWhatToWaitFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -23,7 +23,7 @@ func identifierOf(field string) string {
 	}
 }
 
-// ignoresNames reports whether the policy does not distinguish a list's elements by name.
+// ignoresNames reports whether the policy treats all elements of a list alike, regardless of their names.
 func ignoresNames(access visibility.Access, field string) bool {
 	if field == "prompts" {
 		return access.PromptNamesIgnored
@@ -33,7 +33,7 @@ func ignoresNames(access visibility.Access, field string) bool {
 
 // FilterResult returns the edits that prepare an answer for the client, and reports whether the answer was filtered. In
 // a list of prompts, resources or templates, the edits remove the elements that the caller may not use. If no rule
-// distinguishes the elements by name, FilterResult does not ask the policy service.
+// distinguishes the elements by name, FilterResult does not call the policy service.
 func (x *Exchange) FilterResult(ctx context.Context, answer *jsonrpc.Answer) (edits []jsonrpc.Edit, filtered bool, refused *refusal.Refusal) {
 	field := aggregate.FieldOf(x.Message.Method)
 	if field == "" || !answer.Result.Present() {
@@ -60,7 +60,7 @@ func (x *Exchange) FilterResult(ctx context.Context, answer *jsonrpc.Answer) (ed
 	return list.Clean(func(t jsonrpc.Tool) bool { return !visible[t.Name] }), true, nil
 }
 
-// listing parses the list in an answer. It uses up one of the caller's time slices.
+// listing parses the list in an answer. It uses one of the caller's time slices.
 func (x *Exchange) listing(ctx context.Context, answer *jsonrpc.Answer, field string) (*jsonrpc.Answer, error) {
 	end, err := x.Slot.Answer.TimesliceFor(ctx, len(answer.Raw))
 	if err != nil {
@@ -70,8 +70,8 @@ func (x *Exchange) listing(ctx context.Context, answer *jsonrpc.Answer, field st
 	return answer.Listing(field, identifierOf(field))
 }
 
-// mayReceiveUpdate reports whether the policy allows m, which notifies the client that a resource has changed. The
-// caller must have checked the method of the notification.
+// mayReceiveUpdate reports whether the policy allows the client to receive m, a notification that a resource has
+// changed. The caller must have checked that m is such a notification.
 func (x *Exchange) mayReceiveUpdate(m *jsonrpc.Answer) bool {
 	access, err := x.Access(x.Uncancelled(x.ClientCtx))
 	if err != nil || access.ResourceNamesIgnored {

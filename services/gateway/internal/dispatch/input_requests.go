@@ -22,13 +22,13 @@ import (
 
 // CheckInputRequests checks the requests in a server's answer. Two kinds of answers contain requests: a result of
 // revision 2026-07-28 (Multi Round-Trip Requests), and the error with which a server of revision 2025-11-25 requires
-// that the user first opens a URL (Elicitation, URL Mode). The policy service evaluates each of them as a request from
-// the server, and the decision is recorded.
+// that the user first opens a URL (Elicitation, URL Mode). The policy service evaluates each request in the answer as a
+// request from the server, and the decision is recorded.
 //
 // If a request is denied, or if the answer must not contain requests, the client does not receive the answer, because
-// it could not continue without the requests. The refusal says that the outcome is unknown, because the server may have
-// executed part of the call. CheckInputRequests checks answers of all revisions and methods, because a client may act
-// on requests in any answer.
+// the client could not continue without the requests. The refusal says that the outcome is unknown, because the server
+// may have executed part of the call. CheckInputRequests checks answers of all revisions and methods, because a client
+// may act on requests in any answer.
 func (x *Exchange) CheckInputRequests(ctx context.Context, answer *jsonrpc.Answer) *refusal.Refusal {
 	in := answer.InputRequests
 	asks := in.Present() && string(in.Of(answer.Raw)) != "null"
@@ -75,7 +75,7 @@ func (x *Exchange) checkInputRequests(ctx context.Context, answer *jsonrpc.Answe
 }
 
 // countAndDecide counts one request in an answer as a request from the server, and asks the policy service to evaluate
-// it. answered is true if the client answers the request in its next message.
+// it. The parameter answered is true if the client answers the request in its next message.
 func (x *Exchange) countAndDecide(ctx context.Context, m *jsonrpc.Message, answered bool) *refusal.Refusal {
 	counted, err := x.Session.ClientRequests.AddFromServer(m.ID.Of(m.Raw))
 	if err != nil {
@@ -85,9 +85,9 @@ func (x *Exchange) countAndDecide(ctx context.Context, m *jsonrpc.Message, answe
 	return x.decide(ctx, m, attempt.Call{FromServer: true, AnsweredLater: answered})
 }
 
-// DecideServerRequest asks the policy service to evaluate a request from a server that uses sessions to a client that
-// does not. It returns nil if the request is allowed, and otherwise the answer to the server. id is the request's raw
-// id, which the server has chosen.
+// DecideServerRequest asks the policy service to evaluate a request that a server of a revision with sessions sends to
+// a client of revision 2026-07-28. It returns nil if the request is allowed, and otherwise the gateway's answer to the
+// server. id is the request's raw id, which the server has chosen.
 func (x *Exchange) DecideServerRequest(ctx context.Context, id, raw []byte) *upstream.GatewayMessage {
 	m, err := jsonrpc.Parse(raw, x.Deps.Limits)
 	var why *refusal.Refusal
@@ -113,7 +113,7 @@ func (x *Exchange) DecideServerRequest(ctx context.Context, id, raw []byte) *ups
 }
 
 // checkServerRequest returns the reason why an answer must not contain the request, or nil if the answer may contain
-// it. MCP extensions do not define requests that answers may contain.
+// it. Requests that MCP extensions define are not allowed in answers.
 func (x *Exchange) checkServerRequest(m *jsonrpc.Message) *question.Error {
 	if !mcp.AsksClient(m.Method) {
 		return &question.Error{Code: commonv1.Code_CODE_METHOD_DENIED, Method: true, Detail: "the method is not one that MCP lets servers send to clients"}
@@ -121,7 +121,7 @@ func (x *Exchange) checkServerRequest(m *jsonrpc.Message) *question.Error {
 	return x.Offer.Check(m)
 }
 
-// readInputRequests returns the requests in an answer. Each request gets an id from the gateway. readInputRequests
+// readInputRequests returns the requests in an answer. The gateway assigns an id to each request. readInputRequests
 // returns false if the requests are ambiguous.
 func (x *Exchange) readInputRequests(answer *jsonrpc.Answer, asks bool) (out []*jsonrpc.Message, ok bool) {
 	var requests [][]byte
@@ -136,7 +136,7 @@ func (x *Exchange) readInputRequests(answer *jsonrpc.Answer, asks bool) (out []*
 				Elicitations []jsontext.Value `json:"elicitations"`
 			} `json:"data"`
 		}
-		// Some parsers ignore case, so an object with two keys that differ only in case is refused.
+		// Some JSON parsers ignore the case of keys, so an object with two keys that differ only in case is refused.
 		err := json.Unmarshal(answer.Error.Of(answer.Raw), &fields, json.MatchCaseInsensitiveNames(true))
 		for _, params := range fields.Data.Elicitations {
 			if !isURLMode(params) {
@@ -164,8 +164,8 @@ func isURLMode(params []byte) bool {
 	return json.Unmarshal(params, &fields) == nil && fields.Mode == "url"
 }
 
-// maxElicitations is the maximum number of URLs in one answer that the user may be required to open. It is limited
-// because the policy service evaluates each URL separately.
+// maxElicitations is the maximum number of URLs in one answer that the user must open. It is limited because the policy
+// service evaluates each URL separately.
 const maxElicitations = 100
 
 // inputID returns an unguessable request id as raw JSON.
@@ -194,8 +194,8 @@ func (x *Exchange) Decide(ctx context.Context, m *jsonrpc.Message, fromServer bo
 	return x.decide(ctx, m, attempt.Call{FromServer: fromServer})
 }
 
-// decide is like [Exchange.Decide]. The argument call contains the fields that the caller has set, and decide sets the
-// others.
+// decide is like [Exchange.Decide]. The parameter call contains the fields that the caller of decide has set, and
+// decide sets the others.
 func (x *Exchange) decide(ctx context.Context, m *jsonrpc.Message, call attempt.Call) *refusal.Refusal {
 	memory := x.Slot.Answer.Sibling()
 	defer memory.Close()

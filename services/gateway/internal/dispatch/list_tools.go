@@ -49,8 +49,8 @@ func (x *Exchange) listTools(ctx context.Context) Response {
 	return x.Edited(ctx, answer, edits)
 }
 
-// fetchTools returns a page of the server's list. If no rule can allow this caller to call the server, fetchTools
-// instead returns the gateway's own list as one page.
+// fetchTools returns a page of the server's list. If no rule can allow this caller to call the server, fetchTools does
+// not contact the server and returns the gateway's own copy of the list as one page.
 func (x *Exchange) fetchTools(ctx context.Context, out *Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	access, err := x.Access(ctx)
 	switch {
@@ -72,8 +72,8 @@ func (x *Exchange) fetchTools(ctx context.Context, out *Relay) (*jsonrpc.Answer,
 	return list, nil
 }
 
-// DiscoveryFailed returns the refusal for a message that needs the gateway's own list of the server's tools. The list
-// could not be read because of err.
+// DiscoveryFailed returns the refusal for a message that needs the gateway's own list of the server's tools if this
+// list could not be read because of err.
 func (x *Exchange) DiscoveryFailed(ctx context.Context, err error) *refusal.Refusal {
 	if errors.Is(err, toolreport.ErrNotReported) {
 		x.Deps.Log.WarnContext(ctx, "tool list not reported to the catalog", "server", x.ServerName, "error", err)
@@ -88,10 +88,11 @@ func (x *Exchange) DiscoveryFailed(ctx context.Context, err error) *refusal.Refu
 
 // filterTools reports a page of a list to the catalog, asks the policy service which tools the caller may see, and
 // stores the visible definitions in the session. If the catalog has not accepted a tool, filterTools tries once more,
-// because the response may be outdated: the gateway may not have listed the server in the session's revision yet, or
-// the catalog may have lost its records.
+// because the catalog's response may be outdated: the gateway may not have listed the server's tools in the session's
+// revision yet, or the catalog may have lost its records.
 func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*visibility.Tools, *refusal.Refusal) {
-	// The gateway itself must read the whole list before it accepts a tool's first definition, as in Definition.
+	// As in Definition, the gateway itself must have read the whole list before a tool's first definition can be
+	// accepted.
 	if latestDiscovery(ctx, x.Discovery) == nil {
 		x.Discovery.GetWithRetry(ctx)
 	}
@@ -106,7 +107,8 @@ func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*vi
 		}
 		if !shown.Unaccepted || age == servers.RenewAfter || !x.mayBeOutdated(ctx, known) {
 			if len(shown.Changed) > 0 {
-				// If the definition has also changed in the gateway's own list, the tool is blocked for all sessions.
+				// The gateway reads the list again itself. If the definition has changed in that list, too, the tool is
+				// blocked for all sessions.
 				x.Discovery.RecheckList(ctx, changedAfter)
 			}
 			x.Deps.Sessions.Learn(x.Session, shown.Digests(known.Digests))
@@ -116,7 +118,7 @@ func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*vi
 }
 
 // mayBeOutdated reports whether the catalog's response that a tool is not accepted may be outdated. If the gateway
-// itself has never listed the server in the session's revision, mayBeOutdated lists the server.
+// itself has never listed the server's tools in the session's revision, mayBeOutdated lists them.
 func (x *Exchange) mayBeOutdated(ctx context.Context, known *toolreport.Response) bool {
 	if x.Era.TranslatesRevisions() {
 		return time.Since(known.At) > servers.RenewAfter
@@ -145,8 +147,8 @@ func FilterFailed(err error) *refusal.Refusal {
 	return PolicyUnavailable()
 }
 
-// MarkPrivate adds the edits that set an answer's cache scope to private, because a decision applies only to this
-// caller. If the answer was filtered, the edits forbid caching (MCP 2026-07-28, Caching).
+// MarkPrivate adds the edits that set an answer's cache scope to private, because a policy decision applies only to
+// this caller. If the answer was filtered, the edits also forbid caching (MCP 2026-07-28, Caching).
 func MarkPrivate(answer *jsonrpc.Answer, edits []jsonrpc.Edit, filtered bool) []jsonrpc.Edit {
 	ttl, scope := answer.TTL, answer.CacheScope
 	switch {

@@ -20,7 +20,7 @@ import (
 )
 
 // Case T4. A server's notification reaches the client if MCP defines it and the policy denies neither the notification
-// nor its subject. Any other notification needs a rule that allows it.
+// nor the method to which it refers. Any other notification needs a rule that allows it.
 func TestNotificationOfAServer_ReachesTheClientIfPolicyAllows(t *testing.T) {
 	t.Parallel()
 	const allow, deny = policyv1.Effect_EFFECT_ALLOW, policyv1.Effect_EFFECT_DENY
@@ -69,8 +69,8 @@ func TestNotificationOfAServer_ReachesTheClientIfPolicyAllows(t *testing.T) {
 	}
 }
 
-// A notification that needs a decision counts as a request from the server, so that a server cannot cause too many
-// evaluations.
+// A server's notification that the policy service evaluates counts as a request from the server, so that the server
+// cannot cause too many evaluations.
 func TestNotificationOfAServer_DecisionsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestNotificationOfAServer_DecisionsAreLimited(t *testing.T) {
 	})
 }
 
-// If the policy distinguishes resources, each resource update is evaluated by its URI.
+// If the policy distinguishes resources, the policy service evaluates each resource update by its URI.
 func TestNotificationOfAServer_UpdatesAreDecidedByURI(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -126,8 +126,9 @@ func TestNotificationOfAServer_UpdatesAreDecidedByURI(t *testing.T) {
 	}
 }
 
-// The policy service takes more than a second to evaluate whether the caller may receive an update of a resource. The
-// caller may have been stopped meanwhile, so the update is dropped. Notifications of changed lists are forwarded.
+// The policy service takes more than a second to decide whether the caller may receive an update of a resource. An
+// operator may have stopped the caller meanwhile, so the update is dropped. Notifications that a list has changed are
+// still forwarded.
 func TestNotificationOfAServer_UpdateIsDroppedIfPolicyRespondsTooLate(t *testing.T) {
 	t.Parallel()
 	for wait, want := range map[time.Duration]int{900 * time.Millisecond: 2, 1100 * time.Millisecond: 1} {
@@ -178,8 +179,8 @@ func TestNotificationOfAServer_IsDroppedIfItsCallerIsStoppedMeanwhile(t *testing
 	})
 }
 
-// The gateway removes its own keys from a server's message. Otherwise the client would believe that the gateway has set
-// them.
+// The gateway removes its own metadata keys from a server's message. Otherwise the client would believe that the
+// gateway has set them.
 func TestNotificationOfAServer_LosesKeysOfTheGateway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -195,7 +196,8 @@ func TestNotificationOfAServer_LosesKeysOfTheGateway(t *testing.T) {
 	})
 }
 
-// If MCP defines a client's notification and the policy allows it, the gateway sends it to the server as its own.
+// If MCP defines a client's notification and the policy allows it, the gateway sends a notification of its own to the
+// server instead.
 func TestNotificationOfAClient_IsSentByTheGateway(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -274,7 +276,7 @@ func TestNotificationOfAClient_IsRefusedWithoutPolicy(t *testing.T) {
 	})
 }
 
-// While the gateway cannot determine whether a token is still valid, the token gives no permissions.
+// While the gateway cannot determine whether a token is still valid, the caller has no permissions.
 func TestAccess_OfAStaleTokenIsNone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -335,8 +337,9 @@ func TestNotificationOfAClient_CancelsARequestOfTheServer(t *testing.T) {
 	})
 }
 
-// A client sends a notification that MCP does not define. It is evaluated like a call, and exactly the evaluated bytes
-// are sent. It is not sent to stateless servers or to gRPC servers, because they cannot receive it.
+// A client sends a notification that MCP does not define. The policy service evaluates it like a call, and exactly the
+// evaluated bytes are sent to the server. The notification is not sent to stateless servers or to gRPC servers, because
+// they cannot receive it.
 func TestNotificationOfAClient_WithAnotherMethodNeedsARule(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

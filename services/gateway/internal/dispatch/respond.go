@@ -25,8 +25,8 @@ func (x *Exchange) Refuse(ctx context.Context, refused *refusal.Refusal) Respons
 	return x.RefusedResponse(ctx, refused)
 }
 
-// RefusedResponse returns the response to a refused request. The caller must have recorded the refusal if a record is
-// needed.
+// RefusedResponse returns the response to a refused request. If a record of the refusal is needed, the caller must
+// already have written it.
 func (x *Exchange) RefusedResponse(ctx context.Context, refused *refusal.Refusal) Response {
 	to := refusal.Request{ResultType: x.ResultType}
 	if x.Message != nil {
@@ -57,8 +57,8 @@ func (x *Exchange) OwnResponse(ctx context.Context, body []byte, err error) Resp
 	return Response{Body: [][]byte{body}}
 }
 
-// Edited returns a response that contains a server's answer with these edits applied. The edits must include those of
-// [jsonrpc.Answer.Clean].
+// Edited returns a response that contains a server's answer to which these edits have been applied. The edits must
+// include those of [jsonrpc.Answer.Clean].
 func (x *Exchange) Edited(ctx context.Context, a *jsonrpc.Answer, edits []jsonrpc.Edit) Response {
 	edits, err := x.addNameEdits(a, x.Message.Method, edits)
 	var body [][]byte
@@ -82,6 +82,6 @@ func (x *Exchange) addNameEdits(m *jsonrpc.Answer, method string, edits []jsonrp
 	return append(edits, names...), err
 }
 
-// ErrUnread means that an answer was not parsed, because the caller has disconnected or too many of the caller's
-// messages wait to be parsed.
+// ErrUnread means that an answer was not parsed, because the caller has disconnected or too many messages for the
+// caller are waiting to be parsed.
 var ErrUnread = errors.New("the answer was not read")

@@ -1,5 +1,5 @@
 // Package dispatch executes callers' requests to one server, in any MCP revision. It answers requests for which no rule
-// is needed, and passes all other requests to the pipeline. From lists and results it removes the elements that the
+// is needed, and passes all other requests to the pipeline. From lists and results, it removes the elements that the
 // caller may not see. It forwards messages that the server sends before its answer. Packages v2025 and v2026 build an
 // [Exchange] and receive a [Response].
 package dispatch
@@ -14,7 +14,7 @@ import (
 )
 
 // Response is the answer to a message. The zero value has no body and HTTP status 200. On a stream, the zero value ends
-// the stream without another message.
+// the stream and sends no further message.
 type Response struct {
 	// Body is the JSON-RPC response as a list of slices. It is nil if there is no response, for example to a notification.
 	Body [][]byte
@@ -28,12 +28,12 @@ type Response struct {
 	Session string
 	// Held is the total time for which the message waited for approvers and for the client.
 	Held time.Duration
-	// Approved is true if a person has approved this call itself.
+	// Approved is true if a person has approved this particular call.
 	Approved bool
 	// Unrecorded is true if the call's outcome has not been written to the journal yet.
 	Unrecorded bool
-	// Detached is true if the client must reconnect to receive the answer, because the server has ended its stream
-	// before sending the answer.
+	// Detached is true if the server has closed its stream before sending the answer. The client must reconnect to
+	// receive the answer.
 	Detached bool
 	// ID is the id of the decision, and Decision is the policy service's decision on the call. Both are zero if the
 	// policy service has not evaluated the message.
@@ -45,7 +45,7 @@ type Response struct {
 func Accepted() Response { return Response{Status: http.StatusAccepted} }
 
 // Copy returns the body as one new slice. It makes a copy because the memory of the body is reused after the request
-// has ended. If the body is larger than most bytes, Copy returns nil and true.
+// has ended. If the body has more than most bytes, Copy returns nil and true.
 func (r Response) Copy(most int) (whole []byte, tooLarge bool) {
 	if SizeOf(r.Body) > most {
 		return nil, true

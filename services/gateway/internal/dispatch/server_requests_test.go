@@ -21,8 +21,8 @@ import (
 
 const roots = `{"jsonrpc":"2.0","id":3,"method":"roots/list"}`
 
-// startAsking returns a gateway and a call in a session. The server sends messages before it answers the call. The
-// client has all capabilities, and the policy denies no method.
+// startAsking returns a gateway and a tool call in a session. During the call, the server runs the function ask, which
+// sends messages to the client. The client has all capabilities, and the policy denies no method.
 func startAsking(t *testing.T, ask func(ctx context.Context, g *gatewaytest.Gateway, say func(string))) (*gatewaytest.Gateway, gatewaytest.Message) {
 	t.Helper()
 	g := gatewaytest.Start(t)
@@ -43,8 +43,8 @@ func reply(to gatewaytest.Message, body string) gatewaytest.Message {
 	return to
 }
 
-// The server's request and the client's response are forwarded byte for byte, without the gateway's own keys. The
-// request is recorded as a request from the server.
+// A server's request and the client's response are forwarded byte for byte, except that the gateway's own metadata keys
+// are removed. The request is recorded as a request from the server.
 func TestServerRequest_IsForwardedAsItWasDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -81,8 +81,8 @@ func TestServerRequest_IsForwardedAsItWasDecided(t *testing.T) {
 	})
 }
 
-// Case U1. A request that the server may not send does not reach the client. The server receives the id of the refusal,
-// but no other information about the policy.
+// Case U1. If the server may not send a request, the client does not receive the request. The server receives the id of
+// the refusal, but no other information about the policy.
 func TestServerRequest_ThatIsNotAllowedIsAnsweredWithAnError(t *testing.T) {
 	t.Parallel()
 	large := `{"jsonrpc":"2.0","id":3,"method":"roots/list","params":{"x":"` + strings.Repeat("x", 4<<20) + `"}}`
@@ -235,8 +235,8 @@ func TestServerRequest_EndsWithItsCall(t *testing.T) {
 	}
 }
 
-// A server cancels its request by the request's id. The client receives the cancellation, and the server receives no
-// response.
+// A server sends a notification that cancels its own request. The client receives the cancellation, and the server
+// receives no response.
 func TestServerRequest_CanBeWithdrawnByTheServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -263,7 +263,8 @@ func TestServerRequest_CanBeWithdrawnByTheServer(t *testing.T) {
 	})
 }
 
-// A response that a request waits for may be as large as any message. All other large responses are refused.
+// A response to a server's pending request may be as large as any message. A large response that no request waits for
+// is refused.
 func TestServerRequest_OnlyAnExpectedResponseMayBeLarge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -287,7 +288,7 @@ func TestServerRequest_OnlyAnExpectedResponseMayBeLarge(t *testing.T) {
 	})
 }
 
-// If a client requests progress, it receives a notification every ten seconds while the call waits for its approval.
+// A client that requests progress receives a notification every ten seconds while its call waits for an approval.
 func TestProgress_IsSentToClientsThatWantIt(t *testing.T) {
 	t.Parallel()
 	for meta, want := range map[string]int{`{"progressToken":"p"}`: 3, `{}`: 0} {
@@ -312,7 +313,7 @@ func TestProgress_IsSentToClientsThatWantIt(t *testing.T) {
 	}
 }
 
-// Case N2. A request can be answered only in its own session.
+// Case N2. A server's request can be answered only in the session in which it was sent.
 func TestServerRequest_IsAnsweredOnlyInItsSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

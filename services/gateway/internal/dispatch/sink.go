@@ -11,12 +11,12 @@ import (
 
 // Sink receives the messages for a caller that are sent before the response. It is safe for concurrent use.
 type Sink interface {
-	// HasClient reports whether an MCP client waits for the response. Without an MCP client, requests from the
-	// server can't be answered, and the call cannot be continued by a second request.
+	// HasClient reports whether an MCP client waits for the response. Without an MCP client, the server's requests
+	// can't be answered, and a second request can't continue the call.
 	HasClient() bool
 	// Accepts reports whether the caller accepts messages before the response.
 	Accepts() bool
-	// Open starts the stream, which shows the caller that its request is held. It is idempotent.
+	// Open starts the stream, which shows the caller that its request is held. Open is idempotent.
 	Open()
 	// IsOpen reports whether the stream was started.
 	IsOpen() bool
@@ -26,7 +26,7 @@ type Sink interface {
 	// KeepAlive sends data that clients ignore. It returns an error if the caller has disconnected.
 	KeepAlive() error
 	// Replay sets the message whose answer is to be stored, so that a client that has lost its connection can resume
-	// the stream. It has no effect after the stream was started.
+	// the stream. Replay has no effect once the stream has been started.
 	Replay(of Replayable)
 }
 

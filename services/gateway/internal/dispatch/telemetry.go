@@ -17,7 +17,7 @@ func (x *Exchange) Measure(ctx context.Context, resp Response) {
 	}
 }
 
-// Place returns the server, revision and session of the message, for its span. Unknown values are empty.
+// Place returns the server, revision and session of the message, for use in a span. Unknown values are empty.
 func (x *Exchange) Place() spans.Place {
 	return spans.Place{Server: x.ServerName, Transport: "tcp", Version: x.Version, Session: x.SessionDigest}
 }

@@ -20,14 +20,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// lastDigest returns the definition digest in the last call that the policy service has evaluated.
+// lastDigest returns the definition digest of the last call that the fake policy service has evaluated.
 func lastDigest(g *gatewaytest.Gateway) string {
 	all := g.Policy.Decided()
 	return string(all[len(all)-1].Call.GetDefinitionDigest())
 }
 
-// Case A4. A call is evaluated with the definition that its session has listed. If the session has not listed the tool,
-// the definition in the gateway's own list is used.
+// Case A4. The policy service evaluates a call with the tool definition that the call's session has listed. If the
+// session has not listed the tool, the definition in the gateway's own list is used.
 func TestCall_IsDecidedByTheDefinitionThatTheCallerKnows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -66,7 +66,7 @@ func unknownUntilDefined(g *gatewaytest.Gateway) {
 	}
 }
 
-// pages makes the server list one tool on each page. next returns the cursor of the page that follows a page.
+// pages makes the server list one tool on each page. next returns the cursor for the page after the given page.
 func pages(s *gatewaytest.Server, next func(page int) string) {
 	own := s.Request
 	s.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
@@ -96,7 +96,7 @@ func lookups(s *gatewaytest.Server) (n int) {
 }
 
 // If neither the session nor the gateway has listed a tool, the gateway lists the server's tools in the call's session.
-// If the list does not contain the tool, the gateway does not immediately read it again.
+// If the list does not contain the tool, the gateway does not read the list again soon afterwards.
 func TestCall_LooksForToolsThatAreNotKnown(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -136,7 +136,8 @@ func TestCall_LooksForToolsThatAreNotKnown(t *testing.T) {
 	}
 }
 
-// Only tools have definitions. The gateway does not list the server for other requests that need an approval.
+// Only tools have definitions. If a request with another method needs an approval, the gateway does not list the
+// server's tools.
 func TestDefinition_IsReadForToolsOnly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -253,7 +254,7 @@ func TestCall_IsRefusedIfVisibilityIsNotKnown(t *testing.T) {
 }
 
 // The policy service refuses a call because the tool's definition has changed or is unknown. The gateway lists the
-// server again, because the server may have been repaired.
+// server's tools again, because the server may have been repaired.
 func TestCall_RefusedForItsDefinitionMakesTheGatewayListTheServer(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[commonv1.Code]bool{commonv1.Code_CODE_TOOL_CHANGED: true, commonv1.Code_CODE_TOOL_UNKNOWN: true, commonv1.Code_CODE_DENIED_BY_RULE: false} {

@@ -20,8 +20,8 @@ import (
 
 func tool(name string) string { return `{"name":"` + name + `","inputSchema":{"type":"object"}}` }
 
-// lists sets the server's answer to tools/list in clients' sessions. The answer contains these tools and the members in
-// more.
+// lists sets the server's answer to tools/list in clients' sessions. The answer contains the given tools and, after
+// them, the JSON members in more.
 func lists(s *gatewaytest.Server, tools, more string) {
 	own := s.Request
 	s.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
@@ -46,8 +46,8 @@ func ownLists(s *gatewaytest.Server, tools string) {
 // list returns a tools/list request in a session.
 func list(params string) gatewaytest.Message { return gatewaytest.Plain("tools/list", params) }
 
-// A list contains the tools that the caller may see. If the server has sent keys that belong to the gateway, the
-// gateway removes them.
+// A list contains the tools that the caller may see. If the server has sent metadata keys that are reserved for the
+// gateway, the gateway removes them.
 func TestListTools_ShowsWhatTheCallerMaySee(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -86,8 +86,8 @@ func TestListTools_AcceptsCursorsOfTheSession(t *testing.T) {
 	})
 }
 
-// After the session has seen a tool that requires an approval for every call, the last page contains the gateway's own
-// tool.
+// After the session has listed a tool whose calls all require an approval, the last page of the list also contains the
+// gateway's own tool for waiting for approvals.
 func TestListTools_HasTheWaitToolOnTheLastPage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -212,7 +212,8 @@ func TestListTools_EndsWithItsClientAndItsTimeout(t *testing.T) {
 	})
 }
 
-// A caller without permissions on the server receives the gateway's own list as one page.
+// A caller without permissions on the server receives the gateway's own copy of the list as one page, and the gateway
+// does not contact the server.
 func TestListTools_OfACallerWithoutAccessContactsNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -233,8 +234,8 @@ func TestListTools_OfACallerWithoutAccessContactsNoServer(t *testing.T) {
 	})
 }
 
-// If a definition in one session differs from the accepted definition, the tool is blocked for all callers. The gateway
-// itself lists the server again to check the definition.
+// In one session, the server sends a tool definition that differs from the accepted one. The gateway reads the server's
+// list itself. If the definition has changed there, too, the tool is blocked for all callers.
 func TestListTools_ChangedDefinitionMakesTheGatewayListTheServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

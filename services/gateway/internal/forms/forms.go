@@ -22,13 +22,14 @@ import (
 
 const (
 	// Timeout is how long a call waits for an answer to its form if the client has never answered a form. After that,
-	// the call receives its ticket. Timeout is shorter than 60 s, after which several clients give up on a call.
+	// the caller receives a refusal that contains the approval's id. Timeout is shorter than 60 s, after which several
+	// clients give up on a call.
 	Timeout = 50 * time.Second
-	// firstSilence is how long no form is sent to a client after its first unanswered form. The time doubles with each
-	// further unanswered form, up to lastSilence.
+	// firstSilence is the period in which no form is sent to a client after its first unanswered form. The period
+	// doubles with each further unanswered form, up to lastSilence.
 	firstSilence = time.Hour
 	lastSilence  = 24 * time.Hour
-	// keep is how long an entry that does not change is kept.
+	// keep is how long an entry is kept after its last change.
 	keep = 30 * 24 * time.Hour
 
 	// maxClients is the maximum number of entries, and maxOfPrincipal is the maximum number of entries for one
@@ -37,12 +38,12 @@ const (
 	maxOfPrincipal = 8
 	// maxName is the maximum length of the name and the version of a client, in bytes.
 	maxName = 64
-	// maxFile is the maximum size of the file, in bytes.
+	// maxFile is the maximum size of the file with the entries, in bytes.
 	maxFile = 1 << 20
 )
 
 // Client identifies a program that a principal uses. It includes the principal, because the name and the version are
-// not verified: otherwise a stranger could use the name of another principal's client.
+// not verified: otherwise another principal could use the same client name and change this client's entry.
 type Client struct {
 	Tenant  string `json:"tenant"`
 	Subject string `json:"subject"`
@@ -66,11 +67,11 @@ func (c Client) isOf(other Client) bool {
 type State int
 
 const (
-	// Unknown means that the client has never answered a form. It is sent forms.
+	// Unknown means that the gateway does not know whether the client answers forms. The gateway sends it forms.
 	Unknown State = iota
 	// Answers means that the client has answered a form.
 	Answers
-	// Silent means that the client has not answered a form. It is sent no forms until a certain time.
+	// Silent means that the client has not answered a form. The gateway sends it no forms until a certain time.
 	Silent
 )
 
@@ -78,15 +79,16 @@ const (
 type Entry struct {
 	Client
 
-	// Answered is true if the client has answered a form. Otherwise Unanswered is the number of forms that it has not
-	// answered, and the client is sent no form until the time Until.
+	// Answered is true if the client has answered a form. If it is false, Unanswered is the number of forms that the
+	// client has not answered, and no form is sent to the client until the time Until.
 	Answered   bool      `json:"answered,omitzero"`
 	Unanswered int       `json:"unanswered,omitzero"`
 	Until      time.Time `json:"until,omitzero"`
 	Changed    time.Time `json:"changed"`
 }
 
-// Memory stores which clients answer forms, in a file that survives a restart. It is safe for concurrent use.
+// Memory stores which clients answer forms. It keeps the entries in a file, so that they survive a restart. It is safe
+// for concurrent use.
 type Memory struct {
 	path string
 	log  *slog.Logger
@@ -96,7 +98,7 @@ type Memory struct {
 }
 
 // Open reads the memory from a file, which need not exist. If the file cannot be read, Open logs a warning and returns
-// an empty memory, because the only effect is that some clients are sent forms again.
+// an empty memory, because the only consequence is that forms are again sent to some clients that do not answer them.
 func Open(ctx context.Context, path string, log *slog.Logger) *Memory {
 	m := &Memory{path: path, log: log}
 	if err := m.load(); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -123,7 +125,7 @@ func (m *Memory) load() (err error) {
 	return nil
 }
 
-// State reports whether the client answers forms.
+// State returns whether the client answers forms.
 func (m *Memory) State(of Client) State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -140,7 +142,7 @@ func (m *Memory) State(of Client) State {
 	}
 }
 
-// Silent returns the clients that are currently sent no forms, sorted by tenant, subject, agent, name and version.
+// Silent returns the clients to which currently no forms are sent, sorted by tenant, subject, agent, name and version.
 func (m *Memory) Silent() (out []Entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -170,7 +172,7 @@ func (m *Memory) RecordAnswered(ctx context.Context, of Client) {
 }
 
 // RecordUnanswered records that the client has not answered a form. It has no effect if the client has answered a form
-// before, because its user was probably away.
+// before, because then its user was probably away.
 func (m *Memory) RecordUnanswered(ctx context.Context, of Client) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

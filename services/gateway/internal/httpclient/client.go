@@ -1,6 +1,6 @@
 // Package httpclient sends HTTP requests to servers. It has its own connection pool, and the calling goroutine itself
-// sends the request and receives the response. The package never connects to an address to which no configured host may
-// resolve, such as a link-local address. It knows nothing about MCP.
+// sends the request and receives the response. The package refuses to connect to addresses that configured hosts must
+// not resolve to, such as link-local addresses. It knows nothing about MCP.
 package httpclient
 
 import (
@@ -23,20 +23,21 @@ import (
 
 const (
 	// MaxRequest is the maximum size of a request that this package writes without net/http, in bytes. Every operating
-	// system buffers at least that many bytes per connection, so writing never blocks.
+	// system can buffer this many bytes per connection, so writing never blocks.
 	MaxRequest = 32 << 10
 	// maxHead is the maximum size of a response's head (status line and headers), in bytes.
 	maxHead = 64 << 10
 	// connBuffer is the size of a connection's read buffer and of its write buffer, in bytes.
 	connBuffer = 8 << 10
-	// maxDialed is the maximum number of new connections for one request.
+	// maxDialed is the maximum number of new connections that are opened for one request.
 	maxDialed = 3
 )
 
-// ErrNeverSent is wrapped by a request's error if no byte of the request's body can have been sent.
+// ErrNeverSent is wrapped by the error of a request if certainly no byte of the request's body was sent.
 var ErrNeverSent = errors.New("nothing was sent")
 
-// ErrUnreached is wrapped by a request's error, together with ErrNeverSent, if no connection could be established.
+// ErrUnreached is wrapped, together with ErrNeverSent, by the error of a request for which no connection could be
+// established.
 var ErrUnreached = errors.New("there is no connection")
 
 type neverSentError struct{ error }
@@ -45,8 +46,8 @@ type neverSentError struct{ error }
 func (e neverSentError) Unwrap() []error { return []error{ErrNeverSent, e.error} }
 
 // A Client sends requests to one server. With plain HTTP/1.1, the calling goroutine itself writes the request and reads
-// the response. The transport of net/http passes each request to two other goroutines. This takes longer than all the
-// steps with which the gateway checks a call.
+// the response. The transport of net/http would pass each request to two other goroutines, which takes longer than all
+// of the gateway's checks of a call.
 //
 // Large requests and all requests over TLS are sent with the field transport, which is a net/http transport. It reads
 // while it writes, so it receives the response even if the server responds before it has read the whole request. A
@@ -72,8 +73,8 @@ type clientConn struct {
 
 // Send sends a request with a head, additional header fields and a body, and returns the response. The caller must read
 // the response's body to its end or close it. If body is nil, only the head is sent. A request is never sent twice. The
-// error wraps [ErrNeverSent] if no byte of the body can have been sent. When ctx ends, the request and any read of the
-// response are aborted.
+// error wraps [ErrNeverSent] if certainly no byte of the body was sent. When ctx is done, the request and any read of
+// the response are aborted.
 func (w *Client) Send(ctx context.Context, head *Head, fields []Field, body []byte) (*http.Response, error) {
 	return w.SendWhen(ctx, nil, head, fields, body)
 }
@@ -113,8 +114,8 @@ func (w *Client) SendWhen(ctx context.Context, begin func() error, head *Head, f
 	return resp, nil
 }
 
-// sendWithTransport sends a request with the net/http transport. The request has no GetBody, so net/http never sends a
-// POST twice.
+// sendWithTransport sends a request with the net/http transport. The request has no GetBody function, so net/http never
+// sends a POST request twice.
 func (w *Client) sendWithTransport(req *http.Request, begin func() error) (*http.Response, error) {
 	var sent atomic.Bool
 	gate := &gatedBody{ReadCloser: req.Body, begin: begin}
@@ -127,8 +128,8 @@ func (w *Client) sendWithTransport(req *http.Request, begin func() error) (*http
 		}
 	}
 	resp, err := w.transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
-		// WroteHeaders is called before the body is sent. After RoundTrip has returned, net/http no longer starts to
-		// send the body.
+		// net/http calls WroteHeaders before it sends the body. After RoundTrip has returned, net/http no longer begins
+		// to send the body.
 		WroteHeaders: func() { sent.Store(true) },
 	})))
 	if refused := gate.refused.Load(); err != nil && refused != nil {
@@ -140,8 +141,8 @@ func (w *Client) sendWithTransport(req *http.Request, begin func() error) (*http
 	return resp, err
 }
 
-// gatedBody is the body of a request. It calls begin when its first byte is read. net/http reads this byte when it has
-// a connection for the request. If begin returns an error, the body can't be read.
+// gatedBody is the body of a request. It calls begin when its first byte is read. net/http reads this byte as soon as
+// it has a connection for the request. If begin returns an error, reading the body fails.
 type gatedBody struct {
 	io.ReadCloser
 	begin   func() error
@@ -194,8 +195,8 @@ func (c *clientConn) exchange(head *Head, fields []Field, body []byte) (*http.Re
 }
 
 // getConn returns a connection that is still usable after begin has returned nil. Because begin may take a long time,
-// the server may close the connection meanwhile. getConn therefore checks the connection again after begin. If the
-// connection is no longer usable, getConn tries another one and calls begin again.
+// the server may close the connection meanwhile. getConn therefore checks the connection again after begin has
+// returned. If the connection is no longer usable, getConn tries another one and calls begin again.
 func (w *Client) getConn(ctx context.Context, begin func() error) (*clientConn, error) {
 	for dialed := 0; ; {
 		c := w.popUsable()
@@ -225,7 +226,7 @@ func (w *Client) getConn(ctx context.Context, begin func() error) (*clientConn, 
 
 // isUsable reports whether a request may be sent on the connection. It returns false if the server has closed the
 // connection or has sent unexpected bytes. It also returns false if the connection has been idle for so long that a
-// device on the path may have dropped it.
+// network device between the gateway and the server may have dropped it.
 func (c *clientConn) isUsable() bool { return time.Since(c.since) < idleTimeout && c.alive() }
 
 // popUsable returns an idle connection that is usable, or nil if there is none. It closes the connections that are not
@@ -240,7 +241,8 @@ func (w *Client) popUsable() *clientConn {
 	return nil
 }
 
-// callBegin calls begin unless begin is nil. It returns an error if begin or ctx does not allow the request to be sent.
+// callBegin calls begin unless begin is nil. It returns begin's error, or the cause of ctx if ctx is done when begin
+// returns.
 func callBegin(ctx context.Context, begin func() error) error {
 	if begin == nil {
 		return nil
@@ -274,7 +276,7 @@ func (w *Client) popIdle() *clientConn {
 	return c
 }
 
-// putConn stores a connection after a request has used it.
+// putConn stores a connection for reuse after a request has used it.
 func (w *Client) putConn(c *clientConn) {
 	c.since = time.Now()
 	w.storeConn(c)
@@ -314,10 +316,10 @@ type responseBody struct {
 	ctx    context.Context //nolint:containedctx // the error of a read is the cause of the request's context
 	client *Client
 	conn   *clientConn
-	// stop detaches the connection from ctx, so that reads are no longer aborted when ctx ends. It returns false if ctx
-	// has already ended.
+	// stop detaches the connection from ctx, so that reads are no longer aborted when ctx is done. It returns false if
+	// ctx is already done.
 	stop func() bool
-	// closes is true if the server closes the connection after the response.
+	// closes is true if the server will close the connection after the response.
 	closes bool
 	ended  atomic.Bool // Close may be called during a Read
 }
@@ -338,7 +340,7 @@ func (b *responseBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Ended reports whether the response was read to its end or was closed.
+// Ended reports whether the body was read to its end or was closed.
 func (b *responseBody) Ended() bool { return b.ended.Load() }
 
 // Close implements io.Closer.
@@ -358,7 +360,7 @@ func (b *responseBody) finish(complete bool) {
 	_ = b.conn.Close() // the connection is not used again
 }
 
-// reason returns the reason why a connection failed: the cause of ctx if ctx has ended, and otherwise err.
+// reason returns the reason why a connection failed. This is the cause of ctx if ctx is done, and otherwise err.
 func reason(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

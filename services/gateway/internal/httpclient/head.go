@@ -14,7 +14,8 @@ import (
 // immutable.
 type Head struct {
 	req *http.Request
-	// before is the part of the head before the body's length, and after is the part after it.
+	// before is the part of the head before the value of Content-Length. after is the part of the head after that
+	// value.
 	before, after []byte
 }
 
@@ -24,7 +25,7 @@ type Field struct{ Name, Value string }
 // emptyLength is the Content-Length header that net/http writes for a request without a body.
 const emptyLength = "\r\nContent-Length: 0\r\n"
 
-// NewHead returns the head of a request in the encoding that net/http would use. It ignores the body of the request. It
+// NewHead returns the head of a request, encoded as net/http would encode it. It ignores the body of the request. It
 // returns the same errors as [http.Request.Write].
 func NewHead(req *http.Request) (*Head, error) {
 	req = req.Clone(context.Background())
@@ -41,8 +42,8 @@ func NewHead(req *http.Request) (*Head, error) {
 	return &Head{req: req, before: before, after: after}, nil
 }
 
-// write writes the head with the additional fields, followed by the body. It returns no errors, because the writer's
-// Flush returns them.
+// write writes the head with the additional fields, followed by the body. It returns no errors, because the Flush
+// method of the writer to returns them.
 func (h *Head) write(to *bufio.Writer, fields []Field, body []byte) {
 	_, _ = to.Write(h.before)
 	if body != nil {

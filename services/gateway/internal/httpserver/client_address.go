@@ -11,9 +11,9 @@ import (
 const maxHops = 16
 
 // clientAddr returns the address from which a request was sent, without the port. Only trusted proxies may forward an
-// address. clientAddr starts with the address of the connection and follows the forwarded addresses backwards. It
-// returns the first address that does not belong to a trusted proxy. If the proxies forward no address, or two
-// different ones, clientAddr returns the proxy's own address.
+// address. clientAddr starts with the address of the connection and follows the forwarded addresses from the last to
+// the first. It returns the first address that does not belong to a trusted proxy. If the proxies forward no address,
+// or forward two different addresses, clientAddr returns the proxy's own address.
 func (s *Server) clientAddr(r *http.Request) string {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -39,9 +39,9 @@ func (s *Server) trusted(addr netip.Addr) bool {
 	return slices.ContainsFunc(s.cfg.Proxies, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// lastUntrusted returns the address of the client that has sent a request. The request was received from the address
-// from, with the forwarded addresses hops. lastUntrusted follows the hops from the last to the first while they are
-// trusted proxies.
+// lastUntrusted returns the address of the client that has sent a request. The parameter from is the address from which
+// the request was received, and hops contains the forwarded addresses. lastUntrusted follows hops from the last to the
+// first while they are trusted proxies.
 func (s *Server) lastUntrusted(from netip.Addr, hops []string) netip.Addr {
 	for i, hop := range slices.Backward(hops) {
 		addr, ok := parseNode(hop)

@@ -6,9 +6,9 @@ import (
 )
 
 const (
-	// writeTimeout is how long a client may take to read each piece of at most maxPiece bytes. After a total of
-	// writeTimeout, the client must read at an average rate of at least minRate, in bytes per second. Only the time
-	// that the gateway spends waiting for the client counts. There is no timeout for the whole answer, because a call
+	// writeTimeout is how long a client may take to read each piece of at most maxPiece bytes. Once the gateway has
+	// spent a total of writeTimeout waiting for the client, the client must read at an average rate of at least
+	// minRate, in bytes per second. Other time does not count. There is no timeout for the whole answer, because a call
 	// may take long.
 	writeTimeout = 10 * time.Second
 	maxPiece     = 64 << 10
@@ -38,7 +38,7 @@ func (s *Server) withWriteDeadlines(next http.Handler) http.Handler {
 type deadlineWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
-	// written is the number of bytes written, and waited is the total duration of the writes.
+	// written is the number of bytes written. waited is the total time that the writes have taken.
 	written int64
 	waited  time.Duration
 }
@@ -65,8 +65,8 @@ func (w *deadlineWriter) Write(p []byte) (written int, err error) {
 	return written, err
 }
 
-// FlushError implements the method that http.ResponseController calls. It sets a deadline, because a flush also writes
-// to the client.
+// FlushError implements the method that http.ResponseController calls. It sets a deadline first, because a flush also
+// writes to the client.
 func (w *deadlineWriter) FlushError() error {
 	begin := w.setDeadline()
 	err := w.control.Flush()

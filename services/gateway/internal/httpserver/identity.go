@@ -22,7 +22,8 @@ type Caller struct {
 	Principal *identityv1.Principal
 	// Stale is true if the token may have been revoked since the policy service last confirmed it.
 	Stale bool
-	// Revoked reports whether the token has been revoked. It returns true if that is not known. Revoked is never nil.
+	// Revoked reports whether the token has been revoked. It returns true if this cannot be determined. Revoked is
+	// never nil.
 	Revoked func() bool
 	// TokenError returns the reason why the token is no longer accepted, or nil if it is accepted. TokenError itself is
 	// nil if the caller has no token.
@@ -32,8 +33,8 @@ type Caller struct {
 	HasValidToken func() bool
 }
 
-// Authenticated passes requests from agents with a valid token to next. If a caller has too many connections,
-// Authenticated passes the caller's request to full instead, and closes the connection.
+// Authenticated returns a handler that passes requests from agents with a valid token to next. If a caller has too many
+// connections, the handler passes the caller's request to full instead, and closes the connection.
 func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Request, Caller)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		secret, ok := bearer(r.Header["Authorization"])
@@ -72,8 +73,8 @@ func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Reques
 // was received.
 var errRightsChanged = errors.New("the rights of this token have changed: make the call again")
 
-// stillOf returns err if looking up a token has failed with err. It returns an error if the token no longer belongs to
-// the principal p. now is the token's current principal.
+// stillOf returns an error unless the token still belongs to the principal p. now and err are the results of looking up
+// the token: its current principal, or the reason why the lookup failed.
 func stillOf(p, now *identityv1.Principal, err error) error {
 	if err == nil && now != p && !proto.Equal(now, p) {
 		return errRightsChanged
@@ -82,7 +83,7 @@ func stillOf(p, now *identityv1.Principal, err error) error {
 }
 
 // revocationCheck returns a function that reports whether a token no longer belongs to its principal. The function also
-// returns true if this is not known. If the policy service is busy, the function waits until ctx ends.
+// returns true if this cannot be determined. If the policy service is busy, the function waits until ctx is done.
 func (s *Server) revocationCheck(ctx context.Context, secret string, principal *identityv1.Principal) func() bool {
 	return func() bool {
 		now, err := s.deps.Tokens.Await(ctx, secret)
@@ -101,8 +102,8 @@ func bearer(lines []string) (string, bool) {
 }
 
 const (
-	// noToken is the message about a request without a bearer token. The other messages are about a token that is
-	// unknown, was revoked or has expired.
+	// noToken is the message for a request without a bearer token. The other messages are for a token that is unknown,
+	// was revoked or has expired.
 	noToken      = "the request has no bearer token, or more than one: send the header `Authorization: Bearer TOKEN`, with an agent's token of this mesh."
 	wrongToken   = "the mesh does not know this bearer token, or it was revoked: ask the operator of the mesh for an agent's token."
 	revokedToken = "this bearer token was revoked: ask an operator of the mesh for another one (`sluice token create`), and put it in the client's configuration."
@@ -110,7 +111,7 @@ const (
 )
 
 // unauthenticated refuses a request. err is the reason why the request's token is not accepted, or nil if the request
-// has no token. If a token is refused, the response contains an error code (RFC 6750, section 3).
+// has no token. If the request has a token, the response contains an error code (RFC 6750, section 3).
 func (s *Server) unauthenticated(w http.ResponseWriter, r *http.Request, err error) {
 	challenge, why := `Bearer realm="sluice"`, noToken
 	if err != nil {
@@ -128,8 +129,8 @@ func (s *Server) unauthenticated(w http.ResponseWriter, r *http.Request, err err
 	s.refuse(w, r, commonv1.Code_CODE_UNAUTHENTICATED, why)
 }
 
-// refuse refuses a request before its caller is identified. The journal only counts such refusals. If it recorded each
-// of them, callers without an identity could fill it.
+// refuse refuses a request before its caller is identified. Such refusals are only counted in the journal. If each of
+// them were recorded, unidentified callers could fill the journal.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, code commonv1.Code, message string) {
 	s.deps.Admission(enum.NameOrEmpty(code), s.clientAddr(r))
 	s.deps.Meters.CountRefused(r.Context(), code)

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// A token loses a group while a request with this token waits. The token no longer counts as valid for the request,
+// While a request waits, its token loses a group. After that, the token no longer counts as valid for this request,
 // because the request would still be evaluated with the group.
 func TestAuthenticated_TokenOfAWaitingRequestLosesAGroup(t *testing.T) {
 	t.Parallel()

@@ -11,7 +11,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// checkSite refuses requests that another website may have made the browser send (DNS rebinding, CSRF). Health requests
+// checkSite refuses requests that a browser may have sent for another website (DNS rebinding, CSRF). Health requests
 // are exempt, because probes may use any host.
 func (s *Server) checkSite(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -26,8 +26,8 @@ type Answer struct {
 
 	// IsError is true if result.isError is true.
 	IsError bool
-	// ToolList is result.tools if that is an array. Tools contains its elements in order. If a response to tools/list
-	// has no ToolList, the response contains no tools that need to be filtered.
+	// ToolList is result.tools if that is an array. Tools contains the elements of ToolList in order. If a response to
+	// tools/list has no ToolList, it contains no tools that need to be filtered.
 	ToolList Span
 	Tools    []Tool
 	// These are the raw values of other members of the result.
@@ -55,9 +55,9 @@ type Tool struct {
 	// Definition is the whole element, which is the tool's definition.
 	Definition Span
 	// Name is the tool's name with escapes resolved. It is empty if the element is not an object, has no name that is a
-	// string, or has a key that a parser could mistake for the name. A tool with an empty Name must not be listed.
+	// string, or has a key that a parser could mistake for "name". A tool whose Name is empty must not be listed.
 	Name string
-	// NameValue is the raw value of the name. To rename the tool, replace it with [ApplyEdits].
+	// NameValue is the raw value of the tool's name. To rename the tool, replace this value with [ApplyEdits].
 	NameValue Span
 
 	prev int
@@ -65,11 +65,12 @@ type Tool struct {
 
 // An Input is a request from the server to the client that is contained in an answer.
 type Input struct {
-	// Method and Params are the raw values of these two members. Each is absent if the input does not contain it.
+	// Method and Params are the raw values of the members method and params. Each is absent if the request does not
+	// contain it.
 	Method, Params Span
 }
 
-// Request returns the input as a JSON-RPC request with the given raw id. This package has not validated the request.
+// Request returns the input as a JSON-RPC request with the given raw id. The result has not been validated.
 func (in Input) Request(raw, id []byte) []byte {
 	out := slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id)
 	if in.Method.Present() {
@@ -83,8 +84,8 @@ func (in Input) Request(raw, id []byte) []byte {
 
 // ReadAnswer reads one message from a server and returns the positions of its parts. It refuses an invalid message with
 // an [*Error]. The message must be a JSON-RPC response, notification or request within the limits. It must be valid
-// UTF-8 without a byte order mark or lone surrogates, and its keys must be unique at every depth. For numbers, only the
-// length is limited.
+// UTF-8 without a byte order mark or lone surrogates, and its keys must be unique at every depth. Numbers may have any
+// value, but their length is limited.
 //
 // Unknown keys are accepted. However, a key of the envelope, the result or the params is refused if a parser could
 // mistake it for one of the protocol's keys.
@@ -114,7 +115,7 @@ func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 		}
 	}
 	edits := removeItems(nil, a.Raw, hidden)
-	// A member inside a hidden tool needs no edit, because it is removed with the tool.
+	// A reserved member inside a hidden tool needs no edit of its own, because it is removed with the tool.
 	var visible []item
 	for _, f := range a.foreign {
 		for len(hidden) > 0 && hidden[0].End <= f.Start {
@@ -127,9 +128,9 @@ func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 	return removeItems(edits, a.Raw, visible)
 }
 
-// WithID returns a copy of a response with another raw id and with the edits of [Answer.Clean] for a nil hide. All
-// other bytes are unchanged. Every span refers to the new position, so the copy need not be parsed. If the message is
-// not a response, WithID returns [ErrSplice].
+// WithID returns a copy of a response that has another raw id and to which the edits of [Answer.Clean] are applied,
+// with a nil hide. All other bytes are unchanged. Every span refers to the new position, so the copy need not be
+// parsed. If the message is not a response, WithID returns [ErrSplice].
 func (a *Answer) WithID(id []byte) (*Answer, error) {
 	if a.Kind != Response {
 		return nil, ErrSplice

@@ -13,7 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// call returns a tools/call of about size bytes. It contains strings, numbers and nested objects, as agents' calls do.
+// call returns a tools/call message of about size bytes. It contains strings, numbers and nested objects, as agents'
+// calls do.
 func call(size int) []byte {
 	var b strings.Builder
 	b.WriteString(`{"jsonrpc":"2.0","id":17,"method":"tools/call","params":{"name":"write_file","arguments":{"path":"/srv/data/report.txt","rows":[null`)

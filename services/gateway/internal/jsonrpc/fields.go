@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// These are prefixes of keys in _meta.
+// These are prefixes of keys in _meta objects.
 const (
 	// gatewayPrefix is the prefix of the keys that are exchanged only between the gateway and its clients.
 	gatewayPrefix = "dev.sluice/"
@@ -15,17 +15,18 @@ const (
 	protocolPrefix = "io.modelcontextprotocol/"
 )
 
-// withoutSessions is the revision in which resources/subscribe and resources/unsubscribe do not exist. Requests with
-// these methods need no URI in this revision, because the methods are unknown.
+// withoutSessions is the revision in which resources/subscribe and resources/unsubscribe no longer exist. In this
+// revision, requests with these methods need no URI, because the methods are unknown.
 const withoutSessions = "2026-07-28"
 
-// These tables contain protocol fields by their folded spelling. A key that folds to one of these fields must be equal
-// to that field, because a parser that ignores case would mistake another spelling for the field.
+// These tables contain protocol fields, with their folded spelling as the key. If a message's key folds to one of these
+// fields, it must be equal to that field, because a parser that ignores case would mistake any other spelling for the
+// field.
 var (
 	envelopeFields = foldTable("jsonrpc", "id", "method", "params", "result", "error")
 
-	// paramsFields contains the params fields of all methods. The method may come after the params in the message, so
-	// it is not known while the params are read.
+	// paramsFields contains the params fields of all methods. In a message, the method may come after the params, so it
+	// is not known while the params are read.
 	paramsFields = foldTable("_meta", "name", "arguments", "uri", "cursor",
 		"protocolVersion", "capabilities", "clientInfo", "requestId", "reason",
 		"progressToken", "progress", "total", "message", "level", "logger", "data",
@@ -76,7 +77,7 @@ func isVariant(table map[string]string, key []byte) bool {
 
 // fold appends key to dst. It replaces each character that a parser may mistake for an ASCII letter with that letter in
 // lower case. According to Unicode's simple case folding, these characters are the capital letters, the long s and the
-// Kelvin sign. The Turkish dotted I and dotless i are also replaced, because Java's equalsIgnoreCase treats them as an
+// Kelvin sign. fold also replaces the Turkish dotted I and dotless i, because Java's equalsIgnoreCase treats them as an
 // i.
 func fold(dst, key []byte) []byte {
 	for i := 0; i < len(key); i++ {
@@ -104,8 +105,8 @@ func fold(dst, key []byte) []byte {
 	return dst
 }
 
-// Fold returns key with each character that a parser may mistake for an ASCII letter replaced with that letter in lower
-// case. A parser that ignores case treats two keys as equal if their folded forms are equal.
+// Fold returns a copy of key in which each character that a parser may mistake for an ASCII letter is replaced with
+// that letter in lower case. A parser that ignores case treats two keys as equal if their folded forms are equal.
 func Fold(key string) string { return string(fold(nil, []byte(key))) }
 
 func foldsToPrefix(key []byte, prefix string) bool {
@@ -125,7 +126,7 @@ func isMeta(key []byte) bool {
 	return string(fold(buf[:0], key)) == "_meta"
 }
 
-// refuseVariant refuses a key that a parser could mistake for a field of the table.
+// refuseVariant refuses the current key if a parser could mistake it for a field in the table.
 func (s *scanner) refuseVariant(table map[string]string, f *frame) error {
 	if isVariant(table, f.key) {
 		return s.variant(f)

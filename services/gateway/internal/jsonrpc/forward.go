@@ -10,19 +10,19 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// A Trace is the trace context for a server (W3C Trace Context and Baggage). An empty field removes the member from the
-// message.
+// A Trace is the trace context that is sent to a server (W3C Trace Context and Baggage). If a field is empty, the
+// corresponding member is removed from the message.
 type Trace struct{ Parent, State, Baggage string }
 
-// fields returns the keys and values, in the order of Meta.trace.
+// fields returns the keys and values in the order of the array trace in Meta.
 func (t Trace) fields() [traceFields][2]string {
 	return [...][2]string{{"traceparent", t.Parent}, {"tracestate", t.State}, {"baggage", t.Baggage}}
 }
 
 // Outgoing returns the message in the form in which the gateway sends it to a server. It removes every "dev.sluice/"
 // member of _meta. It replaces each trace context member of m with the value in t, or removes the member if that value
-// is empty. It adds no members that m does not have. If claims is not nil, it is a raw object that replaces the
-// client's declared capabilities.
+// is empty. It adds no members that m does not have. If claims is not nil, it is a raw object, and Outgoing replaces
+// the client's declared capabilities with it.
 //
 // All other bytes are unchanged. Every span and string of the result refers to the new bytes, so the result need not be
 // parsed again. If nothing changes, Outgoing returns m itself. The result must not be passed to Outgoing again.
@@ -73,8 +73,8 @@ func (m *Message) outgoing(t Trace, claims []byte) (edits []Edit, removed int) {
 	return edits, len(out)
 }
 
-// replacedValue returns the value of a trace member after it was replaced with text. It returns "" if m does not have
-// the member, or if text is longer than most bytes.
+// replacedValue returns the value that a trace member of m has after it is replaced with text. It returns "" if m does
+// not have the member, or if text has more than most bytes.
 func (m *Message) replacedValue(field int, text string, most int) string {
 	if !m.Meta.trace[field].Present() || len(text) > most || quote(text) == nil {
 		return ""
@@ -92,11 +92,11 @@ func (m *Message) spans() [17]*Span {
 // ErrMemberExists means that a member cannot be added because the message already contains it. Compare with errors.Is.
 var ErrMemberExists = errors.New("the message already has a member that would be added")
 
-// WithMeta returns a request in the form for a stateless server (MCP 2026-07-28, Requests). It adds the members in meta
-// to _meta. In this revision, _meta of each request repeats the values that a session would declare once. WithMeta also
-// adds the members in params to the request's params. meta and params contain raw members separated by commas, and meta
-// must not be empty. All other bytes are unchanged. The result is parsed again. WithMeta returns [ErrMemberExists],
-// [ErrSplice] or an [*Error].
+// WithMeta converts a request to the form that a stateless server expects (MCP 2026-07-28, Requests). In this revision,
+// _meta of each request contains values that a session would declare only once. WithMeta adds the members in meta to
+// _meta, and the members in params to the request's params. meta and params contain raw members separated by commas,
+// and meta must not be empty. All other bytes are unchanged. The result is parsed again. WithMeta returns
+// [ErrMemberExists], [ErrSplice] or an [*Error].
 func (m *Message) WithMeta(meta, params []byte) (*Message, error) {
 	if m.Meta.ProtocolVersion != "" || m.Meta.Capabilities.Present() || m.clientInfo.Present() && m.Method != "initialize" || m.members(m.Params, paramsAgain) != nil {
 		return nil, ErrMemberExists
@@ -113,22 +113,23 @@ func (m *Message) WithMeta(meta, params []byte) (*Message, error) {
 	return m.reparsed(append(edits, m.insertMeta(bytes.Clone(meta), m.Meta.members)))
 }
 
-// WithoutClientMeta returns a request in the form for a server that uses sessions. It removes the _meta members that
-// describe the client and the revision, because a session declares them once. From a repeated request, it also removes
-// the client's responses and the server's state (MCP 2026-07-28, Requests and Multi Round-Trip Requests). All other
-// bytes are unchanged. The result is parsed again.
+// WithoutClientMeta converts a request to the form that a server with sessions expects. It removes the _meta members
+// that describe the client and the revision, because a session declares them once. From a repeated request, it also
+// removes the client's responses and the server's state (MCP 2026-07-28, Requests and Multi Round-Trip Requests). All
+// other bytes are unchanged. The result is parsed again.
 func (m *Message) WithoutClientMeta() (*Message, error) {
 	edits := removeItems(nil, m.Raw, m.members(m.Meta.Object, metaOfRequests))
 	return m.reparsed(append(edits, removeItems(nil, m.Raw, m.members(m.Params, paramsAgain))...))
 }
 
-// WithoutRetryMembers returns a copy of a repeated request without the client's responses and the server's state (MCP
-// 2026-07-28, Multi Round-Trip Requests). All other bytes are unchanged. The result is parsed again.
+// WithoutRetryMembers returns a copy of a request that a client repeats. The copy does not contain the client's
+// responses and the server's state (MCP 2026-07-28, Multi Round-Trip Requests). All other bytes are unchanged. The
+// result is parsed again.
 func (m *Message) WithoutRetryMembers() (*Message, error) {
 	return m.reparsed(removeItems(nil, m.Raw, m.members(m.Params, paramsAgain)))
 }
 
-// WithArguments returns a copy of a request in which arguments, a raw JSON object, replaces the original arguments. The
+// WithArguments returns a copy of a request whose arguments are replaced with the raw JSON object in arguments. The
 // request must have arguments. All other bytes are unchanged. The result is parsed again.
 func (m *Message) WithArguments(arguments []byte) (*Message, error) {
 	if !m.Arguments.Present() {
@@ -154,7 +155,7 @@ var (
 	paramsAgain    = foldTable("inputResponses", "requestState")
 )
 
-// members returns the members of an object in m whose keys are in keys.
+// members returns those members of an object in m whose keys are in the table keys.
 func (m *Message) members(of Span, keys map[string]string) (out []item) {
 	passed := Limits{Bytes: math.MaxInt, Depth: math.MaxInt, Tokens: math.MaxInt, KeyBytes: math.MaxInt, NumberBytes: math.MaxInt}
 	s := scanner{raw: m.Raw, pos: of.Start, limits: passed}
@@ -177,8 +178,8 @@ func (m *Message) members(of Span, keys map[string]string) (out []item) {
 	}
 }
 
-// insertMeta returns the edit that inserts members into _meta. remain is the number of _meta members that are left
-// after all other edits.
+// insertMeta returns the edit that inserts members into _meta. remain is the number of _meta members that the other
+// edits do not remove.
 func (m *Message) insertMeta(members []byte, remain int) Edit {
 	var at int
 	switch {
@@ -210,7 +211,8 @@ func quote(text string) []byte {
 	return quoted
 }
 
-// appendMember appends a member to a list of members with commas between them. The key must need no escapes.
+// appendMember appends a member to a list of raw members that are separated by commas. The key must not contain
+// characters that JSON requires to be escaped.
 func appendMember(members []byte, key string, value []byte) []byte {
 	if len(members) > 0 {
 		members = append(members, ',')
@@ -225,7 +227,7 @@ func braced(members []byte) []byte {
 	return append(append([]byte{'{'}, members...), '}')
 }
 
-// Client returns the name and version of the client from initialize, or otherwise from
+// Client returns the name and version of the client. It reads them from initialize or, for any other message, from
 // "io.modelcontextprotocol/clientInfo" in _meta. If a value is absent, is not a string or is longer than 128 bytes,
 // Client returns "" for it. The values are not verified, so they do not identify the caller.
 func (m *Message) Client() (name, version string) {

@@ -16,11 +16,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// The fuzz tests compare the parser with the standard package encoding/json. If an object has the same key twice,
-// encoding/json uses the last one, and it ignores the case of keys. If the parser accepts a message, both must parse
-// the same content.
+// The fuzz tests compare the parser with the standard package encoding/json. That package ignores the case of keys, and
+// uses the last member if an object has the same key twice. If the parser accepts a message, both must read the same
+// content from it.
 
-// decode decodes raw with encoding/json. Numbers are decoded as they are written.
+// decode decodes raw with encoding/json. Numbers keep their original spelling.
 func decode(t *testing.T, raw []byte, into any) {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -38,7 +38,7 @@ func tree(t *testing.T, raw []byte) (value any) {
 	return value
 }
 
-// caseInsensitive is a message as parsed by a program that ignores the case of keys.
+// caseInsensitive receives a message from a parser that ignores the case of keys.
 type caseInsensitive struct {
 	Method  any
 	ID      any
@@ -59,7 +59,7 @@ func same(t *testing.T, raw []byte, what string, got, want any) {
 	}
 }
 
-// sameAsStandard reports a test error if encoding/json and the parser do not parse the same content from raw.
+// sameAsStandard fails the test unless encoding/json and the parser read the same content from the bytes of m.
 func sameAsStandard(t *testing.T, m *jsonrpc.Message) {
 	t.Helper()
 	var other caseInsensitive
@@ -89,8 +89,8 @@ func sameAsStandard(t *testing.T, m *jsonrpc.Message) {
 	same(t, m.Raw, "the progress token", tree(t, m.Meta.ProgressToken.Of(m.Raw)), meta["progressToken"])
 }
 
-// expectedOutgoing returns the result that is expected from Outgoing. It computes this result from the values that
-// encoding/json has decoded.
+// expectedOutgoing returns the expected result of Outgoing. It computes this result from the values that encoding/json
+// has decoded.
 func expectedOutgoing(message map[string]any, trace jsonrpc.Trace) map[string]any {
 	params, _ := message["params"].(map[string]any)
 	meta, _ := params["_meta"].(map[string]any)
@@ -166,7 +166,7 @@ func checkOutgoing(t *testing.T, m *jsonrpc.Message, trace jsonrpc.Trace) {
 	}
 }
 
-// foldKey converts a key to lower case, and replaces characters that fold to ASCII letters.
+// foldKey converts a key to lower case, and replaces other characters that fold to ASCII letters.
 func foldKey(key string) string {
 	return strings.ToLower(strings.NewReplacer("\u017f", "s", "\u212a", "k", "\u0130", "i", "\u0131", "i").Replace(key))
 }
@@ -288,7 +288,8 @@ func checkReadAnswer(t *testing.T, raw []byte) {
 	same(t, raw, "the id", tree(t, a.ID.Of(raw)), other.ID)
 }
 
-// checkAddressed parses the bytes that WithID returns, and compares the result with the Answer that WithID returns.
+// checkAddressed parses the bytes that WithID returns, and compares the result with the spans in the Answer that WithID
+// returns.
 func checkAddressed(t *testing.T, a *jsonrpc.Answer) {
 	t.Helper()
 	roomy := jsonrpc.AnswerLimits()

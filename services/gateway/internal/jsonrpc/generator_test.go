@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// generator generates random messages. Some of them are parsed differently by different parsers, and some are accepted
-// by no parser.
+// generator generates random messages. Different parsers read different content from some of them. Some others are
+// accepted by no parser.
 type generator struct{ *rand.Rand }
 
 func one[T any](d generator, of ...T) T { return of[d.IntN(len(of))] }
@@ -44,7 +44,7 @@ func (d generator) message() []byte {
 	return text
 }
 
-// pick returns usual in n of n+1 cases on average, and otherwise one of others.
+// pick returns usual in n of n+1 cases on average. Otherwise it returns one of the strings in others.
 func (d generator) pick(usual string, n int, others ...string) string {
 	if !d.rarely(n + 1) {
 		return usual
@@ -67,7 +67,8 @@ func (d generator) member(key, value string) string {
 	return d.space() + d.spelled(key) + d.space() + d.pick(":", 800, "=", "::", "") + d.space() + value
 }
 
-// spelled returns a key as JSON. Sometimes its spelling is one that only some parsers treat as the same key.
+// spelled returns a key as a JSON string. Sometimes it returns a different spelling that only some parsers treat as the
+// same key.
 func (d generator) spelled(key string) string {
 	if !d.rarely(90) {
 		return `"` + key + `"`
@@ -150,7 +151,8 @@ func (d generator) arguments() string {
 	return d.pick(d.object(3), 20, "null", "[]", `"{}"`, "1")
 }
 
-// key generates a key for arguments. Some keys have a special meaning in a programming language.
+// key generates a key for a member of the arguments. Some of these keys have a special meaning in a programming
+// language.
 func (d generator) key() string {
 	return one(d, "a", "b", "path", "name", "method", "id", "__proto__", "constructor", "toString", "0", "10", "é", "e\u0301", "ключ", "𝄞", "\uffff", "\u212a", "x y", "length", "-1", "null", "key", "KEY")
 }

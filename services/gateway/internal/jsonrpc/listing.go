@@ -5,10 +5,10 @@ import (
 )
 
 // Listing returns a copy of the answer in which ToolList and Tools describe another list in the result, such as
-// prompts. list is the key of that list, and name is the key of an element's name. In the copy, [Answer.Clean] hides
-// elements of that list. If the result does not contain the list, ToolList is absent.
+// prompts. The parameter list is the key of that list, and name is the key of an element's name. When [Answer.Clean] is
+// called on the copy, it hides elements of that list. If the result does not contain the list, ToolList is absent.
 //
-// Listing parses the result a second time, so it should be called only if the list is filtered. The error is an
+// Listing parses the result a second time, so it should be called only if the list is to be filtered. The error is an
 // [*Error] if a parser could mistake another member for the list, or if the list is too long.
 func (a *Answer) Listing(list, name string) (*Answer, error) {
 	out := *a

@@ -185,8 +185,8 @@ func TestParse_RefusesTruncatedMessages(t *testing.T) {
 	for _, raw := range raws {
 		for end := range len(raw) {
 			got := codeOf(t, raw[:end])
-			// If the message ends inside a character or between two surrogates, it may also be refused because of its
-			// encoding.
+			// A truncated message that ends inside a character or between two surrogates may also be refused because of
+			// its encoding.
 			if got != invalid && (got != encoding || utf8.ValidString(raw[:end]) && !strings.Contains(raw[:end], `\ud83d`)) {
 				t.Errorf("%q: got %v", raw[:end], got)
 			}

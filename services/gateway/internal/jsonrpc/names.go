@@ -8,8 +8,8 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// A nameStack contains the keys of all objects that are open at the current position. The keys of the innermost object
-// are last. A nameStack needs no allocation for most messages.
+// A nameStack contains the keys of all objects that have begun but not ended at the current position. The keys of the
+// innermost object are last. A nameStack needs no allocation for most messages.
 type nameStack struct {
 	size int
 	near [32][]byte
@@ -32,11 +32,11 @@ func (n *nameStack) at(i int) []byte {
 	return n.far[i-len(n.near)]
 }
 
-// maxNames is the maximum total number of keys in all open objects. It is limited because a key needs several times its
-// length in memory.
+// maxNames is the maximum total number of keys in all objects that have begun but not ended. It is limited because a
+// key needs several times its length in memory.
 const maxNames = 100_000
 
-// linearKeys is the maximum number of keys of an object for which each new key is compared with all previous ones. If
+// linearKeys is the maximum number of an object's keys up to which each new key is compared with all previous ones. If
 // an object has more keys, duplicates are found by sorting the keys at the end of the object.
 const linearKeys = 16
 

@@ -7,7 +7,7 @@ import (
 )
 
 type repairState struct {
-	// text is true while the parser reads a value in which it replaces lone surrogates.
+	// text is true while the parser reads a value in which it may replace lone surrogates.
 	text bool
 	// last is the position of the last replaced surrogate, and replaced is the number of replaced surrogates.
 	last, replaced int
@@ -39,7 +39,7 @@ func Repair(raw []byte, limits Limits, methodOf func(id []byte) string) bool {
 	return true
 }
 
-// replace replaces the lone surrogate at offset i with U+FFFD. It returns false if the surrogate must not be replaced.
+// replace replaces the lone surrogate at offset i with U+FFFD. It returns false if this surrogate must not be replaced.
 func (m *repairState) replace(raw []byte, i int) bool {
 	if m == nil || !m.text {
 		return false
@@ -71,7 +71,8 @@ func (m *repairState) removeNull(raw []byte) {
 	}
 }
 
-// repairable reads a member of a result that the parser does not interpret. It repairs the strings in the member.
+// repairable reads a member of a result that the parser does not interpret. If lone surrogates may be replaced in this
+// member, repairable replaces them.
 func (r *reader) repairable(f *frame) error {
 	if key := string(f.key); r.repair != nil && (key == "content" || key == "structuredContent") {
 		r.repair.text = true

@@ -13,7 +13,8 @@ import (
 
 func called([]byte) string { return "tools/call" }
 
-// Case U2. Repair repairs only the two faults that it documents, and only in the response to a request that was sent.
+// Case U2. Repair repairs only the two documented faults, and only in the response to a request that the gateway has
+// sent.
 func TestRepair_OnlyTwoFormsAreRepaired(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ raw, method, want string }{
@@ -103,8 +104,8 @@ func FuzzRepair(f *testing.F) {
 			if err != nil || len(raw) != len(before) || a.Kind != jsonrpc.Response || a.Error.Present() || !jsontext.Value(raw).IsValid() {
 				t.Fatalf("%q became %q: %v", before, raw, err)
 			}
-			// A lenient parser reads the same content from both messages, except for the `"error": null` that was
-			// removed.
+			// A lenient parser reads the same content from the message before and after the repair, except for the
+			// `"error": null` that was removed.
 			lax := jsontext.Value(before)
 			if err := lax.Canonicalize(jsontext.AllowInvalidUTF8(true)); err != nil {
 				t.Fatalf("%q: %v", before, err)

@@ -30,7 +30,7 @@ func (s *scanner) quoted() (body []byte, escaped bool, err error) {
 	return s.raw[start:end:end], escaped, nil
 }
 
-// skipPlain is like [plainEnd], but for the rest of the message. The rest may be long, so skipPlain yields the
+// skipPlain is like [plainEnd], but searches the rest of the message. The rest may be long, so skipPlain yields the
 // processor after every maxPart bytes.
 func (s *scanner) skipPlain(i int) int {
 	for {
@@ -42,13 +42,13 @@ func (s *scanner) skipPlain(i int) int {
 	}
 }
 
-// maxPart is the number of bytes of a string after which the scanner yields the processor to others.
+// maxPart is the number of bytes of a string after which the scanner yields the processor.
 const maxPart = 64 << 10
 
 // plainEnd returns the offset of the first quote, backslash or control character at or after offset i, or the length of
-// b if there is none. It tests eight bytes at a time. In each byte of the result, the high bit is set if the tested
-// byte is one of these characters. A borrow can set wrong high bits only above a correct one, so the lowest set bit is
-// correct.
+// b if there is none. It tests eight bytes at a time. In the test's result, the high bit of a byte is set if the tested
+// byte is one of these characters. A borrow in the subtraction can set wrong high bits, but only in bytes above a
+// correct one, so the lowest set bit is correct.
 func plainEnd(b []byte, i int) int {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	for ; i+8 <= len(b); i += 8 {
@@ -109,7 +109,8 @@ func codeUnit(b []byte, i int) (rune, bool) {
 	return unit, true
 }
 
-// number reads the number at the current position, and sets outOfRange if the number is out of range.
+// number reads the number at the current position. If the number is out of range, number stores its position in
+// outOfRange.
 func (s *scanner) number() error {
 	start := s.pos
 	if s.peek() == '-' {

@@ -11,7 +11,7 @@ import (
 )
 
 // A scanner reads one JSON value from beginning to end and enforces all rules that do not depend on JSON-RPC. It is
-// embedded in a parser or reader, and is not allocated on the heap.
+// embedded in a parser or reader, so that it is not allocated on the heap.
 type scanner struct {
 	raw    []byte
 	pos    int
@@ -26,9 +26,9 @@ type scanner struct {
 	stint  gosched.Work
 	// outOfRange is the position of the first number that is not finite, or is an integer outside the range of int64.
 	// It is -1 if there is no such number. Whether such numbers are allowed depends on the kind of the message, which
-	// is known only at its end. Numbers after this position are not checked.
+	// is known only after the whole message has been read. Numbers after this position are not checked.
 	outOfRange int
-	// controls is false if keys can contain control characters only as escapes.
+	// controls is false if the message contains no control characters except as escapes.
 	controls bool
 	names    nameStack
 	// text is the buffer for decoded strings.
@@ -40,7 +40,7 @@ type scanner struct {
 }
 
 type frame struct {
-	// count is the number of members or elements of which at least the beginning was read.
+	// count is the number of members or elements that the scanner has at least begun to read.
 	count int
 	// start is the position of the current element, or of the key of the current member.
 	start int
@@ -100,8 +100,7 @@ func badUTF8(b []byte) int {
 	return len(b)
 }
 
-// peek returns the current byte. At the end of the message it returns 0, which is not allowed at any position where
-// peek is used.
+// peek returns the current byte. At the end of the message it returns 0, which no caller of peek accepts.
 func (s *scanner) peek() byte {
 	if s.pos < len(s.raw) {
 		return s.raw[s.pos]
@@ -235,7 +234,7 @@ func (s *scanner) leave() error {
 }
 
 // member moves to the value of the object's next member and returns true. It returns false at the end of the object, or
-// with an error.
+// together with an error.
 func (s *scanner) member(f *frame) (bool, error) {
 	if f.count > 0 {
 		f.prev = s.pos
@@ -271,8 +270,8 @@ func (s *scanner) member(f *frame) (bool, error) {
 	return true, nil
 }
 
-// element moves to the array's next element and returns true. It returns false at the end of the array, or with an
-// error.
+// element moves to the array's next element and returns true. It returns false at the end of the array, or together
+// with an error.
 func (s *scanner) element(f *frame) (bool, error) {
 	if f.count > 0 {
 		f.prev = s.pos
@@ -306,7 +305,7 @@ func (s *scanner) decode(span Span) ([]byte, bool) {
 	return s.unescape(quoted)
 }
 
-// unescape resolves the escapes of a string. quoted includes the quotes.
+// unescape resolves the escapes of a string. The parameter quoted includes the quotes.
 func (s *scanner) unescape(quoted []byte) ([]byte, bool) {
 	start := len(s.text)
 	text, err := jsontext.AppendUnquote(s.text, quoted)

@@ -55,7 +55,7 @@ func PlanEdits(raw []byte, edits ...Edit) ([][]byte, error) {
 // shifts maps positions before the edits to positions after the edits.
 type shifts []shift
 
-// shift means that all bytes at or after the position from are moved by the number of bytes in by.
+// shift means that all bytes at or after the position from are moved by the given number of bytes.
 type shift struct{ from, by int }
 
 func shifting(edits []Edit) shifts {
@@ -67,7 +67,8 @@ func shifting(edits []Edit) shifts {
 	return out
 }
 
-// position returns the new position of a byte that was at the position old. The edits must not have removed that byte.
+// position returns the new position of a byte whose position before the edits was old. The edits must not have removed
+// that byte.
 func (s shifts) position(old int) int {
 	i := sort.Search(len(s), func(i int) bool { return s[i].from > old })
 	if i == 0 {
@@ -76,7 +77,8 @@ func (s shifts) position(old int) int {
 	return old + s[i-1].by
 }
 
-// span returns the new span for a span before the edits. No edit may overlap either end of the span.
+// span converts a span before the edits to the corresponding span after the edits. No edit may overlap either end of
+// the span.
 func (s shifts) span(old Span) Span {
 	if !old.Present() {
 		return old
@@ -95,7 +97,7 @@ type item struct {
 }
 
 // removeItems appends the edits that remove items from their objects and arrays, together with the commas that are no
-// longer needed. The items must be sorted by position, and no item may be inside another.
+// longer needed. The items must be sorted by position, and no item may contain another one.
 func removeItems(edits []Edit, raw []byte, items []item) []Edit {
 	for len(items) > 0 {
 		// Adjacent items are removed by one edit, so that each comma is removed only once.
@@ -115,8 +117,8 @@ func removeItems(edits []Edit, raw []byte, items []item) []Edit {
 	return edits
 }
 
-// nextItem returns the position of the item after an item that ends at the position end, and reports whether there is
-// such an item.
+// nextItem returns the position of the item that follows an item ending at the position end, and reports whether there
+// is such an item.
 func nextItem(raw []byte, end int) (int, bool) {
 	s := scanner{raw: raw, pos: end}
 	s.space()

@@ -59,8 +59,8 @@ func TestSplice_AppliesEdits(t *testing.T) {
 	}
 }
 
-// forwarded returns raw in the form in which the gateway forwards it to a server. It checks that the parser accepts
-// that form.
+// forwarded returns raw in the form in which the gateway forwards it to a server. It fails the test if the parser does
+// not accept the result.
 func forwarded(t *testing.T, raw string, trace jsonrpc.Trace) string {
 	t.Helper()
 	sent, err := accepted(t, raw).Outgoing(trace, nil)

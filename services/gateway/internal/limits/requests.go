@@ -18,23 +18,26 @@ const (
 	// together. All principals of one person together may have four times as many. Each request occupies a connection
 	// to the gateway and a connection to a server.
 	maxRequests = 512
-	// maxPerServer is the maximum number of one principal's requests in flight to one server. With this limit, a server
-	// that does not respond cannot use up the principal's whole quota.
+	// maxPerServer is the maximum number of one principal's requests in flight to one server. Because of this limit, a
+	// server that does not respond cannot use up the principal's whole quota.
 	maxPerServer = maxRequests / 2
 	// maxBytes is the maximum total size of the bodies of a principal's requests in flight, in bytes. Bytes count when
-	// they arrive. An announced length does not count. The maximum for all principals of one person is [PersonBytes],
-	// and the maximum for all principals together is [TotalBytes]. Bodies of up to 64 KiB ([UncountedBytes]) do not
-	// count against [TotalBytes]. Larger bodies count in full.
+	// they arrive. An announced length does not count. The maximum for all principals of one person together is
+	// [PersonBytes], and the maximum for all principals together is [TotalBytes]. Bodies of up to 64 KiB
+	// ([UncountedBytes]) do not count against [TotalBytes]. Larger bodies count in full.
 	maxBytes = PrincipalBytes
-	// memoryTimeout is how long a request waits, at most, while an answer to its principal waits for memory.
+	// memoryTimeout is the maximum time for which a request waits because an answer to the same principal waits for
+	// memory.
 	memoryTimeout = time.Second
 )
 
-// ErrRequests means that the whole quota is used up: the quota of the caller, of a principal that created the caller,
-// or of their person. Compare with errors.Is. A [*quota.FullError] describes the quota.
+// ErrRequests means that one of these quotas is used up: the quota of the caller, of a principal that created the
+// caller, or of the person for whom one of them works. Compare with errors.Is. A [*quota.FullError] describes the
+// quota.
 var ErrRequests = quota.ErrFull
 
-// ErrServer means that a principal and its agents have too many requests in flight to a server. Compare with errors.Is.
+// ErrServer means that a principal and its agents have too many requests in flight to one server. Compare with
+// errors.Is.
 var ErrServer = errors.New("too many requests to this server are in flight; wait for some of them")
 
 // Requests counts all principals' requests in flight. [NewRequests] creates it. It is safe for concurrent use.
@@ -121,8 +124,8 @@ func (p *Slot) Reserve(n int) bool {
 	return true
 }
 
-// Admit counts the request against its server's quota. Then it waits at most a second until no answer for the
-// principal, or for other principals of the same person, waits for memory. Admit must not be called for cancellations
+// Admit counts the request against its server's quota. Then it waits at most a second while an answer for the
+// principal, or for another principal of the same person, waits for memory. Admit must not be called for cancellations
 // and for responses to servers' requests, because these messages must never wait. It returns [ErrServer] and the errors
 // of [Budget.Admit].
 func (p *Slot) Admit(ctx context.Context) error {

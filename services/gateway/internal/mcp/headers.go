@@ -1,6 +1,7 @@
 package mcp
 
-// These are headers of Streamable HTTP (MCP 2025-11-25 and 2026-07-28, Transports), in the canonical form of net/http.
+// These are names of headers in Streamable HTTP (MCP 2025-11-25 and 2026-07-28, Transports), in the canonical form of
+// net/http.
 const (
 	HeaderSession = "Mcp-Session-Id"
 	HeaderVersion = "Mcp-Protocol-Version"

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// Methods for which no rule is needed cannot be named in rules. The two methods that begin a subscription are
+// A method that is allowed without a rule cannot be used in rules. The two methods that begin a subscription are
 // exceptions.
 func TestNeedsNoRule_MethodsCannotBeNamedByRules(t *testing.T) {
 	t.Parallel()

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Some servers do not respond or are unavailable. The list reports these servers, and contains the elements of all
-// other servers.
+// Some servers do not respond or are unavailable. The combined list reports these servers as unavailable, and contains
+// the elements of all other servers.
 func TestAllServers_ListNamesUnavailableServers(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -63,8 +63,7 @@ func TestAllServers_ListNamesUnavailableServers(t *testing.T) {
 	}
 }
 
-// If a rule is needed for a list's method, the gateway requests all pages of the list from each server on behalf of the
-// caller.
+// If a list's method needs a rule, the gateway requests all pages of the list from each server on behalf of the caller.
 func TestAllServers_ListsAreJoined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -109,7 +108,8 @@ func TestAllServers_ListsAreJoined(t *testing.T) {
 	})
 }
 
-// The joined list is valid even if a server has no elements in it. Elements that clients might reject are omitted.
+// The combined list is valid even if one of the servers has no elements of this kind. Elements that clients might
+// reject are omitted.
 func TestAllServers_ListIsOnePage(t *testing.T) {
 	t.Parallel()
 	broken := `{"tools":[{"name":"safe","inputSchema":{"type":"object"}},{"name":"x"},{"name":"y","inputSchema":true},{"inputSchema":{}}]}`
@@ -144,7 +144,8 @@ func TestAllServers_ListIsOnePage(t *testing.T) {
 	}
 }
 
-// switchAvailability makes the server unavailable until the test sets the returned value to true.
+// switchAvailability makes the server unavailable. The server becomes available when the test sets the returned value
+// to true.
 func switchAvailability(server *gatewaytest.Server) *atomic.Bool {
 	there, own := new(atomic.Bool), server.Discovery
 	server.Discovery = func(r upstream.Request) (upstream.Answer, error) {
@@ -156,8 +157,9 @@ func switchAvailability(server *gatewaytest.Server) *atomic.Bool {
 	return there
 }
 
-// A server is unavailable at first. Its features are declared from the beginning. Once the server has been listed, its
-// last list is used while it is unavailable, and the client is notified only if the list changes.
+// A server is unavailable at first. The gateway declares the server's features from the beginning. Once the gateway has
+// listed the server, it uses the last list whenever the server is unavailable, and it notifies the client only if the
+// list changes.
 func TestAllServers_ListHasAServerThatIsAvailableAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -198,8 +200,8 @@ func TestAllServers_ListHasAServerThatIsAvailableAgain(t *testing.T) {
 	})
 }
 
-// One server slowly sends page after page. The joined list must be complete within a time limit, and must report this
-// server as unavailable. Invalid elements are omitted.
+// One server slowly sends page after page. The combined list must be complete within a time limit, and must report this
+// server as unavailable. Invalid elements of other servers are omitted.
 func TestAllServers_ListEndsWhenAServerRepeatsACursor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -234,7 +236,7 @@ func TestAllServers_ListEndsWhenAServerRepeatsACursor(t *testing.T) {
 	})
 }
 
-// The gateway does not start an unused stdio server just to list its elements.
+// The gateway does not start an unused stdio server only to list its elements.
 func TestAllServers_ListStartsNoProgram(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -323,7 +325,7 @@ func TestAllServers_GatheringEndsWhenTheClientDisconnects(t *testing.T) {
 	})
 }
 
-// If a server's answer to initialize is too large, the list omits the server.
+// If a server's answer to initialize is too large, the combined list omits the server.
 func TestAllServers_GreetingSizeIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

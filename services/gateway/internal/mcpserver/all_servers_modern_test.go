@@ -58,9 +58,9 @@ func (w *testGateway) doAllServers(method, name, params string) httpResponse {
 	return w.do("POST", "/mcp", body, head)
 }
 
-// A client of revision 2026-07-28 uses two servers at one URL: one uses sessions, and the other does not. The client
-// discovers them with one request, lists their tools, and calls the tools by their combined names, which also appear in
-// the headers.
+// A client of revision 2026-07-28 uses two servers at one URL. One server uses sessions, and the other does not. The
+// client discovers the servers with one request, lists their tools, and calls the tools by their combined names, which
+// also appear in the headers.
 func TestAllServers_ModernClientNeedsNoSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -110,8 +110,8 @@ func TestAllServers_ModernClientNeedsNoSession(t *testing.T) {
 	})
 }
 
-// Case T1. A message to the URL for all servers is refused if its headers and its body contain different combined
-// names.
+// Case T1. A message to the URL for all servers is refused if the combined name in its headers differs from the
+// combined name in its body.
 func TestAllServers_HeadersMustAgreeWithTheBody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -154,8 +154,8 @@ func TestAllServers_HeadersMustAgreeWithTheBody(t *testing.T) {
 	})
 }
 
-// Case U1. Each request in a server's answer contains the server's name. The client's response is sent to the server
-// that sent the request, with the server's original names.
+// Case U1. The text of each request in a server's answer contains the server's name. The client's response is sent to
+// the server that sent the request, with the server's original names.
 func TestAllServers_InputRequestsAreDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -251,8 +251,8 @@ func TestAllServers_ListsHaveServersOfBothEras(t *testing.T) {
 	})
 }
 
-// Case T4. A client has one subscription. It receives updates of two servers' resources under combined names, and the
-// changes to lists that the gateway detects. The policy service first evaluates each resource.
+// Case T4. A client has one subscription. It receives updates of two servers' resources under combined names, and a
+// notification when the gateway detects that a list has changed. The policy service first evaluates each resource.
 func TestAllServers_SubscriptionForwardsWhatItNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -303,8 +303,8 @@ func TestAllServers_SubscriptionForwardsWhatItNames(t *testing.T) {
 	})
 }
 
-// Case S1. Through the URL for all servers, a client does not share its state with another caller, or with a client
-// that declares other capabilities.
+// Case S1. At the URL for all servers, a client's state is not shared with another caller, or with a client that
+// declares other capabilities.
 func TestAllServers_StateIsNotSharedBetweenCallers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

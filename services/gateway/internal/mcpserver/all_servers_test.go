@@ -59,9 +59,9 @@ func recordRequests(server *gatewaytest.Server, got *[]string) {
 	}
 }
 
-// One session serves all servers. The gateway answers initialize itself, and contacts a server only when that server is
-// called. The server receives the bytes that the client has sent, except that combined names are replaced with the
-// server's own names.
+// At the URL for all servers, one session serves all servers. The gateway answers initialize itself, and contacts a
+// server only when the client calls that server. The server receives the bytes that the client has sent, except that
+// combined names are replaced with the server's own names.
 func TestAllServers_AppearAsOneServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -113,8 +113,8 @@ func TestAllServers_AppearAsOneServer(t *testing.T) {
 	})
 }
 
-// A message that does not contain exactly one server's name is not sent to any server. The client receives the reason,
-// and the refusal is recorded.
+// A message that does not contain the name of exactly one server is not sent to any server. The client receives the
+// reason, and the refusal is recorded.
 func TestAllServers_RefusesMessagesThatNameNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -210,8 +210,8 @@ func TestAllServers_ServerRequestsHaveCombinedIDs(t *testing.T) {
 	})
 }
 
-// If the client cancels a call, the cancellation is sent to the called server. If the client's roots change, all
-// servers that the session has used are notified.
+// If the client cancels a call, the gateway sends the cancellation to the called server. If the client's roots change,
+// the gateway notifies all servers that the session has used.
 func TestAllServers_NotificationsReachMembers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -248,8 +248,8 @@ func TestAllServers_NotificationsReachMembers(t *testing.T) {
 	})
 }
 
-// Case T4. The stream at the URL for all servers contains the messages that the caller may receive from the servers
-// that the session has used. The servers' event ids are removed.
+// Case T4. The client's stream at the URL for all servers contains the messages that the caller may receive from the
+// servers that the session has used. The gateway removes the servers' event ids.
 func TestAllServers_StreamsAreJoined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -310,8 +310,8 @@ func TestAllServers_StreamsAreJoined(t *testing.T) {
 	})
 }
 
-// When a client opens its stream, it is notified of the lists that have changed since it last read them. If the gateway
-// has discovered another server since that time, the client is notified of all lists.
+// When a client opens its stream, the gateway notifies it of each list that has changed since the client last read that
+// list. If the gateway has discovered a further server meanwhile, it notifies the client of all lists.
 func TestAllServers_ChangeBetweenListAndStreamIsNotified(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -341,8 +341,8 @@ func TestAllServers_ChangeBetweenListAndStreamIsNotified(t *testing.T) {
 	})
 }
 
-// A session with one of the servers lasts as long as the aggregate session to which it belongs. They count as one
-// session.
+// An aggregate session has a member session for each server that it uses. A member session lasts as long as its
+// aggregate session. They count as one session.
 func TestAllServers_MembersEndWithTheAggregateSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -371,8 +371,8 @@ func TestAllServers_MembersEndWithTheAggregateSession(t *testing.T) {
 	})
 }
 
-// Case A4. A call is evaluated with the definition that the client has received, even if the server now lists another
-// definition.
+// Case A4. The policy service evaluates a call with the tool definition that the client has received, even if the
+// server now lists a different definition.
 func TestAllServers_CallsAreDecidedByTheListedDefinition(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

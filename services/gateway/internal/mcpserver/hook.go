@@ -24,7 +24,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 )
 
-// maxHold is the maximum time for which a hook may request that its call is held.
+// maxHold is the maximum time for which a hook may ask the gateway to hold its call.
 const maxHold = 10 * time.Minute
 
 // hookEvent is the body of a request to /hook/CLIENT.
@@ -34,7 +34,7 @@ type hookEvent struct {
 	// Tool is the name of the tool, and Input contains the arguments of the call.
 	Tool  string         `json:"tool"`
 	Input jsontext.Value `json:"input"`
-	// ID identifies the call within its session. It is empty if the client does not assign ids to calls.
+	// ID identifies the call within its session. It is empty if the client assigns no ids to calls.
 	ID string `json:"id"`
 	// Session and Turn identify a conversation in the client.
 	Session string `json:"session"`
@@ -43,7 +43,7 @@ type hookEvent struct {
 	HoldMS int64 `json:"hold_ms"`
 }
 
-// These are the verdicts on a call.
+// These are the possible verdicts on a call.
 const (
 	verdictAllow = "allow" // a person has approved this very call
 	verdictPass  = "pass"  // policy has no objection, so the rules of the client apply
@@ -55,7 +55,7 @@ type hookVerdict struct {
 	Verdict string `json:"verdict"`
 	// Reason explains to the model and to people why the call is denied.
 	Reason string `json:"reason,omitzero"`
-	// Code is the code of the refusal, and Decision is the id of the recorded decision.
+	// Code is the code of the refusal. Decision is the id of the recorded decision.
 	Code     string `json:"code,omitzero"`
 	Decision string `json:"decision,omitzero"`
 }
@@ -68,7 +68,7 @@ func denied(refused *refusal.Refusal) hookVerdict {
 	return hookVerdict{Verdict: verdictDeny, Reason: reason, Code: enum.NameOrEmpty(refused.Code), Decision: refused.ID}
 }
 
-// hook responds whether a client may execute a call to one of its own tools.
+// hook handles a hook's request. It responds whether the client may execute a call to one of its own tools.
 func (s *Server) hook(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	client := r.PathValue("client")
 	slot, err := s.InFlight.Begin(c.Principal, "")
@@ -110,7 +110,7 @@ func clientOr(client string) string {
 	return client
 }
 
-// readHook reads and checks the body of a request from a hook.
+// readHook reads and checks the body of a hook's request.
 func (s *Server) readHook(from io.Reader) (event hookEvent, refused *refusal.Refusal) {
 	limit := int64(s.Limits.Bytes)
 	body, err := io.ReadAll(io.LimitReader(from, limit+1))
@@ -157,7 +157,7 @@ func (s *Server) judgeHook(ctx context.Context, c httpserver.Caller, client stri
 	return hookVerdict{Verdict: verdictAllow, Decision: done.ID}
 }
 
-// isAllowed reports whether the pipeline has allowed a call, according to the decision and the answer.
+// isAllowed reports whether the pipeline has allowed a call. done is the pipeline's response.
 func isAllowed(done Response) bool {
 	var answer struct {
 		Result jsontext.Value `json:"result"`
@@ -169,8 +169,8 @@ func isAllowed(done Response) bool {
 	return effect == policyv1.Effect_EFFECT_ALLOW || effect == policyv1.Effect_EFFECT_REQUIRE_APPROVAL
 }
 
-// hostCall returns an MCP message for a call to one of the client's own tools. A call to an unknown tool becomes a call
-// to [hosttools.Other].
+// hostCall returns an MCP message for a call to one of the client's own tools. A call to a tool that the gateway does
+// not know becomes a call to [hosttools.Other].
 func hostCall(client string, event hookEvent) ([]byte, error) {
 	arguments, name := event.Input, event.Tool
 	if !hosttools.Knows(client, name) {
@@ -192,13 +192,14 @@ func hostCall(client string, event hookEvent) ([]byte, error) {
 	return append(append(append(out, `,"arguments":`...), arguments...), "}}"...), nil
 }
 
-// digest returns a digest of the values, which may have any content.
+// digest returns a digest of the values. The values may contain any characters.
 func digest(values ...string) [sha256.Size]byte {
 	return sha256.Sum256([]byte(canonicaljson.Strings(values)))
 }
 
-// approvedKey identifies a call. Its result is the same for both events that a client sends about a call, although
-// Codex adds a description to the input of the second event. No known tool of Codex has an argument called description.
+// approvedKey returns a key that identifies a call. The key is the same for both events that a client sends about a
+// call, although Codex adds a description to the input of the second event. No known tool of Codex has an argument
+// called description.
 func approvedKey(c httpserver.Caller, client string, event hookEvent) [sha256.Size]byte {
 	input := map[string]jsontext.Value{}
 	if err := json.Unmarshal(event.Input, &input); err != nil {

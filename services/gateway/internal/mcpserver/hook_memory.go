@@ -14,18 +14,19 @@ import (
 )
 
 const (
-	// maxHookCalls is the maximum number of calls that are remembered for one caller. maxHookCallers is the maximum
-	// number of callers.
+	// maxHookCalls is the maximum number of calls that the gateway remembers for one caller. maxHookCallers is the
+	// maximum number of callers.
 	maxHookCalls   = 1000
 	maxHookCallers = 100
-	// repeatWindow is how long after a verdict an event with the same id receives that verdict. All hooks of a client
-	// send their events for a call at the same time. The window is short, so that an approval can't be used again.
+	// repeatWindow is the time after a verdict during which an event with the same id receives the same verdict. All
+	// hooks of a client send their events for a call at about the same time. The window is short, so that an approval
+	// can't be used again.
 	repeatWindow = 30 * time.Second
-	// permissionWindow is how long Codex may ask a second time about an approved call.
+	// permissionWindow is the time after an approval during which Codex may ask a second time about the approved call.
 	permissionWindow = 10 * time.Minute
 )
 
-// hookMemories contains a memory for each caller, so that no caller can displace the calls of another caller. It is
+// hookMemories contains a separate memory for each caller, so that no caller can displace another caller's calls. It is
 // safe for concurrent use.
 type hookMemories struct {
 	mu      sync.Mutex
@@ -54,7 +55,8 @@ type hookMemory struct {
 	mu sync.Mutex
 	// calls contains the most recent calls that have an id.
 	calls *lru.Cache[[sha256.Size]byte, *hookCall]
-	// approved contains the calls that people have approved. The client may ask about each of them a second time.
+	// approved contains the calls that people have approved. The client may ask about each of these calls a second
+	// time.
 	approved *lru.Cache[[sha256.Size]byte, *approvedCall]
 }
 
@@ -66,7 +68,7 @@ type hookCall struct {
 	answered time.Time
 }
 
-// isOver reports whether the verdict is too old for an event with the same id.
+// isOver reports whether the verdict is so old that an event with the same id no longer receives it.
 func (c *hookCall) isOver() bool {
 	select {
 	case <-c.done:
@@ -88,8 +90,9 @@ func newHookMemory() *hookMemory {
 	}
 }
 
-// once returns the verdict of judge. Several hooks can be registered for one call. An event with the id of an earlier
-// call therefore receives that call's verdict, and judge is not called again. An event without an id is always judged.
+// once returns the verdict on an event. Several hooks may be registered for one call and send events with the same id.
+// once calls judge only for the first of these events, and returns the same verdict for the others. For an event
+// without an id, once always calls judge.
 func (m *hookMemory) once(ctx context.Context, c httpserver.Caller, client string, event hookEvent, judge func() hookVerdict) hookVerdict {
 	if event.ID == "" {
 		return judge()
@@ -117,7 +120,7 @@ func (m *hookMemory) once(ctx context.Context, c httpserver.Caller, client strin
 	return call.verdict
 }
 
-// begin returns the call with this key. isFirst is true if the call is new.
+// begin returns the call with this key. If there is no such call, begin creates it, and isFirst is true.
 func (m *hookMemory) begin(key, content [sha256.Size]byte) (call *hookCall, isFirst bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

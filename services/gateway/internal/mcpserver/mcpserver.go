@@ -59,14 +59,14 @@ type Deps struct {
 	Catalogue *toolreport.Reporter
 	// AnswerMemory is the memory budget for answers that clients have not read yet.
 	AnswerMemory *limits.Budget
-	// Forms stores which clients answer the gateway's forms.
+	// Forms stores which clients answer the forms that the gateway sends.
 	Forms *forms.Memory
 	// Secret is a secret of this gateway that does not change when the gateway restarts.
 	Secret []byte
 	// Admission is called to count a request that was refused before its caller was authenticated.
 	Admission func(code, peer string)
 	// Ready returns the reasons why the gateway is not ready, or nil if it is ready. Degraded returns sentences about
-	// unavailable services, even if the gateway is ready.
+	// unavailable services. It may return some even if the gateway is ready.
 	Ready, Degraded func() []string
 
 	Tracer     trace.Tracer
@@ -149,7 +149,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return e, err
 }
 
-// Discover lists the tools of every server for the catalog. It repeats this on a schedule until ctx ends.
+// Discover lists the tools of every server for the catalog. It repeats this on a schedule until ctx is done.
 func (s *Server) Discover(ctx context.Context) error {
 	servers.Discover(ctx, s.servers, func() bool { return s.deps.Revision() != "" })
 	return nil
@@ -163,8 +163,8 @@ func (s *Server) Versions(server string) []string {
 	return nil
 }
 
-// Faults returns the known reasons why elements are omitted from a server's lists. It returns nil for an unknown
-// server.
+// Faults returns the known reasons why elements are omitted from a server's lists. If no server has this name, it
+// returns nil.
 func (s *Server) Faults(server string) []*gatewayv1.ListFault {
 	if found, ok := s.servers[server]; ok {
 		return found.Faults()
@@ -195,8 +195,8 @@ func (s *Server) Handler() http.Handler {
 	return s.http.Guard(mux)
 }
 
-// notFound answers a request for any other path with the paths that exist. The answer contains no server's name,
-// because the caller is not authenticated.
+// notFound answers a request for any other path with a text about the paths that exist. The text contains no server's
+// name, because the caller is not authenticated.
 func notFound(w http.ResponseWriter, _ *http.Request) {
 	writeText(w, http.StatusNotFound, "there is nothing at this path; send MCP messages to /mcp/NAME for the configured server NAME, "+
 		"or to /mcp for all servers; /healthz and /readyz report the gateway's state\n")

@@ -15,16 +15,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// distinguishNames returns the policy service's response for a caller whose rules distinguish prompts and resources by
-// name.
+// distinguishNames returns a response of the policy service for a caller whose rules distinguish prompts and resources
+// by name.
 func distinguishNames() *policyv1.CheckServerResponse {
 	return &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, Methods: everyMethod()}
 }
 
 func isSecret(name string) bool { return strings.Contains(name, "secret") }
 
-// namedLists contains lists that a server sends. want is the list that a client receives if the policy hides names that
-// contain "secret".
+// namedLists contains lists that a server may send. want is the list that a client receives if the policy hides names
+// that contain "secret".
 var namedLists = []struct{ name, method, result, want string }{
 	{
 		"prompts", "prompts/list",
@@ -95,7 +95,7 @@ func TestNames_ListShowsWhatMayBeUsed(t *testing.T) {
 	}
 }
 
-// If no rule distinguishes names, the gateway does not ask the policy service, and the list is unchanged.
+// If no rule distinguishes names, the gateway does not call the policy service, and the list is unchanged.
 func TestNames_ListPassesWhenNoRuleDistinguishes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestNames_ListIsRefusedWithoutPolicy(t *testing.T) {
 	})
 }
 
-// A long list is filtered in parts. The gateway asks the policy service once about each name.
+// A long list is filtered in parts. The gateway asks the policy service about each name exactly once.
 func TestNames_LongListIsFilteredInParts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -264,8 +264,8 @@ func TestNames_ResourceUpdatesAreDecidedByURI(t *testing.T) {
 	})
 }
 
-// The policy changes and now distinguishes names. At the URL for all servers, the client is notified of changed lists.
-// Even if the client reads the tools list after the change, it is notified of the other lists.
+// The policy changes and now distinguishes names. At the URL for all servers, the client is notified that the lists
+// have changed. If the client reads the list of tools after the change, it is still notified of the other lists.
 func TestNames_NewPolicyNotifiesOfChangedLists(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,8 +14,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case T4. A server's notification reaches a client if MCP defines the notification and the policy does not deny it. A
-// notification that MCP does not define is evaluated and recorded. It reaches the client only if a rule allows it.
+// Case T4. A server's notification reaches a client if MCP defines the notification and the policy does not deny it. If
+// MCP does not define it, the policy service evaluates the notification, and the decision is recorded. It then reaches
+// the client only if a rule allows it.
 func TestVendorNotifications_OfServersNeedARule(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -44,9 +44,9 @@ func TestInitialize_OpensASession(t *testing.T) {
 	})
 }
 
-// If the policy does not deny a feature's method, the gateway declares the server's feature to the caller, with the
-// options that the gateway knows. It does not declare a feature that the server does not have, or that the server
-// declares in a form that MCP does not define.
+// The gateway declares a server's feature to the caller if the policy does not deny the feature's method. It declares
+// only those options of the feature that it knows. It does not declare a feature that the server does not have, or that
+// the server declares in a form that MCP does not define.
 func TestInitialize_CapabilitiesAreFiltered(t *testing.T) {
 	t.Parallel()
 	const all = `{"logging":{},"prompts":{"listChanged":true},"resources":{"subscribe":true},"completions":{},"tasks":{},"tools":{},"experimental":{"x":{}}}`
@@ -144,7 +144,8 @@ func TestInitialize_RefusedByTheServerOpensNoSession(t *testing.T) {
 	}
 }
 
-// Case U1. Keys that only the gateway may use are removed, even from values that the gateway replaces anyway.
+// Case U1. Keys that are reserved for the gateway are removed from a server's message, even from values that the
+// gateway replaces anyway.
 func TestInitialize_OwnKeysAreRemovedFromCapabilities(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -159,7 +160,7 @@ func TestInitialize_OwnKeysAreRemovedFromCapabilities(t *testing.T) {
 	})
 }
 
-// Case N2. An initialize request may be at most 64 KiB large.
+// Case N2. An initialize request may have at most 64 KiB.
 func TestInitialize_SizeIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -181,8 +182,8 @@ func TestInitialize_SizeIsBounded(t *testing.T) {
 	})
 }
 
-// The limit applies to open sessions and to sessions that are being opened. At the limit, a request is refused, and the
-// refusal is recorded.
+// The limit applies to open sessions and to sessions that are being opened. At the limit, the next request to open a
+// session is refused, and the refusal is recorded.
 func TestInitialize_SessionsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -272,9 +273,9 @@ func TestStaleToken_IsRefused(t *testing.T) {
 	})
 }
 
-// Case I2. The principal is always the token's current principal, with the session and run from the message. Other
-// members of the message have no effect on the principal. If the token's principal changes after the session was
-// opened, the change applies immediately.
+// Case I2. The caller of a message is the token's current principal, together with the session and run in the message.
+// No other member of the message affects the principal. If the token's principal changes after the session was opened,
+// the change applies immediately.
 func TestCaller_IsTheTokensPrincipal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -338,8 +339,7 @@ func TestSession_ConcurrentRequestsGetTheirAnswers(t *testing.T) {
 	})
 }
 
-// A client requests an unsupported revision. The error code in the span is the same as the one that the client
-// receives.
+// A client requests an unsupported revision. The span contains the same error code as the client's answer.
 func TestInitialize_UnsupportedRevisionIsMeasured(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -360,8 +360,8 @@ func TestInitialize_UnsupportedRevisionIsMeasured(t *testing.T) {
 	})
 }
 
-// Case X9. A caller has no permissions on a server. The caller receives nothing that the server says about itself,
-// whether or not the revision uses sessions.
+// Case X9. A caller has no permissions on a server. The caller receives nothing that the server says about itself. This
+// applies to revisions with and without sessions.
 func TestInitialize_RevealsNothingWhenNothingIsAllowed(t *testing.T) {
 	t.Parallel()
 	const said = `"serverInfo":{"name":"payroll","title":"Payroll","version":"9.8.7"},"instructions":"The key is in notes.","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"payroll","version":"9.8.7"}}`

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// newer contains requests with which clients of a newer revision find out whether a server supports that revision.
+// newer contains requests that clients of a newer revision send to find out whether a server supports that revision.
 var newer = []struct {
 	name, body, requested string
 	header                http.Header
@@ -54,7 +54,7 @@ func TestProbe_IsAnswered(t *testing.T) {
 	})
 }
 
-// The revision is determined by the body of initialize. The headers do not matter.
+// The body of initialize determines the revision, regardless of the headers.
 func TestProbe_InitializeAgreesOnARevision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -69,8 +69,8 @@ func TestProbe_InitializeAgreesOnARevision(t *testing.T) {
 	})
 }
 
-// Case X4. If there are too many probes, further probes are refused and the refusals are recorded, as for all messages
-// for which no rule is needed.
+// Case X4. Probes count as messages for which no rule is needed. If a client sends too many, further probes are refused
+// and the refusals are recorded.
 func TestProbe_IsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

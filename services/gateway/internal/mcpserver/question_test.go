@@ -18,9 +18,9 @@ const (
 	urlStart    = formStart + `,"mode":"url","elicitationId":"e"`
 )
 
-// serverRequestCase is a test case for a server's request. offers contains the capabilities that the client declares,
-// and question contains the JSON of the request, beginning with the method. asked is true if the client receives the
-// request.
+// serverRequestCase is a test case for a server's request to a client. offers contains the capabilities that the client
+// declares. question contains the JSON members of the request, beginning with the method. asked is true if the client
+// must receive the request.
 type serverRequestCase struct {
 	name, offers, question string
 	asked                  bool
@@ -83,7 +83,7 @@ func serverRequestCases() []serverRequestCase {
 }
 
 // sendInSession makes the server send the request in a session. It returns the response that the server receives, and
-// the records.
+// the records in the journal.
 func (tt serverRequestCase) sendInSession(t *testing.T, named, spoken string) (sent string, records []journal.Record) {
 	t.Helper()
 	var w *testGateway
@@ -102,8 +102,8 @@ func (tt serverRequestCase) sendInSession(t *testing.T, named, spoken string) (s
 	return w.files.Notified(1)[0], w.Journal.Records(journal.KindRefusal)
 }
 
-// Case U1. In a session, a server may send a request only if the client has declared the capability. Otherwise the
-// server receives an error with the reason.
+// Case U1. In a session, a server may send a request only if the client has declared the required capability. Otherwise
+// the server receives an error with the reason.
 func TestServerRequest_IsCheckedAgainstTheOffer(t *testing.T) {
 	t.Parallel()
 	for _, tt := range serverRequestCases() {
@@ -122,8 +122,8 @@ func TestServerRequest_IsCheckedAgainstTheOffer(t *testing.T) {
 	}
 }
 
-// Case U1. A request may contain only members that its revision defines. A server cannot avoid this check by
-// negotiating a revision that is older than the one the client has requested.
+// Case U1. A server's request may contain only members that the request's revision defines. A server cannot avoid this
+// check by negotiating a revision that is older than the one that the client has requested.
 func TestServerRequest_IsCheckedAgainstTheRevision(t *testing.T) {
 	t.Parallel()
 	const both, sampling = `"elicitation":{"form":{},"url":{}}`, `"sampling":{"tools":{}}`
@@ -156,7 +156,7 @@ func TestServerRequest_IsCheckedAgainstTheRevision(t *testing.T) {
 }
 
 // Case U1. Requests in an answer of revision 2026-07-28 are checked against the capabilities that the client has
-// declared. The same check applies to requests from a server that uses sessions to a client that does not.
+// declared. The same check applies if a server that uses sessions sends a request to a client of revision 2026-07-28.
 func TestInputRequests_AreCheckedAgainstTheOffer(t *testing.T) {
 	t.Parallel()
 	for _, tt := range serverRequestCases() {
@@ -200,8 +200,8 @@ func TestInputRequests_AreCheckedAgainstTheOffer(t *testing.T) {
 	}
 }
 
-// Case U1. A server requires that the user first opens URLs. The URLs must be valid, and the client must have declared
-// that it can open URLs.
+// Case U1. A server answers with an error that says that the user must first open URLs. The URLs must be valid, and the
+// client must have declared that it can open URLs.
 func TestURLElicitationError_IsCheckedAgainstTheOffer(t *testing.T) {
 	t.Parallel()
 	const both = `"elicitation":{"form":{},"url":{}}`

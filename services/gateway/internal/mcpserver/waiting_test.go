@@ -34,7 +34,7 @@ func requireApproval(names ...string) func(*policyv1.FilterToolsRequest) (*polic
 	}
 }
 
-// Some servers end their lists with a null or empty cursor. The wait tool must be listed on such a page.
+// Some servers end their lists with a null or empty cursor. The gateway must add its wait tool to such a last page.
 func TestWaitTool_IsListedOnTheLastPage(t *testing.T) {
 	t.Parallel()
 	for cursor, last := range map[string]bool{`""`: true, `null`: true, `"x"`: false, `" "`: false} {
@@ -55,7 +55,7 @@ func TestWaitTool_IsListedOnTheLastPage(t *testing.T) {
 	}
 }
 
-// If a call by the caller may need an approval, the list contains the gateway's wait tool once, after the server's
+// If one of the caller's calls may need an approval, the list contains the gateway's wait tool once, after the server's
 // tools. If the server itself has a tool with that name, the server's tool is hidden.
 func TestWaitTool_IsListedWhenACallMayWait(t *testing.T) {
 	t.Parallel()
@@ -121,8 +121,8 @@ func newWaitApproval(state approvalv1.ApprovalState) *approvalv1.Approval {
 	return a
 }
 
-// The wait tool waits at most for the hold time of a call, and returns the approval's state. It sends no request to a
-// server.
+// The wait tool waits for at most as long as the gateway holds a call. Then it returns the approval's state. It sends
+// no request to a server.
 func TestWaitTool_WaitsForAnApproval(t *testing.T) {
 	t.Parallel()
 	const (

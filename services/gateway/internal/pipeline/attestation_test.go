@@ -13,10 +13,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// errStale is the error that the approval service returns for an outdated decision.
+// errStale is the error that the approval service returns if the decision in a request is outdated.
 var errStale = &rpc.Error{Code: codes.FailedPrecondition, Reason: "DECISION_STALE"}
 
-// recordAttestations makes the fake policy service sign decisions, and returns the signatures that were requested.
+// recordAttestations makes the fake policy service sign decisions. It returns a list to which each request for a
+// signature is appended.
 func (w *testPipeline) recordAttestations() (uses *[]*policyv1.Attest) {
 	uses, then := new([]*policyv1.Attest), w.decide
 	w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
@@ -31,7 +32,7 @@ func (w *testPipeline) recordAttestations() (uses *[]*policyv1.Attest) {
 }
 
 // If a decision is too old when it reaches the approval service, the gateway requests a new decision from the policy
-// service. The number of attempts is limited.
+// service. It does this only a limited number of times.
 func TestApproval_RequestHasAFreshDecision(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -85,8 +85,8 @@ type sendContext struct {
 // Deadline implements context.Context.
 func (c sendContext) Deadline() (time.Time, bool) { return c.deadline, !c.deadline.IsZero() }
 
-// Value implements context.Context. The values of the cancelling context have priority, because package context uses
-// these values to find the parent of a derived context.
+// Value implements context.Context. A value in c.Context has priority over the caller's value, because package context
+// uses such a value to find the context that cancels c.
 func (c sendContext) Value(key any) any {
 	if own := c.Context.Value(key); own != nil {
 		return own
@@ -94,8 +94,8 @@ func (c sendContext) Value(key any) any {
 	return c.values.Value(key)
 }
 
-// serverNotice is how much earlier than the gateway a server that knows a call's deadline may notice that it has
-// passed.
+// serverNotice is how much earlier than the gateway a server may notice that a call's deadline has passed, if the
+// server knows the deadline.
 const serverNotice = time.Second
 
 // send sends an allowed request to the server. No other function sends callers' requests.
@@ -153,8 +153,8 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	return answer, err
 }
 
-// extendOnProgress returns a function that forwards messages to events. The function restarts the server's timeout at
-// each progress notification.
+// extendOnProgress returns a function that forwards messages to events. The function restarts the server's timeout when
+// it forwards a progress notification.
 func extendOnProgress(events func([]byte), deadline *upstream.PausableDeadline) func([]byte) {
 	return func(message []byte) {
 		if !bytes.Contains(message, []byte("progress")) {
@@ -168,7 +168,7 @@ func extendOnProgress(events func([]byte), deadline *upstream.PausableDeadline) 
 	}
 }
 
-// timeoutError returns an error that states which timeout the call has exceeded.
+// timeoutError returns an error that says which timeout the call has exceeded.
 func timeoutError(a attempt.Attempt, timeout, maxTimeout time.Duration, deadline *upstream.PausableDeadline) attempt.TimeoutError {
 	if a.FromServer {
 		return attempt.TimeoutError{}
@@ -185,7 +185,7 @@ func timeoutError(a attempt.Attempt, timeout, maxTimeout time.Duration, deadline
 
 // Prepare returns the request that is sent to the server for an evaluated message. The bytes are unchanged, with three
 // exceptions: this project's `_meta` keys are removed, the client's trace context is replaced with the gateway's, and
-// the client's capabilities are replaced with the argument capabilities unless that is nil.
+// the client's capabilities are replaced with the parameter capabilities unless it is nil.
 func Prepare(m *jsonrpc.Message, span trace.SpanContext, capabilities []byte) (upstream.Request, error) {
 	parent := telemetry.TraceParent(span)
 	var carry jsonrpc.Trace

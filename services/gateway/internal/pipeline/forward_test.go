@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case R2. If a call was sent, its reservation counts as used, regardless of the answer. The reservation is released
-// only if the call was certainly not sent.
+// Case R2. If a call was sent, its reservation counts as used, regardless of the server's answer. The reservation is
+// released only if the call was certainly not sent.
 func TestForward_OnlyUnsentCallsAreGivenBack(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -142,7 +142,7 @@ func TestForward_ServerGetsItsTimeout(t *testing.T) {
 	}
 }
 
-// The request's Leave function stops the wait for the answer. Its argument is the cause.
+// The Leave function of the request makes the call stop waiting for the server's answer. Its argument is the cause.
 func TestForward_DisconnectedCallEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

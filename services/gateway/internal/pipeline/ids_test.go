@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// claimBrokenCall accepts a claim and returns a stored call with invalid params.
+// claimBrokenCall accepts a claim and returns a stored call whose params are invalid.
 func claimBrokenCall(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 	return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Claimed{Claimed: &approvalv1.Claimed{
 		Approval: approvalIn(approved), Bound: &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: `{"name":`}},
@@ -29,7 +29,8 @@ func denyDecision() *policyv1.Decision {
 	return d
 }
 
-// If a claim is lost, the next claim is recorded with a new id. If the call is then refused, the refusal has that id.
+// If the response to a claim is lost, the next claim is recorded with a new id. If the call is then refused, the
+// refusal has that id.
 func TestDo_RefusalHasTheIDOfItsLostClaim(t *testing.T) {
 	t.Parallel()
 	used := refuseClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, LeaseUnused: true})
@@ -51,8 +52,8 @@ func TestDo_RefusalHasTheIDOfItsLostClaim(t *testing.T) {
 	}
 }
 
-// The policy denies a call that has an approval. The approval is cancelled even if the tool's definition cannot be
-// read.
+// The policy denies a call that has an approval. The approval is cancelled even if the gateway cannot read the
+// definition of the called tool.
 func TestDo_DenialNeedsNoList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -66,8 +67,8 @@ func TestDo_DenialNeedsNoList(t *testing.T) {
 	})
 }
 
-// The definition of an approved call cannot be compared because the policy service does not accept the list. The
-// refusal says that the policy service, and not the server, is the cause.
+// The gateway cannot check the tool definition of an approved call, because the policy service does not accept the
+// server's list. The refusal says that the policy service, and not the server, is the cause.
 func TestApproval_UnreportedListIsNotTheServersFault(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -100,8 +101,8 @@ func TestApproval_BrokenStoredCallIsReleased(t *testing.T) {
 	})
 }
 
-// The policy service evaluates the call again after the person who uses the agent has answered. If that person
-// declines, the call is refused and recorded with the last decision of the policy service.
+// After the person who uses the agent has answered the form, the policy service evaluates the call again. If that
+// person has declined, the call is refused and recorded with the policy service's last decision.
 func TestConfirm_RefusalHasTheLastDecision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

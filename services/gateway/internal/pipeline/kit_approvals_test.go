@@ -16,31 +16,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 )
 
-// fakeApprovals is an approval service whose responses are set by a test. As long as no response is set, the service is
+// fakeApprovals is a fake approval service. A test sets its responses. As long as no response is set, the service is
 // unavailable.
 type fakeApprovals struct {
 	approvalv1.ApprovalServiceClient
 
 	w *testPipeline
-	// view is the approval as approvers see it. votes contains the votes of the person who uses the agent. Votes are
-	// accepted unless voteErr is set. If silent is true, WatchApprovals does not report votes.
+	// view is the approval as approvers see it. votes contains the votes of the person who uses the agent. These votes
+	// are accepted unless voteErr is set. If silent is true, WatchApprovals does not report them.
 	view    *approvalv1.View
 	votes   []approvalv1.Verdict
 	voteErr error
 	silent  bool
 	// limitReached is true if the service refuses to show further forms to the person who uses the agent.
 	limitReached bool
-	// answerRequest answers RequestApproval. Then WatchApprovals sends the approvals in updates.
+	// answerRequest answers RequestApproval. After that, WatchApprovals sends the approvals that the channel updates
+	// contains.
 	answerRequest func() (*approvalv1.RequestApprovalResponse, error)
 	updates       chan *approvalv1.Approval
 	answerClaim   func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error)
 	// beforeComplete runs before an outcome is accepted. It may be nil.
 	beforeComplete func()
-	// outcomes contains the reported outcomes. released and renewed contain the claims that were released and renewed.
+	// outcomes contains the outcomes that the gateway has reported. released contains the claims that it has released.
 	outcomes []approvalv1.CallOutcome
 	released []string
-	// cancel answers the n-th CancelApproval request. If cancel is nil, the approval is cancelled. cancelled contains
-	// the reasons in these requests.
+	// cancel answers the n-th CancelApproval request. If cancel is nil, the request succeeds and the approval is
+	// cancelled. cancelled contains the reasons in these requests.
 	cancel    func(n int) error
 	cancelled []string
 	renewed   []*approvalv1.RenewClaimRequest
@@ -182,8 +183,8 @@ const (
 	denied   = approvalv1.ApprovalState_APPROVAL_STATE_DENIED
 )
 
-// answerStates returns a function that returns the approvals in states one after another. Then the function keeps
-// returning the last approval.
+// answerStates returns a function that returns the given approvals one after another, and then the last one again and
+// again.
 func answerStates(states ...*approvalv1.Approval) func() (*approvalv1.RequestApprovalResponse, error) {
 	return func() (*approvalv1.RequestApprovalResponse, error) {
 		a := states[0]

@@ -19,7 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// observeLimit adds a limit to a decision. The limit is from the rule draft/slow and is only recorded (mode: observe).
+// observeLimit adds a limit to a decision. The limit belongs to the rule slow in the document draft and is only
+// recorded (mode: observe).
 func observeLimit(d *policyv1.Decision) *policyv1.Decision {
 	l := limit(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY)
 	l.Rule, l.Limit.Bucket = &policyv1.RuleRef{Document: "draft", Rule: "slow"}, "observed"
@@ -27,21 +28,22 @@ func observeLimit(d *policyv1.Decision) *policyv1.Decision {
 	return d
 }
 
-// observeDenial adds a denial to a decision. The denial is from the rule draft/no and is only recorded (mode: observe).
+// observeDenial adds a denial to a decision. The denial comes from the rule no in the document draft and is only
+// recorded (mode: observe).
 func observeDenial(d *policyv1.Decision) *policyv1.Decision {
 	d.Observed = &policyv1.Observation{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE, Rule: &policyv1.RuleRef{Document: "draft", Rule: "no"}}
 	return d
 }
 
-// leaseByBucket makes the limiter grant leases. Each lease is named after the first bucket of its request.
+// leaseByBucket makes the fake limiter grant leases. The id of each lease is the first bucket in its request.
 func (w *testPipeline) leaseByBucket() {
 	w.reserve = func(_ context.Context, r *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error) {
 		return &ratelimitv1.ReserveLimitsResponse{Result: &ratelimitv1.ReserveLimitsResponse_Lease{Lease: &ratelimitv1.Lease{Id: "lease of " + r.GetLimits()[0].GetBucket()}}}, nil
 	}
 }
 
-// exceedObserved makes the limiter refuse the reservation of the limit that is only recorded (mode: observe). Other
-// reservations are granted.
+// exceedObserved makes the fake limiter refuse to reserve the limit that is only recorded (mode: observe). It grants
+// other reservations.
 func (w *testPipeline) exceedObserved() {
 	w.leaseByBucket()
 	grant := w.reserve
@@ -105,7 +107,7 @@ func TestDo_RefusedCallReservesNoObservedLimits(t *testing.T) {
 	}
 }
 
-// A call is denied, but a rule that is only recorded (mode: observe) would allow it. Its record says so.
+// The policy denies a call, but a rule that is only recorded (mode: observe) would allow it. The call's record says so.
 func TestDo_RefusalRecordsWhatWouldHaveHappened(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -186,8 +188,8 @@ func TestDo_SentCallKeepsObservedLimits(t *testing.T) {
 	}
 }
 
-// The span and a metric state what would have happened if the whole policy were enforced. They do so for calls that ran
-// and for calls that were refused.
+// The span and a metric say what would have happened if the whole policy were enforced. This applies to calls that ran
+// and to calls that were refused.
 func TestDo_ReportsTheObservedEffect(t *testing.T) {
 	t.Parallel()
 	reader := sdkmetric.NewManualReader()

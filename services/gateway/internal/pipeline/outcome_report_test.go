@@ -14,7 +14,7 @@ import (
 )
 
 // A client repeats an approved call as soon as it has received the answer. The repeated call requests a new approval,
-// because the approval service already has the outcome of the first call.
+// because the outcome of the first call has already reached the approval service.
 func TestApproval_RepeatedCallAfterTheAnswerNeedsAnother(t *testing.T) {
 	t.Parallel()
 	for range 100 {

@@ -49,7 +49,7 @@ type Pipeline struct {
 	approvals *approvals.Manager
 	refusals  refusalCounter
 	exempt    *exemptCounter
-	// stopCtx is cancelled by calling stop, when calls in flight must end.
+	// stopCtx is cancelled by the function stop when calls in flight must end.
 	stopCtx context.Context
 	stop    context.CancelFunc
 }
@@ -72,46 +72,48 @@ func New(deps Deps) (*Pipeline, error) {
 	return p, nil
 }
 
-// BeginRequest returns the validity of a response that is about to be requested from the policy service. The validity
-// is the same as for a decision.
+// BeginRequest returns the validity of a response that the gateway is about to request from the policy service. The
+// validity is the same as for a decision.
 func (p *Pipeline) BeginRequest() decisioncache.Validity { return p.deps.Decisions.BeginRequest() }
 
-// Drain stops holding calls that wait for approvers. Each of these calls is refused, and the refusal contains its
-// approval's id.
+// Drain makes the gateway stop holding calls that wait for approvers. Each of these calls is refused, and the refusal
+// contains the id of its approval.
 func (p *Pipeline) Drain() { p.approvals.Drain() }
 
 // IsMiscounting reports whether calls with rate limits are currently refused because two instances of the ratelimit
-// service answer alternately.
+// service respond alternately.
 func (p *Pipeline) IsMiscounting() bool { return p.attempts.IsMiscounting() }
 
 // Stop cancels all calls that were sent to servers, and all later calls. Their outcomes are recorded as unknown, and
-// the callers receive answers. Stop does not wait until that is done.
+// the callers receive answers. Stop returns without waiting for this.
 func (p *Pipeline) Stop() {
 	p.approvals.Stop()
 	p.stop()
 }
 
-// Wait waits until all outcomes have been reported to the approval service. No call may be in flight. If ctx is
-// cancelled, Wait cancels the remaining reports. They are sent after the next start, when the journal is replayed.
+// Wait waits until all outcomes have been reported to the approval service. It may be called only when no call is in
+// flight. If ctx is cancelled, Wait cancels the remaining reports. They are sent after the next start, when the journal
+// is replayed.
 func (p *Pipeline) Wait(ctx context.Context) { p.approvals.Wait(ctx) }
 
-// WaitFor waits until approvers have decided, but not longer than the client's hold time. It does not execute the call.
+// WaitFor waits until approvers have decided on an approval, but not longer than the gateway would hold the client's
+// call. It does not execute the call.
 func (p *Pipeline) WaitFor(ctx context.Context, w approvals.WaitRequest) (*approvalv1.Approval, *refusal.Refusal) {
 	return p.approvals.WaitDecision(ctx, w)
 }
 
-// Approval returns the current state of one of the principal's approvals.
+// Approval returns the current state of an approval that belongs to the principal.
 func (p *Pipeline) Approval(ctx context.Context, who *identityv1.Principal, approval string) (*approvalv1.Approval, *refusal.Refusal) {
 	return p.approvals.Approval(ctx, who, approval)
 }
 
-// Withdraw cancels one of the principal's approvals that is pending, or approved and not yet used.
+// Withdraw cancels one of the principal's approvals. The approval must be pending, or approved and not yet used.
 func (p *Pipeline) Withdraw(ctx context.Context, who *identityv1.Principal, approval, reason string) error {
 	return p.approvals.Withdraw(ctx, who, approval, reason)
 }
 
-// Replay reports to the approval service the outcomes that had not been reported when the gateway last stopped. It
-// retries until the service answers or ctx is cancelled. Meanwhile, the pipeline can execute calls.
+// Replay reports outcomes to the approval service that had not been reported when the gateway last stopped. It retries
+// until the service accepts them or ctx is cancelled. Meanwhile, the pipeline can execute calls.
 func (p *Pipeline) Replay(ctx context.Context, left []approvals.OpenCall) error {
 	return p.approvals.Replay(ctx, left)
 }
@@ -123,15 +125,16 @@ type Result struct {
 	Status int
 	// Refusal is the reason why there is no answer.
 	Refusal *refusal.Refusal
-	// ID is the id of the decision. Decision is the policy service's decision, or nil if there is none.
+	// ID is the id of the policy service's decision. Decision is that decision, or nil if there is none.
 	ID       string
 	Decision *policyv1.Decision
-	// Held is how long the call was held open for approvers.
+	// Held is how long the gateway held the call while it waited for approvers.
 	Held time.Duration
-	// StreamEnded is true if the server has ended the stream before its answer. The server expects the client to
-	// reconnect, but has sent no event id with which the gateway could resume the stream.
+	// StreamEnded is true if the server has closed its stream before its answer. The server expects the client to
+	// reconnect, but has sent no event id, which the gateway would need to resume the stream.
 	StreamEnded bool
-	// Approved is true if a person has approved this call itself. An approval that covers several calls does not count.
+	// Approved is true if a person has approved this particular call. An approval that covers several calls does not
+	// count.
 	Approved bool
 	// Unrecorded is true if the call's outcome has not been written to the journal yet.
 	Unrecorded bool
@@ -140,7 +143,7 @@ type Result struct {
 // Do executes a call. It returns when the call has ended, even if ctx is cancelled earlier. In revisions that use
 // sessions, the call and its reservation are not cancelled when the client disconnects.
 func (p *Pipeline) Do(ctx context.Context, call attempt.Call) Result {
-	// callerCtx is cancelled when the caller disconnects. The call nevertheless continues.
+	// callerCtx is cancelled when the caller disconnects. The call itself continues.
 	callerCtx := ctx
 	// The span is set again, because finding it through WithoutCancel is slow.
 	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), trace.SpanFromContext(ctx))
@@ -168,8 +171,8 @@ func (p *Pipeline) Do(ctx context.Context, call attempt.Call) Result {
 }
 
 // admit asks the policy service to evaluate a call, requests an approval if the policy requires one, and reserves
-// limits. If so many of the principal's calls were refused that refusals are only counted, admit first waits until no
-// other call of this principal is being evaluated.
+// limits. A principal may have had so many refusals that further ones are only counted. In that case, admit first waits
+// until no other call by this principal is being evaluated.
 func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ attempt.Attempt, refused *refusal.Refusal) {
 	if a.Stale {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
@@ -218,8 +221,8 @@ func (p *Pipeline) refuse(ctx context.Context, a attempt.Attempt, refused *refus
 	return Result{Refusal: refused, ID: refused.ID, Decision: a.Decision, Held: a.HeldFor}
 }
 
-// reportObserved counts a call that would have had another result if the whole policy were enforced, including rules
-// that are only recorded (mode: observe). It adds that result to the span of the call.
+// reportObserved counts a call whose result would have been different if the whole policy were enforced, including
+// rules that are only recorded (mode: observe). It also adds that result to the call's span.
 func (p *Pipeline) reportObserved(ctx context.Context, a attempt.Attempt) {
 	if would := a.Observed(); would != (journal.Observed{}) {
 		spans.Observed(trace.SpanFromContext(ctx), would)

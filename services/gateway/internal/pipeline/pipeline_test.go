@@ -54,7 +54,7 @@ func TestNew_FailsWhenADependencyIsMissing(t *testing.T) {
 	}
 }
 
-// An allowed call has these steps in this order: request the decision, reserve limits, record the intent, send the
+// An allowed call has these steps, in this order: request the decision, reserve limits, record the intent, send the
 // call, record the outcome.
 func TestDo_AllowedCallRuns(t *testing.T) {
 	t.Parallel()
@@ -127,8 +127,8 @@ func with(change func(*policyv1.Decision)) func(*testPipeline) {
 	}
 }
 
-// refusedCases contains situations in which a call must not be sent, because a service fails, or because its response
-// is incomplete or not supported.
+// refusedCases contains situations in which a call must not be sent: a service fails, or its response is incomplete or
+// not supported.
 var refusedCases = []struct {
 	name  string
 	given func(*testPipeline)
@@ -252,7 +252,7 @@ func TestDo_UnrecordedRefusalIsARefusal(t *testing.T) {
 	}
 }
 
-// If a call's token may have been revoked, the call is refused without a request to any service.
+// If the token of a call's caller may have been revoked, the call is refused, and no service receives a request.
 func TestDo_StaleTokenIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -266,7 +266,8 @@ func TestDo_StaleTokenIsRefused(t *testing.T) {
 	}
 }
 
-// A call to a hidden tool receives the same answer as a call to a missing tool. Only the record shows the difference.
+// A call to a hidden tool receives the same answer as a call to a missing tool. Only the journal's record shows the
+// difference.
 func TestDo_HiddenToolLooksMissingExceptInItsRecord(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()

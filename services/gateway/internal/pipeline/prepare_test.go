@@ -19,8 +19,8 @@ func startSpan(t testing.TB) (context.Context, trace.SpanContext) {
 	return ctx, span.SpanContext()
 }
 
-// The message that is sent has the same bytes as the message that was evaluated, except for this project's `_meta` keys
-// and the trace context.
+// The bytes that the server receives are the bytes that the policy service has evaluated, except for this project's
+// `_meta` keys and the trace context.
 func TestPrepare_SendsTheJudgedBytes(t *testing.T) {
 	t.Parallel()
 	_, span := startSpan(t)

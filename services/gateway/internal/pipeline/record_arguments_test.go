@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// recordedBy makes a call and returns the copy of the arguments to which the call's intent refers, and the intent's
+// recordedBy makes a call. It returns the copy of the arguments to which the call's intent refers, and the intent's
 // description of that copy.
 func recordedBy(t *testing.T, w *testPipeline, c attempt.Call) (text string, recorded journal.Recorded) {
 	t.Helper()
@@ -43,8 +43,8 @@ func recordedBy(t *testing.T, w *testPipeline, c attempt.Call) (text string, rec
 const callWithSecret = `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"safe","arguments":` +
 	`{"to":"a@example.com","text":"key ghp_0123456789abcdefghijABCDEFGHIJ012345"}}}`
 
-// A copy contains the arguments without secrets. What the call's redactions find is also removed, even if they apply
-// only to results.
+// The stored copy of the arguments contains no secrets. Everything that the call's redactions find is also removed from
+// the copy, even if a redaction applies only to results.
 func TestDo_RecordsArgumentsWithoutSecrets(t *testing.T) {
 	t.Parallel()
 	results := redacting()
@@ -109,8 +109,8 @@ func TestDo_CallIsRefusedIfItsArgumentsCannotBeRecorded(t *testing.T) {
 	}
 }
 
-// While a call waits for its server, a rule changes and now requires a copy of the arguments. The call does not start
-// without the copy.
+// While a call waits for its server, a rule changes and now requires that a copy of the arguments is stored. The call
+// does not start without the copy.
 func TestDo_CallDoesNotBeginWithoutACopyThatIsNewlyAskedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -55,7 +55,7 @@ func TestDo_RedactsArgumentsResultAndEvents(t *testing.T) {
 	}
 }
 
-// A call whose redactions can't be applied is not sent. The refusal contains the rule and what to do.
+// If a call's redactions can't be applied, the call is not sent. The refusal contains the rule's name and what to do.
 func TestDo_CallIsRefusedIfItsRedactionsCannotBeMade(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -90,7 +90,7 @@ func manyAddresses() string {
 	return strings.ReplaceAll(callWithAddress, "a@example.com", strings.Repeat("a@example.com ", 10_001))
 }
 
-// While a call waits for its server, the policy changes and requires a further redaction. The call does not start.
+// While a call waits for its server, the policy changes and requires an additional redaction. The call does not start.
 func TestDo_CallDoesNotBeginWithoutANewRedaction(t *testing.T) {
 	t.Parallel()
 	for name, later := range map[string]func(*policyv1.Decision){
@@ -118,7 +118,8 @@ func TestDo_CallDoesNotBeginWithoutANewRedaction(t *testing.T) {
 }
 
 // While a call waits for an approval, a rule changes and now redacts arguments. The call does not run with its original
-// arguments, and the approval is not used. If the rule only adds a redaction of results, that redaction is applied.
+// arguments, and the approval is not used. If the rule only adds a redaction of results, the call runs and that
+// redaction is applied.
 func TestApproval_CallDoesNotRunWithoutANewRedactionOfArguments(t *testing.T) {
 	t.Parallel()
 	rule := &policyv1.RuleRef{Document: "files", Rule: "clean"}

@@ -17,7 +17,7 @@ import (
 
 const recordedOneByOne = 1000
 
-// denyAllExceptBen makes the fake policy deny all calls except calls to the server open.
+// denyAllExceptBen makes the fake policy deny all calls except calls to the server named "open".
 func denyAllExceptBen(w *testPipeline) {
 	w.decide = func(_ context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 		if r.GetCall().GetServer() == "open" {
@@ -42,7 +42,7 @@ func run(t *testing.T, p *pipeline.Pipeline) (stop func()) {
 	}
 }
 
-// countRefusals returns how many refusals the records count. It also checks that the records contain each id.
+// countRefusals returns how many refusals the records count. It also checks that there is a record for each id in ids.
 func countRefusals(t *testing.T, records []journal.Record, ids map[string]int) (n int64) {
 	t.Helper()
 	onRecord := make(map[string]bool)
@@ -145,7 +145,7 @@ func TestRefusals_OfOnePrincipalLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-// The counts are written when the pipeline stops, and when a minute ends before the next flush.
+// The pipeline writes the counts of refusals when it stops. It also writes them if a minute ends before the next flush.
 func TestRefusals_CountsAreWrittenAtTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -202,7 +202,7 @@ func TestRefusals_AreCountedByPrincipal(t *testing.T) {
 	}
 }
 
-// Case X1. If requests from a server are refused, the refusals are counted for that server. The refusals of the
+// Case X1. If requests that a server sends are refused, the refusals are counted for that server. Refusals of the
 // caller's own requests and of other servers' requests are still recorded individually.
 func TestRefusals_OfServerRequestsAreCountedApart(t *testing.T) {
 	t.Parallel()

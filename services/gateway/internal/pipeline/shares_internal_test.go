@@ -13,7 +13,7 @@ import (
 
 var bot = &identityv1.Principal{Tenant: "t", Subject: "bot", Owner: "olga"}
 
-// agentOf returns an agent that was created by another agent, which was in turn created by the principal bot.
+// agentOf returns an agent that another agent has created. The principal bot has created that other agent.
 func agentOf(i int) *identityv1.Principal {
 	middle := &identityv1.Principal{Tenant: "t", Subject: fmt.Sprint("agent:t/m", i%2), Owner: "olga"}
 	return &identityv1.Principal{Tenant: "t", Subject: fmt.Sprint("agent:t/", i), Owner: "olga", Chain: []*identityv1.Principal{middle, bot}}
@@ -46,7 +46,7 @@ func TestCountExempt_AgentsShareTheQuotaOfTheirMaker(t *testing.T) {
 	}
 }
 
-// Agents share the quota of recorded refusals with the principal that created them. Otherwise many agents could
+// Agents share the quota for recorded refusals with the principal that has created them. Otherwise many agents could
 // displace other principals' records from the journal.
 func TestRefusals_AgentsShareTheQuotaOfTheirMaker(t *testing.T) {
 	t.Parallel()

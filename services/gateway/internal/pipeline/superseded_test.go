@@ -21,15 +21,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// approvalUntil returns an approval with the given state and with expiry times.
+// approvalUntil returns an approval with the given state and with times at which it expires.
 func approvalUntil(state approvalv1.ApprovalState) *approvalv1.Approval {
 	a := approvalIn(state)
 	a.DecideBefore = timestamppb.New(time.Now().Add(15 * time.Minute))
 	return a
 }
 
-// newPendingCall returns a pipeline in which a call was refused because it needs an approval. After that, approvers
-// have approved the call, and the policy has changed so that the decision is d. The list of recorded steps is empty.
+// newPendingCall returns a pipeline in which a call was refused because it needs an approval. After the refusal,
+// approvers have approved the call, and the policy has changed so that it now returns the decision d. The list of
+// recorded steps is empty.
 func newPendingCall(t *testing.T, d *policyv1.Decision) (*testPipeline, *pipeline.Pipeline) {
 	t.Helper()
 	w := newApprovalPipeline()
@@ -50,7 +51,7 @@ func allowDecision() *policyv1.Decision {
 	return d
 }
 
-// errEnded is the approval service's error for an approval that was claimed or has ended.
+// errEnded is the error that the approval service returns for an approval that was claimed or has ended.
 var errEnded = status.Error(codes.FailedPrecondition, "NOT_PENDING")
 
 // The policy allows a call that has an unclaimed approval. The approval is cancelled before the call is sent, because
@@ -122,8 +123,8 @@ func TestDo_AllowedCallEndsItsUnclaimedApproval(t *testing.T) {
 	}
 }
 
-// The policy now allows a call that refers to its approval, for example the call of a resumed task. The call runs once.
-// If it is repeated, it is refused, because its caller may have lost the first answer.
+// The policy now allows a call that contains its approval's id, for example the call of a resumed task. The call runs
+// once. If the client repeats the call, it is refused, because the client may have lost the first answer.
 func TestDo_AllowedCallThatNamesItsApprovalRunsOnce(t *testing.T) {
 	t.Parallel()
 	for name, state := range map[string]approvalv1.ApprovalState{"pending": pending, "approved": approved} {
@@ -198,7 +199,7 @@ func TestDo_DeniedCallEndsItsUnclaimedApproval(t *testing.T) {
 	}
 }
 
-// Only an equal call finds the approval, and only until the approval expires. For other calls, the gateway sends no
+// Only an identical call uses the approval, and only until the approval expires. For other calls, the gateway sends no
 // request to the approval service.
 func TestApproval_OtherCallsDoNotUseIt(t *testing.T) {
 	t.Parallel()

@@ -8,13 +8,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// refusalDelay is how long a principal's next call is delayed after a refused call, while the principal's refusals are
-// only counted. It limits the principal and its agents to 200 requests to the policy service per second. A principal
-// may have at most 512 calls in flight, so an allowed call waits less than three seconds.
+// refusalDelay is how long a principal's next call is delayed after a refused call, once the principal's refusals are
+// only counted and not recorded individually. It limits the principal and its agents to 200 requests to the policy
+// service per second. A principal may have at most 512 calls in flight, so an allowed call waits less than three
+// seconds.
 const refusalDelay = 5 * time.Millisecond
 
-// judgeSlot is the slot that a principal's call occupies while it is being evaluated. For a call that needs no slot,
-// judgeSlot is nil.
+// judgeSlot is the slot that a principal's call occupies while the call is being evaluated. If a call needs no slot,
+// its judgeSlot is nil.
 type judgeSlot struct {
 	taken chan struct{} // contains an element while the slot is in use
 	ended bool
@@ -43,7 +44,7 @@ func (a *refusalCounter) takeSlot(callerCtx context.Context, key offender) (*jud
 	}
 }
 
-// end releases the slot for the principal's next call. If this call was refused, end releases the slot after
+// end releases the slot for the principal's next call. If the current call was refused, end releases the slot after
 // refusalDelay. Otherwise it releases the slot immediately. It is idempotent.
 func (t *judgeSlot) end(refused bool) {
 	if t != nil && !t.ended {

@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// interpreters are programs that run the file in their first argument that is not an option. The names do not include
-// versions.
+// interpreters are programs that run the file given by their first argument that is not an option. The names do not
+// include versions.
 var interpreters = []string{
 	"node", "nodejs", "python", "pypy", "ruby", "perl", "php", "deno", "bun", "tsx", "ts-node", "java", "lua", "sh", "bash", "dash", "zsh", "ksh", "fish", "dotnet", "go", "julia", "Rscript",
 }
 
-// packageManagers are programs that run a command that is defined by a package. The package is in the working directory
-// or in a directory that is given in an option. packageRunners are programs that run a package. They install the
-// package, or it is installed in the working directory.
+// packageManagers are programs that run a command that a package defines. The package is in the working directory or in
+// a directory that an option gives. packageRunners are programs that run a package. They install the package themselves
+// unless it is installed in the working directory.
 var (
 	packageManagers = []string{"npm", "pnpm", "yarn", "bun", "deno", "uv", "poetry", "pdm", "hatch", "go", "cargo", "bundle", "make"}
 	packageRunners  = []string{"npx", "bunx", "uvx", "pipx"}
@@ -92,7 +92,7 @@ func (f *finder) addProjects() {
 	}
 }
 
-// addCode adds a file, or a directory that contains code. It reports whether the path exists.
+// addCode adds a file with code, or a directory that contains code. It reports whether the path exists.
 func (f *finder) addCode(path string) bool {
 	switch {
 	case path == "" || !exists(path):
@@ -109,7 +109,7 @@ func (f *finder) addCode(path string) bool {
 }
 
 // absolute returns the absolute form of a path in the program's arguments. It returns "" for a relative path if each
-// process has its own private directory.
+// process has its own working directory.
 func (f *finder) absolute(path string) string {
 	path = strings.TrimPrefix(path, "file://")
 	switch {
@@ -146,15 +146,15 @@ func pathParts(arg string) []string {
 	return strings.FieldsFunc(arg, func(r rune) bool { return strings.ContainsRune(" \t\n\"'`=;&|()<>,", r) })
 }
 
-// codeVariables are the environment variables that contain the paths of trusted certificates, or of code for
-// interpreters and the dynamic loader. Their values are lists of paths, or options that contain paths.
+// codeVariables are environment variables whose values are paths, lists of paths, or options that contain paths. The
+// paths lead to trusted certificates, or to code for interpreters and the dynamic loader.
 var codeVariables = []string{
 	"PATH", "NODE_PATH", "NODE_OPTIONS", "NODE_EXTRA_CA_CERTS", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "RUBYLIB", "RUBYOPT", "GEM_PATH", "GEM_HOME", "PERL5LIB", "PERL5OPT",
 	"CLASSPATH", "JAVA_TOOL_OPTIONS", "LUA_PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "BASH_ENV", "ENV", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
 }
 
-// addEnvironment adds the paths in the variables in codeVariables. It also adds the directories in the operator's home
-// directory from which Python loads code.
+// addEnvironment adds the paths that the variables in codeVariables contain. It also adds the directories in the
+// operator's home directory from which Python loads code.
 func (f *finder) addEnvironment() {
 	c := f.command
 	for _, name := range codeVariables {

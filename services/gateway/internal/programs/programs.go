@@ -1,5 +1,5 @@
-// Package programs finds the files that stdio servers execute, so that the gateway can protect these files from the
-// servers' processes.
+// Package programs finds the files that stdio servers execute, so that the gateway can protect these files from being
+// changed by the servers' processes.
 package programs
 
 import (
@@ -16,10 +16,10 @@ type Command struct {
 	// Program is the absolute path of the program's file, and Args are the program's arguments without its name.
 	Program string
 	Args    []string
-	// Env is the environment of the server's processes. Files uses the PATH in it.
+	// Env contains the environment variables of the server's processes. Files uses the PATH in Env.
 	Env map[string]string
 	// Dir is the absolute path of the working directory of all processes. It is empty if each process has its own
-	// directory.
+	// working directory.
 	Dir string
 	// Home is the operator's home directory, or empty if there is none.
 	Home string
@@ -90,7 +90,8 @@ func (f *finder) addFile(path string) {
 	f.addFile(f.interpreter(path))
 }
 
-// addFolder adds a directory if it may be made read-only for all servers, and reports whether it was added.
+// addFolder adds a directory if it may be made read-only for all servers, and reports whether it has added the
+// directory.
 func (f *finder) addFolder(path string) bool {
 	if isShared(path, f.command.Home) || !isFolder(path) {
 		return false
@@ -175,7 +176,7 @@ func (f *finder) lookUp(name string) string {
 	return ""
 }
 
-// linkChain returns the links on the way to a file, and the file itself.
+// linkChain returns the symbolic links on the way to a file, and the file itself.
 func linkChain(path string) []string {
 	const most = 40 // the limit of Linux
 	var out []string
@@ -201,7 +202,7 @@ func linkChain(path string) []string {
 	return append(out, real)
 }
 
-// isShared reports whether users and other programs share a directory or one of the directories in it.
+// isShared reports whether users and other programs share the given directory or a directory inside it.
 func isShared(dir, home string) bool {
 	if filepath.Dir(dir) == "/home" {
 		return true

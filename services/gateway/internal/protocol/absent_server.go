@@ -17,8 +17,8 @@ import (
 var serverName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 
 // IsAbsent reports whether the gateway must answer that the server does not exist. It returns true if no server with
-// this name is configured, or if policy hides the server from the caller. Both cases take the same steps, so that
-// response times don't reveal a hidden server.
+// this name is configured, or if the policy hides the server from the caller. IsAbsent takes the same steps in both
+// cases, so that response times don't reveal a hidden server.
 func (f *Router) IsAbsent(ctx context.Context, c httpserver.Caller, server string) bool {
 	return f.isAbsent(ctx, c, server, f.Servers)
 }

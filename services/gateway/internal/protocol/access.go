@@ -41,7 +41,7 @@ func (x *Request) mayCall(ctx context.Context, server string) bool {
 	return err == nil && access.MayCall
 }
 
-// ErrVersion means that client and server have negotiated an MCP revision that the gateway does not support.
+// ErrVersion means that the client and the server have negotiated an MCP revision that the gateway does not support.
 var ErrVersion = errors.New("the server speaks a protocol version that is not supported here")
 
 // SessionNotOpened returns the refusal for a request whose session could not be opened because of err.
@@ -60,8 +60,8 @@ func SessionNotOpened(err error) *refusal.Refusal {
 	}
 }
 
-// ServerCapabilities returns the server's capabilities that the caller may use. It adds the extensions that the gateway
-// itself implements.
+// ServerCapabilities returns those of the server's capabilities that the caller may use, and the given extensions,
+// which the gateway itself implements.
 func ServerCapabilities(answer *jsonrpc.Answer, access visibility.Access, extensions ...string) []byte {
 	return mcp.FilterCapabilities(answer.Capabilities.Of(answer.Raw), MayUse(access), extensions...)
 }

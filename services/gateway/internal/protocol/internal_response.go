@@ -16,7 +16,7 @@ type InternalResponse struct {
 }
 
 // Do handles a message that does not come from an MCP client. It comes from a task, from a client's hook, or from a
-// service of the mesh that calls on behalf of a principal.
+// mesh service that makes a call on behalf of a principal.
 func (x *Request) Do(message []byte) InternalResponse {
 	x.Cleanup = &x.OwnCleanup
 	var resp dispatch.Response

@@ -36,7 +36,8 @@ func (o Offer) checkElicitation(params map[string]jsontext.Value) *Error {
 	}
 }
 
-// checkForm checks a request that shows a form. A client that declares no mode of elicitation supports forms.
+// checkForm checks a request that shows a form to the user. A client that declares elicitation without modes supports
+// forms.
 func (o Offer) checkForm(params map[string]jsontext.Value) *Error {
 	offered, declared := o.option(mcp.MethodElicit, "form")
 	schema := params["requestedSchema"]
@@ -94,8 +95,8 @@ func isLoopback(host string) bool {
 }
 
 // checkFormLines checks a form at the URL for all servers. There, the gateway adds the server's name to each string of
-// the form that users see. It cannot add the name to keys and values, because clients return these to the server
-// unchanged. So keys and values must not contain line breaks.
+// the form that users see. It cannot add the name to keys and values, because clients return keys and values to the
+// server unchanged. Keys and values must therefore not contain line breaks.
 func checkFormLines(schema jsontext.Value) *Error {
 	dec := jsontext.NewDecoder(bytes.NewBuffer(schema), jsontext.AllowDuplicateNames(true))
 	key := ""

@@ -50,8 +50,8 @@ func check(t *testing.T, o question.Offer, method, params string) *question.Erro
 	return o.Check(m)
 }
 
-// checkCode reports an error unless the request is refused with the code want. If want is 0, the request must be
-// allowed.
+// checkCode reports an error unless the request is refused with the code want. If want is 0, checkCode reports an error
+// unless the request is allowed.
 func checkCode(t *testing.T, name string, o question.Offer, method, params string, want commonv1.Code) {
 	t.Helper()
 	err := check(t, o, method, params)
@@ -113,7 +113,8 @@ func TestMethods_NeedARevisionThatHasThem(t *testing.T) {
 	}
 }
 
-// Case U1. In revisions that define options, a request may use only the options that the client has declared.
+// Case U1. In revisions in which clients can declare options, a request may use only the options that the client has
+// declared.
 func TestCheck_SamplingNeedsDeclaredOptions(t *testing.T) {
 	t.Parallel()
 	const message = `[{"role":"user","content":%}]`
@@ -161,8 +162,8 @@ func TestCheck_SamplingNeedsDeclaredOptions(t *testing.T) {
 	}
 }
 
-// Clients of older revisions could not declare options. A server must not gain permissions by answering in a revision
-// that is older than the one that the client has requested.
+// Clients of older revisions could not declare options, so the options are implied. A server must not gain permissions
+// by answering in a revision that is older than the one that the client has requested.
 func TestCheck_ContextOfOlderRevisionsIsImplied(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -183,7 +184,8 @@ func TestCheck_ContextOfOlderRevisionsIsImplied(t *testing.T) {
 	}
 }
 
-// At the URL for all servers, the gateway replaces the value of includeContext with none.
+// At the URL for all servers, a request with includeContext is not refused, because the gateway replaces the value with
+// none.
 func TestCheck_ContextIsNotRefusedAtAllServers(t *testing.T) {
 	t.Parallel()
 	o := offer("2025-11-25", sampling())
@@ -237,7 +239,7 @@ func TestCheck_FormsAndURLsNeedTheirModes(t *testing.T) {
 	checkCode(t, "a form before there were modes", offer("2025-06-18", both), mcp.MethodElicit, `{"message":"m"}`, allowed)
 }
 
-// A URL is refused if a person could not see where it leads, or if parsers could disagree about its host.
+// A URL is refused if a person could not see where it leads, or if parsers could disagree about the URL's host.
 func TestCheck_URLsAreUnambiguous(t *testing.T) {
 	t.Parallel()
 	o := offer("2025-11-25", elicitation("url"))

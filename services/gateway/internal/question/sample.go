@@ -23,9 +23,9 @@ func (o Offer) checkSampling(params map[string]jsontext.Value) *Error {
 	return nil
 }
 
-// checkContext checks includeContext. Before 2025-11-25, includeContext was part of sampling and clients could not
-// declare it separately. So checkContext allows it in those revisions, unless the client has requested a revision in
-// which clients can declare it.
+// checkContext checks the member includeContext. Before revision 2025-11-25, includeContext was part of sampling, and
+// clients could not declare it separately. In those revisions, checkContext allows it unless the client has requested a
+// revision in which clients can declare it.
 func (o Offer) checkContext(params map[string]jsontext.Value) *Error {
 	if !has(params, "includeContext") {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/detect"
 )
 
-// Reasons why a message can't be searched. They are shown to clients.
+// These errors say why a message can't be searched. Clients receive their texts.
 var (
 	errTask = errors.New("it is a task, and the redactions of a call can't be made in the outcome of a task")
 	errMany = errors.New("more than 10000 values would have to be replaced")
@@ -24,8 +24,8 @@ var (
 const maxReplacements = 10_000
 
 // Answer applies all redactions of results to a server's answer to a request with the given method, and returns the
-// redacted answer. It returns a itself if nothing is found. If a can't be searched, its result is replaced with a text
-// that states the reason.
+// redacted answer. If nothing is found, it returns a itself. If the answer can't be searched, its result is replaced
+// with a text that contains the reason.
 func (r *Redactor) Answer(method string, a *jsonrpc.Answer) *jsonrpc.Answer {
 	if r == nil || a == nil || r.results.isEmpty() {
 		return a
@@ -66,7 +66,8 @@ func (r *Redactor) answer(method string, a *jsonrpc.Answer) (*jsonrpc.Answer, ma
 	return out, found, nil
 }
 
-// isTask reports whether an answer to tools/call is a task (MCP 2025-11-25, Tasks; the extension of 2026-07-28).
+// isTask reports whether an answer to tools/call is a task (MCP 2025-11-25, Tasks; the extension of revision
+// 2026-07-28).
 func isTask(a *jsonrpc.Answer) bool {
 	if a.TaskID.Present() || jsonrpc.Unquote(a.ResultType.Of(a.Raw)) == mcp.ResultTask {
 		return true
@@ -95,7 +96,7 @@ func hasObject(object []byte, name string) bool {
 	return false
 }
 
-// redact searches the given part of the message, which is at a span of raw. It returns a copy of raw in which the
+// redact searches a part of the message. The part is at the span at of raw. It returns a copy of raw in which the
 // values that were found are replaced, and the number of replacements under each name. If nothing is found, it returns
 // raw itself and no numbers.
 func (r *Redactor) redact(p *plan, raw []byte, at jsonrpc.Span, in part) ([]byte, map[string]int64, error) {
@@ -129,8 +130,9 @@ func (r *Redactor) redact(p *plan, raw []byte, at jsonrpc.Span, in part) ([]byte
 	return out, w.found, nil
 }
 
-// wholeAnswer returns the answer that is sent in place of an answer that can't be searched. For a tool call, the result
-// becomes an error for the model, because a result without structured content would violate some tools' output schemas.
+// wholeAnswer returns the answer that the client receives in place of an answer that can't be searched. For a tool
+// call, the result becomes an error for the model, because a successful result without structured content would violate
+// some tools' output schemas.
 func wholeAnswer(method string, a *jsonrpc.Answer, why error) *jsonrpc.Answer {
 	text := quoted("[redacted: the whole result, because " + why.Error() + "]")
 	body := fmt.Appendf(nil, `"error":{"code":%d,"message":%s}`, mcp.CodeRefused, text)
@@ -149,8 +151,8 @@ func wholeAnswer(method string, a *jsonrpc.Answer, why error) *jsonrpc.Answer {
 }
 
 // Event applies all redactions of results to a message that a server sends before its answer, and returns the redacted
-// message. If a message can't be searched, Event returns nil and the message must be dropped. A request that can't be
-// searched is instead returned without its params, so that the server receives an answer.
+// message. If a message can't be searched, Event returns nil, and the caller must drop the message. However, if a
+// request can't be searched, Event returns the request without its params, so that the server receives an answer.
 func (r *Redactor) Event(raw []byte) []byte {
 	if r == nil || r.results.isEmpty() || raw == nil {
 		return raw
@@ -185,8 +187,8 @@ func (r *Redactor) Event(raw []byte) []byte {
 	return out
 }
 
-// Events returns a function that redacts each message and passes it to events. It returns events itself if there are no
-// redactions of results.
+// Events returns a function that redacts each message and passes the redacted message to events. If there are no
+// redactions of results, Events returns events itself.
 func (r *Redactor) Events(events func(message []byte)) func(message []byte) {
 	if r == nil || r.results.isEmpty() || events == nil {
 		return events
@@ -198,8 +200,8 @@ func (r *Redactor) Events(events func(message []byte)) func(message []byte) {
 	}
 }
 
-// Arguments applies the redactions of arguments to a request, and returns the redacted request. It returns m itself if
-// nothing is found. An error means that the arguments can't be searched, so the request must not be sent.
+// Arguments applies the redactions of arguments to a request, and returns the redacted request. If nothing is found, it
+// returns m itself. An error means that the arguments can't be searched, so the request must not be sent.
 func (r *Redactor) Arguments(m *jsonrpc.Message) (*jsonrpc.Message, error) {
 	if r == nil || r.arguments.isEmpty() || !m.Arguments.Present() {
 		return m, nil

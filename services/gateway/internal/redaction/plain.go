@@ -6,12 +6,12 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxRounds is the maximum number of times that one text is searched. After a replacement the text is searched again,
-// because a value may be found only after the text next to it was replaced.
+// maxRounds is the maximum number of times that one text is searched. After each replacement, the text is searched
+// again, because some values can be found only after the text next to them has been replaced.
 const maxRounds = 4
 
 // plain replaces everything that the detectors find in a text, and returns the new text. name is the name of the member
-// that contains the text, or empty.
+// whose value is the text, or empty.
 func (w *walker) plain(name, text string) (string, error) {
 	if w.plan.set.IsEmpty() {
 		return text, nil
@@ -38,7 +38,7 @@ func (w *walker) plain(name, text string) (string, error) {
 	return replacement(Whole), nil
 }
 
-// replaced returns the number of replacements so far.
+// replaced returns the number of replacements that were made so far.
 func (w *walker) replaced() (n int64) {
 	for _, one := range w.found {
 		n += one
@@ -58,7 +58,7 @@ func quoted(text string) []byte {
 	return out
 }
 
-// mayBeJSON reports whether a text begins like an object or an array.
+// mayBeJSON reports whether a text begins with what could be a JSON object or array.
 func mayBeJSON(text string) bool {
 	text = strings.TrimLeft(text, space)
 	if rest, isArray := strings.CutPrefix(text, "["); isArray {
@@ -68,7 +68,7 @@ func mayBeJSON(text string) bool {
 	return strings.HasPrefix(text, "{")
 }
 
-// isLikeJSON reports whether a text begins like an object, or like an array of objects, arrays or strings.
+// isLikeJSON reports whether a text begins like a JSON object, or like a JSON array of objects, arrays or strings.
 func isLikeJSON(text string) bool {
 	rest, isArray := strings.CutPrefix(strings.TrimLeft(text, space), "[")
 	rest = strings.TrimLeft(rest, space)

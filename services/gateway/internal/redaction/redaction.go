@@ -1,9 +1,10 @@
-// Package redaction replaces values in messages: the values that a policy's paths select, and what its detectors find.
+// Package redaction replaces values in messages: the values that the paths in a policy select, and what the policy's
+// detectors find.
 //
 // In a result, a path can begin at four places: at the result itself, at its structuredContent, at the data of an
 // error, and at every string that contains JSON, even if that string is inside another string that contains JSON. The
-// message stays valid JSON-RPC, and the parts of it that MCP defines keep their types. A result that can't be searched
-// is replaced as a whole.
+// message stays valid JSON-RPC, and those of its parts that MCP defines keep their types. A result that can't be
+// searched is replaced as a whole.
 //
 // Strings are searched in their decoded form. The base64 of images, audio and blobs is replaced only if a path selects
 // it. A value that should be base64 but is not is searched.
@@ -18,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/valuepath"
 )
 
-// Names under which replacements are counted, in addition to the names of detectors.
+// These are the names under which replacements are counted, in addition to the names of detectors.
 const (
 	// ByPath counts values that a path selects.
 	ByPath = "path"
@@ -43,14 +44,14 @@ type Count struct {
 type Redactor struct {
 	list               []*policyv1.Redaction
 	results, arguments plan
-	// timeslice waits until the caller may use the processor to search a message of the given size. It may be nil.
+	// timeslice waits until the caller may use a processor to search a message of the given size. It may be nil.
 	timeslice func(bytes int) (end func(), err error)
 
 	mu     sync.Mutex
 	counts map[string]int64
 }
 
-// A plan describes what is replaced in one kind of content.
+// A plan describes what is replaced in results or in arguments.
 type plan struct {
 	paths []valuepath.Path
 	set   detect.Set
@@ -58,7 +59,7 @@ type plan struct {
 
 func (p *plan) isEmpty() bool { return len(p.paths) == 0 && p.set.IsEmpty() }
 
-// Supports reports whether this package can apply all of the redactions of a decision.
+// Supports reports whether this package can apply all redactions in the list, which comes from a decision.
 func Supports(list []*policyv1.Redaction) bool {
 	_, ok := compile(list)
 	return ok
@@ -76,7 +77,7 @@ func New(list []*policyv1.Redaction, timeslice func(bytes int) (end func(), err 
 	return r
 }
 
-// Makes reports whether the redactor applies all of the given redactions.
+// Makes reports whether the redactor applies all redactions in the list.
 func (r *Redactor) Makes(list []*policyv1.Redaction) bool {
 	return !slices.ContainsFunc(list, func(one *policyv1.Redaction) bool {
 		return r == nil || !slices.ContainsFunc(r.list, func(own *policyv1.Redaction) bool {
@@ -85,15 +86,15 @@ func (r *Redactor) Makes(list []*policyv1.Redaction) bool {
 	})
 }
 
-// MakesInArguments reports whether the redactor applies all of the given redactions that concern arguments.
+// MakesInArguments reports whether the redactor applies all those redactions in the list that concern arguments.
 func (r *Redactor) MakesInArguments(list []*policyv1.Redaction) bool {
 	return !slices.ContainsFunc(list, func(one *policyv1.Redaction) bool {
 		return one.GetTarget() != policyv1.RedactionTarget_REDACTION_TARGET_RESULT && !r.Makes([]*policyv1.Redaction{one})
 	})
 }
 
-// With returns a redactor that also applies the redactions of another decision on the call. It returns r itself if r
-// already applies them. timeslice has the same meaning as for [New].
+// With returns a redactor that also applies the redactions of another decision on the same call. If r already applies
+// them, With returns r itself. timeslice has the same meaning as for [New].
 func (r *Redactor) With(list []*policyv1.Redaction, timeslice func(bytes int) (end func(), err error)) *Redactor {
 	if r.Makes(list) {
 		return r
@@ -136,7 +137,8 @@ func appendIf[T any](list []T, value T, add bool) []T {
 	return list
 }
 
-// Counts returns the numbers of all replacements so far, in the order of [Names]. It omits names with no replacements.
+// Counts returns the number of replacements so far under each name, in the order of [Names]. It omits names without
+// replacements.
 func (r *Redactor) Counts() (out []Count) {
 	if r == nil {
 		return nil

@@ -12,14 +12,14 @@ import (
 // maxFaults is the maximum number of faults that are stored for one list.
 const maxFaults = 100
 
-// faults contains the reasons why the lists at the URL for all servers omit some of the server's elements. Each list's
-// reasons come from the last time that the list was combined. A faults value is safe for concurrent use.
+// faults contains the reasons why some of the server's elements are missing from lists at the URL for all servers. The
+// reasons for each list come from the last time that the list was combined. A faults value is safe for concurrent use.
 type faults struct {
 	mu     sync.Mutex
 	byList map[string][]aggregate.LeftOut
 }
 
-// SetFaults replaces the faults of a list at the URL for all servers. At most 100 faults are stored.
+// SetFaults replaces the faults that are stored for one list at the URL for all servers. At most 100 faults are stored.
 func (f *faults) SetFaults(list string, all []aggregate.LeftOut) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Definitions contains the digests of the tool definitions that a session has listed. A call's approval applies to the
-// definition that the caller has seen. The zero value is empty. It is safe for concurrent use.
+// Definitions contains the digests of the tool definitions that a session has listed. They are stored because a call's
+// approval applies to the definition that the caller has seen. The zero value is empty. It is safe for concurrent use.
 type Definitions struct {
 	mu     sync.Mutex
 	byName map[string][]byte
@@ -47,9 +47,9 @@ func (d *Definitions) Digest(tool string) []byte {
 	return d.byName[tool]
 }
 
-// Learn adds the digests from a page of a list that a session has received. If all sessions of one of the session's
-// accounts together store too many digests, Learn removes the digests of the sessions that were idle for the longest
-// time.
+// Learn adds the digests from a page of a list that a session has received. If the sessions that count against one of
+// the session's quota accounts store too many digests together, Learn removes the digests of those sessions that have
+// been idle for the longest time.
 func (s *Store) Learn(sess *Session, page map[string][]byte) {
 	sess.Definitions.learn(page) // without the lock, because it may take long and affects only this session
 	s.mu.Lock()
@@ -63,8 +63,8 @@ func (s *Store) Learn(sess *Session, page map[string][]byte) {
 	}
 }
 
-// listedSession returns the session that the accounts contain for sess. This is the aggregate session if sess is a
-// member session, and sess itself otherwise.
+// listedSession returns the session under which sess counts in the quota accounts. This is the aggregate session if
+// sess is a member session, and sess itself otherwise.
 func listedSession(sess *Session) *Session {
 	if sess.Hub != nil {
 		return sess.Hub
@@ -80,7 +80,7 @@ func (s *Store) count(sess *Session, n int) {
 }
 
 // trim removes the digests of an account's sessions until the account is within its limit. It keeps the digests of the
-// session that is passed as the parameter but.
+// session in the parameter but.
 func (s *Store) trim(own *accountSessions, but *Session) {
 	forget := func(other *Session) {
 		if other != but && own.learned > own.maxLearned {

@@ -16,7 +16,7 @@ type IssuedTexts struct {
 	order [][sha256.Size]byte
 }
 
-// Add adds a string that the client receives.
+// Add stores a string that the client receives.
 func (h *IssuedTexts) Add(text string) {
 	sum := sha256.Sum256([]byte(text))
 	h.mu.Lock()
@@ -35,7 +35,7 @@ func (h *IssuedTexts) Add(text string) {
 	h.order = append(h.order, sum)
 }
 
-// Contains reports whether a string was added.
+// Contains reports whether the given string was added.
 func (h *IssuedTexts) Contains(text string) bool {
 	sum := sha256.Sum256([]byte(text))
 	h.mu.Lock()

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// A session with an open stream is not idle. If its principal opens too many sessions, the session can still be closed,
-// and its stream ends.
+// A session with an open stream is not idle. If the session's principal opens too many sessions, the session can still
+// be closed, and its stream ends.
 func TestListen_SessionIsNotIdleWhileItsClientListens(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

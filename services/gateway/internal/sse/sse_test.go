@@ -108,7 +108,7 @@ func (a answerOf) BeginAnswer() *session.ReplayStream {
 	return a.answers.Begin("files", "ana", memory.Open(new(limits.Owner)))
 }
 
-// replayed returns a stream's messages after an event.
+// replayed returns a stream's messages after the event with the given id.
 func replayed(t *testing.T, answers *session.ReplayStreams, after string) (out []string) {
 	t.Helper()
 	stream, next, ok := answers.Resume(after, "ana")

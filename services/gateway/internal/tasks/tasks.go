@@ -1,6 +1,6 @@
-// Package tasks stores the gateway's own tasks (MCP Tasks extension): calls that wait for an approval while their
-// clients poll. The gateway sends the call once, when the client polls after the approval. If the client does not poll,
-// the call is never sent. A task exists in only one gateway. The approval may exist longer than the task.
+// Package tasks stores the gateway's own tasks (MCP Tasks extension). A task is a call that waits for an approval while
+// its client polls. The gateway sends the call once, when the client polls after the approval. If the client does not
+// poll, the call is never sent. A task exists in only one gateway. The approval may exist longer than the task.
 package tasks
 
 import (
@@ -20,19 +20,19 @@ import (
 const (
 	// idPrefix is the prefix of the gateway's task ids.
 	idPrefix = "sluice-task."
-	// maxTasks is the maximum number of tasks of one principal, and of all principals of one person. At the limit,
-	// finished tasks whose final state the client has received are removed first.
+	// maxTasks is the maximum number of tasks of one principal, and also of all principals of one person together. At
+	// the limit, tasks that have ended and whose final state the client has received are removed to make room.
 	maxTasks = 64
 	// MaxMessage is the maximum size of the message of a task, in bytes.
 	MaxMessage = 1 << 20
-	// retention is the time for which a task is stored after its approval has expired or the task has ended.
+	// retention is how long a task is stored after its approval has expired or the task has ended.
 	retention = 15 * time.Minute
-	// pollInterval is the time that clients should wait between two polls.
+	// pollInterval is how long clients should wait between two polls.
 	pollInterval = 2 * time.Second
 )
 
 // quotas returns the memory quotas for tasks. These quotas are separate from the limits for answers. A single caller
-// cannot use all of the memory.
+// cannot use up all of the memory.
 func quotas() limits.Quotas {
 	return limits.Quotas{Principal: 16 << 20, Person: 16 << 20, Server: 128 << 20, All: 128 << 20}
 }
@@ -40,7 +40,7 @@ func quotas() limits.Quotas {
 // Status is the state of a task (MCP Tasks extension, Task Status).
 type Status string
 
-// The states of a task. All states except Working are final.
+// These are the states of a task. All states except Working are final.
 const (
 	Working   Status = "working"
 	Completed Status = "completed"
@@ -58,14 +58,14 @@ type Call struct {
 	Header http.Header
 	// Message is the JSON-RPC request. It must not be changed.
 	Message []byte
-	// Holder identifies the memory quota and the task quota that the task counts against.
+	// Holder identifies the quotas against which the task and its memory count.
 	Holder limits.Owner
 }
 
-// Outcome is the result of the call or its error, as raw JSON. Result and Error are both nil for a cancelled task.
+// Outcome is the outcome of a task's call: its result or its error, as raw JSON. Both are nil for a cancelled task.
 type Outcome struct {
 	Result, Error jsontext.Value
-	// Unrecorded reports whether the outcome is still missing from the journal.
+	// Unrecorded is true if the outcome has not been written to the journal yet.
 	Unrecorded bool
 }
 
@@ -77,40 +77,41 @@ type Task struct {
 	id      string
 	memory  *limits.Memory
 	created time.Time
-	// expiry removes the task from its store.
+	// expiry is the timer that removes the task from its store.
 	expiry *time.Timer
 
 	mu     sync.Mutex
 	status Status
-	// approval is the id of the approval that the call waits for, or that has allowed the running call.
+	// approval is the id of the approval for which the call waits, or of the approval that has allowed the running
+	// call.
 	approval string
-	// stop cancels the call while it runs. It is nil at all other times.
+	// stop cancels the call while the call is running. It is nil at all other times.
 	stop context.CancelFunc
-	// cancelled reports whether the client has cancelled the task. A task with a running call ends only when the call
-	// ends.
+	// cancelled is true if the client has cancelled the task. If the task's call is running, the task ends only when
+	// the call ends.
 	cancelled bool
 	updated   time.Time
 	expires   time.Time
 	outcome   Outcome
-	// reported reports whether the client has received the final state.
+	// reported is true if the client has received the task's final state.
 	reported bool
 }
 
-// State is the state of a task in the form that its client receives.
+// State is the state of a task that its client receives.
 type State struct {
 	ID               string
 	Status           Status
 	Created, Updated time.Time
-	// TTL is the time after Created for which the task is stored. PollInterval is the time that the client should wait
-	// between two polls.
+	// TTL is how long the task is stored after Created. PollInterval is how long the client should wait between two
+	// polls.
 	TTL, PollInterval time.Duration
-	// Running reports whether the call is currently running.
+	// Running is true while the call is running.
 	Running bool
 	// Outcome is the zero value while Status is [Working].
 	Outcome Outcome
 }
 
-// IsOwnID reports whether an id has the form of an id of the gateway's tasks.
+// IsOwnID reports whether an id has the form of the gateway's own task ids.
 func IsOwnID(id string) bool { return strings.HasPrefix(id, idPrefix) }
 
 // Report returns the state of the task for its client. After Report has returned a final state, the task may be removed
@@ -133,8 +134,8 @@ func (t *Task) AwaitedApproval() (approval string, ok bool) {
 	return t.approval, t.status == Working && t.stop == nil && !t.cancelled
 }
 
-// Begin records that the caller starts the call. It returns false if the call is already running, or if the task has
-// ended. If the task is cancelled later, stop is called.
+// Begin records that the caller of Begin starts the task's call. It returns false if the call is already running, or if
+// the task has ended. If the client cancels the task later, the function stop is called.
 func (t *Task) Begin(stop context.CancelFunc) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -145,9 +146,9 @@ func (t *Task) Begin(stop context.CancelFunc) bool {
 	return true
 }
 
-// Wait records that the call was not sent and that the task continues to wait for an approval. approval may be the id
-// of a new approval. expires is the time at which the approval expires. If the client has cancelled the task during the
-// call, the task ends and Wait returns false.
+// Wait records that the call was not sent and that the task continues to wait for an approval. approval is the id of
+// that approval, which may be a new one, and expires is the time at which it expires. If the client has cancelled the
+// task meanwhile, the task ends and Wait returns false.
 func (t *Task) Wait(approval string, expires time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -163,7 +164,7 @@ func (t *Task) Wait(approval string, expires time.Time) bool {
 	return !t.cancelled
 }
 
-// Reserve charges memory for an outcome of the given size in bytes to the task. It reports whether there was enough
+// Reserve charges memory to the task for an outcome of the given size in bytes. It reports whether there was enough
 // memory.
 func (t *Task) Reserve(size int) bool { return t.memory.Add(size) }
 
@@ -174,8 +175,8 @@ func (t *Task) End(status Status, outcome Outcome) {
 	t.finish(status, outcome)
 }
 
-// Cancel cancels the task. It returns true if the task was waiting and has now ended. If the call is running, Cancel
-// stops the call and returns false. The outcome of the stopped call then becomes the task's outcome.
+// Cancel cancels the task. It returns true if the task was waiting for an approval and has now ended. If the call is
+// running, Cancel stops the call and returns false. The task then ends with the outcome of the stopped call.
 func (t *Task) Cancel() (waited bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -192,7 +193,7 @@ func (t *Task) Cancel() (waited bool) {
 	return true
 }
 
-// finish sets the final state. The caller holds the lock.
+// finish sets the final state. The caller must hold the lock.
 func (t *Task) finish(status Status, outcome Outcome) {
 	t.status, t.outcome, t.stop = status, outcome, nil
 	t.updated = time.Now()
@@ -216,16 +217,16 @@ func NewStore() (*Store, error) {
 	return &Store{memory: memory, byID: make(map[string]*Task), count: count}, err
 }
 
-// HasCapacity reports whether the holder may have one more task. It also returns true if one of the owner's tasks can
-// be removed to make room.
+// HasCapacity reports whether one more task may count against the given quotas. It also returns true if one of the
+// owner's tasks can be removed to make room.
 func (s *Store) HasCapacity(of *limits.Owner, owner string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.count.Full(&of.Accounts, 1) == nil || s.removable(owner) != nil
 }
 
-// removable returns the task of the owner that ended first among those whose final state the client has received. It
-// returns nil if there is no such task. The caller holds the lock.
+// removable returns one of the owner's tasks whose final state the client has received: the one that ended first. It
+// returns nil if there is no such task. The caller must hold the lock.
 func (s *Store) removable(owner string) (first *Task) {
 	var at time.Time
 	for _, t := range s.byID {
@@ -239,8 +240,8 @@ func (s *Store) removable(owner string) (first *Task) {
 	return first
 }
 
-// Add stores a call that waits for an approval. The approval expires at the time expires. Add returns nil if the holder
-// has too many tasks or not enough memory.
+// Add stores a call that waits for an approval. The approval expires at the time expires. Add returns nil if there are
+// too many tasks or there is not enough memory.
 func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -270,7 +271,7 @@ func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 	return t
 }
 
-// storageTime returns how long a task is stored if its approval expires at the given time.
+// storageTime returns how long a task is stored if its approval expires at the time expires.
 func storageTime(expires time.Time) time.Duration { return max(0, time.Until(expires)) + retention }
 
 func headerSize(h http.Header) (n int) {
@@ -288,7 +289,7 @@ func (s *Store) expire(t *Task) {
 	s.remove(t)
 }
 
-// remove removes a task. The caller holds the lock.
+// remove removes a task. The caller must hold the lock.
 func (s *Store) remove(t *Task) {
 	if s.byID[t.id] != t {
 		return
@@ -314,7 +315,7 @@ func (s *Store) Find(id, owner string) *Task {
 	return nil
 }
 
-// IsAwaited reports whether a task other than the given task waits for the approval.
+// IsAwaited reports whether a task other than the parameter other waits for the approval.
 func (s *Store) IsAwaited(approval string, other *Task) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

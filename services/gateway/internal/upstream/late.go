@@ -9,11 +9,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// latePause is the time after a failed attempt to build a transport. During this time, all requests get the same error.
+// latePause is the pause after a failed attempt to build a transport. During the pause, all requests get the error of
+// that attempt.
 const latePause = 5 * time.Second
 
-// late is a transport that builds the actual transport when the first session is opened. Close waits for all its
-// goroutines.
+// late is a transport that builds the actual transport when the first session is opened. Its Close method waits for all
+// its goroutines.
 type late struct {
 	ListChanged
 
@@ -33,7 +34,7 @@ type late struct {
 	failed  time.Time
 }
 
-// lateAttempt is one attempt to build the transport. Its results are set before done is closed.
+// lateAttempt is one attempt to build the transport. The results of the attempt are set before done is closed.
 type lateAttempt struct {
 	begun time.Time
 	done  chan struct{}
@@ -41,9 +42,9 @@ type lateAttempt struct {
 	err   error
 }
 
-// Late returns a transport of the given kind. It calls build when a session is opened, until build succeeds. One call
-// of build serves all sessions that are waiting for it. The errors of build should contain a [CauseError]. The context
-// that build receives ends when the transport is closed.
+// Late returns a transport of the given kind. It calls build when a session is opened. If build fails, it is called
+// again for a later session. One call to build serves all sessions that wait for it. The errors of build should wrap a
+// [CauseError]. The context that build receives is cancelled when the transport is closed.
 func Late(kind string, build func(ctx context.Context) (Transport, error)) Transport {
 	closing, stop := context.WithCancelCause(context.Background())
 	return &late{kind: kind, build: build, closing: closing, stop: stop}
@@ -61,7 +62,7 @@ func (l *late) Open(ctx context.Context, key principal.Key, hello Request) (Conn
 	return built.Open(ctx, key, hello)
 }
 
-// transport returns the transport, and builds it if necessary.
+// transport returns the actual transport, and builds it if necessary.
 func (l *late) transport(ctx context.Context) (Transport, error) {
 	l.mu.Lock()
 	switch {
@@ -102,7 +103,7 @@ func (l *late) try(attempt *lateAttempt) {
 	}
 }
 
-// forward forwards the signals that tool lists have changed.
+// forward passes on the signals that the server's tool list has changed.
 func (l *late) forward(changed <-chan struct{}) {
 	for {
 		select {

@@ -9,8 +9,8 @@ type ListChanged struct {
 	changed chan struct{}
 }
 
-// ToolsChanged returns a channel that receives a value if the server has reported a change since the last time that a
-// value was received.
+// ToolsChanged returns a channel. The channel receives a value if the server has reported a change since the last value
+// was received from the channel.
 func (n *ListChanged) ToolsChanged() <-chan struct{} {
 	n.once.Do(func() { n.changed = make(chan struct{}, 1) })
 	return n.changed

@@ -71,8 +71,8 @@ func (c *unwrappedConn) Request(ctx context.Context, req Request, events func([]
 	return answer, nil
 }
 
-// restoreError returns the answer with its hidden error as the result. If there is no hidden error, or the error is
-// ambiguous, it returns the answer unchanged.
+// restoreError replaces the result of an answer with the tool error that the result's text contains. If the text
+// contains no tool error, or the error is ambiguous, restoreError returns the answer unchanged.
 func (c *unwrappedConn) restoreError(a *jsonrpc.Answer) *jsonrpc.Answer {
 	inner := hiddenError(a)
 	if inner == nil {
@@ -91,8 +91,8 @@ func (c *unwrappedConn) restoreError(a *jsonrpc.Answer) *jsonrpc.Answer {
 	return revealed
 }
 
-// maxHidden is the maximum size of a result that is searched for a hidden error, in bytes. It is limited because the
-// search needs several copies of the result.
+// maxHidden is the maximum size of a result whose text is searched for a tool error, in bytes. It is limited because
+// the search needs several copies of the result.
 const maxHidden = 1 << 20
 
 // hiddenError returns the only text of a result if that text is itself a result that reports an error. Otherwise it

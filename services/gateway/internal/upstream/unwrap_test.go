@@ -117,8 +117,8 @@ func TestUnwrap_ReturnsErrorOfRefusedSession(t *testing.T) {
 	}
 }
 
-// FuzzUnwrap compares Unwrap with encoding/json. An answer must be unchanged unless encoding/json finds a hidden error
-// and no other content in the answer.
+// FuzzUnwrap compares Unwrap with encoding/json. An answer must be unchanged unless encoding/json finds that the result
+// contains only a text that is itself an error result.
 func FuzzUnwrap(f *testing.F) {
 	f.Add(says(`{"content":[],"isError":true}`))
 	f.Add(says(`{"content":[],"isError":false}`))

@@ -82,8 +82,8 @@ const KindHost = "host"
 type Transport interface {
 	// Open opens a session for a principal. It sends hello, which is a whole JSON-RPC request, and returns the
 	// connection and the server's answer. hello is an initialize request or, for a connection without sessions, a
-	// server/discover request. If the server answers server/discover with an error which means that it needs a session,
-	// the error of Open wraps [ErrRevision]. Different principals' sessions never share server-side state.
+	// server/discover request. If the server answers server/discover with an error that means that the server needs a
+	// session, the error of Open wraps [ErrRevision]. Different principals' sessions never share server-side state.
 	Open(ctx context.Context, key principal.Key, hello Request) (Conn, Answer, error)
 	// Kind returns `http`, `stdio`, `grpc` or [KindHost].
 	Kind() string
@@ -96,8 +96,8 @@ type Transport interface {
 
 // A Starter is a [Transport] that starts processes.
 type Starter interface {
-	// StartingSince returns the time at which the oldest start that is still in progress began, for any principal. It
-	// is zero if there is none.
+	// StartingSince returns the time at which the oldest process start in progress has begun, for any principal. It
+	// returns the zero time if no process is being started.
 	StartingSince() time.Time
 	// Notice returns a warning for operators about the processes. The problem that it describes does not make calls
 	// fail. Notice returns "" if there is no warning.
@@ -106,16 +106,17 @@ type Starter interface {
 
 // A Conn is one session over a [Transport]. Only a [Session] uses it. It is safe for concurrent use.
 type Conn interface {
-	// Request sends a request and returns the answer. Until the answer arrives, it passes the server's messages to events
-	// in order: notifications that belong to the request, and requests from the server. The caller must ensure that each
-	// of these requests gets a response. Request itself responds to pings. If events is nil, notifications are dropped and
-	// the server's requests are refused. Errors wrap [ErrNeverSent], [ErrTimeout] or [ErrNoAnswer].
+	// Request sends a request and returns the answer. Until the answer arrives, it calls events with the server's
+	// messages, in order. These are notifications that belong to the request, and requests from the server. The caller
+	// must ensure that each request from the server gets a response. Request itself responds to pings. If events is
+	// nil, notifications are dropped and the server's requests are refused. Errors wrap [ErrNeverSent], [ErrTimeout] or
+	// [ErrNoAnswer].
 	Request(ctx context.Context, req Request, events func(message []byte)) (Answer, error)
 	// Notify sends a notification, or the response to a server's request. It returns the same errors as Request.
 	Notify(ctx context.Context, req Request) error
-	// Listen passes messages that the server sends outside requests to the listener. It returns when ctx ends, the server
-	// ends its stream, or the listener returns an error. Listen responds to pings and drops responses. If the server has
-	// no such stream, the error wraps [ErrNoStream].
+	// Listen passes messages that the server sends outside requests to the listener. It returns when ctx is done, the
+	// server ends its stream, or the listener returns an error. Listen responds to pings and drops responses. If the
+	// server has no such stream, the error wraps [ErrNoStream].
 	Listen(ctx context.Context, to Listener) error
 	// Close ends the session with the server and all requests in flight.
 	Close(ctx context.Context) error
@@ -154,9 +155,9 @@ type Request struct {
 	// Once is true if the request must not be sent a second time, even if the server reports that it has lost the
 	// session or has not processed the request.
 	Once bool
-	// Permit is renewed when there is a connection or a process that accepts the request, before the first byte of its
-	// body is sent. If the renewal fails, nothing is sent, and the error of the request wraps the error of Renew and
-	// [ErrNeverSent]. If Permit is nil, the request is sent.
+	// Permit is renewed when there is a connection or a process that accepts the request, before the first byte of the
+	// request's body is sent. If the renewal fails, nothing is sent, and the error of the request wraps the error of
+	// Renew and [ErrNeverSent]. If Permit is nil, the request is sent.
 	Permit Permit
 	// Mirrored contains the HTTP headers that repeat arguments of the call, for connections of revision 2026-07-28.
 	Mirrored []Header

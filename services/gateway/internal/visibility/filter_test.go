@@ -94,8 +94,8 @@ func listOf(tb testing.TB, names ...string) *jsonrpc.Answer {
 	return a
 }
 
-// The list contains repeated, long, reserved, hidden and changed tools. The test checks which tools a caller sees, and
-// which digests a session stores.
+// A server's tool list contains repeated, long, reserved, hidden and changed tools. The test checks which tools a
+// caller sees, and which digests a session stores.
 func TestTools_ShowsWhatPolicyShowsOnce(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("l", 129)

@@ -48,8 +48,8 @@ func (v *Visibility) Names(ctx context.Context, c Caller, method string, names [
 	return visible, nil
 }
 
-// MayNotify reports whether the caller may receive a notification that names a resource or prompt. It returns false if
-// the name is empty or has more than 4096 bytes, or if the policy service is unavailable.
+// MayNotify reports whether the caller may receive a notification about the resource or prompt with the given name. It
+// returns false if the name is empty or has more than 4096 bytes, or if the policy service is unavailable.
 func (v *Visibility) MayNotify(ctx context.Context, c Caller, notification, name string) bool {
 	if name == "" || len(name) > maxName {
 		return false

@@ -121,8 +121,8 @@ func (v *Visibility) Tools(ctx context.Context, c Caller, list *jsonrpc.Answer, 
 	return out, nil
 }
 
-// toolRefs returns the tools for the request to the policy service, and the number of occurrences of each name in the
-// list.
+// toolRefs returns the references to the tools of a list for the request to the policy service. It also returns how
+// often each name occurs in the list.
 func toolRefs(list *jsonrpc.Answer, known *toolreport.Response) (refs []*policyv1.ToolRef, listed map[string]int) {
 	listed = make(map[string]int, len(list.Tools))
 	for _, t := range list.Tools {

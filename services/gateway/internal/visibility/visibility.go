@@ -56,8 +56,8 @@ type Access struct {
 	// Methods contains the methods of [mcp.OfferedMethods] that the policy does not deny to the caller.
 	Methods []string
 	// Hidden reports whether a request to the server must be answered as if the server did not exist. This is the case
-	// if the policy allows the caller nothing on the server and hides a part of the server, and no list shows the
-	// caller a tool.
+	// if the policy allows the caller nothing on the server, hides a part of the server, and no list shows the caller a
+	// tool of the server.
 	Hidden bool
 	// Revision is the policy revision of the response, in hex.
 	Revision string
@@ -65,7 +65,8 @@ type Access struct {
 	extra *methods
 }
 
-// Has reports whether the caller may use a method of [mcp.OfferedMethods], that is, the policy does not deny it.
+// Has reports whether the caller may use a method of [mcp.OfferedMethods]. The caller may use the methods that the
+// policy does not deny.
 func (a Access) Has(method string) bool { return slices.Contains(a.Methods, method) }
 
 // methods caches whether methods that are not in [mcp.OfferedMethods] could be allowed. It is safe for concurrent use.
@@ -169,8 +170,8 @@ func (v *Visibility) MayUse(ctx context.Context, p *identityv1.Principal, server
 }
 
 // IsHidden reports whether a request from a principal to a server must be answered as if the server did not exist. If
-// the policy service does not answer, or if stale is true and it is therefore not asked, IsHidden uses the last
-// response for the principal. It returns false if there is no last response.
+// stale is true, IsHidden does not ask the policy service. In that case, or if the policy service does not answer,
+// IsHidden uses the last response for the principal. It returns false if there is no last response.
 func (v *Visibility) IsHidden(ctx context.Context, p *identityv1.Principal, server string, stale bool) bool {
 	if !stale {
 		if access, err := v.Access(ctx, p, server); err == nil {

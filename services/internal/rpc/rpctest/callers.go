@@ -25,7 +25,7 @@ import (
 
 const callTimeout = 10 * time.Second
 
-// A caller is a kind of caller that the tests use.
+// A caller is one kind of caller, such as a service or a person with a certain token.
 type caller struct {
 	name   string
 	conn   grpc.ClientConnInterface

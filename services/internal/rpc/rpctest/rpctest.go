@@ -65,7 +65,7 @@ func Serve(t testing.TB, role authv1.Role, svc rpc.Service, opts Options) *Serve
 	return s
 }
 
-// pipe connects the service with the role from to the server. If that service signs principals, the connection has a
+// pipe connects a service with the role from to the server. If that service signs principals, the connection has a
 // signer.
 func pipe(t testing.TB, server *rpc.Server, from authv1.Role) grpc.ClientConnInterface {
 	t.Helper()

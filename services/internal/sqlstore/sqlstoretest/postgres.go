@@ -194,7 +194,7 @@ func (s *Server) remove() error {
 	return os.RemoveAll(s.dir)
 }
 
-// run runs one of PostgreSQL's programs until it ends.
+// run runs one of PostgreSQL's programs until it exits.
 func (s *Server) run(name string, args ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*startTime)
 	defer cancel()

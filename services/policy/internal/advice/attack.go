@@ -15,7 +15,7 @@ type Entry struct {
 	Name string
 	// Happens describes the attack in full sentences.
 	Happens string
-	// Stopped describes the defence against the attack in full sentences.
+	// Stopped describes in full sentences how the attack is stopped.
 	Stopped string
 	// Rule is a YAML document with the rule that stops the attack. It can be used together with other documents. Its
 	// names of servers, tools, agents and arguments are examples. Rule is empty if no rule is needed because the

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/advice"
 )
 
-// Each ID belongs to the same attack as in earlier versions, because pages and people refer to IDs.
+// Each ID belongs to the same attack as in earlier versions, because documentation and people refer to IDs.
 func TestEntries_IDsAreStable(t *testing.T) {
 	t.Parallel()
 	want := []string{
@@ -36,8 +36,8 @@ func TestEntries_IDsAreStable(t *testing.T) {
 // reference matches the name of an entry of one of the two OWASP lists.
 var reference = regexp.MustCompile(`^OWASP (MCP(0[1-9]|10):2025|ASI(0[1-9]|10)) [A-Z].+$`)
 
-// Every entry has sentences and references. Each reference has the same name in all entries. Every entry has either a
-// rule that loads or a description of why it needs no rule.
+// Every entry has all texts and references. A reference to the same OWASP entry has the same name everywhere. Every
+// entry has either a rule that loads or a description of why it needs no rule.
 func TestEntries_AreComplete(t *testing.T) {
 	t.Parallel()
 	names := make(map[string]string)
@@ -70,7 +70,8 @@ func TestEntries_AreComplete(t *testing.T) {
 	}
 }
 
-// kinds returns the references sorted by list. References to the MCP list come first.
+// kinds returns the references in a form whose alphabetical order is grouped by list: references to the OWASP MCP list
+// come first.
 func kinds(references []string) []string {
 	out := make([]string, 0, len(references))
 	for _, r := range references {
@@ -155,7 +156,7 @@ func exploited(c *policyv1.Classification) []string {
 	return ids
 }
 
-// Attacks that need exactly this kind of tool come first.
+// Attacks that need exactly the kind of tool in question come first.
 func TestFor_OrdersAttacksByRelevance(t *testing.T) {
 	t.Parallel()
 	const low, medium, high = policyv1.Axis_AXIS_LOW, policyv1.Axis_AXIS_MEDIUM, policyv1.Axis_AXIS_HIGH

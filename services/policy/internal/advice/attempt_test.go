@@ -51,7 +51,8 @@ type principal struct {
 	Chain   []principal `json:"chain"`
 }
 
-// statuses maps the status names used in the files to statuses. An empty name means that the tool is callable.
+// statuses maps the names that the test files use for statuses to the statuses. An empty name means that the tool is
+// callable.
 var statuses = map[string]engine.Status{"": engine.Callable, "changed": engine.Changed, "quarantined": engine.Quarantined}
 
 // checkValues fails the test if the attempt contains an unknown value.
@@ -71,8 +72,8 @@ func (a *attempt) checkValues(t *testing.T) {
 	}
 }
 
-// outcome returns the result of an attempt, and the number of people who must approve. All calls are concurrent, so a
-// limit is the maximum number of calls that are allowed.
+// outcome returns the result of an attempt, and the number of people who must approve. It treats all calls as
+// concurrent, so a limit is the maximum number of calls that are allowed.
 func (a *attempt) outcome(set *engine.Set) (string, int) {
 	spent := make(map[string]int64)
 	for i := range max(a.Times, 1) {

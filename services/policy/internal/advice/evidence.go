@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// Bounds for quotes, whose text comes from servers.
+// These constants limit the quotes in the explanations. The quoted text comes from servers.
 const (
 	maxQuotes = 3
 	// maxQuoteBytes is the maximum length of a quote, in bytes.

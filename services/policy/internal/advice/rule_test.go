@@ -14,7 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// The reason states which effect the tool may have, even if the class is uncertain.
+// The reason that the rule gives for requiring approval says which effect the tool may have, even if the classification
+// is uncertain.
 func TestRule_ReasonNamesWhatTheToolMayDo(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -122,8 +123,8 @@ func TestQuoted(t *testing.T) {
 	}
 }
 
-// FuzzFor_RecommendedRuleLoads checks that for all valid names of a server and a tool there is a rule that loads
-// without warnings and matches only that tool. For invalid names there must be no rule.
+// FuzzFor_RecommendedRuleLoads checks that for all valid names of a server and a tool there is a recommended rule that
+// loads without warnings and matches only that tool. For invalid names there must be no rule.
 func FuzzFor_RecommendedRuleLoads(f *testing.F) {
 	for _, tool := range tricky {
 		f.Add("claude-flow", tool, int32(2), int32(2), 1.0)

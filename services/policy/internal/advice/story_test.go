@@ -104,7 +104,7 @@ func (s *story) check(set *engine.Set) []string {
 	return wrong
 }
 
-// undefended returns a copy of the story in which all tools are callable.
+// undefended returns a copy of the story in which the tools of all attacks are callable.
 func (s story) undefended() story {
 	s.attacks = slices.Clone(s.attacks)
 	for i := range s.attacks {
@@ -114,7 +114,7 @@ func (s story) undefended() story {
 }
 
 // Every entry has a story. The entry's rule stops all attacks in the story, and allows all ordinary attempts. If an
-// entry has no rule, the status of the tool's definition must stop the attacks.
+// entry has no rule, the status of the tool's definition (such as changed) must stop the attacks.
 func TestEntries_RuleStopsTheAttacks(t *testing.T) {
 	t.Parallel()
 	for _, e := range advice.Entries() {

@@ -19,7 +19,7 @@ type target struct {
 type relevance int
 
 const (
-	// relevanceSome means that the attack can also use the tool.
+	// relevanceSome means that the attack can use the tool, but does not need a tool of this kind.
 	relevanceSome relevance = iota + 1
 	// relevanceMuch means that the tool makes the attack easy.
 	relevanceMuch
@@ -47,7 +47,8 @@ func (e *Entry) relevanceFor(c *policyv1.Classification) relevance {
 // A trait is a property of a classification.
 type trait func(*policyv1.Classification) bool
 
-// hasCategory is the trait of tools that have one of the categories. Unclassified tools also have this trait.
+// hasCategory returns the trait of tools that have one of the given categories. Unclassified tools also have this
+// trait.
 func hasCategory(categories ...mcpv1.Category) trait {
 	return func(c *policyv1.Classification) bool {
 		return c.GetCategory() == mcpv1.Category_CATEGORY_UNSPECIFIED || slices.Contains(categories, c.GetCategory())
@@ -63,14 +64,14 @@ var (
 	blastRadius axis = (*policyv1.Classification).GetBlastRadius
 )
 
-// isHigh is the trait of tools whose rating is high. A missing rating counts as high.
+// isHigh returns the trait of tools whose rating is high. A missing rating counts as high.
 func isHigh(of axis) trait {
 	return func(c *policyv1.Classification) bool {
 		return of(c) == policyv1.Axis_AXIS_HIGH || of(c) == policyv1.Axis_AXIS_UNSPECIFIED
 	}
 }
 
-// isRaised is the trait of tools whose rating is not low. A missing rating counts as raised.
+// isRaised returns the trait of tools whose rating is not low. A missing rating counts as raised.
 func isRaised(of axis) trait {
 	return func(c *policyv1.Classification) bool { return of(c) != policyv1.Axis_AXIS_LOW }
 }
@@ -91,7 +92,7 @@ const (
 	tagDepends = "depends-on-argument"
 )
 
-// dependsOnArgument is the trait of tools for which an argument selects the effect of a call.
+// dependsOnArgument is the trait of tools whose effect depends on an argument.
 func dependsOnArgument(c *policyv1.Classification) bool {
 	return c.GetDependsOnArgument() != "" || hasTag(tagDepends)(c)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// listed returns the classifications of the real tools with which the classifier is measured.
+// listed returns the classifications of the real tools that are used to test the classifier.
 func listed(t *testing.T) map[string]*policyv1.Classification {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("..", "classify", "testdata", "*", "*.json"))
@@ -71,8 +71,8 @@ func TestFor_WhyForRealTools(t *testing.T) {
 	}
 }
 
-// The explanation contains a sentence for each property of a tool. It says that a tool lacks a property only if the
-// classification supports this statement.
+// The explanation contains a sentence for each property of a tool. It says that a tool does not do something only if
+// the classification supports this statement.
 func TestFor_WhyHasASentenceForEachFact(t *testing.T) {
 	t.Parallel()
 	const read, write, execute, destructive, financial = mcpv1.Category_CATEGORY_READ, mcpv1.Category_CATEGORY_WRITE,

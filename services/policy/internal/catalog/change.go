@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// Errors that are returned when an operator's change can't be made.
+// These errors are returned when a change that an operator requests can't be made.
 var (
 	// ErrUnknownTool means that no gateway has reported a list that contains the tool.
 	ErrUnknownTool = errors.New("no gateway has reported this tool")
@@ -30,9 +30,9 @@ type ChangeInfo struct {
 // UnknownTool returns [ErrUnknownTool] with the name of a tool.
 func UnknownTool(name string) error { return fmt.Errorf("%w: %q", ErrUnknownTool, name) }
 
-// Decide accepts or refuses a definition of a tool. It returns the same server if nothing changes. If an operator
-// accepts a definition that was already accepted automatically, the server changes, because the operator confirms the
-// classification.
+// Decide accepts or refuses a tool's definition on behalf of an operator. It returns the same server if nothing
+// changes. If the definition was accepted automatically and an operator now accepts it, the server changes, because
+// this confirms the classification.
 func (s *Server) Decide(name string, digest Digest, to State, by ChangeInfo) (*Server, error) {
 	t := s.Tools[name]
 	if t == nil {
@@ -52,8 +52,8 @@ func (s *Server) Decide(name string, digest Digest, to State, by ChangeInfo) (*S
 }
 
 // AcceptAll accepts the waiting definitions for which [Definition.Flag] returns "". It returns the changed server and
-// the number of accepted definitions. If the number is zero, it returns the same server. It returns [ErrChanged] unless
-// digest equals [Server.WaitingDigest].
+// the number of accepted definitions. If the number is zero, it returns the same server. It returns [ErrChanged] if
+// digest differs from [Server.WaitingDigest].
 func (s *Server) AcceptAll(digest []byte, by ChangeInfo) (*Server, int, error) {
 	if len(s.Waiting()) == 0 {
 		return s, 0, nil
@@ -73,8 +73,8 @@ func (s *Server) AcceptFlagged(by ChangeInfo) *Server {
 	return next
 }
 
-// acceptWaiting accepts the waiting definitions for which may returns true. It returns the changed server and the
-// number of accepted definitions. If the number is zero, it returns the same server.
+// acceptWaiting accepts the waiting definitions for which the function may returns true. It returns the changed server
+// and the number of accepted definitions. If the number is zero, it returns the same server.
 func (s *Server) acceptWaiting(by ChangeInfo, may func(name string, d *Definition) bool) (*Server, int) {
 	changed, accepted := make(map[string]*Tool), 0
 	for name, t := range s.Tools {
@@ -122,8 +122,9 @@ func (s *Server) SetOverride(name string, o *Override, etag string) (*Server, er
 	return s.withTools(map[string]*Tool{name: t}), nil
 }
 
-// SetQuarantine puts a tool in quarantine if stop is true, and ends the quarantine otherwise. If name is empty, the
-// quarantine concerns the whole server. SetQuarantine returns the same server if nothing changes.
+// SetQuarantine puts a tool in quarantine if stop is true, and ends the quarantine otherwise. If name is empty, it puts
+// the whole server in quarantine or ends the server's quarantine. SetQuarantine returns the same server if nothing
+// changes.
 func (s *Server) SetQuarantine(name string, stop bool, by ChangeInfo) (*Server, error) {
 	var what *Quarantine
 	if stop {
@@ -150,8 +151,8 @@ func (s *Server) SetQuarantine(name string, stop bool, by ChangeInfo) (*Server, 
 	return s.withTools(map[string]*Tool{name: t}), nil
 }
 
-// Etag returns 43 characters of URL-safe base64. The result changes whenever the tool changes, unless only the times at
-// which the tool was last listed change.
+// Etag returns 43 characters of URL-safe base64. The result changes whenever the tool changes. Changes to the times at
+// which the tool was last listed do not count.
 func (t *Tool) Etag() string {
 	hashed := t.clone()
 	for i := range hashed.Definitions {

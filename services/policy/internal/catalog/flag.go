@@ -6,7 +6,8 @@ import (
 )
 
 // Flag returns the reason why [Server.AcceptAll] does not accept a definition and an operator must accept it
-// individually. It returns "" if AcceptAll accepts the definition. looks is the result of [Server.NamesBySkeleton].
+// individually. It returns "" if AcceptAll accepts the definition. The parameter looks is the result of
+// [Server.NamesBySkeleton].
 func (d *Definition) Flag(name string, looks map[string][]string) string {
 	switch {
 	case d.Class.Category == 0:
@@ -23,8 +24,8 @@ func (d *Definition) Flag(name string, looks map[string][]string) string {
 }
 
 // NewlyWaiting compares the state s with the state later. It returns the sorted names of the tools that have a
-// definition that waits for all sessions in later, but no such definition in s. A definition waits for all sessions if
-// it waits for an operator's decision and the gateway itself has listed it.
+// definition that waits for all sessions in the state later, but had no such definition in s. A definition waits for
+// all sessions if it waits for an operator's decision and the gateway itself has listed it.
 func (s *Server) NewlyWaiting(later *Server) []string {
 	forAll := func(d *Definition) bool {
 		return d != nil && d.State == Waiting && (d.ListedTo == "" || len(d.WholeVersions) > 0)

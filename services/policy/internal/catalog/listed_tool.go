@@ -26,8 +26,8 @@ type ListedTool struct {
 // ErrName means that the name of a listed tool differs from the name in its definition.
 var ErrName = errors.New("the tool's name differs from the name in its definition")
 
-// ParseListed parses the definition of a tool that is listed under the given name. It returns [ErrName] if the name in
-// the definition differs.
+// ParseListed parses the definition of a tool that is listed under the given name. It returns [ErrName] if the
+// definition contains a different name.
 func ParseListed(name, text string) (ListedTool, error) {
 	form, err := canonicaljson.Object(text)
 	if err != nil {
@@ -57,12 +57,12 @@ func Classify(text string, trusted bool) Class {
 	return class
 }
 
-// newerMembers lists the members of a definition that older MCP revisions do not have. A server that supports several
-// revisions omits these members when it uses an older revision.
+// newerMembers lists the members of a tool definition that older MCP revisions do not have. A server that supports
+// several revisions omits these members when it uses an older revision.
 var newerMembers = []string{"title", "annotations", "outputSchema", "icons", "_meta", "execution"}
 
-// isOlderForm reports whether the two definitions are equal, except that definition may lack members in [newerMembers].
-// Such a definition contains no new information, so it needs no review.
+// isOlderForm reports whether the two definitions are equal, except that the first may lack members in [newerMembers].
+// In that case, the first definition contains no new information, so it needs no review.
 func isOlderForm(definition, than string) bool {
 	var less, whole map[string]jsontext.Value
 	if json.Unmarshal([]byte(definition), &less) != nil || json.Unmarshal([]byte(than), &whole) != nil {
@@ -88,8 +88,8 @@ func sameValue(a, b jsontext.Value) bool {
 }
 
 // Skeleton returns the same string for all names that a reader may confuse with each other (UTS #39, Confusable
-// Detection). Unicode's table of confusables has many letters. Skeleton maps only the letters that can make a whole
-// word look Latin.
+// Detection). Unicode's table of confusables contains many letters. Skeleton maps only those that can make a whole word
+// look like a word in Latin letters.
 func Skeleton(name string) string {
 	return pairs.Replace(strings.Map(func(r rune) rune {
 		switch r {

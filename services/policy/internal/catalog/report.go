@@ -23,14 +23,14 @@ const (
 	overhead        = 1 << 10
 )
 
-// forgetAfter is how long after its last listing a tool is removed. A tool is removed only if the server listed it only
-// to sessions and no operator's decision, override or quarantine concerns it.
+// forgetAfter is how long a tool is kept after a server last listed it. A tool is removed only if the server listed it
+// only to sessions and no operator's decision, override or quarantine concerns it.
 const forgetAfter = 24 * time.Hour
 
 // maxNotStored is the maximum value of Server.NotStored. When it is reached, further definitions are not counted.
 const maxNotStored = 1000
 
-// refreshAfter is the minimum age at which Definition.LastSeen is updated. Without a minimum age, every report would
+// refreshAfter is how old Definition.LastSeen must be before it is updated. Without a minimum age, every report would
 // write to the store.
 const refreshAfter = time.Hour
 
@@ -42,9 +42,9 @@ type Report struct {
 	Whole bool
 	// To is the principal to whom the list was sent. It is empty if the gateway itself requested the list.
 	To string
-	// Tools contains the entries of the list. Their names are distinct.
+	// Tools contains the tools in the list. Their names are distinct.
 	Tools []ListedTool
-	// LeftOut contains the names of list entries that exceed the bounds or can't be parsed.
+	// LeftOut contains the names of tools in the list that exceed the limits or can't be parsed.
 	LeftOut []string
 }
 
@@ -77,13 +77,14 @@ type reportRun struct {
 
 	now  time.Time
 	mode Mode
-	// text returns the stored definition with the given digest.
+	// text is a function that returns the stored definition with the given digest.
 	text func(Digest) (string, error)
 
 	out     Outcome
 	changed map[string]*Tool
-	// first is true if the report contains the server's first whole list. newVersion is true if it contains the first
-	// whole list in another protocol version.
+	// first is true if the report contains the server's first complete list. newVersion is true if the report contains
+	// the first complete list in this protocol version, but there was already a complete list in another protocol
+	// version.
 	first, newVersion bool
 	// skeletonCounts contains the number of tool names with each [Skeleton].
 	skeletonCounts map[string]int
@@ -92,8 +93,8 @@ type reportRun struct {
 	waiting, added int
 }
 
-// Report updates the server's state with a reported list. text returns a stored definition. Report returns an error
-// only if text returns an error.
+// Report updates the server's state with a reported list. The function text returns a stored definition. Report returns
+// an error only if text returns an error.
 func (s *Server) Report(r Report, set Settings, now time.Time, text func(Digest) (string, error)) (Outcome, error) {
 	w := &reportRun{Report: r, now: now, mode: set.Mode, text: text, out: Outcome{Server: s}, changed: make(map[string]*Tool)}
 	_, known := s.Lists[r.Version]
@@ -119,7 +120,7 @@ func (s *Server) Report(r Report, set Settings, now time.Time, text func(Digest)
 	return w.out, nil
 }
 
-// recordList records the time of a whole list, and the names of the entries that were left out.
+// recordList records the time of a complete list, and the names of the tools that were left out of the report.
 func (w *reportRun) recordList() {
 	s := w.out.Server
 	last, seen := s.Lists[w.Version]
@@ -139,7 +140,8 @@ func (w *reportRun) recordList() {
 	w.out.Server = &next
 }
 
-// changedTool returns a copy of a tool that the caller may change. Later calls for the same tool return the same copy.
+// changedTool returns a copy of a tool that the caller may change. It returns the same copy when it is called for the
+// same tool again.
 func (w *reportRun) changedTool(s *Server, name string) *Tool {
 	if t := w.changed[name]; t != nil {
 		return t
@@ -217,7 +219,8 @@ func (w *reportRun) add(s *Server, index int, l ListedTool, set Settings) (State
 	return d.State, nil
 }
 
-// acceptFirst accepts a definition in the first whole list, unless the definition or its name may deceive a reader.
+// acceptFirst accepts a definition in the server's first complete list, unless the definition or its name may deceive a
+// reader.
 func (w *reportRun) acceptFirst(d *Definition, l ListedTool) {
 	switch {
 	case d.Class.Category == 0:
@@ -233,8 +236,8 @@ func (w *reportRun) acceptFirst(d *Definition, l ListedTool) {
 	}
 }
 
-// acceptEquivalent handles a definition in the first whole list in another protocol version. It accepts the definition
-// if [isOlderForm] is true for the definition and an accepted definition.
+// acceptEquivalent decides on a definition in the first complete list in another protocol version. It accepts the
+// definition if [isOlderForm] is true for this definition and a definition that was already accepted.
 func (w *reportRun) acceptEquivalent(t *Tool, d *Definition, l ListedTool) error {
 	d.Reason = "it says something else under another protocol version"
 	if !t.has(Accepted) {
@@ -259,7 +262,7 @@ func (w *reportRun) acceptEquivalent(t *Tool, d *Definition, l ListedTool) error
 	return nil
 }
 
-// reserve reports whether one more definition may be stored. If so, reserve counts it as stored.
+// reserve reports whether one more definition may be stored. If it may, reserve counts the definition as stored.
 func (w *reportRun) reserve(s *Server, l ListedTool) bool {
 	_, known := s.Tools[l.Name]
 	if w.waiting == 0 {
@@ -300,9 +303,9 @@ func (w *reportRun) trim(t *Tool) {
 	}
 }
 
-// oldestRemovable returns the index of the definition to remove first, or -1 if no definition may be removed. Waiting
-// definitions, and definitions in the newest whole lists, are never removed. Accepted definitions are removed only if
-// more than half of [MaxDefinitions] definitions are accepted.
+// oldestRemovable returns the index of the definition that must be removed first, or -1 if no definition may be
+// removed. Waiting definitions, and definitions in the newest complete lists, are never removed. Accepted definitions
+// are removed only if more than half of [MaxDefinitions] definitions are accepted.
 func oldestRemovable(t *Tool) int {
 	accepted := 0
 	for i := range t.Definitions {
@@ -364,7 +367,8 @@ func (w *reportRun) replaceList(s *Server) {
 	w.out.Server = &next
 }
 
-// idle reports whether a tool may be removed because no recent list contains it and no decision concerns it.
+// idle reports whether a tool may be removed because no recent list contains it and no operator has made a decision
+// about it.
 func (t *Tool) idle(now time.Time) bool {
 	if t.Override != nil || t.Quarantine != nil {
 		return false
@@ -402,8 +406,8 @@ func countSkeletons(s *Server, tools []ListedTool) map[string]int {
 	return out
 }
 
-// QuarantineDuplicate returns a copy of the server that is in quarantine. The quarantine is needed because a list
-// contains a tool twice and a call might use either definition.
+// QuarantineDuplicate returns a copy of the server that is in quarantine. It is used when a list contains a tool twice,
+// because a call might then use either definition.
 func (s *Server) QuarantineDuplicate(name string, now time.Time) *Server {
 	if s.Quarantine != nil {
 		return s

@@ -12,7 +12,7 @@ import (
 )
 
 // SchemaOf returns the arguments in a tool's definition. It returns the zero Schema if the definition has no schema, or
-// if the schema has a part that SchemaOf does not read and that could define more arguments.
+// if the schema contains a keyword that SchemaOf does not support and that could define more arguments.
 func SchemaOf(definition string) engine.Schema {
 	var tool struct {
 		InputSchema map[string]jsontext.Value `json:"inputSchema"`
@@ -48,8 +48,8 @@ func UnusableSchema(definition string) string {
 	return ""
 }
 
-// typesOf returns the types that a property's schema allows. It returns nil if the schema does not specify them with
-// the keyword `type`.
+// typesOf returns the types that a property's schema allows. It returns nil if the schema does not specify the types
+// with the keyword `type`.
 func typesOf(schema jsontext.Value) []string {
 	var of struct {
 		Type jsontext.Value `json:"type"`
@@ -69,7 +69,7 @@ func typesOf(schema jsontext.Value) []string {
 }
 
 // Pinned returns the definition that calls to the tool must use. This is the newest accepted definition, or the newest
-// definition if none is accepted. Pinned returns nil if no definition was reported.
+// definition if no definition is accepted. Pinned returns nil if no definition was reported.
 func (t *Tool) Pinned() *Definition {
 	if t == nil {
 		return nil

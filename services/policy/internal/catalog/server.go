@@ -31,7 +31,7 @@ func (d *Digest) UnmarshalText(text []byte) error {
 // with the first one. The zero Server has no lists.
 type Server struct {
 	Name string `json:"name"`
-	// Tools maps each tool's name to the tool. It includes tools that the newest lists do not contain.
+	// Tools maps each tool's name to the tool. It also contains tools that are no longer in the newest lists.
 	Tools map[string]*Tool `json:"tools,omitempty"`
 	// Lists maps each protocol version to the time of the last report of a whole list in that version.
 	Lists map[string]time.Time `json:"lists,omitempty"`
@@ -40,7 +40,7 @@ type Server struct {
 	First string `json:"first,omitempty"`
 	// Trusted is true if the server was trusted when the classes were computed.
 	Trusted bool `json:"trusted,omitzero"`
-	// LeftOut contains the names of entries in the newest whole list that exceed the bounds or can't be parsed.
+	// LeftOut contains the names of tools in the newest complete list that exceed the limits or can't be parsed.
 	LeftOut []string `json:"leftOut,omitempty"`
 	// Quarantine is the quarantine of the whole server, or nil if there is none.
 	Quarantine *Quarantine `json:"stop,omitempty"`
@@ -54,8 +54,7 @@ type Tool struct {
 	Definitions []Definition `json:"definitions"`
 	// Override is an operator's classification, or nil if there is no override.
 	Override *Override `json:"override,omitempty"`
-	// Quarantine is the quarantine of the tool, which applies to all of its definitions. It is nil if the tool is not
-	// in quarantine.
+	// Quarantine stops calls with every definition of the tool. It is nil if the tool is not in quarantine.
 	Quarantine *Quarantine `json:"stop,omitempty"`
 }
 
@@ -63,7 +62,7 @@ type Tool struct {
 type Definition struct {
 	Digest Digest `json:"digest"`
 	State  State  `json:"state,omitzero"`
-	// Class is the classification that results from this definition alone.
+	// Class is the classification that results from this definition alone, without an operator's override.
 	Class Class `json:"class"`
 	// Bytes is the length of the definition's JSON, in bytes.
 	Bytes int `json:"bytes"`
@@ -78,7 +77,7 @@ type Definition struct {
 	// protocol versions whose newest whole list contains the definition. Both are sorted.
 	Versions      []string `json:"versions,omitempty"`
 	WholeVersions []string `json:"whole,omitempty"`
-	// DecidedBy is the operator who accepted or refused the definition. It is empty if no operator has decided.
+	// DecidedBy is the operator who accepted or refused the definition. It is empty if no operator has done so.
 	DecidedBy string `json:"settler,omitempty"`
 	// DecidedAt is the time at which the definition was accepted or refused. It is zero while State is [Waiting].
 	DecidedAt time.Time `json:"settled,omitzero"`
@@ -86,7 +85,7 @@ type Definition struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// State is the decision on a definition. The zero value [Waiting] means that there is no decision yet.
+// State says whether a definition is accepted or refused. The zero value [Waiting] means that neither is the case yet.
 type State uint8
 
 // The states.
@@ -109,12 +108,12 @@ type Class struct {
 	Arguments []string `json:"arguments,omitempty"`
 }
 
-// An Override is a classification by an operator, which replaces the catalog's classification.
+// An Override is an operator's classification of a tool. It replaces the catalog's classification.
 type Override struct {
-	// Category and Risk are unspecified if the catalog's values apply.
+	// Category and Risk replace the catalog's values. A value that is unspecified replaces nothing.
 	Category mcpv1.Category `json:"category,omitzero"`
 	Risk     policyv1.Risk  `json:"risk,omitzero"`
-	// Tags contains tags that are added to the tags of the definition's class.
+	// Tags contains tags that are added to the tags of the tool's classification.
 	Tags   []string  `json:"tags,omitempty"`
 	Reason string    `json:"reason"`
 	Author string    `json:"author"`
@@ -184,7 +183,7 @@ func (t *Tool) FindDefinition(digest Digest) *Definition {
 	return nil
 }
 
-// Newest returns the definition that was listed last. It prefers definitions that the newest whole lists contain. It
+// Newest returns the definition that was listed last. It prefers definitions that are in the newest complete lists. It
 // returns nil if no definition was reported.
 func (t *Tool) Newest() *Definition {
 	if t == nil {
@@ -201,11 +200,11 @@ func (t *Tool) Newest() *Definition {
 }
 
 // StoppedByChange reports whether no session can call the tool because its definition has changed. This is the case if
-// the tool has an accepted definition, and the gateway itself has listed another definition that waits for a decision.
+// the tool has an accepted definition, and the gateway itself has listed another definition that waits to be accepted.
 //
 // If the server listed a waiting definition only to certain sessions, only the calls from these sessions are stopped,
-// because these calls have the definition's digest. Otherwise a server could stop a tool for all tenants by listing
-// another definition to one caller.
+// because only these calls contain the definition's digest. Otherwise a server could stop a tool for all tenants by
+// listing another definition to one caller.
 func (t *Tool) StoppedByChange() bool { return t.has(Accepted) && t.hasWaitingForAll() }
 
 // hasWaitingForAll reports whether the gateway itself has listed a waiting definition.

@@ -8,7 +8,8 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// byActions adds evidence from the values of a parameter that selects the action. Only the strictest value counts.
+// byActions adds evidence from the values of a parameter that selects the action. Only the value for the strictest
+// action counts.
 func (c *finding) byActions() {
 	for _, p := range c.choices() {
 		if !actionParameters[plain(strings.ToLower(p.Name))] || len(p.Values) < 2 || c.describesRequest(p) {
@@ -83,7 +84,7 @@ func (c *finding) choices() []Parameter {
 var alternative = compiled(`^(.*/(?:anyOf|oneOf))/[0-9]+/properties/[^/]+$`)
 
 // describesRequest reports whether a parameter with HTTP methods is a property of something that the tool stores, such
-// as a rule. In this case, it is not the method of a request that the tool sends.
+// as a firewall rule. In this case, the parameter is not the method of a request that the tool sends.
 func (c *finding) describesRequest(p Parameter) bool {
 	isMethod := func(value string) bool { return httpMethods[strings.ToUpper(value)] }
 	return c.leadCategory() == write && (keepVerbs[verbText(c.inName)] || keepVerbs[verbText(c.inText)]) && !slices.ContainsFunc(p.Values, func(v string) bool { return !isMethod(v) })

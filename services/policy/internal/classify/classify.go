@@ -46,8 +46,8 @@ type finding struct {
 	name    []word
 	text    []word
 
-	// inName is the leading verb of the name. inText is the leading verb of the description. Each of them is nil if
-	// there is no leading verb.
+	// inName is the leading verb of the tool's name. inText is the leading verb of the description. Each of them is nil
+	// if there is no leading verb.
 	inName, inText *foundVerb
 	evidence       []*policyv1.Evidence
 	dependsOn      string
@@ -77,8 +77,8 @@ func (c *finding) support() map[mcpv1.Category]float64 {
 
 // weigh returns the category and the confidence. The category is the strictest one that has more than half as much
 // evidence as the category with the most evidence. If the confidence is below [Unsure], weigh returns the strictest
-// category that has any evidence. If there is no evidence, weigh returns Execute, because the effect of an unknown tool
-// depends at least on its arguments.
+// category that has any evidence. If there is no evidence, weigh returns Execute, because a tool with unknown effects
+// may do whatever its arguments say.
 func (c *finding) weigh() (mcpv1.Category, float64) {
 	support := c.support()
 	if len(support) == 0 {

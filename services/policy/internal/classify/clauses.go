@@ -8,7 +8,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// Weights of verbs in clauses after the first clause.
+// These constants are the weights of verbs in clauses after the first clause.
 const (
 	weightClause = 0.4
 	weightAside  = 0.45
@@ -32,8 +32,8 @@ func (c *finding) byLaterClauses() {
 	}
 }
 
-// laterVerb returns evidence from a clause that begins with a verb in the third person, or nil. Such a clause says what
-// the tool does.
+// laterVerb returns evidence from a clause that begins with a verb in the third person, because such a clause says what
+// the tool does. It returns nil if there is no such clause.
 func (c *finding) laterVerb(lead mcpv1.Category) *policyv1.Evidence {
 	if lead == unknown {
 		return nil
@@ -57,8 +57,8 @@ func (c *finding) laterVerb(lead mcpv1.Category) *policyv1.Evidence {
 	return nil
 }
 
-// leadIsWeak reports whether all leading verbs of the name and the description are weak. It returns true if there are
-// none.
+// leadIsWeak reports whether all leading verbs of the name and the description are weak. It returns true if there is no
+// leading verb.
 func (c *finding) leadIsWeak() bool {
 	return !slices.ContainsFunc([]*foundVerb{c.inName, c.inText}, func(s *foundVerb) bool { return s != nil && !s.weak })
 }
@@ -75,8 +75,9 @@ var asides = []struct {
 	{matcher(`be undone|irreversible`, `\b(cannot be undone|can't be undone|irreversible)\b`), destructive},
 }
 
-// matcher returns a function that returns the offsets of the group in the first match, or nil if there is no match. A
-// text that contains none of the triggers can't match, so it is not searched.
+// matcher returns a function that searches a text. The function returns the offsets of the group that matched first, or
+// nil if the text does not match. A text that contains none of the triggers can't match, so the function does not
+// search it.
 func matcher(triggers, expression string) func(string) []int {
 	form := compiled("(?i)" + expression)
 	any := strings.Split(triggers, "|")

@@ -10,12 +10,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// folded is a text in the form that steering forms match: in NFKC and lower case, without hidden characters, with one
-// space between words, with spaces in place of [emphasis] characters, and with " not" in place of "n't".
+// folded is a text in the form that steering forms (patterns for texts that instruct the model) match: in NFKC and
+// lower case, without hidden characters, with one space between words, with spaces in place of [emphasis] characters,
+// and with " not" in place of "n't".
 type folded struct {
 	text string
-	// at contains, for each byte of the folded text, its offset in the original text. It is nil if it was not
-	// requested.
+	// at contains, for each byte of the folded text, its offset in the original text. It is nil if the caller of fold
+	// did not request offsets.
 	at []int
 }
 

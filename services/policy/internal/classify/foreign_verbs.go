@@ -24,16 +24,16 @@ var endings = map[byte][]string{
 type foreignVerb struct{ form, english string }
 
 type foreignVerbs struct {
-	// latin maps verb forms without diacritics to English verbs. split contains the verbs that consist of two parts, by
-	// the first part.
+	// latin maps verb forms without diacritics to English verbs. split maps the first part of each verb that consists
+	// of two parts to the verbs that begin with it.
 	latin map[string]string
 	split map[string][]foreignVerb
 	// stems contains beginnings of words in Cyrillic letters. ideograms contains verbs in languages without spaces
-	// between words. Both are sorted by descending length.
+	// between words. stems and ideograms are sorted by descending length.
 	stems, ideograms []foreignVerb
 }
 
-// foreignForms returns the verbs of all translations. It computes them when it is first called, because only some
+// foreignForms returns the verbs of all translations. The verbs are computed at the first call, because only some
 // processes classify tools.
 var foreignForms = sync.OnceValue(func() *foreignVerbs {
 	all := &foreignVerbs{latin: make(map[string]string), split: make(map[string][]foreignVerb)}
@@ -128,8 +128,8 @@ func translateWord(word string) (string, bool) {
 // englishWords are words that are common in English texts and rare in other languages.
 var englishWords = set("the of and to with for from this is are or your by if it")
 
-// isEnglish reports whether the beginning of the description is in English. If so, verbs of other languages are not
-// searched for.
+// isEnglish reports whether the beginning of the description is in English. If it is, the classifier does not search
+// for verbs of other languages.
 func (c *finding) isEnglish() bool {
 	for i, w := range c.text[:min(len(c.text), maxEnglish)] {
 		if englishWords[w.text] && !inIdentifier(c.text, i) {
@@ -148,7 +148,7 @@ func inIdentifier(words []word, i int) bool {
 const maxEnglish = 40
 
 // isUnknownLanguage reports whether the description is in a script for which no verbs are known, or is a sentence in
-// Latin letters without any English word.
+// Latin letters that contains no English word.
 func (c *finding) isUnknownLanguage() bool {
 	var letters [scripts]int
 	count(&letters, c.tool.Description)
@@ -227,14 +227,14 @@ func (c *finding) translatedText() []weightedVerb {
 	return out
 }
 
-// followsConjunction reports whether the word before the word at index i is a conjunction. In "un(e) facture", it is
-// not.
+// followsConjunction reports whether the word before the word at index i is a conjunction. The "e" in "un(e) facture"
+// is not treated as a conjunction.
 func followsConjunction(sentence []word, i int) bool {
 	return conjunctions[sentence[i-1].text] && strings.TrimSpace(sentence[i-1].after+sentence[i].after) == ""
 }
 
-// isObject reports whether a word that looks like a verb is the object of the unknown verb before it, like "cuenta" in
-// "Congela una cuenta", or follows an unknown verb and a conjunction.
+// isObject reports whether a word that looks like a verb is probably a noun: the object of the unknown verb before it,
+// as "cuenta" in "Congela una cuenta", or a word after an unknown verb and a conjunction.
 func isObject(sentence []word, i int) bool {
 	before := plain(sentence[i-1].text)
 	return foreignArticles[before] || conjunctions[before] || verbsAndNouns[plain(sentence[i].text)]
@@ -254,7 +254,7 @@ const maxLead = 6
 
 var conjunctions = set("y e o u et ou und oder ed и или")
 
-// meaning returns the English verb for the word at index i of a sentence. It supports German and French verbs whose
+// meaning returns the English verb for the word at index i of a sentence. It recognizes German and French verbs whose
 // second part comes later in the sentence.
 func (c *finding) meaning(sentence []word, i int) (string, bool) {
 	rest := sentence[i+1:]
@@ -319,13 +319,14 @@ const maxObject = 6
 // maxSentence is the number of bytes of a description in which verbs of languages without spaces are searched.
 const maxSentence = 1200
 
-// joinsIdeograms reports whether the text between two verbs is or contains a conjunction.
+// joinsIdeograms reports whether the text between two verbs contains a conjunction.
 func joinsIdeograms(between string) bool {
 	return len(between) <= 24 && (strings.ContainsAny(between, "和或并、/及與且") || strings.Contains(between, "または") || strings.Contains(between, "하거나") ||
 		strings.Contains(between, "또는") || strings.Contains(between, "하고"))
 }
 
-// inIdeograms returns the verbs in a text in a language without spaces, in the order in which they occur.
+// inIdeograms returns the verbs in a text, in the order in which they occur. It supports languages without spaces
+// between words.
 func inIdeograms(text string) []foundVerb {
 	var out []foundVerb
 	forms := foreignForms().ideograms

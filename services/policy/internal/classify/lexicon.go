@@ -6,7 +6,7 @@ import (
 	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 )
 
-// Short names of the categories.
+// These are short names of the categories.
 const (
 	unknown     = mcpv1.Category_CATEGORY_UNSPECIFIED
 	read        = mcpv1.Category_CATEGORY_READ

@@ -16,7 +16,7 @@ var possibleMovements = set("order transaction transfer invoice trade checkout a
 // moveVerbs are verbs that can move money or other things.
 var moveVerbs = set("transfer send swap trade order finalize capture authorize withdraw deposit stake settle fund place")
 
-// moneyTakers are verbs that move money if their object is money. With other objects, they read.
+// moneyTakers are verbs that move money if their object is money. If the object is something else, the tool only reads.
 var moneyTakers = set("capture take open load return convert place order swap")
 
 // amountWords are words about money in parameter names.
@@ -77,7 +77,7 @@ func (c *finding) onlyDeletes() bool {
 	return c.inName != nil && c.inText != nil && c.inName.base == "delete" && c.inText.base == "delete"
 }
 
-// hasParameterWord reports whether the name of a parameter contains one of the words.
+// hasParameterWord reports whether the name of a parameter contains one of the words in the set any.
 func (c *finding) hasParameterWord(any map[string]bool) bool {
 	return slices.ContainsFunc(c.tool.Parameters, func(p Parameter) bool { return containsNear(nameWords(p.Name), 8, any) })
 }
@@ -132,13 +132,13 @@ func (c *finding) byPayments() {
 var payments = matcher(`payment|payout|refund|funds|оплаты|pago|pagamento|paiement|zahlung|付款|支払|결제`, `\b((?:releas|issu|mak)e?s? (?:an? |the |their |your )?(?:payments?|payouts?|refunds?|funds)|requires? (?:\w+ ){0,3}payment)\b|`+
 	`(требует оплаты|requiere (?:un )?pago|exige pagamento|requer pagamento|nécessite un paiement|erfordert eine zahlung|richiede (?:un )?pagamento|需要付款|支払いが必要|결제가 필요)`)
 
-// wordsAfter returns the words that follow a verb in the description.
+// wordsAfter returns the words that follow the verb s in the description.
 func (c *finding) wordsAfter(s *foundVerb) []word {
 	i := slices.IndexFunc(c.text, func(w word) bool { return w.offset == s.offset })
 	return c.text[i+1:]
 }
 
-// coinWords are words for money. dueInvoiceWords are words for an invoice that is due.
+// coinWords are words for money. dueInvoiceWords are words for an invoice that someone must pay.
 var (
 	coinWords       = set("funds money tokens coins crypto cryptocurrency sol eth btc usdc usdt")
 	dueInvoiceWords = set("sent")
@@ -178,12 +178,12 @@ func verbText(s *foundVerb) string {
 	return s.base
 }
 
-// isAbout reports whether the name or the description contains one of the words.
+// isAbout reports whether the name or the description contains one of the words in the set any.
 func (c *finding) isAbout(any map[string]bool) bool {
 	return containsNear(c.name, len(c.name), any) || containsNear(c.text, len(c.text), any)
 }
 
-// object returns the last noun of the name before a preposition. This noun names what the tool reads or changes.
+// object returns the last noun of the name before a preposition. This noun says what the tool reads or changes.
 func (c *finding) object() word {
 	var last word
 	for _, w := range c.name {

@@ -17,7 +17,7 @@ var programs = set(`bash sh shell exec powershell cmdline commandline command_li
 var sources = set("code expression function sourcecode source_code program")
 
 // byParameters adds evidence from parameters that contain a program, at any depth of the schema. If the name and the
-// description say that the tool reads, the evidence makes the class uncertain.
+// description say that the tool reads, this evidence only makes the classification uncertain.
 func (c *finding) byParameters() {
 	lead := c.leadCategory()
 	for _, p := range slices.Concat(c.tool.Parameters, c.tool.Nested) {
@@ -69,10 +69,10 @@ func (c *finding) programWeight(p Parameter, lead mcpv1.Category) float64 {
 	return 0.6
 }
 
-// possiblePrograms are other parameter names. The parameter contains a program if its description says so.
+// possiblePrograms are parameter names for which the parameter contains a program only if its description says so.
 var possiblePrograms = set("query queries q input body text content expr filter pipeline args arguments payload source template")
 
-// maxRuns is the maximum length, in bytes, of the part of a parameter's description in which [runnable] is searched.
+// maxRuns is how many bytes of a parameter's description are searched for matches of [runnable].
 const maxRuns = 400
 
 // runnable matches words for programs in a parameter's description.
@@ -84,7 +84,8 @@ var saysItRuns = matcher(`executed|run|evaluated`, `\b(?:shell|bash|powershell|p
 
 func describesProgram(description string) bool { return runnable().MatchString(description) }
 
-// isQuery reports whether a verb means that a query is sent. A query may change something although the verb is in Read.
+// isQuery reports whether the verb is "query". A query may change something although the verb belongs to the category
+// Read.
 func isQuery(s *foundVerb) bool { return s != nil && s.base == "query" }
 
 // readsByNameAndText reports whether the name and the description both say that the tool reads.
@@ -92,8 +93,8 @@ func (c *finding) readsByNameAndText() bool {
 	return c.inName != nil && c.inText != nil && c.inName.category == read && c.inText.category == read
 }
 
-// outputWords are words in the names of parameters that specify where to write. locationWords are words for any
-// location.
+// outputWords are words in the names of parameters that specify where to write. locationWords are words in the names of
+// parameters that specify a location in general.
 var outputWords = set("output out destination dest save target")
 
 var locationWords = set("path file filename dir directory folder")
@@ -101,7 +102,7 @@ var locationWords = set("path file filename dir directory folder")
 // storingVerbs are verbs of tools that store their result if a parameter specifies a location.
 var storingVerbs = set("take capture screenshot download export render generate record snapshot print convert extract")
 
-// plainReads are verbs of tools for which a location is usually what they read.
+// plainReads are verbs for tools that usually read from the location in a parameter, and do not write to it.
 var plainReads = set("get read list find search")
 
 // byOutputLocations adds evidence from parameters that specify where the tool stores its output.
@@ -134,9 +135,9 @@ var removalParameters = set("delete remove purge wipe clear drop destroy reset p
 // confirmParameters are names of parameters that confirm an action.
 var confirmParameters = set("apply dryrun dry_run confirm commit yes")
 
-// byRemovalParameters adds evidence from parameters in [removalParameters], and from parameters in [confirmParameters]
-// if the description mentions removal. If the leading verb is in Write, only boolean parameters in [removalParameters]
-// count.
+// byRemovalParameters adds evidence from parameters in [removalParameters]. It also adds evidence from parameters in
+// [confirmParameters] if the description mentions removal. If the category of the leading verb is Write, only boolean
+// parameters in [removalParameters] count.
 func (c *finding) byRemovalParameters() {
 	lead := c.leadCategory()
 	if lead > write {
@@ -282,8 +283,8 @@ func (c *finding) byParameterPairs() {
 	}
 }
 
-// byUnreadParts adds evidence if parts of the definition were not read, because the parameters in these parts may have
-// any effect.
+// byUnreadParts adds evidence if the classifier did not read parts of the definition, because the parameters in these
+// parts may have any effect.
 func (c *finding) byUnreadParts() {
 	if cut := c.tool.Cut; cut.Path != "" {
 		c.add(&policyv1.Evidence{

@@ -14,11 +14,11 @@ type phrase struct {
 	category mcpv1.Category
 	weight   float64
 	meaning  string
-	// of lists categories. The phrase counts only if the leading verb's category is in the list.
+	// of lists categories. The phrase counts only if the category of the leading verb is one of them.
 	of []mcpv1.Category
 }
 
-// phrases are searched for in the whole description. A negated phrase ("does not overwrite") does not count.
+// phrases are searched for in the whole description of a tool. A negated phrase ("does not overwrite") does not count.
 var phrases = []phrase{
 	{"cannot be undone", destructive, 0.75, "what it does can't be taken back", changes},
 	{"can't be undone", destructive, 0.75, "what it does can't be taken back", changes},
@@ -56,7 +56,7 @@ var (
 	changes = []mcpv1.Category{unknown, write, execute, destructive, financial}
 )
 
-// negations are words that negate a verb or phrase if it begins within the next four words.
+// negations are words that negate a verb or phrase that begins at most four words later.
 var negations = set("not no never non without won't doesn't don't cannot can't isn't avoid avoids prevent prevents unless instead rather refuse refuses refused fails reject")
 
 // byPhrases adds evidence from phrases in the description.
@@ -76,7 +76,8 @@ func (c *finding) byPhrases() {
 	}
 }
 
-// byRetractions applies phrases that contradict other evidence. It must run after all other evidence was added.
+// byRetractions looks for phrases that contradict the evidence found so far, such as "can be restored". It must be
+// called after all other evidence has been added.
 func (c *finding) byRetractions() {
 	lower := lowered(c.tool.Description)
 	c.reversible(lower, c.leadCategory())
@@ -85,7 +86,8 @@ func (c *finding) byRetractions() {
 }
 
 // findPhrase returns the offset of the first occurrence of text in lower, which is the description in lower case. It
-// skips occurrences that are negated or part of a longer word. It returns false if there is no other occurrence.
+// ignores occurrences that are negated or part of a longer word. It returns false if there is no occurrence that
+// counts.
 func (c *finding) findPhrase(lower, text string) (int, bool) {
 	for from := 0; ; {
 		i := strings.Index(lower[from:], text)
@@ -137,8 +139,8 @@ func (c *finding) isNegated(at int) bool {
 	return strings.HasSuffix(c.tool.Description[:at], "non-")
 }
 
-// reduceWeights reduces the weights of all evidence whose category is selected by the function, because stronger
-// evidence contradicts it.
+// reduceWeights reduces the weights of all evidence for whose category the function which returns true. It is used when
+// stronger evidence contradicts them.
 func (c *finding) reduceWeights(which func(of mcpv1.Category) bool) {
 	for _, e := range c.evidence {
 		if which(e.GetCategory()) {
@@ -153,8 +155,8 @@ var restorePhrases = []string{
 	"can be restored", "can be recovered", "can be undone", "in trash",
 }
 
-// reversible turns evidence for Destructive into evidence for Write if the description says that removed things can be
-// restored.
+// reversible turns evidence for Destructive into evidence for Write if the description says that the tool's removals
+// can be undone.
 func (c *finding) reversible(lower string, lead mcpv1.Category) {
 	if _, removed := c.findPhrase(lower, "permanently"); lead != destructive || removed {
 		return
@@ -216,8 +218,9 @@ func (c *finding) onlyReads(lower string, lead mcpv1.Category) {
 // readOnlyForeign matches words for "read-only" in other languages.
 var readOnlyForeign = matcher(`只读|唯讀|専用|전용|lectura|leitura|lettura|lecture|чтени|schreibgeschützt|lesend`, `(只读|唯讀|読み取り専用|読取専用|읽기 전용|s[oó]lo lectura|(?:somente|apenas) leitura|sola lettura|lecture seule|только для чтения|только чтение|schreibgeschützt|nur lesend)`)
 
-// readsInOtherLanguages reduces the weight of the evidence from the description and from a query. It does so if the
-// name says that the tool reads, and the description says in another language that the tool only reads.
+// readsInOtherLanguages reduces the weight of evidence if the tool's name says that the tool reads, and the description
+// says in another language that the tool only reads. It reduces the weight of evidence for Write or Execute that comes
+// from the description or from a parameter that contains a query.
 func (c *finding) readsInOtherLanguages() {
 	if c.inName == nil || c.inName.weak || c.inName.category != read || c.isEnglish() {
 		return
@@ -237,7 +240,7 @@ func (c *finding) readsInOtherLanguages() {
 	})
 }
 
-// queryParameters are names of parameters that contain a query in a language that can also be used to read.
+// queryParameters are names of parameters that contain a query. The language of such a query can also be used to read.
 var queryParameters = set("sql query statement q")
 
 // changeWords are words that show that a query changes something.

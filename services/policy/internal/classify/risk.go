@@ -13,7 +13,7 @@ var riskOf = map[mcpv1.Category]policyv1.Risk{
 	destructive: policyv1.Risk_RISK_CRITICAL, financial: policyv1.Risk_RISK_CRITICAL,
 }
 
-// Tags of dishonest definitions: definitions that instruct the model, or that contain hidden text.
+// These are the tags of dishonest tool definitions, which instruct the model or contain hidden text.
 const (
 	tagSpeaks = "speaks-to-the-model"
 	tagHidden = "hidden-text"
@@ -121,7 +121,7 @@ func (c *finding) blastRadius() policyv1.Axis {
 	return policyv1.Axis_AXIS_LOW
 }
 
-// tags returns the tags of the tool, and adds the evidence for them.
+// tags returns the tags of the tool, and adds the evidence for these tags.
 func (c *finding) tags() []string {
 	var out []string
 	if c.hasSteeringText() {

@@ -41,16 +41,16 @@ func scriptOf(r rune) script {
 	return anyOther
 }
 
-// Bounds for a passage that is in a different script from the rest of the text.
+// These constants describe a passage that is in a different script from the rest of the text.
 const (
 	// minPassage is the minimum number of letters in a passage. minIdeogram is the minimum number of ideograms if the
 	// passage consists of ideograms.
 	minPassage  = 16
 	minIdeogram = 8
-	// maxShare is the maximum share of the text's letters that are in the passage's script. In a text in two languages,
-	// the share is larger.
+	// maxShare is the maximum share of the text's letters that may be in the passage's script. If the share is larger,
+	// the text is probably in two languages.
 	maxShare = 0.35
-	// ideogram is the number of letters that an ideogram counts as when the share is computed.
+	// ideogram is how many letters one ideogram counts as when the share is computed.
 	ideogram = 3
 )
 
@@ -78,8 +78,9 @@ func isRare(letters *[scripts]int, s script) bool {
 
 // hasHiddenText reports whether the definition contains text that a person does not see or can't read: invisible
 // characters, a word that mixes Latin letters with similar letters of another script, or a passage in a rare script. A
-// script is rare if few letters of the text are in this script. For scripts for which there are no steering forms, the
-// letters of the whole definition are counted instead.
+// script is rare if few letters of the text are in this script. If the script is one for which there are no steering
+// forms (patterns for texts that instruct the model), the letters of the whole definition are counted instead of those
+// of the text.
 func (c *finding) hasHiddenText() bool {
 	found := false
 	var whole [scripts]int

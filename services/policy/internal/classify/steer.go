@@ -21,11 +21,11 @@ type form struct {
 	meaning string
 }
 
-// window is the maximum distance, in bytes, between a word in form.triggers and the end of a match.
+// window is the maximum distance, in bytes, between a word in form.triggers and the end of a match of the form.
 const window = 256
 
-// find returns the start and the end of the form's first match in a text, or nil if there is none. tried is the number
-// of bytes that the expression was tried on.
+// find returns the start and the end of the form's first match in a text, or nil if nothing matches. tried is the
+// number of bytes in which the form's expression was searched for.
 func (f *form) find(text string) (at []int, tried int) {
 	if f.raw {
 		if !slices.ContainsFunc(f.triggers, func(word string) bool { return strings.Contains(text, word) }) {
@@ -76,7 +76,7 @@ const (
 	upTo6 = `(?:[^\s.!?;:]+ ){0,6}`
 )
 
-// The meanings that forms in all languages have.
+// These are the meanings that forms in all languages have.
 const (
 	overrules = "it tells its reader which instructions to follow"
 	conceals  = "it tells its reader what not to tell people"
@@ -88,7 +88,7 @@ const (
 	addresses = "it speaks to the model"
 )
 
-// newForm returns a form for folded texts. any contains the form's triggers, separated by |.
+// newForm returns a form for folded texts. any contains the form's trigger words, separated by |.
 func newForm(meaning, any, expression string) form {
 	return form{triggers: strings.Split(any, "|"), words: compiled(expression), meaning: meaning}
 }
@@ -142,18 +142,18 @@ var steering = []form{
 	},
 }
 
-// secretLocations matches places where secrets are stored, in folded texts.
+// secretLocations is an expression that matches, in folded texts, places where secrets are stored.
 const secretLocations = `\.ssh\b|\bid (?:rsa|dsa|ecdsa|ed25519)|\.aws/|(?:^|[ /(])\.env\b|/etc/(?:passwd|shadow)|\.netrc|\.npmrc|\.git credentials|\.kube/config|\.docker/config|\.gnupg|\.pgpass|` +
 	`wallet\.dat|mcp\.json|claude desktop config|bash history|known hosts|authorized keys`
 
-// accessWords matches words that mean reading or sending something.
+// accessWords is an expression that matches words that mean reading or sending something.
 const accessWords = `reads?|cat|open|pass|send|include|attach|paste|upload|append|forward|dump|leak|copy|put|contents? of|` +
 	`lee|lea|lis|lisez|lies|lese|leia|leggi|envía|envia|envoie|sende|incolla|pega|colle|cole|transmets|füge|copia|copie|kopiere|` +
 	`读取|發送|讀取|发送|粘贴|复制|読|送|貼|읽|보내|붙여|прочитай|прочти|вставь|отправь|передай|скопируй`
 
-// Bounds for the search for forms, in bytes. Texts shorter than minForm are skipped. At most maxFolded bytes of a
-// definition's texts are searched. The search ends when expressions have been tried on maxTried bytes. A definition
-// with texts that were not searched is treated as a definition that instructs the model.
+// These constants, in bytes, limit the search for steering forms. Texts shorter than minForm are not searched. At most
+// maxFolded bytes of a definition's texts are searched. The search ends when expressions have been tried on maxTried
+// bytes. A definition with texts that were not searched is treated as a definition that instructs the model.
 const (
 	minForm   = 12
 	maxFolded = 128 << 10
@@ -213,7 +213,8 @@ func lastOf(text string, at int) int {
 // maxQuote is the maximum length of a quote in evidence, in bytes.
 const maxQuote = 200
 
-// quote adds a part of a text as evidence that has no category. Such evidence explains a tag and affects only the risk.
+// quote adds a part of a text as evidence that has no category. Such evidence explains a tag. It affects only the risk
+// of the tool.
 func (c *finding) quote(text Text, from, to int, meaning string) {
 	path := c.tool.path(text)
 	if path == "" {

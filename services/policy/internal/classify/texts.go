@@ -36,8 +36,8 @@ func textsIn(definition jsontext.Value) []Text {
 }
 
 // path returns the JSON Pointer of one of the tool's texts, or "" if the pointer is longer than maxPath. It parses the
-// definition again. The paths are not stored, because their total length can be proportional to the square of the
-// definition's length.
+// definition again to find the pointer. The pointers are not stored, because their total length can be proportional to
+// the square of the definition's length.
 func (t *Tool) path(text Text) string {
 	dec := jsontext.NewDecoder(bytes.NewReader(t.definition))
 	for range text.token {

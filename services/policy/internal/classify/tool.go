@@ -54,7 +54,8 @@ type Parameter struct {
 	Description string
 	Types       []string
 	Required    bool
-	// Values contains at most 64 string values that the schema allows. It is empty if the schema does not list values.
+	// Values contains the string values that the schema allows, at most 64. It is empty if the schema does not list
+	// values.
 	Values []string
 	// Cut is true if the schema may list more values.
 	Cut bool
@@ -145,8 +146,8 @@ func members(object jsontext.Value) []property {
 	return out
 }
 
-// firstMembers returns the first maxParameters members of an object, and the name of the member after them. The name is
-// "" if there are no more members.
+// firstMembers returns the first maxParameters members of an object, and the name of the next member. The name is "" if
+// there are no more members.
 func firstMembers(object jsontext.Value) (out []property, next string) {
 	if object.Kind() != '{' {
 		return nil, ""
@@ -238,7 +239,7 @@ func (s *schema) parameter(p property, path string, depth int) Parameter {
 	return one
 }
 
-// alternatives adds the values and types that the alternatives in a parameter's schema list.
+// alternatives adds the values and types that are listed in the alternatives of a parameter's schema.
 func (p *Parameter) alternatives(value jsontext.Value) {
 	for _, alternative := range elements(value) {
 		for _, inner := range members(alternative) {

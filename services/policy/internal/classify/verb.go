@@ -9,7 +9,8 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// Weights of verbs by their position. A single verb does not give enough confidence, but two verbs that agree do.
+// These constants are the weights of verbs by their position. A single verb does not give enough confidence, but two
+// verbs that agree do.
 const (
 	weightName   = 0.6
 	weightMiddle = 0.5
@@ -18,7 +19,7 @@ const (
 	weightAlso   = 0.35
 )
 
-// byVerbs adds evidence from the verbs of the name and of the description.
+// byVerbs adds evidence from the verbs of the tool's name and description.
 func (c *finding) byVerbs() {
 	name := c.verbsOfName()
 	if len(name) == 0 {
@@ -91,7 +92,7 @@ type weightedVerb struct {
 	weight float64
 }
 
-// addVerb adds a verb as evidence. path is the location of the verb, and what describes this location.
+// addVerb adds a verb as evidence. path is the location of the verb, and the parameter what describes this location.
 func (c *finding) addVerb(path, what string, s weightedVerb) {
 	meaning := fmt.Sprintf("the %s says that it will %s", what, s.base)
 	if questionVerbs[s.base] {
@@ -103,8 +104,8 @@ func (c *finding) addVerb(path, what string, s weightedVerb) {
 // questionVerbs are verbs that form a question at the beginning of a name, as in is_stopped.
 var questionVerbs = set("is has can")
 
-// stateNouns are words that mean that the tool reads if they are the last word of a name, for example deploy_status.
-// After a verb that changes something, such a word can name the thing that is changed, as in set_status.
+// stateNouns are words that show that a tool reads if they are the last word of its name, for example deploy_status.
+// After a verb that changes something, such a word can refer to the thing that is changed, as in set_status.
 var stateNouns = set("status info list search count stats health history metrics logs report")
 
 // verbsOfName returns the relevant verbs in the name, the most important first. In a name, the verb is usually the
@@ -148,7 +149,7 @@ func (c *finding) verbsOfName() []weightedVerb {
 	return []weightedVerb{best}
 }
 
-// countsMore reports whether the verb a of the name counts more than the verb b.
+// countsMore reports whether the verb a of a tool's name counts more than the verb b.
 func (c *finding) countsMore(a, b weightedVerb) bool {
 	rank := func(w weightedVerb) int {
 		switch w.offset {
@@ -171,7 +172,7 @@ func (c *finding) countsMore(a, b weightedVerb) bool {
 	}
 }
 
-// runNouns are verbs that are nouns in the middle of a name, as in test_run_complete.
+// runNouns are words that are usually verbs, but are nouns in the middle of a name, as in test_run_complete.
 var runNouns = set("run build process call")
 
 // namesProgram reports whether the name says that the tool runs a program, for example run_shell.
@@ -303,7 +304,8 @@ func (c *finding) begin() (words []word, base string, _ sense) {
 	return nil, "", sense{}
 }
 
-// enablers are words in [openerWords] that are verbs of their own unless a person follows, as in "enables you to".
+// enablers are words in [openerWords] that count as the verb of a description, unless a word for a person follows, as
+// in "enables you to".
 var enablers = set("enable allow enables allows")
 
 var articles = set("the a an this your its their")
@@ -330,7 +332,8 @@ func (c *finding) sentence() []word {
 	return c.text
 }
 
-// containsNear reports whether one of the first within words of a list is in the set any.
+// containsNear reports whether one of the first words of a list is in the set any. It looks at as many words as within
+// says.
 func containsNear(words []word, within int, any map[string]bool) bool {
 	return slices.ContainsFunc(words[:min(len(words), within)], func(w word) bool { return any[w.text] || any[singular(w.text)] })
 }
@@ -365,7 +368,7 @@ var (
 	code       = set("javascript script expression function code js snippet")
 )
 
-// context changes the sense of a verb if the next few words contain one of the words in words and none of those in
+// context changes the sense of a verb if one of the next few words is in the set words and none of them is in the set
 // unless.
 type context struct {
 	verbs         map[string]bool
@@ -411,13 +414,13 @@ func inContext(base string, s sense, next []word) sense {
 	return s
 }
 
-// workNouns are words for work that starts as soon as it is created.
+// workNouns are words for work that starts as soon as it is created, such as a deployment.
 var workNouns = set("run job execution deployment build migration rollout")
 
-// startVerbs are verbs that start the work that they create.
+// startVerbs are verbs that create work and thereby start it.
 var startVerbs = set("create add submit schedule make queue")
 
-// byStartedWork adds evidence if the tool starts work by creating it, as create_deployment does.
+// byStartedWork adds evidence if the tool starts work by creating it, as a tool named create_deployment does.
 func (c *finding) byStartedWork() {
 	if c.leadCategory() != write || !startVerbs[verbText(c.inName)] && !startVerbs[verbText(c.inText)] {
 		return

@@ -27,9 +27,9 @@ func nameWords(name string) []word {
 	return split(name, true)
 }
 
-// ownWords returns the words of a name without its prefixes: "delete" and "note" for "mcp__notes__delete_note" and
-// "NotesV1--DeleteNote". If only one word follows the prefixes, the last prefix is kept, because the word refers to it:
-// "payments" and "create" for "payments.create".
+// ownWords returns the words of a name without its prefixes. It returns "delete" and "note" for
+// "mcp__notes__delete_note" and "NotesV1--DeleteNote". If only one word follows the prefixes, the last prefix is kept,
+// because it says what the word refers to: the result for "payments.create" is "payments" and "create".
 func ownWords(name string) []word {
 	from := 0   // the start of the last part
 	before := 0 // the start of the part before it

@@ -12,8 +12,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// MaxParamsBytes is the maximum length of the params that conditions can read, in bytes. A parsed value takes about
-// twenty times the memory of its text.
+// MaxParamsBytes is the maximum length, in bytes, of a call's params if conditions read them. A parsed value takes
+// about twenty times the memory of its text.
 const MaxParamsBytes = 256 << 10
 
 // decoders pools decoders, because a new decoder allocates memory for each object that it reads. The buffer of a
@@ -22,8 +22,8 @@ var decoders = sync.Pool{New: func() any { return jsontext.NewDecoder(strings.Ne
 
 const maxPooled = 16 << 10
 
-// Arguments contains the arguments of one call. It is immutable and safe for concurrent use. Every condition is false
-// for zero Arguments.
+// Arguments contains the arguments of one call. It is immutable and safe for concurrent use. For the zero Arguments,
+// every condition is false.
 type Arguments struct {
 	values ref.Val
 	bytes  int // the length of the params

@@ -15,7 +15,7 @@ import (
 	"cel.dev/cel-go/common/types"
 )
 
-// check returns the locations in the arguments that an expression reads. It returns an error for expressions that CEL
+// check returns the parts of the arguments that an expression reads. It returns an error for expressions that CEL
 // allows but that users could misread: expressions that are not boolean, numbers that would be rounded, comparisons
 // that can never be true, patterns that are not constant, and tests that treat paths or URLs as plain strings.
 func check(checked *cel.Ast, text string) (*location, *TextError) {
@@ -57,7 +57,7 @@ func check(checked *cel.Ast, text string) (*location, *TextError) {
 	return args, found
 }
 
-// refuseFunc records a problem in an expression, with a suggestion for how to fix it. Only the first problem counts.
+// refuseFunc records a problem in an expression, with a suggestion for how to fix it. Only the first problem is kept.
 type refuseFunc func(e ast.Expr, message, suggestion string)
 
 func checkCall(tree *ast.AST, e ast.Expr, refuse refuseFunc) {

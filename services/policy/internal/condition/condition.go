@@ -37,22 +37,22 @@ const (
 )
 
 // A Condition is a compiled expression. It is immutable and safe for concurrent use. Evaluating the zero Condition
-// fails.
+// returns an error.
 type Condition struct {
-	// program evaluates the expression. It is nil for the zero Condition. costly evaluates the expression too, but
-	// fails if the evaluation would take too long. Both costly and traced create their programs when they are first
-	// called.
+	// program evaluates the expression. It is nil for the zero Condition. costly returns a program that evaluates the
+	// expression too, but fails if the evaluation would take too long. The functions costly and traced create their
+	// programs when they are first called.
 	program cel.Program
 	costly  func() (cel.Program, error)
-	// traced evaluates every part of the expression, and records the values of the parts.
+	// traced returns a program that evaluates every part of the expression, and records the values of the parts.
 	traced func() (cel.Program, error)
 	// calls is the number of function calls in the expression, as countCalls counts them, or -1 if the expression has
 	// loops.
 	calls     int
 	ast       *cel.Ast
 	variables Variables
-	// reads describes which arguments the expression reads. It is nil if arguments that the expression does not read
-	// can't make the evaluation fail.
+	// reads describes which arguments the expression reads. It is nil if the evaluation does not fail because of other
+	// arguments, which the expression does not read.
 	reads *shape
 	// anyArgs is true if the arguments may contain keys that are not in the tool's schema.
 	anyArgs bool
@@ -124,8 +124,8 @@ func (c *Condition) programFor(in *Input) (cel.Program, error) {
 	return c.costly()
 }
 
-// WithExtra returns a condition that does not fail if the arguments contain other spellings of the keys that it reads,
-// or keys that are not in the tool's schema.
+// WithExtra returns a condition that can be evaluated even if the arguments contain other spellings of the keys that it
+// reads, or keys that are not in the tool's schema.
 func (c *Condition) WithExtra() *Condition {
 	out := *c
 	out.reads, out.anyArgs = nil, true

@@ -61,11 +61,11 @@ func TestEvaluate(t *testing.T) {
 		{`args.b ? args.n == 1 : args.n == 2`, `{"b":false,"n":2}`, "true"},
 		{`args.n == -5 && !(args.n > 0)`, `{"n":-5}`, "true"},
 
-		// Types are not coerced.
+		// Values are not converted to another type before they are compared.
 		{`args.n < 100`, `{"n":"99"}`, "no such overload"},
 		{`args.n == 99`, `{"n":"99"}`, "false"},
 
-		// A whole number has the same value however it is written.
+		// A whole number has the same value in every notation.
 		{`args.n == 1`, `{"n":1.0}`, "true"},
 		{`args.n in [9007199254740993]`, `{"n":9.007199254740993e15}`, "true"},
 		{`args.n != 9007199254740993`, `{"n":9007199254740993.0}`, "false"},
@@ -76,7 +76,7 @@ func TestEvaluate(t *testing.T) {
 		{`args.n < 100`, `{"n":18446744073709551616}`, "false"}, // a decimal
 		{`args.n == args.m`, `{"n":1` + strings.Repeat("0", 40) + `,"m":1e40}`, "true"},
 
-		// Any other number is a decimal.
+		// A number that is not whole is a decimal.
 		{`args.n <= 100`, `{"n":99.5}`, "true"},
 		{`args.n <= 100`, `{"n":100.00000000000000000001}`, "false"},
 		{`args.n <= 0`, `{"n":1e-400}`, "false"},
@@ -267,8 +267,8 @@ func TestEvaluate_FailsWhenTheCostIsTooHigh(t *testing.T) {
 	}
 }
 
-// Policies limit the length of texts. A condition that does so can be evaluated for every string that fits in the
-// params.
+// Policies limit the length of texts in arguments. A condition that checks the size of a string can be evaluated for
+// every string that fits in the params.
 func TestEvaluate_ReadsTheSizeOfLongStrings(t *testing.T) {
 	t.Parallel()
 	c := compile(t, `size(args.message) <= 2000 || size(args.title) <= 20`)
@@ -283,7 +283,7 @@ func TestEvaluate_ReadsTheSizeOfLongStrings(t *testing.T) {
 	}
 }
 
-// The texts that explain a condition never contain parts of characters.
+// If a long string in an explanation is shortened, it is never cut within a character.
 func TestExplain_CutsStringsBetweenCharacters(t *testing.T) {
 	t.Parallel()
 	c := compile(t, `args.a == "x"`)

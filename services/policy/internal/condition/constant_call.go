@@ -6,8 +6,8 @@ import (
 	"cel.dev/cel-go/interpreter"
 )
 
-// A constantCall evaluates a function call whose constant arguments were converted when the condition was compiled. It
-// evaluates at most the first argument.
+// A constantCall evaluates a function call. The constant arguments of the call were converted when the condition was
+// compiled, so a constantCall evaluates at most the first argument.
 type constantCall struct {
 	interpreter.InterpretableCall
 
@@ -31,7 +31,8 @@ func (c *constantCall) Eval(vars interpreter.Activation) ref.Val {
 	return c.Exec(interpreter.AsFrame(vars))
 }
 
-// decimalOfConstant optimizes a call to decimal with a constant argument, so that the argument is parsed only once.
+// decimalOfConstant optimizes a call to decimal with a constant argument. The argument is parsed only once, when the
+// condition is compiled.
 var decimalOfConstant = &interpreter.RegexOptimization{
 	Function:   "decimal",
 	RegexIndex: 0,

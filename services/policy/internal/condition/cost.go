@@ -14,24 +14,24 @@ import (
 
 const (
 	// maxEstimate is the maximum estimated cost of a condition for arguments of an ordinary size. maxCost is the
-	// maximum actual cost. Each step, each ten bytes of text (200 bytes for size), and each nested value that is
-	// visited cost one. If maxCost were higher, an evaluation could take a tenth of a second. The reasons are that the
-	// time for CEL's cost tracking grows with the square of the number of loop steps, and that a failing step has a low
-	// cost.
+	// maximum actual cost of an evaluation. Each step, each ten bytes of text (200 bytes for the function size), and
+	// each nested value that is visited cost one. If maxCost were higher, an evaluation could take a tenth of a second.
+	// There are two reasons: the time for CEL's cost tracking grows with the square of the number of loop steps, and a
+	// step that fails has a low cost.
 	maxEstimate = 20_000
 	maxCost     = 6_000
-	// maxUntracked limits the number of function calls in a condition multiplied by the length of the params in bytes.
-	// Up to this limit, the cost of an evaluation is not computed. Without loops, each call visits each byte at most
-	// once, so the evaluation takes at most a few milliseconds; see BenchmarkWorstWithoutLoops.
+	// maxUntracked is a limit on the number of function calls in a condition multiplied by the length of the params in
+	// bytes. Up to this limit, the cost of an evaluation is not computed. Without loops, each call visits each byte at
+	// most once, so the evaluation takes at most a few milliseconds; see BenchmarkWorstWithoutLoops.
 	maxUntracked = 64 << 10
-	// matchCalls is the number of calls that one call to matches counts as.
+	// matchCalls is how many function calls one call to the function matches counts as.
 	matchCalls = 32
 	// assumedSize is the number of entries or characters that the estimate assumes for each list, map and string in the
 	// arguments.
 	assumedSize = 30
 )
 
-// sizeEstimator assumes [assumedSize] for the size of all arguments.
+// sizeEstimator assumes that every argument has the size [assumedSize].
 type sizeEstimator struct{}
 
 // EstimateSize implements checker.CostEstimator.
@@ -73,8 +73,8 @@ func (costEstimator) CallCost(function, _ string, args []ref.Val, _ ref.Val) *ui
 	return &cost
 }
 
-// countCalls returns the number of function calls in an expression, or -1 if the expression has loops. A call to
-// matches counts as [matchCalls] calls.
+// countCalls returns the number of function calls in an expression, or -1 if the expression has loops. A call to the
+// function matches counts as [matchCalls] calls.
 func countCalls(checked *cel.Ast) int {
 	calls, loops := 0, false
 	ast.PreOrderVisit(checked.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
@@ -94,7 +94,7 @@ func countCalls(checked *cel.Ast) int {
 }
 
 // sizeOf returns the size of a value. The size of a string is its length in bytes. The size of any other value is ten
-// plus the sizes of its elements. sizeOf stops counting when the size reaches most.
+// plus the sizes of its elements. sizeOf stops counting when the size reaches the limit most.
 func sizeOf(v ref.Val, most uint64) uint64 {
 	total := uint64(10)
 	switch v := v.(type) {

@@ -14,8 +14,8 @@ import (
 	"github.com/cockroachdb/apd/v3"
 )
 
-// maxNumberBytes is the maximum length of the text of a decimal, in bytes. It is limited because the time to parse a
-// decimal grows faster than its length.
+// maxNumberBytes is the maximum length, in bytes, of the text of a decimal. The length is limited because the time to
+// parse a decimal grows faster than its length.
 const maxNumberBytes = 256
 
 // isNumber reports whether a string is a JSON number. Leading zeros are allowed.
@@ -128,7 +128,7 @@ func (d decimal) Compare(other ref.Val) ref.Val {
 	return types.MaybeNoSuchOverloadErr(other)
 }
 
-// orders contains the possible results of a comparison: less, equal and greater.
+// orders contains the possible results of Compare: less, equal and greater.
 var orders = [3]ref.Val{types.Int(-1), types.Int(0), types.Int(1)}
 
 // Equal implements ref.Val. As always in CEL, values of different types are not equal.

@@ -1,6 +1,6 @@
 // Package condition evaluates the conditions of the policy language. These are expressions in the Common Expression
-// Language (CEL, https://cel.dev) over the arguments of a call, which are the map `args`, and over its caller, its
-// tool and the current time. Package engine uses this package.
+// Language (CEL, https://cel.dev). They can read the arguments of a call, which are the map `args`, and the call's
+// caller, the tool and the current time. Package engine uses this package.
 //
 // Conditions have CEL's comparisons and no arithmetic: == != < <= > >= in && || ! ?:, contains, startsWith, endsWith
 // and matches for strings, size, the macros has, all and exists, and optionals (`args.?force.orValue(false)`). In
@@ -16,6 +16,6 @@
 // Any other number is a decimal. There are no doubles.
 //
 // The result depends only on these values: maps are iterated in the order of their keys, and no bound on the evaluation
-// depends on the clock. The cost of an expression is checked twice. When the expression is compiled, its estimated cost for arguments
-// of [assumedSize] is checked. When the expression is evaluated, its actual cost is checked.
+// depends on the clock. The cost of an expression is checked twice. When the expression is compiled, its estimated cost
+// for arguments of the size [assumedSize] is checked. When the expression is evaluated, its actual cost is checked.
 package condition

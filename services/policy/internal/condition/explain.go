@@ -26,15 +26,15 @@ const (
 
 // An Explanation describes how a condition was evaluated.
 type Explanation struct {
-	// Result is the result. Err is the reason if Result is [Failed]. It describes the part that can't be evaluated and
-	// the values of this part. Err is nil for any other result.
+	// Result is the result of the evaluation. If Result is [Failed], Err describes the part of the condition that can't
+	// be evaluated and the values of this part. Otherwise, Err is nil.
 	Result Result
 	Err    error
 	// Values contains at most 8 of the values that the condition read, for example `args.amount is 150`.
 	Values []string
-	// Deciding contains at most 8 comparisons that would each change the result if their own result were the opposite.
-	// Each is followed by the opposite result, as in `decimal(args.amount) > 100 were false`. Deciding is empty unless
-	// Result is [True] or [False].
+	// Deciding contains at most 8 comparisons. Each of them, if it alone had the opposite result, would change the
+	// result of the condition. Each is followed by the opposite result, as in `decimal(args.amount) > 100 were false`.
+	// Deciding is empty unless Result is [True] or [False].
 	Deciding []string
 }
 
@@ -114,7 +114,8 @@ func visitReads(e ast.Expr, visit func(ast.Expr)) {
 	}
 }
 
-// isRead reports whether an expression is a variable, or a chain of selections from a variable.
+// isRead reports whether an expression is a variable, or selects a value from a variable through one or more fields or
+// indexes.
 func isRead(e ast.Expr) bool {
 	switch e.Kind() { //nolint:exhaustive // the other kinds compute something
 	case ast.IdentKind:
@@ -196,7 +197,8 @@ func (t *tracedEvaluation) operands(parts []ast.Expr) string {
 	return strings.Join(out, ", and ")
 }
 
-// deciding returns the comparisons that would each change the result if their own result were the opposite.
+// deciding returns the comparisons that determine the result: if one of them had the opposite result, the condition
+// would have the opposite result, too.
 func (t *tracedEvaluation) deciding(result bool) (out []string) {
 	var leaves []ast.Expr
 	visitLeaves(t.tree.Expr(), func(e ast.Expr) { leaves = append(leaves, e) })
@@ -214,8 +216,8 @@ func (t *tracedEvaluation) deciding(result bool) (out []string) {
 	return out
 }
 
-// assume returns the value that an expression would have if the comparison with the given id had the given value. It
-// returns false if the expression could not be evaluated in this case.
+// assume returns the value that an expression would have if the comparison with the given id had the given value. ok is
+// false if the expression could not be evaluated in this case.
 func (t *tracedEvaluation) assume(e ast.Expr, id int64, value bool) (result, ok bool) {
 	if e.ID() == id {
 		return value, true

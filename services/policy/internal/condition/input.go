@@ -10,10 +10,10 @@ import (
 	"cel.dev/cel-go/interpreter"
 )
 
-// Variables is a set of groups of variables.
+// Variables is a set of groups of variables that conditions can read.
 type Variables uint8
 
-// The groups of variables.
+// These are the groups of variables.
 const (
 	// VariableArgs contains the variable args.
 	VariableArgs Variables = 1 << iota
@@ -25,8 +25,8 @@ const (
 	VariableNow
 )
 
-// Input contains the values of the variables. Evaluate does not modify an Input. If a variable has no value, the
-// evaluation fails if its result depends on the variable.
+// Input contains the values of a condition's variables. Evaluate does not modify an Input. If a variable has no value
+// and the result of the condition depends on the variable, the evaluation fails.
 type Input struct {
 	// Args is the value of args. If ArgsError is not nil, args has no value, and ArgsError is the reason.
 	Args      Arguments
@@ -42,7 +42,7 @@ type Input struct {
 	Chain  []Caller
 	// Class contains the values of the variables whose names start with "tool.".
 	Class Class
-	// Now is the value of now. The zero time means that now has no value.
+	// Now is the value of the variable now. If Now is the zero time, the variable has no value.
 	Now time.Time
 	// Unknown contains the variables whose values are not known yet, for example while tools are listed.
 	Unknown Variables
@@ -55,7 +55,7 @@ type Caller struct {
 	Groups                 []string
 }
 
-// Class is the classification of a tool. Category and Risk are empty if the tool has none.
+// Class is the classification of a tool. Category and Risk are empty if the tool is not classified.
 type Class struct {
 	Category, Risk string
 	Tags           []string
@@ -68,7 +68,7 @@ var callerFields = []string{"subject", "agent", "tenant", "groups"}
 type activation struct {
 	*Input
 
-	// readUnknown reports whether the evaluation has read a variable in Input.Unknown.
+	// readUnknown reports whether the condition has read a variable in Input.Unknown during the evaluation.
 	readUnknown bool
 }
 

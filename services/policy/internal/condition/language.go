@@ -17,8 +17,8 @@ import (
 	"cel.dev/cel-go/interpreter"
 )
 
-// allowedFunctions lists the functions in CEL's standard library that conditions may use. None of them returns a value
-// that is larger than its arguments. The result of each function depends only on its arguments.
+// allowedFunctions lists the functions in CEL's standard library that conditions may use. The result of such a function
+// is never larger than its arguments, and it depends only on them.
 var allowedFunctions = []string{
 	operators.LogicalNot, operators.LogicalAnd, operators.LogicalOr, operators.Conditional,
 	operators.Equals, operators.NotEquals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals,
@@ -31,8 +31,8 @@ var allowedFunctions = []string{
 // timestampFunction converts an RFC 3339 string to a timestamp.
 const timestampFunction = "timestamp"
 
-// variableGroups maps each variable to its group. The variables whose names start with "call." are always known, so
-// they have no group.
+// variableGroups maps each variable to its group. The values of the variables whose names start with "call." are always
+// known, so these variables have no group.
 var variableGroups = map[string]Variables{
 	"args":        VariableArgs,
 	"call.server": 0, "call.tool": 0, "call.method": 0, "call.uri": 0,
@@ -88,7 +88,7 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 const (
 	// maxPattern is the maximum size of a regular expression, measured in instructions of its compiled program.
 	// maxMatched is the maximum length, in bytes, of a string that is matched. The time for a match is proportional to
-	// the product of both.
+	// the product of the two.
 	maxPattern = 200
 	maxMatched = 8 << 10
 )

@@ -14,7 +14,7 @@ type location struct {
 	// the list.
 	name string
 	// keys contains the locations of the values that the expression reads by name. each is the location of all values
-	// that the expression reads without a name. It is nil if there are no such values.
+	// that the expression reads without a name. each is nil if there are no such values.
 	keys map[string]*location
 	each *location
 }
@@ -30,7 +30,7 @@ func (p *location) key(name string) *location {
 	return p.keys[name]
 }
 
-// any returns the location that stands for all values in an object or list.
+// any returns the location that represents all values in an object or list.
 func (p *location) any() *location {
 	if p.each == nil {
 		p.each = &location{name: p.name}
@@ -44,13 +44,13 @@ type variable struct{ elements, keysOf []*location }
 
 // A tracer finds the places in the arguments that an expression reads.
 type tracer struct {
-	// tested is called for each expression that tests a part of a string. from contains the locations that its operands
-	// can come from.
+	// tested is called for each expression that tests a part of a string. from contains the locations that the operands
+	// of the expression can come from.
 	tested func(e ast.Expr, from []*location)
 }
 
-// trace returns the locations of the arguments and of caller.chain. They include all locations below them that the
-// expression reads.
+// trace returns the location of the arguments and the location of caller.chain. Each of them contains all locations
+// below it that the expression reads.
 func trace(e ast.Expr, tested func(e ast.Expr, from []*location)) (args, chain *location) {
 	args, chain = &location{}, &location{}
 	t := tracer{tested: tested}
@@ -150,7 +150,7 @@ func (t *tracer) visitCall(e ast.Expr, scope map[string]variable) []*location {
 	return nil
 }
 
-// nameKeys records the string literals with which a loop variable is compared. If the variable iterates over keys, the
+// nameKeys records the string literals that a loop variable is compared with. If the variable iterates over keys, the
 // expression reads the values of these keys by name.
 func nameKeys(compared, with ast.Expr, scope map[string]variable) {
 	if compared.Kind() != ast.IdentKind {
@@ -183,7 +183,7 @@ func allValuesOf(from []*location) []*location {
 	return out
 }
 
-// isCollectionLiteral reports whether an expression is a list or map literal. For a literal, visit returns the
+// isCollectionLiteral reports whether an expression is a list or map literal. For such a literal, visit returns the
 // locations of its elements.
 func isCollectionLiteral(e ast.Expr) bool { return e.Kind() == ast.ListKind || e.Kind() == ast.MapKind }
 

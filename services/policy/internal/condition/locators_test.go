@@ -160,7 +160,7 @@ func TestCompile_FailsForMisleadingTestsOfPathsAndURLs(t *testing.T) {
 	}
 }
 
-// TestCompile_RequiresValidConstants checks that the second argument of a function must be a valid constant.
+// TestCompile_RequiresValidConstants checks that the second argument of a locator function must be a valid constant.
 func TestCompile_RequiresValidConstants(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

@@ -42,8 +42,8 @@ var kindExamples = map[kind]string{
 	commandText: `"git status; rm -rf ." begins with "git status"`,
 }
 
-// checkTexts returns a function that refuses two kinds of expressions: tests on parts of a string that is a path or
-// URL, and patterns that do not match a whole string.
+// checkTexts returns a function that reports two kinds of expressions as errors: tests on parts of a string that is a
+// path or URL, and patterns that do not match a whole string.
 func checkTexts(refuse refuseFunc) func(e ast.Expr, from []*location) {
 	return func(e ast.Expr, from []*location) {
 		function, of, with, ok := tested(e.AsCall())
@@ -66,9 +66,9 @@ func checkTexts(refuse refuseFunc) func(e ast.Expr, from []*location) {
 	}
 }
 
-// tested returns the function that is called, the string that the call tests, and the text that the string is compared
-// with. An order comparison with a literal is treated as a test like startsWith, because strings that start with the
-// literal sort after it.
+// tested returns the function that is called, the string that the function tests, and the text that the string is
+// compared with. An order comparison with a literal is treated as a test like startsWith, because strings that start
+// with the literal sort after it.
 func tested(call ast.CallExpr) (function string, of, with ast.Expr, ok bool) {
 	args := call.Args()
 	symbol, order := operators.FindReverseBinaryOperator(call.FunctionName())
@@ -130,7 +130,8 @@ func kindOfText(function string, of ast.Expr, with string, from []*location) kin
 }
 
 // kindOfPart guesses the kind of a string from the text that the string is compared with. The text shows the kind if it
-// is a part of a path or URL. A single separator does not show the kind, because other strings contain separators too.
+// looks like a part of a path or URL. A single separator does not show the kind, because other strings contain
+// separators too.
 func kindOfPart(function, with string) kind {
 	with = strings.ReplaceAll(strings.ReplaceAll(with, `\/`, "/"), `\.`, ".")
 	_, behind, hasHost := strings.Cut(with, "://")

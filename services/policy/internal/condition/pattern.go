@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// anchored reports whether a pattern matches only whole strings because each of its alternatives is anchored at both
+// anchored reports whether a pattern matches only whole strings because each of its alternatives has anchors at both
 // ends. A pattern with `(?m)` is not anchored, because its anchors also match at line breaks.
 func anchored(pattern *syntax.Regexp) bool {
 	return hasAnchor(pattern, syntax.OpBeginText, 0) && hasAnchor(pattern, syntax.OpEndText, -1)
@@ -34,7 +34,7 @@ func hasAnchor(pattern *syntax.Regexp, anchor syntax.Op, end int) bool {
 // them as a literal character, but no character class in the pattern may contain one.
 const tricks = "\\%@?#\x00\n\t"
 
-// These states are used while a pattern is explored. They say what the current path segment contains so far.
+// These states are used while a pattern is explored. A state says what the current path segment contains so far.
 const (
 	segmentStart = iota // nothing
 	segmentDot          // "."
@@ -70,7 +70,7 @@ func admitsTricks(pattern *syntax.Regexp) bool {
 }
 
 // walk returns the instructions and states that can follow inst in the given state. trick is true if the instruction
-// accepts one of the [tricks] or a segment `..`.
+// accepts one of the [tricks], or ends a string in a segment `..`.
 func walk(inst *syntax.Inst, state int) (steps []int, trick bool) {
 	to := func(pc uint32, state int) { steps = append(steps, int(pc)*segmentStates+state) }
 	switch inst.Op {

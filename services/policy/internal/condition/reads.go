@@ -62,8 +62,8 @@ func (c *Condition) Reads() []ArgumentRead {
 	return out
 }
 
-// readArgument returns the name of the argument that an expression reads, and whether the expression allows the
-// argument to be missing.
+// readArgument returns the name of the argument that an expression reads, and reports whether the expression allows the
+// argument to be missing. ok is false if the expression reads no argument.
 func readArgument(e ast.Expr) (name string, guarded, ok bool) {
 	switch e.Kind() { //nolint:exhaustive // the other kinds read no argument
 	case ast.SelectKind:

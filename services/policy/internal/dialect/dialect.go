@@ -35,11 +35,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// These constants limit the size of a policy.
+// These constants limit the size of a policy that can be translated.
 const (
-	// MaxRules is the maximum number of rules and limits that a policy has for all tools together.
+	// MaxRules is the maximum number of rules and limits in a policy, for all tools together.
 	MaxRules = 1000
-	// MaxConditions is the maximum number of conditions that a policy has in all rules together.
+	// MaxConditions is the maximum number of conditions in a policy, in all rules together.
 	MaxConditions = 2000
 	// MaxTools is the maximum number of tools that a policy lists or hides.
 	MaxTools = 10_000
@@ -78,7 +78,7 @@ type Source struct {
 	Text []byte
 	// Format is the format of Text.
 	Format Format
-	// Server is the server that the policy is for, given as a name or a pattern. The policy itself does not contain it.
+	// Server is the name or pattern of the server that the policy is for. The policy itself does not contain it.
 	Server string
 }
 
@@ -103,8 +103,8 @@ type Problem struct { //nolint:errname // an item of a report
 	Severity Severity
 }
 
-// Translate translates a policy. document is a policy document in YAML. It is nil if the policy as a whole can't be
-// read. problems are ordered as in the policy. Translate returns an error only if ctx is done.
+// Translate translates a policy. document is a policy document in YAML, or nil if the policy can't be read at all.
+// problems are ordered by their position in the policy. Translate returns an error only if ctx is done.
 func Translate(ctx context.Context, src *Source) (document []byte, problems []Problem, err error) {
 	p, found := parse(src)
 	if p == nil {

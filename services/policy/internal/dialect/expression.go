@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// A side says in which direction a translated expression may differ from the original condition.
+// A side says whether a translated expression may be true less often or more often than the original condition.
 type side bool
 
 const (
@@ -71,7 +71,7 @@ func isIdentifier(key string) bool {
 	return identifier.MatchString(key) && !slices.Contains(keywords, key)
 }
 
-// upTo returns the expression that reads the value to which the first n keys lead.
+// upTo returns the expression that reads the value at the first n keys of the path.
 func (a argument) upTo(n int) string {
 	parts := []string{"args"}
 	for _, key := range a.keys[:n] {
@@ -86,8 +86,8 @@ func (a argument) upTo(n int) string {
 
 func (a argument) read() string { return a.upTo(len(a.keys)) }
 
-// guards returns one expression for each key. The expression is true if the value of the preceding keys contains this
-// key.
+// guards returns one expression for each key in the path. The expression is true if the value at the preceding keys
+// contains this key.
 func (a argument) guards() (out []string) {
 	for i, key := range a.keys {
 		if isIdentifier(key) {
@@ -135,7 +135,8 @@ func test(op, x string, v *literal, to side) string {
 }
 
 // compared translates a comparison of numbers. The source formats round the argument to a 64-bit floating-point number
-// before they compare it, so an argument that is less than a bound can be equal to the bound after rounding.
+// before they compare it. Therefore an argument that is slightly less than a bound can be equal to the bound after
+// rounding.
 func compared(op, x string, bound float64, to side) string {
 	switch {
 	case op == "lt" && to == atMost:
@@ -157,9 +158,9 @@ func compared(op, x string, bound float64, to side) string {
 	}
 }
 
-// The following functions compare a value with a number. If the value is not a number, their expressions are false or
-// can't be evaluated. decimal also accepts text, so it is used only after a comparison with a whole number, which does
-// not accept text.
+// The following functions return expressions that compare a value with a number. If the value is not a number, these
+// expressions are false or can't be evaluated. The function `decimal` in conditions also accepts text, so it is used
+// only after a comparison with a whole number, which does not accept text.
 
 func atMostNumber(x string, bound float64) string {
 	if isWhole(bound) {
@@ -225,7 +226,7 @@ func differs(x string, v *literal, to side) string {
 	return ""
 }
 
-// member translates a test that a value is in a list, or that it is not if in is false.
+// member translates a test that a value is in a list. If the parameter in is false, it translates the opposite test.
 func member(in bool, x string, list *literal, to side) string {
 	if list.kind != listValue || len(list.list) == 0 {
 		return ""
@@ -248,7 +249,7 @@ func member(in bool, x string, list *literal, to side) string {
 	return "(" + strings.Join(parts, join) + ")"
 }
 
-// textMember is like member, but only for lists of texts. It returns "" for other lists. It also returns "" if the
+// textMember is like member, but supports only lists of texts. It returns "" for other lists. It also returns "" if the
 // result could be wrong for numbers, because the source formats convert numbers to text.
 func textMember(in bool, x string, list *literal, to side) string {
 	exact := in == (to == atMost)
@@ -268,7 +269,7 @@ func textMember(in bool, x string, list *literal, to side) string {
 }
 
 // contains translates a test that a text contains another text, or that a list contains a text as an element. If to is
-// atLeast, the expression can't be evaluated for lists.
+// atLeast, the translated expression can't be evaluated for lists.
 func contains(x string, v *literal, to side) string {
 	text := strconv.Quote(v.text)
 	switch {

@@ -32,7 +32,7 @@ type literal struct {
 	list   []literal
 }
 
-// literalOf returns the value of a node.
+// literalOf returns the value of a YAML node as a literal.
 func literalOf(n *yaml.Node) literal {
 	switch {
 	case n.Kind == yaml.SequenceNode:
@@ -61,11 +61,11 @@ func literalOf(n *yaml.Node) literal {
 // isWhole reports whether a number is a whole number.
 func isWhole(number float64) bool { return number == math.Trunc(number) }
 
-// whole returns a whole number as a literal for use in a condition.
+// whole returns a whole number as text that can be used in a condition.
 func whole(number float64) string { return strconv.FormatFloat(number, 'f', -1, 64) }
 
-// decimal returns a number as a decimal for use in a condition. The decimal has the shortest text that a parser rounds
-// to the number.
+// decimal returns a call to the function `decimal` that can be used in a condition. The text in the call is the
+// shortest one that a parser rounds to the given number.
 func decimal(number float64) string {
 	return `decimal("` + strconv.FormatFloat(number, 'g', -1, 64) + `")`
 }

@@ -9,8 +9,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The types in this file represent policies in the two formats. Their methods evaluate calls in the same way as the
-// program that defines the YAML format: github.com/PolicyLayer/Intercept, internal/engine, at the commit 7898b0106c74.
+// The types in this file represent policies in the two source formats. Their methods evaluate calls in the same way as
+// the program that defines the YAML format: github.com/PolicyLayer/Intercept, internal/engine, at the commit
+// 7898b0106c74.
 
 type modelCondition struct {
 	Path  string `json:"path"`
@@ -165,7 +166,7 @@ func includes(got, want any) bool {
 	return false
 }
 
-// The lists include values that are equal after rounding or as text, and values of different types.
+// These lists include values that are equal after rounding or as text, and values of different types.
 var (
 	modelTexts   = []any{"a", "main", "b", "5", "true", "<nil>", "[a]", "", "0.5", "x y", "^a$"}
 	modelNumbers = []any{0.0, 1.0, 5.0, 0.5, -1.0, 100.0, 1e15, -0.25}

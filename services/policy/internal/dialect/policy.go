@@ -9,10 +9,10 @@ import (
 // allTools is the name that means all tools in both formats.
 const allTools = "*"
 
-// A policy is the content of a source, in a form that does not depend on the format.
+// A policy is the content of a source policy, in a form that does not depend on the source format.
 type policy struct {
 	source *strictyaml.Source
-	// allows reports whether tools that are not listed are allowed.
+	// allows is true if tools that the policy does not list are allowed.
 	allows bool
 	hidden []tool
 	listed []tool
@@ -44,7 +44,7 @@ type rule struct {
 	// message is shown to the caller whose call is denied.
 	message string
 	limits  []limit
-	// per lists the dimensions by which the limits are counted.
+	// per lists the dimensions by which the limits are counted, as YAML.
 	per string
 }
 
@@ -55,7 +55,7 @@ type limit struct {
 	window string
 }
 
-// windows maps each window name of the formats to the window in a document.
+// windows maps each window name of the source formats to the window in a document.
 var windows = map[string]string{"minute": "1m", "hour": "1h", "day": "1d"}
 
 // A conditionForm is a condition in the YAML or JSON form that both formats have.

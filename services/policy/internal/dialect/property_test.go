@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// failer is implemented by the test types of both packages testing and rapid.
+// failer is implemented by testing.T and by rapid.T.
 type failer interface {
 	Context() context.Context
 	Helper()
@@ -47,7 +47,7 @@ func load(t failer, text string) *engine.Set {
 	return set
 }
 
-// allows reports whether a set allows a call.
+// allows reports whether the documents in a set allow a call.
 func allows(set *engine.Set, tool, arguments string) bool {
 	d := set.Decide(engine.Call{
 		Server: "s", Tool: tool, Params: `{"arguments":` + arguments + `}`, Facts: engine.Facts{Status: engine.Callable},

@@ -13,7 +13,7 @@ import (
 )
 
 // maxReported is the number of problems at which decoding stops. A policy with so many problems is not translated,
-// because its remaining part is not read.
+// because a part of it has not been read.
 const maxReported = 100
 
 // A reader reads a source and collects problems.
@@ -39,8 +39,8 @@ func problemsOf(err error) (out []Problem) {
 	return out
 }
 
-// decode decodes the source and records its problems. It returns false if a problem concerns something other than a
-// tool or all_tools, or if there are too many problems.
+// decode decodes the source and records the problems. It returns false if there is a problem outside the key tools and
+// the key all_tools, or if there are too many problems.
 func (r *reader) decode(into any) bool {
 	err := r.source.Decode(into)
 	if err == nil {
@@ -56,7 +56,7 @@ func (r *reader) decode(into any) bool {
 	return len(r.problems) < maxReported
 }
 
-// isBroken reports whether the value at the given path, or a value inside of it, can't be decoded.
+// isBroken reports whether the value at the given path, or a value inside it, can't be decoded.
 func (r *reader) isBroken(at string) bool {
 	return slices.ContainsFunc(r.broken, func(path string) bool {
 		rest, below := strings.CutPrefix(path, at)
@@ -64,8 +64,8 @@ func (r *reader) isBroken(at string) bool {
 	})
 }
 
-// isBrokenItself reports whether the value at the given path can't be decoded because of something other than the
-// elements under its key inner.
+// isBrokenItself reports whether the value at the given path can't be decoded. It ignores problems in the elements of
+// the list with the key inner.
 func (r *reader) isBrokenItself(at, inner string) bool {
 	return slices.ContainsFunc(r.broken, func(path string) bool {
 		rest, below := strings.CutPrefix(path, at)
@@ -73,7 +73,7 @@ func (r *reader) isBrokenItself(at, inner string) bool {
 	})
 }
 
-// version reports whether the version of the source is known.
+// version reports whether the policy has a known version.
 func (r *reader) version(n *yaml.Node) bool {
 	switch {
 	case n.Kind == 0:
@@ -86,7 +86,8 @@ func (r *reader) version(n *yaml.Node) bool {
 	return false
 }
 
-// defaultOf reports whether the default allows the tools that are not listed. ok is false if the default is unknown.
+// defaultOf reports whether the policy's default allows the tools that are not listed. ok is false if the default is
+// unknown.
 func (r *reader) defaultOf(text string) (allows, ok bool) {
 	if text != "allow" && text != "deny" {
 		r.add(Error, "default", "is neither allow nor deny", strictyaml.Suggest(text, []string{"allow", "deny"}))
@@ -95,7 +96,7 @@ func (r *reader) defaultOf(text string) (allows, ok bool) {
 	return text == "allow", true
 }
 
-// hide returns the hidden tools.
+// hide returns the hidden tools with the given names. It omits invalid names.
 func (r *reader) hide(names []string) (out []tool) {
 	for i, name := range names {
 		at := strictyaml.Index("hide", i)
@@ -107,8 +108,8 @@ func (r *reader) hide(names []string) (out []tool) {
 	return out
 }
 
-// checkName reports whether a tool can have the given name. No rule is needed for other names, because calls with such
-// names are refused.
+// checkName reports whether a tool can have the given name. A rule for any other name is not needed, because calls with
+// such a name are refused.
 func (r *reader) checkName(at, name string) bool {
 	if isToolName(name) {
 		return true
@@ -128,7 +129,7 @@ func isToolName(name string) bool {
 	})
 }
 
-// places sets the position of each condition.
+// places sets the position of each condition, and returns the conditions.
 func places(at string, conditions []conditionForm) []conditionForm {
 	for i := range conditions {
 		conditions[i].at = strictyaml.Index(at+".conditions", i)
@@ -136,7 +137,7 @@ func places(at string, conditions []conditionForm) []conditionForm {
 	return conditions
 }
 
-// finish returns a policy, or nil if it is too large.
+// finish returns the policy p, or nil if the policy is too large.
 func (r *reader) finish(p *policy) *policy {
 	rules, conditions := 0, 0
 	for _, one := range p.rules {

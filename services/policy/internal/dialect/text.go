@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// text returns the text of the document.
+// text returns the translated policy as YAML text.
 func (t *translator) text(src *Source) []byte {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, `# Imported from %s (%s). Read each rule before you use it. Prompts, resources and
@@ -54,7 +54,8 @@ func (r *outRule) write(out *bytes.Buffer) {
 	}
 }
 
-// plain matches texts that have the same meaning in YAML without quotes. Texts that words matches are exceptions.
+// plain matches texts that have the same meaning in YAML without quotes. The texts that the expression words matches
+// are exceptions.
 var plain = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*(?:[ .][A-Za-z0-9_-]+)*$`)
 
 // words matches texts that some YAML parsers do not treat as strings.

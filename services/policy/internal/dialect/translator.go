@@ -27,12 +27,12 @@ type translator struct {
 // An entry is an entry under tools.
 type entry struct{ tool, action string }
 
-// An outRule is a rule in the document. It denies calls, unless it has limits.
+// An outRule is a rule in the translated document. It denies calls, unless it has limits.
 type outRule struct {
 	name, tool, when, reason string
 	limits                   []string
 	hides                    bool
-	// note is a comment for the rule.
+	// note is a comment that is written above the rule in the document.
 	note string
 }
 
@@ -51,7 +51,7 @@ func (t *translator) translate(ctx context.Context) error {
 	return nil
 }
 
-// tools adds the entries for tools.
+// tools adds the entries for hidden tools and for allowed tools to the document.
 func (t *translator) tools() {
 	for _, one := range t.policy.hidden {
 		if one.name == allTools {
@@ -68,7 +68,8 @@ func (t *translator) tools() {
 	}
 }
 
-// rule adds up to two rules for a rule of the source: a rule that denies calls, and a rule with the limits.
+// rule translates a rule of the source policy. It adds up to two rules to the document: a rule that denies calls, and a
+// rule with the limits.
 func (t *translator) rule(r *rule) {
 	name := t.name(r.name, r.tool)
 	when, err := t.condition(r)
@@ -110,7 +111,8 @@ func (t *translator) deny(r *rule, name string, err error) {
 
 var errUnclear = errors.New("the rule can't be read") // a problem was reported
 
-// condition returns the condition of the rule that denies calls. The condition is empty if the rule denies every call.
+// condition returns the condition of the translated rule that denies calls. The condition is empty if the rule denies
+// every call.
 func (*translator) condition(r *rule) (string, error) {
 	if r.kind == unclear {
 		return "", errUnclear
@@ -144,8 +146,8 @@ func (*translator) condition(r *rule) (string, error) {
 	return when, nil
 }
 
-// limits returns a rule's limits as values of rate_limit. Two limits of a rule can't have the same window, so only the
-// smallest limit for each window is kept.
+// limits returns a rule's limits as values of the key rate_limit. A rule can't have two limits with the same window, so
+// only the smallest limit for each window is kept.
 func (*translator) limits(r *rule) (out []string) {
 	smallest := make(map[string]int64)
 	for _, l := range r.limits {
@@ -231,7 +233,7 @@ func slug(text string) string {
 	return strings.Trim(out, "-_")
 }
 
-// sorted returns the problems in the order of the source.
+// sorted returns the problems in the order of their positions in the source policy.
 func (t *translator) sorted() []Problem {
 	slices.SortStableFunc(t.problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))

@@ -81,19 +81,20 @@ type File struct {
 	Text []byte
 }
 
-// A Set is the parsed content of files.
+// A Set is the parsed content of several files.
 type Set struct {
 	// Documents contains the documents of the files, in the order of the files.
 	Documents []engine.Document
-	// Warnings contains warnings about rules that probably do not do what their author meant. Warnings do not prevent
-	// the documents from loading.
+	// Warnings contains warnings about rules that probably do not do what their author meant. Documents with warnings
+	// can still be loaded.
 	Warnings strictyaml.Errors
 	// Tests are the tests of the documents. Run them with [Set.RunTests].
 	Tests []Test
 }
 
 // ParseSet parses documents that will be active together. now is the current time. If people is not nil, ParseSet also
-// checks whether calls can be approved. The error is a [strictyaml.Errors] with every problem in every file.
+// checks whether there are enough people to approve calls. The error is a [strictyaml.Errors] with every problem in
+// every file.
 func ParseSet(files []File, people *engine.Approvers, now time.Time) (*Set, error) {
 	var problems strictyaml.Errors
 	set := &Set{Documents: make([]engine.Document, 0, len(files))}
@@ -127,8 +128,8 @@ func ParseSet(files []File, people *engine.Approvers, now time.Time) (*Set, erro
 	return set, nil
 }
 
-// parse parses one document. It also returns the reader, which contains the positions of the rules. The error is a
-// [strictyaml.Errors].
+// parse parses one document. It also returns the reader, which knows the positions of the rules in the document. The
+// error is a [strictyaml.Errors].
 func parse(file string, text []byte, people *engine.Approvers, now time.Time) (*reader, engine.Document, error) {
 	source, err := strictyaml.Parse(file, text)
 	if err != nil {
@@ -160,7 +161,7 @@ func parse(file string, text []byte, people *engine.Approvers, now time.Time) (*
 	return r, d, nil
 }
 
-// A reader converts a form to a document and collects problems.
+// A reader converts the YAML form of a document to a [engine.Document] and collects problems.
 type reader struct {
 	source   *strictyaml.Source
 	now      time.Time
@@ -172,8 +173,8 @@ type reader struct {
 	read []Test
 }
 
-// add reports a problem at a path, unless a problem at or below the path has already been reported. Without this
-// exception, a value that could not be decoded would also be reported as missing.
+// add reports a problem at a path, unless a problem at or below the path has already been reported. Otherwise a value
+// that could not be decoded would also be reported as missing.
 func (r *reader) add(at, message, suggestion string) {
 	if len(r.problems) >= maxProblems {
 		return
@@ -232,7 +233,7 @@ func (r *reader) addParseError(fault engine.ParseError, f *form) {
 	r.add(at, fault.Message, fault.Suggestion)
 }
 
-// checkFilled reports that the value at the given path is empty, if ok is false.
+// checkFilled reports the value at the given path as empty if ok is false.
 func (r *reader) checkFilled(at string, ok bool, suggestion string) {
 	if !ok {
 		r.add(at, "is empty", suggestion)

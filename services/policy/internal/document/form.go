@@ -144,8 +144,8 @@ func parseWindow(n *yaml.Node) (time.Duration, bool) {
 	}
 }
 
-// saturate returns number times unit. If the product overflows, it returns a smaller duration that still exceeds all
-// bounds.
+// saturate returns number times unit. If the product would overflow, it returns a smaller duration that is still longer
+// than every allowed duration.
 func saturate(number int64, unit time.Duration) time.Duration {
 	most := int64(2 * engine.MaxWindow / unit)
 	return time.Duration(min(max(number, -most), most)) * unit

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// kindHints contains suggestions for values of the wrong kind. A suggestion applies to the values whose path it
-// matches.
+// kindHints contains suggestions for values of the wrong kind, for example a list instead of a mapping. A suggestion
+// applies to the values whose path matches the expression.
 var kindHints = []struct {
 	path       *regexp.Regexp
 	suggestion string
@@ -35,7 +35,7 @@ var kindHints = []struct {
 	{regexp.MustCompile(`^tests\[\d+\]\.call$`), "write it as {tool: NAME, args: {}}"},
 }
 
-// addKindHints adds suggestions to the problems that were found while decoding.
+// addKindHints adds suggestions to problems that were found while a document was decoded.
 func addKindHints(problems strictyaml.Errors) {
 	for i := range problems {
 		p := &problems[i]
@@ -74,7 +74,8 @@ func actionHint(name string) string {
 // configurationKeys contains keys of sluice.yaml that a user could expect in a policy.
 var configurationKeys = []string{"servers", "policies", "listen", "auth"}
 
-// notAPolicy is the message for a file that is a client's configuration. Other problems in the file are not reported.
+// notAPolicy is the message for a file that is the configuration of an MCP client. Other problems in the file are not
+// reported.
 const notAPolicy = "this is a client's configuration of MCP servers, not a policy"
 
 // explainDocumentKey returns a message for an unknown key in a document.
@@ -107,5 +108,5 @@ func explainRuleKey(key string) (message, suggestion string, ok bool) {
 	return explainKey(key)
 }
 
-// matchKeys contains the keys of match. They are not keys of a rule.
+// matchKeys contains the keys of match. A rule can't have these keys itself.
 var matchKeys = []string{"method", "tool", "prompt", "uri", "server", "agent", "principal", "groups", "tenant", "category", "risk", "tags", "annotations"}

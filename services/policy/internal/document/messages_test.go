@@ -51,13 +51,13 @@ func messages(t testing.TB) (out []message) {
 	return out
 }
 
-// testApprovers contains only a few people who may approve calls.
+// testApprovers contains so few people who may approve calls that some rules require too many approvers.
 var testApprovers = &engine.Approvers{
 	Deciders: []engine.Principal{{Tenant: "default", Name: "ana", Groups: []string{"finance"}}, {Tenant: "default", Name: "ben"}},
 	Callers:  []engine.OwnedAgent{{Principal: engine.Principal{Tenant: "default", Name: "bot"}, Owner: "ana"}},
 }
 
-// loadMessages loads a document, and returns the errors or warnings.
+// loadMessages loads a document, and returns the resulting errors or warnings as text.
 func loadMessages(t *testing.T, m message) string {
 	t.Helper()
 	var people *engine.Approvers
@@ -81,7 +81,7 @@ func loadMessages(t *testing.T, m message) string {
 	return problems.Error() + "\n"
 }
 
-// runTests runs the tests of a set of documents.
+// runTests runs the tests in a set of documents and returns the tests that fail as errors.
 func runTests(t *testing.T, set *document.Set) strictyaml.Errors {
 	t.Helper()
 	failed, err := set.RunTests(t.Context(), time.Minute, testCap, testTimes)
@@ -117,7 +117,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// statesItself matches messages that have no suggestion because the message itself says what to write.
+// statesItself matches messages for which no suggestion is needed because the message itself says what to write.
 var statesItself = regexp.MustCompile(`is not between|is longer than|has more than|has no effect without action: |wanted (true or false|a whole number)|is required|the pattern ".*": error parsing regexp|is not a number of at most|the test fails`)
 
 // TestMessages_SayWhereAndWhatToWrite checks that each message has a line and a column. Unless the message itself says
@@ -137,8 +137,8 @@ func TestMessages_SayWhereAndWhatToWrite(t *testing.T) {
 	}
 }
 
-// In the archives, ␍ represents a carriage return and ␂ represents a byte order mark, because editors and Git change
-// both characters.
+// In the test archives, ␍ represents a carriage return and ␂ represents a byte order mark, because editors and Git
+// change both characters.
 var (
 	unescapes = strings.NewReplacer("␍", "\r", "␂", "\ufeff")
 	escapes   = strings.NewReplacer("\r", "␍", "\ufeff", "␂")
@@ -149,8 +149,8 @@ func unescape(text []byte) []byte { return []byte(unescapes.Replace(string(text)
 func escape(text []byte) []byte { return []byte(escapes.Replace(string(text))) }
 
 // messageSources lists the sources that contain the loader's messages as strings. untestedMessages maps strings in
-// these sources to the reason why they are not tested. Either they are not messages, or no document in the archive can
-// cause them.
+// these sources to the reason why the messages test does not check them. Either they are not messages, or no document
+// in the archives can cause them.
 var (
 	messageSources = []string{
 		".", "../engine/parse_error.go", "../engine/conditional_check.go", "../engine/names_check.go", "../engine/overlap.go", "../engine/glob.go", "../engine/approvers.go", "../../../internal/strictyaml/survey.go",
@@ -170,7 +170,7 @@ var (
 		"the tests of all documents take longer than":                 "TestRunTests_LimitsTheTime", "ran, and the tests of this document took": "TestRunTests_LimitsTheTime",
 		"remove tests, or shorten their arguments and the loops of conditions over them": "TestRunTests_LimitsTheTime",
 		"run the tests of the policy": "an error of the context",
-		// Panics, and problems with values that occur in no document.
+		// These strings are in panics, or in messages about values that no document contains.
 		"strictyaml: Decode into": "a panic", "which is not a pointer": "a panic", "strictyaml: the keys of": "a panic", "are not text": "a panic",
 		"strictyaml: can't decode into": "a panic", `a duration such as "30s`: "durations of the configuration",
 		"write the unit too, for example": "durations of the configuration", "units are ms, s, m and h": "durations of the configuration",

@@ -55,7 +55,7 @@ var structNames = map[reflect.Type]string{
 	reflect.TypeFor[testWant]():      "want",
 }
 
-// object returns the schema of the struct with the given name, without the omitted keys.
+// object returns the schema of the struct with the given name, except for the omitted keys.
 func object(name string, t reflect.Type, omitted ...string) schema {
 	properties, required := make(schema), make([]string, 0)
 	addProperties(properties, &required, t, omitted)
@@ -152,11 +152,11 @@ var modes = oneOf([]string{observe.Observe, observe.Enforce})
 
 func between(low, high int64) schema { return schema{"minimum": low, "maximum": high} }
 
-// conditionLimits contains the limits for a condition.
+// conditionLimits contains the schema keywords that restrict a condition.
 var conditionLimits = schema{"maxLength": condition.MaxBytes, "pattern": `\S`}
 
 func atMost(bytes int) schema { return schema{"minLength": 1, "maxLength": bytes} }
 
-// patternLimits contains the limits for a pattern. A schema counts characters. A pattern never has more characters than
-// bytes.
+// patternLimits contains the schema keywords that restrict a pattern. A schema counts characters, but the limit is in
+// bytes. A pattern never has more characters than bytes, so the schema refuses no valid pattern.
 var patternLimits = atMost(engine.MaxPatternBytes)

@@ -51,7 +51,7 @@ func jsonValue(t *testing.T, text []byte) (value any, ok bool) {
 	return value, true
 }
 
-// The schema accepts every document in the examples and in the stories.
+// The schema accepts every document in the examples and in the test archives.
 func TestSchema_AcceptsDocumentsThatLoad(t *testing.T) {
 	t.Parallel()
 	schema := resolveSchema(t)
@@ -104,7 +104,7 @@ func TestSchema_AcceptsDocumentsThatLoad(t *testing.T) {
 	}
 }
 
-// examplePolicies contains the patterns that match the policies shipped with the project.
+// examplePolicies contains file patterns that match the policies shipped with the project.
 var examplePolicies = []string{
 	"../../../../examples/policies/*.yaml", "../../../../examples/policies/servers/*.yaml", "../../../../examples/claude-flow/*/*.yaml",
 	"../../../../examples/notes/policy.yaml", "../../../../deploy/config/policies/*.yaml",
@@ -144,8 +144,8 @@ func TestSchema_IsWhatTheExamplesName(t *testing.T) {
 	}
 }
 
-// formMessages matches messages about the form of a document, which a schema can check. beyondSchema maps documents
-// that cause such a message to the reason why the schema nevertheless accepts them.
+// formMessages matches messages about the form of a document, which a schema can check. beyondSchema maps test
+// documents that cause such a message to the reason why the schema nevertheless accepts the document.
 var (
 	formMessages = regexp.MustCompile(`unknown (key|action|default|dimension|code)|wanted |is required|is empty|has no value|is not supported by this version|" is unknown|is not a number in JSON`)
 	beyondSchema = map[string]string{

@@ -21,13 +21,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/inputschema"
 )
 
-// testNow is the time at which the documents in stories and messages are loaded.
+// testNow is the time at which the tests load the documents in the test archives.
 var testNow = time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// storyCall is the content of a call.json file. It contains a call and its subject in the form of an
-// ExplainCallRequest.
+// storyCall is the content of a call.json file. It contains a call and its caller in the form of an ExplainCallRequest.
 type storyCall struct {
 	Call struct {
 		Method string `json:"method"`
@@ -37,7 +36,7 @@ type storyCall struct {
 		Params string `json:"paramsJson"`
 	} `json:"call"`
 	Subject storyPrincipal `json:"subject"`
-	// Tool contains facts about the tool. If it is absent, the tool is callable and has no class.
+	// Tool contains facts about the tool. If it is absent, the tool is callable and has no classification.
 	Tool *storyFacts `json:"tool"`
 }
 
@@ -53,7 +52,8 @@ type storyFacts struct {
 	Definition jsontext.Value `json:"definition"`
 }
 
-// statuses maps the status names used in the files to statuses. An empty name means that the tool is callable.
+// statuses maps the names that the test files use for statuses to the statuses. An empty name means that the tool is
+// callable.
 var statuses = map[string]engine.Status{
 	"": engine.Callable, "callable": engine.Callable, "unlisted": engine.Unlisted, "changed": engine.Changed, "quarantined": engine.Quarantined,
 }
@@ -85,14 +85,15 @@ type storyDecision struct {
 	Observed   *storyObserved `json:"observed,omitzero"`
 }
 
-// storyObserved is the decision that would apply if everything were enforced.
+// storyObserved is the decision that would be made if everything were enforced and nothing only recorded (mode:
+// observe).
 type storyObserved struct {
 	Effect  string   `json:"effect"`
 	Code    string   `json:"code,omitzero"`
 	Message string   `json:"message,omitzero"`
 	Rule    string   `json:"rule,omitzero"`
 	Limits  []string `json:"limits,omitempty"`
-	// Cacheable reports whether the decision, together with this one, may be reused for other calls.
+	// Cacheable is true if this decision and the decision that contains it may both be reused for other calls.
 	Cacheable bool `json:"cacheable"`
 }
 
@@ -185,7 +186,7 @@ func compileStory(t *testing.T, archive *txtar.Archive) *engine.Set {
 	return compile(t, parsed, observed)
 }
 
-// testCap and testTimes are the options with which the tests compile sets.
+// testCap and testTimes are the options that the tests use when they compile sets of documents.
 const testCap = 10
 
 var testTimes = engine.Times{Decide: 15 * time.Minute, Execute: 5 * time.Minute}

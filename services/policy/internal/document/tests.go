@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// A Test is a call together with the decision that its document requires.
+// A Test is a call together with the decision that must be made on it, as written in a document.
 type Test struct {
 	source *strictyaml.Source
 	// at is the path of the test in the document.
@@ -34,9 +34,9 @@ type TestResult struct {
 	Failure *strictyaml.Problem
 }
 
-// RunTests runs the tests in all documents against the whole set, in which every rule is enforced. It returns at most
-// 100 problems, one for each test that fails. If the tests take longer than within, it returns a problem for the
-// document whose tests took most of the time. It stops with an error if ctx is done.
+// RunTests runs the tests in all documents against the whole set, as if every rule were enforced. It returns at most
+// 100 problems, one for each test that fails. If the tests take longer than the duration within, it returns a problem
+// for the document whose tests took most of the time. It stops with an error if ctx is done.
 func (s *Set) RunTests(ctx context.Context, within time.Duration, sessionCap int, times engine.Times) (strictyaml.Errors, error) {
 	var failed strictyaml.Errors
 	late, err := s.eachTest(ctx, within, engine.Options{SessionCap: sessionCap, Times: times}, func(_ *Test, failure *strictyaml.Problem) bool {
@@ -52,7 +52,7 @@ func (s *Set) RunTests(ctx context.Context, within time.Duration, sessionCap int
 }
 
 // TestResults is like [Set.RunTests], but returns the result of each test that was run. late is nil unless the tests
-// take longer than within.
+// take longer than the duration within.
 func (s *Set) TestResults(ctx context.Context, within time.Duration, sessionCap int, times engine.Times) (all []TestResult, late *strictyaml.Problem, err error) {
 	late, err = s.eachTest(ctx, within, engine.Options{SessionCap: sessionCap, Times: times}, func(t *Test, failure *strictyaml.Problem) bool {
 		all = append(all, TestResult{Document: t.document, Name: t.name, Place: t.source.Problem(t.at, "", ""), Failure: failure})
@@ -61,8 +61,8 @@ func (s *Set) TestResults(ctx context.Context, within time.Duration, sessionCap 
 	return all, late, err
 }
 
-// eachTest runs tests and calls each with the result of each test, until each returns false. If the tests take longer
-// than within, late is a problem for the document whose tests took most of the time.
+// eachTest runs tests and calls the function each with the result of each test, until the function returns false. If
+// the tests take longer than the duration within, late is a problem for the document whose tests took most of the time.
 func (s *Set) eachTest(ctx context.Context, within time.Duration, options engine.Options, each func(*Test, *strictyaml.Problem) bool) (late *strictyaml.Problem, _ error) {
 	if len(s.Tests) == 0 {
 		return nil, nil
@@ -106,7 +106,8 @@ func (w *stopwatch) add(document string) {
 	w.total += passed
 }
 
-// tooLong returns the problem for the document whose tests took most of the time.
+// tooLong returns a problem that says that the tests take too long. The problem is reported for the document whose
+// tests took most of the time.
 func (s *Set) tooLong(w *stopwatch, within time.Duration, ran int) strictyaml.Problem {
 	slowest := slices.MaxFunc(slices.Sorted(maps.Keys(w.spent)), func(a, b string) int { return cmp.Compare(w.spent[a], w.spent[b]) })
 	first := slices.IndexFunc(s.Tests, func(t Test) bool { return t.document == slowest })
@@ -117,7 +118,7 @@ func (s *Set) tooLong(w *stopwatch, within time.Duration, ran int) strictyaml.Pr
 
 func (t *Test) passes(d engine.Decision) bool { return len(t.differences(&d)) == 0 }
 
-// differences describes how the decision differs from what the test wants.
+// differences describes how the decision on the test's call differs from the decision that the test wants.
 func (t *Test) differences(d *engine.Decision) []string {
 	var out []string
 	if got := actionOf(d); got != t.want.Action {
@@ -146,7 +147,7 @@ func orNone(text string) string {
 	return text
 }
 
-// actionOf returns the name of the action that has the same effect as a decision.
+// actionOf returns the name of the action that results in the given decision.
 func actionOf(d *engine.Decision) string {
 	switch {
 	case d.Effect == engine.Allow:
@@ -160,8 +161,9 @@ func actionOf(d *engine.Decision) string {
 	}
 }
 
-// wantedRule returns the wanted rule together with its document. If no document is given, the rule belongs to the
-// test's own document. The name of an entry can contain "/", but no document has the name "tools.x".
+// wantedRule returns the rule that the test wants, together with the rule's document. If the test gives no document,
+// the rule belongs to the test's own document. The name of an entry can contain "/", but no document has the name
+// "tools.x".
 func (t *Test) wantedRule() string {
 	if strings.Contains(t.want.Rule, "/") && !strings.HasPrefix(t.want.Rule, "tools.") {
 		return t.want.Rule
@@ -218,8 +220,9 @@ func describeCondition(rule string, c *engine.Check) string {
 	return fmt.Sprintf("The condition of %s, `%s`, %s", rule, c.Want, is)
 }
 
-// whyNot describes why the wanted rule did not decide. It does not repeat how the condition of the deciding rule was
-// evaluated. If the wanted rule does not exist, whyNot returns a suggestion.
+// whyNot describes why the rule that the test wants did not determine the decision. It does not repeat how the
+// condition of the rule that determined it was evaluated. If the wanted rule does not exist, whyNot returns a
+// suggestion.
 func (t *Test) whyNot(rules []engine.ConsideredRule, decided *engine.Check) (why, suggestion string) {
 	if len(rules) == 0 { // the call is refused before any rule is evaluated
 		return "", ""

@@ -86,7 +86,7 @@ func (r *reader) testCall(at string, t *testForm, d *engine.Document) engine.Cal
 	return call
 }
 
-// testMethod sets the method of a call, and the tool, prompt or URI that the method names.
+// testMethod sets the method of the test's call, and the name of the tool, prompt or URI that the method uses.
 func (r *reader) testMethod(at string, t *testCall, call *engine.Call) {
 	kinds := []struct {
 		key, value, ref string
@@ -137,7 +137,8 @@ func orElse(value *string, absent string) string {
 	return *value
 }
 
-// testSubject converts the caller. An absent key gets the value that `sluice policy explain` uses.
+// testSubject converts the caller of the test's call. If a key is absent, it uses the same default as `sluice policy
+// explain`.
 func (r *reader) testSubject(at string, c *testCaller) engine.Subject {
 	if c == nil {
 		c = new(testCaller)
@@ -166,7 +167,7 @@ func (r *reader) testSubject(at string, c *testCaller) engine.Subject {
 	return out
 }
 
-// testFacts converts the facts about the tool. It does not read the catalog.
+// testFacts converts the facts about the tool in a test. The facts do not come from the catalog.
 func (r *reader) testFacts(at string, t *testTool) engine.Facts {
 	one := func(key, value string, known []string) {
 		if value != "" && !slices.Contains(known, value) {
@@ -199,7 +200,7 @@ func (r *reader) testFacts(at string, t *testTool) engine.Facts {
 	return facts
 }
 
-// testParams returns params that contain the arguments of a call.
+// testParams returns JSON params that contain the arguments of the test's call.
 func (r *reader) testParams(at string, args *yaml.Node, call *engine.Call) string {
 	switch {
 	case !call.OfTool() && call.Method != "prompts/get":

@@ -7,10 +7,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// A Finding is a problem in a document, together with its position.
+// A Finding is a problem in a document, together with its position. Package engine found the problem.
 type Finding struct {
 	Problem strictyaml.Problem
-	// Check is the name of the check. It never changes.
+	// Check is the name of the check that found the problem. The name of a check never changes.
 	Check string
 	// Warning and Info have the same meaning as in [engine.Finding]. If both are false, the finding is an error.
 	Warning, Info bool

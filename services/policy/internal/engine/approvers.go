@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Approvers lists the people who may approve calls, and the agents whose calls may need an approval. A nil pointer
+// Approvers lists the people who may approve calls, and the agents whose calls may need an approval. A nil *Approvers
 // means that the holders of tokens are unknown.
 type Approvers struct {
 	// Deciders contains the holders of operator and approver tokens, with one entry for each token.
@@ -26,8 +26,8 @@ type OwnedAgent struct {
 	Owner string
 }
 
-// Check returns an error for each rule that requires more approvers than exist. It returns a warning for each rule
-// under which the calls of only some agents can be approved. Each rule is checked independently of the others. The
+// Check returns an error for each rule that requires more approvers than there are. It returns a warning for each rule
+// under which the calls of some agents can't be approved. Each rule is checked independently of the others. The
 // document must have no other errors. The suggestions contain names of people.
 func (p *Approvers) Check(d *Document) []ParseError {
 	var faults []ParseError
@@ -65,7 +65,8 @@ func (p *Approvers) checkRule(r *rule) (ParseError, bool) {
 	}
 }
 
-// eligible returns the subjects who may approve calls under a rule, by tenant. The subjects are sorted and distinct.
+// eligible returns the names of the people who may approve calls under a rule, by tenant. The names are sorted and
+// distinct.
 func (p *Approvers) eligible(r *rule) map[string][]string {
 	out := make(map[string][]string)
 	for i := range p.Deciders {
@@ -82,7 +83,8 @@ func (p *Approvers) eligible(r *rule) map[string][]string {
 	return out
 }
 
-// checkCallers returns a warning if some callers have too few approvers. able contains the eligible subjects by tenant.
+// checkCallers returns a warning if there are too few approvers for some callers. able contains the names of the people
+// who may approve calls, by tenant.
 func (p *Approvers) checkCallers(r *rule, quorum int, able map[string][]string) (ParseError, bool) {
 	var names []string
 	for i := range p.Callers {
@@ -102,7 +104,7 @@ func (p *Approvers) checkCallers(r *rule, quorum int, able map[string][]string) 
 	}, true
 }
 
-// countFor returns how many of the eligible people may approve or refuse the calls of a caller. Callers may not approve
+// countFor returns how many of the people in able may approve or refuse the calls of a caller. Callers may not approve
 // their own calls.
 func (p *Approvers) countFor(c *OwnedAgent, able []string) int {
 	n := len(able)
@@ -115,7 +117,7 @@ func (p *Approvers) countFor(c *OwnedAgent, able []string) int {
 	return n
 }
 
-// requiredText describes the approvers that a rule requires.
+// requiredText describes, for messages, the approvers that a rule requires.
 func requiredText(r *rule, quorum int) string {
 	text := "1 operator or approver"
 	if quorum > 1 {
@@ -159,7 +161,7 @@ func moreApproversText(r *rule) string {
 	return text
 }
 
-// firstNames returns the first five names of a list, and how many more there are.
+// firstNames returns the first five names of a list as text, and says how many more there are.
 func firstNames(names []string) string {
 	const most = 5
 	if len(names) <= most {

@@ -10,8 +10,8 @@ import (
 
 const benchParams = `{"name":"t","arguments":{"path":"/srv/docs/a","amount":99.5,"to":"a.example"}}`
 
-// BenchmarkDecideParsed measures decisions by three rules with conditions. The arguments of the call are parsed before
-// the measurement. BenchmarkDecide measures the same decisions including the parsing.
+// BenchmarkDecideParsed measures decisions on a call that three rules with conditions match. The arguments of the call
+// are parsed before the measurement. BenchmarkDecide measures the same decisions including the parsing.
 func BenchmarkDecideParsed(b *testing.B) {
 	for _, n := range []int{1, 100, 10_000} {
 		b.Run(fmt.Sprintf("%d entries", n), func(b *testing.B) {
@@ -21,8 +21,8 @@ func BenchmarkDecideParsed(b *testing.B) {
 }
 
 // BenchmarkDecideLikePeers measures the same decisions that the benchmarks in services/bench/compare measure for Cerbos
-// and OPA. Each rule allows one tool, with or without a condition on two arguments. Cerbos and OPA receive parsed
-// arguments, so the case "parsed" uses parsed arguments too.
+// and OPA. Each rule allows one tool, with or without a condition on two arguments. Cerbos and OPA receive arguments
+// that are already parsed. Therefore the case "parsed" uses parsed arguments too.
 func BenchmarkDecideLikePeers(b *testing.B) {
 	for _, n := range []int{1, 100, 10_000} {
 		for _, bb := range []struct {
@@ -85,8 +85,8 @@ func benchCall() Call {
 	}
 }
 
-// benchSet returns n entries that allow calls below a path, and two rules that deny calls. All entries and rules have
-// conditions.
+// benchSet returns a set with n entries under tools that allow calls with a path below a directory, and two rules that
+// deny calls. All entries and rules have conditions.
 func benchSet(b *testing.B, n int) *Set {
 	b.Helper()
 	d := Document{Name: "bench", Server: "claude-flow", Default: DefaultDeny}

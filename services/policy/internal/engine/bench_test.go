@@ -24,7 +24,8 @@ func entries(n int) []engine.Document {
 	return []engine.Document{d}
 }
 
-// conditional returns n entries under tools that allow calls below a path. Three rules with conditions match each tool.
+// conditional returns a document with n entries under tools that allow calls with a path below a directory. Three rules
+// with conditions match each tool.
 func conditional(n int) []engine.Document {
 	d := entries(n)[0]
 	for i := range d.Rules {

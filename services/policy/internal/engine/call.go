@@ -15,8 +15,8 @@ type Call struct {
 	// Tool is the name of the tool. For other methods it is the name of a prompt, the URI of a resource, or the URI
 	// template in the params.
 	Tool string
-	// Ref says what a completion is for: [RefPrompt] or [RefResource]. If Ref is empty, both rules for prompts and
-	// rules for resources match the completion, except for rules with [ActionAllow].
+	// Ref says what a completion request is for: [RefPrompt] or [RefResource]. If Ref is empty, both rules for prompts
+	// and rules for resources match the completion request, except for rules with [ActionAllow].
 	Ref string
 	// Params is the `params` of the request as a JSON object. It is empty if there are no params.
 	Params string
@@ -29,19 +29,20 @@ type Call struct {
 	// For a method other than [MethodToolsCall], only Status is set, to the status of the server.
 	Facts Facts
 	// CheckArguments returns an error unless the arguments in Params satisfy the tool's input schema and are declared
-	// in the schema. It is nil if the schema is not known. In this case, a rule with Strict refuses the call.
+	// in the schema. CheckArguments is nil if the schema is not known. In this case, a rule with Strict refuses the
+	// call.
 	CheckArguments func(params string) error
 
 	// argumentsError is the result of CheckArguments if argumentsChecked is true.
 	argumentsError   error
 	argumentsChecked bool
-	// listed reports whether the call represents all calls of a tool or method, which is the case while a list is
-	// filtered. Conditions then know neither the arguments nor the time.
+	// listed is true while a list is filtered. The call then represents all calls to a tool or all calls of a method,
+	// so conditions know neither the arguments nor the time.
 	listed bool
-	// anyName reports whether the name of the prompt or resource is unknown. If it is unknown, every rule about names
-	// of this kind matches.
+	// anyName is true if the name of the prompt or resource is unknown. In this case, every rule about names of this
+	// kind matches.
 	anyName bool
-	// uriCache caches the result of the method uri. It is nil until the result is computed.
+	// uriCache caches the result of the function uri. It is nil until the result is computed.
 	uriCache *uriReadings
 	// evaluations caches the results of conditions. It is nil until a condition is evaluated.
 	evaluations *evaluations
@@ -109,23 +110,25 @@ type Decision struct {
 	Effect Effect
 	// Code says why the call is refused or needs an approval. It is empty with [Allow].
 	Code Code
-	// Message is the reason of the deciding rule, for the model and for people. It is empty if the rule has no reason
-	// or hides the tool.
+	// Message is the reason given by the rule that determined the decision, for the model and for people. It is empty
+	// if the rule has no reason or hides the tool.
 	Message string
-	// Rule is the rule that decided. It is zero if no rule decided.
+	// Rule is the rule that determined the decision. It is zero if no rule did.
 	Rule RuleRef
-	// RuleDigest is the SHA-256 of the content of the rule that decided. It is zero if no rule decided.
+	// RuleDigest is the SHA-256 digest of the content of the rule that determined the decision. It is zero if no rule
+	// did.
 	RuleDigest [32]byte
 	// Limits contains the limits that apply to the call. Before the call is sent, one unit of every limit must be
-	// reserved, in a single reservation. No two limits have the same bucket.
+	// reserved, and all of them in a single reservation. No two limits have the same bucket.
 	Limits []Limit
 	// Approval is set if and only if Effect is [RequireApproval].
 	Approval *ApprovalTerms
-	// Idempotent reports whether a call with an unknown outcome may be sent again. It is true if for each principal at
-	// least one rule decides, and every rule that decides has Idempotent set.
+	// Idempotent reports whether a call with an unknown outcome may be sent again. It is true if, for the caller and
+	// for each principal in the chain, at least one rule determines the decision, and all rules that do so have
+	// Idempotent set.
 	Idempotent bool
 	// Timeout is the shortest timeout among the rules that apply, and TimeoutRule is the rule that specifies it. Both
-	// are zero if no rule has a timeout, or if Effect is [Deny].
+	// fields are zero if no rule has a timeout, or if Effect is [Deny].
 	Timeout     time.Duration
 	TimeoutRule RuleRef
 	// Redactions contains the redactions of all rules that apply, in the order of the rules. It is empty if Effect is
@@ -135,9 +138,10 @@ type Decision struct {
 	Record bool
 	// Hidden reports whether the caller must receive the same error as for an unknown tool.
 	Hidden bool
-	// ChainIndex is the index of the principal for whom the decision was made: 0 for the caller, i+1 for Chain[i].
+	// ChainIndex is the index of the principal that the decision is based on: 0 for the caller, i+1 for Chain[i].
 	ChainIndex int
-	// Observed is the decision that would apply if everything were enforced. It is nil if its result is the same.
+	// Observed is the decision that would be made if everything were enforced. It is nil if that decision has the same
+	// result as this one.
 	Observed *Observation
 }
 
@@ -180,12 +184,12 @@ const (
 	// ApprovalRequired means that the call must be approved first.
 	ApprovalRequired Code = "approval_required"
 	// MethodDenied means that a method other than [MethodToolsCall] is denied, because no rule with an action matched,
-	// or because a rule hides the method. These methods have no default.
+	// or because a rule hides the method. A document's default does not apply to these methods.
 	MethodDenied Code = "method_denied"
 	// TypeError means that the call is refused because a condition can't be evaluated for it, or because its arguments
 	// do not satisfy the tool's input schema.
 	TypeError Code = "type_error"
-	// Stopped means that an operator has stopped the call; see [Stop].
+	// Stopped means that an emergency stop by an operator applies to the call; see [Stop].
 	Stopped Code = "stopped"
 	// Unauthenticated means that a principal has no tenant or no name, or that the chain of principals is too long.
 	Unauthenticated Code = "unauthenticated"
@@ -216,9 +220,9 @@ type Limit struct {
 	Max int64
 	// Window is the length of the sliding window.
 	Window time.Duration
-	// Per lists the dimensions whose values are part of the bucket.
+	// Per lists the dimensions whose values identify the bucket.
 	Per []Dimension
-	// Cap reports whether the limit is a principal's cap, which counts the calls in all sessions.
+	// Cap is true if the limit is a principal's cap, which counts the principal's calls in all sessions.
 	Cap bool
 	// SessionKey says which value was used to identify the session.
 	SessionKey SessionKey
@@ -244,7 +248,7 @@ func (k SessionKey) String() string {
 	return nameOf([]string{"none", "run", "session", "principal"}, int(k), "SessionKey")
 }
 
-// validTool reports whether name is a valid tool name.
+// validTool reports whether name is a valid name of a tool.
 func validTool(name string) bool {
 	if len(name) == 0 || len(name) > 128 {
 		return false

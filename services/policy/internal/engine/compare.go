@@ -19,8 +19,8 @@ const (
 // A Change is a difference between the decisions that two sets make on certain calls.
 type Change struct {
 	Before, After Decision
-	// Assumptions contains the results of the conditions of the rules that decided, if these results depend on the
-	// call.
+	// Assumptions contains the assumed results of conditions. These are the conditions of the rules that determined the
+	// decisions, if their results depend on the call.
 	Assumptions []Assumption
 	// InvalidArguments reports whether the change concerns only calls whose arguments do not satisfy the tool's schema.
 	InvalidArguments bool
@@ -32,11 +32,12 @@ type Assumption struct {
 	Result    condition.Result
 }
 
-// Opens reports whether the change permits calls that were refused, or allows calls that needed approval.
+// Opens reports whether the change makes calls less restricted: calls that were refused are permitted, or calls that
+// needed approval are allowed.
 func (c *Change) Opens() bool { return rankOf(&c.After) > rankOf(&c.Before) }
 
-// Closes reports whether the change refuses calls that were permitted, or requires approval for calls that were
-// allowed.
+// Closes reports whether the change makes calls more restricted: calls that were permitted are refused, or calls that
+// were allowed need approval.
 func (c *Change) Closes() bool { return rankOf(&c.After) < rankOf(&c.Before) }
 
 // Compare returns the differences between the decisions that two sets make on all calls that differ from call only in
@@ -44,7 +45,7 @@ func (c *Change) Closes() bool { return rankOf(&c.After) < rankOf(&c.Before) }
 // only one of them hides the tool, or if their limits, redactions or approval terms differ. Reasons and codes are not
 // compared.
 //
-// Each condition that occurs in both sets has the same result in both decisions. Different conditions are assumed to be
+// A condition that occurs in both sets has the same result in both decisions. Different conditions are assumed to be
 // independent of each other, so a reported change may be impossible. If complete is false, there may be further
 // changes, because too many conditions are involved.
 func Compare(before, after *Set, call Call) (changes []Change, complete bool) {
@@ -60,13 +61,13 @@ func Compare(before, after *Set, call Call) (changes []Change, complete bool) {
 type comparer struct {
 	before, after *Set
 	changes       []Change
-	// full reports whether some changes were omitted.
+	// full is true if changes were omitted because there are too many.
 	full bool
 }
 
-// compareAll compares the decisions on a call for all results of conditions. The first argument is the call before the
-// change, and the second argument is the call after it. The two calls are equal, or differ in what the catalog knows
-// about the class and status of the tool.
+// compareAll compares the decisions on a call for all possible results of conditions. The parameter was is the call
+// before the change, and the parameter is is the call after the change. The two calls are equal, or differ in the
+// classification and status of the tool.
 func (c *comparer) compareAll(was, is *Call) (changes []Change, complete bool) {
 	was.evaluations = &evaluations{input: was.conditionInput()}
 	is.evaluations = was.evaluations
@@ -84,7 +85,7 @@ func (c *comparer) compareAll(was, is *Call) (changes []Change, complete bool) {
 	return c.changes, complete && !c.full
 }
 
-// compare compares the two decisions for the assumed results of the conditions.
+// compare compares the two decisions, with the currently assumed results of the conditions.
 func (c *comparer) compare(was, is *Call, invalid bool) {
 	was.evaluations.setClass(was)
 	old, oldVerdict := c.before.decideObserved(was)
@@ -113,8 +114,8 @@ func (c *comparer) compare(was, is *Call, invalid bool) {
 	c.changes = append(c.changes, change)
 }
 
-// covers reports whether o is the same change for other results of conditions. This is the case if the same rules make
-// the same decisions.
+// covers reports whether o differs from c only in the assumed results of conditions, and the same rules make the same
+// decisions.
 func (c *Change) covers(o *Change) bool {
 	same := func(a, b *Decision) bool {
 		return a.Rule == b.Rule && (a.Observed == nil) == (b.Observed == nil) && alikeDecisions(a, b)
@@ -122,8 +123,8 @@ func (c *Change) covers(o *Change) bool {
 	return same(&c.Before, &o.Before) && same(&c.After, &o.After)
 }
 
-// assumption returns the assumed result of the condition that a verdict depends on. It returns false if the deciding
-// rule's condition has a known result, or if a default decided.
+// assumption returns the assumed result of the condition that a verdict depends on. It returns false if the result of
+// this condition is known, or if the verdict comes from a default.
 func (c *Call) assumption(v *verdict) (Assumption, bool) {
 	r := cmp.Or(v.failedRule, v.rule)
 	if r == nil || !c.isOpen(r) {
@@ -181,7 +182,8 @@ func limitKeys(limits []Limit) []limitKey {
 	return out
 }
 
-// alikeTerms reports whether two terms require the same people to approve, and cover the same calls for the same time.
+// alikeTerms reports whether two approval terms require the same people to approve, and cover the same calls for the
+// same time.
 func alikeTerms(a, b *ApprovalTerms) bool {
 	if a == nil || b == nil {
 		return a == b

@@ -10,20 +10,21 @@ import (
 // A FactsComparer compares the decisions that one set makes on tools whose facts change.
 type FactsComparer struct {
 	set *Set
-	// limits reports whether calls may be refused because too many limits apply to them.
+	// limits is true if the documents contain so many limits that calls may be refused because too many limits apply to
+	// them.
 	limits bool
 }
 
-// NewFactsComparer returns a comparer for a set that was compiled from documents.
+// NewFactsComparer returns a comparer for a set. documents are the documents from which the set was compiled.
 func NewFactsComparer(set *Set, documents []Document) *FactsComparer {
 	return &FactsComparer{set: set, limits: mayExceedLimits(documents)}
 }
 
 // Compare compares the decisions before and after a change to the facts about a tool. It returns the differences for
-// all calls that differ from call only in their arguments and the time. Both facts are about the same definition, so
-// their Arguments are equal. The results have the same meaning as those of the function [Compare]. If the class
-// changes, the results of a condition that reads both the arguments and the class are assumed to be independent before
-// and after the change.
+// all calls that differ from call only in their arguments and the time. The facts before and after the change are about
+// the same definition, so their Arguments are equal. The results have the same meaning as those of the function
+// [Compare]. If the tool's class changes, a condition that reads both the arguments and the class is assumed to have
+// independent results before and after the change.
 func (f *FactsComparer) Compare(call Call, after Facts) (changes []Change, complete bool) {
 	call.listed = true
 	if refusal(&call) != "" {
@@ -35,10 +36,10 @@ func (f *FactsComparer) Compare(call Call, after Facts) (changes []Change, compl
 	return c.compareAll(&call, &next)
 }
 
-// MayOpen returns the rules that are the reason why a change to the facts may allow calls that were refused, or allow
-// calls without the approval that they needed. These are the rules that permit calls and apply only after the change,
-// and the rules that restrict calls and apply only before it. If the result is empty, either no calls are opened, or a
-// call by one of the principals in [MentionedCallers] is among those that are opened.
+// MayOpen returns the rules because of which a change to the facts may make calls less restricted: calls that were
+// refused may be permitted, or calls that needed approval may be allowed. These are the rules that permit calls and
+// apply only after the change, and the rules that restrict calls and apply only before it. If the result is empty, the
+// change makes no calls less restricted, or it does so for a call by one of the principals in [MentionedCallers].
 func (f *FactsComparer) MayOpen(call Call, after Facts) (out []RuleRef) {
 	next := call
 	next.Facts = after
@@ -73,8 +74,9 @@ func (f *FactsComparer) MayOpen(call Call, after Facts) (out []RuleRef) {
 	return slices.Compact(out)
 }
 
-// manyCallers reports whether rules distinguish callers in such a way that [MentionedCallers] may lack an example of
-// each kind. This is the case if a condition reads the caller, or if more than one rule matches only certain callers.
+// manyCallers reports whether rules distinguish so many kinds of callers that [MentionedCallers] may not contain an
+// example of each kind. This is the case if a condition reads the caller, or if more than one rule matches only certain
+// callers.
 func manyCallers(rules []*rule) bool {
 	var first *rule
 	for _, r := range rules {

@@ -134,8 +134,8 @@ allow d/tools.t -> deny d/tools.t if args.path == "/a" is true if args.path == "
 	}
 }
 
-// In the new version, a rule that denies is no longer enforced but only recorded (mode: observe), and another rule
-// allows the call.
+// In the new version, a rule that denies a call is no longer enforced but only recorded (mode: observe), so the
+// document's default allows the call. Compare reports this change.
 func TestCompare_ObservedRuleOpens(t *testing.T) {
 	t.Parallel()
 	with := options
@@ -175,8 +175,8 @@ func TestCompare_IsIncompleteForManyConditions(t *testing.T) {
 	}
 }
 
-// The documents name servers, tools, prompts, URIs, methods and callers. A name that a pattern matches represents the
-// pattern.
+// The documents contain names and patterns of servers, tools, prompts, URIs, methods and callers. The mentioned names
+// include an example for each pattern.
 func TestMentions_ContainTheNamesOfDocuments(t *testing.T) {
 	t.Parallel()
 	documents := []engine.Document{{Name: "d", Server: "s-*", Rules: []engine.Rule{

@@ -14,8 +14,8 @@ import (
 
 // Options contains settings that affect decisions in addition to the documents.
 type Options struct {
-	// SessionCap limits how much a principal can use in all its sessions together. It is a multiple of the limit per
-	// session, from 1 to [MaxSessionCap].
+	// SessionCap limits how much a principal can use in all its sessions together. The limit is SessionCap times the
+	// limit for one session. SessionCap is from 1 to [MaxSessionCap].
 	SessionCap int
 	// Times contains the durations of approvals for rules that set no durations.
 	Times Times
@@ -47,7 +47,7 @@ type Set struct {
 	observation
 }
 
-// A rule is a Rule with compiled patterns.
+// A rule is a [Rule] whose patterns have been compiled.
 type rule struct {
 	Rule
 	ref    RuleRef
@@ -64,7 +64,7 @@ type rule struct {
 	tools              patterns
 	prompts            patterns
 	uris               patterns
-	// foldedURIs contains the patterns of uris in lower case.
+	// foldedURIs contains the URI patterns in lower case.
 	foldedURIs patterns
 	agents     patterns
 	names      patterns
@@ -114,9 +114,9 @@ func compileWith(documents []Document, options Options, conditions map[condition
 	return s, nil
 }
 
-// newSet returns a set in which all documents are enforced. The documents must be sorted and have no errors. conditions
-// contains the conditions of all sets that evaluate the same calls, so that each condition is evaluated only once for a
-// call.
+// newSet returns a set in which all documents are enforced. The documents must be sorted and have no errors. The map
+// conditions contains the conditions of all sets that evaluate the same calls, so that each condition is evaluated only
+// once for a call.
 func newSet(documents []Document, options *Options, conditions map[conditionText]*condition.Condition) *Set {
 	s := &Set{tools: newIndex(), methods: newIndex(), fallbacks: newFallbacks(), conditions: conditions, sessionCap: int64(options.SessionCap), times: options.Times}
 	for i := range documents {
@@ -188,7 +188,7 @@ func (s *Set) add(d *Document) {
 	s.rules = append(s.rules, rules...)
 }
 
-// homeOf returns the servers that a document applies to. It is nil if the document applies to every server.
+// homeOf returns patterns for the servers that a document applies to, or nil if the document applies to every server.
 func homeOf(d *Document) patterns {
 	if d.Server == "" {
 		return nil
@@ -246,8 +246,8 @@ type conditionText struct {
 	extraArgs bool
 }
 
-// compileCondition returns the compiled condition, or nil if the text is empty. For equal sources it returns the same
-// condition, which is then evaluated only once for a call.
+// compileCondition returns the compiled condition, or nil if the text is empty. If it is called for the same source
+// again, it returns the same condition, which is then evaluated only once for a call.
 func (s *Set) compileCondition(source conditionText) *condition.Condition {
 	if source.text == "" {
 		return nil
@@ -293,26 +293,27 @@ func (r *rule) matchesPrincipal(p *Principal) bool {
 		r.groups.matchAny(p.Groups) && r.tenants.match(p.Tenant)
 }
 
-// fallbacks contains the defaults of the documents, by the servers that the documents apply to.
+// fallbacks contains the defaults of the documents, grouped by the servers that the documents apply to.
 type fallbacks struct {
 	everywhere fallback
 	exact      map[string]fallback
 	globs      []fallback
 }
 
-// A fallback is the strictest default among some documents, together with the name of the first document that has this
-// default. The zero fallback means that no document has a default.
+// A fallback is the strictest default in several documents, together with the name of the first document that has this
+// default. The zero fallback means that none of the documents has a default.
 type fallback struct {
 	value    Default
 	document string
 	servers  glob
-	// table contains the rules that implement by_risk. It is nil for other defaults.
+	// table contains the rules that implement `default: by_risk`. It is nil for other defaults.
 	table *byRisk
 }
 
 func newFallbacks() fallbacks { return fallbacks{exact: make(map[string]fallback)} }
 
-// add adds a document's default. Documents must be added in the order of their names.
+// add adds the default of a document that applies to the servers home. Documents must be added in the order of their
+// names.
 func (f *fallbacks) add(d *Document, home patterns) {
 	own := fallback{value: d.Default, document: d.Name}
 	if d.Default == DefaultByRisk {

@@ -23,8 +23,8 @@ func TestDecide_ArgumentsOfAnotherTypeAreNotConverted(t *testing.T) {
 	}
 }
 
-// TestDecide_AMissingArgumentDoesNotEvadeARuleThatDenies uses a rule that denies all regions except one. The rule must
-// also deny a call that contains no region. Case P10.
+// TestDecide_AMissingArgumentDoesNotEvadeARuleThatDenies uses a rule that denies calls with any region except one. The
+// rule must also deny a call that contains no region. Case P10.
 func TestDecide_AMissingArgumentDoesNotEvadeARuleThatDenies(t *testing.T) {
 	t.Parallel()
 	denies := conditionRule(engine.ActionDeny, `args.region != "eu"`)

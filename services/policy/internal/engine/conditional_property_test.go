@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// drawCondition adds a condition to half of the rules on average.
+// drawCondition randomly adds a condition to half of the rules.
 func drawCondition(t *rapid.T, r *engine.Rule) {
 	if rapid.Bool().Draw(t, "unconditional") {
 		return
@@ -63,7 +63,7 @@ func resultOf(held bool) condition.Result {
 	return condition.False
 }
 
-// removeUseless removes the conditions of allowing rules from a document whose default allows calls. With these
+// removeUseless removes the conditions of rules that allow calls, if the document's default allows calls too. With such
 // conditions, the document would not compile.
 func removeUseless(d *engine.Document) {
 	for i := range d.Rules {
@@ -83,13 +83,13 @@ var someParams = map[string]struct{ isOne, isSmall, isOK condition.Result }{
 	`{"arguments":{"n":1,"n":1}}`:     {}, // can't be parsed
 }
 
-// modelSpeaks reports whether a rule denied the call and gave a reason.
+// modelSpeaks reports whether the decision is a denial by a rule that gives a reason.
 func modelSpeaks(d engine.Decision) bool {
 	return d.Code == engine.DeniedByRule && d.Message != ""
 }
 
 // TestVisible_ShowsAToolIfSomeArgumentsMayUseIt compares the visibility of a tool with the decisions on calls with all
-// combinations of arguments. The conditions are independent of each other.
+// combinations of arguments. It uses only conditions that are independent of each other.
 func TestVisible_ShowsAToolIfSomeArgumentsMayUseIt(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

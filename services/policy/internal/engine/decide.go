@@ -8,7 +8,7 @@ import (
 )
 
 // Decide makes the decision on a call. The running time grows with the number of rules that have a pattern whose
-// literal prefix matches the tool name or method of the call. Other rules are not evaluated.
+// literal prefix matches the call's tool name or method. Other rules are not evaluated.
 func (s *Set) Decide(call Call) Decision {
 	d, _ := s.decideObserved(&call)
 	return d
@@ -77,7 +77,7 @@ func (s *Set) decide(call *Call) (Decision, verdict) {
 	return d, v
 }
 
-// refusal returns the code if a call is refused before any rule is evaluated, and "" otherwise.
+// refusal returns the code of the refusal if a call is refused before any rule is evaluated, and "" otherwise.
 func refusal(call *Call) Code {
 	switch {
 	case !call.Subject.valid():
@@ -93,24 +93,25 @@ func refusal(call *Call) Code {
 
 // A verdict is the result of all rules for a call.
 type verdict struct {
-	// action is the winning action.
+	// action is the strictest action, which determines the decision.
 	action Action
-	// rule is the winning rule. It is nil if a default decided.
+	// rule is the rule with this action. It is nil if the action comes from a default.
 	rule *rule
-	// chain is the index of the principal for whom the verdict was made; see [Decision.ChainIndex].
+	// chain is the index of the principal that the verdict is based on; see [Decision.ChainIndex].
 	chain int
-	// terms satisfies all rules that require approval. It is set if action is ActionRequireApproval.
+	// terms is set if action is ActionRequireApproval. An approval under these terms satisfies all rules that require
+	// approval.
 	terms *ApprovalTerms
-	// idempotent reports whether all rules that decide declare the call idempotent.
+	// idempotent is true if all rules that determine the decision declare the call idempotent.
 	idempotent bool
-	// failed says why a condition could not be evaluated, if this is the reason that the call is refused. failedRule is
-	// the rule that has the condition.
+	// If the call is refused because a condition could not be evaluated, failed is the reason for the failure, and
+	// failedRule is the rule that has the condition.
 	failed     error
 	failedRule *rule
 	// hint is a rule whose reason is shown if a default refuses the call. It is nil if there is no such rule.
 	hint *rule
-	// inexact is a rule with ActionRequireApproval that matches the call only because a server could interpret the
-	// call's URI as a URI that the rule names. It is set only if no rule admits the call.
+	// inexact is a rule with ActionRequireApproval that does not match the call's URI exactly. It matches only because
+	// a server could interpret the URI as a URI that the rule matches. inexact is set only if no rule admits the call.
 	inexact *rule
 	// conflict contains two rules whose lists of approvers have no group in common. Both are nil if there is no conflict.
 	conflict [2]*rule
@@ -118,8 +119,8 @@ type verdict struct {
 	strict *rule
 }
 
-// combine returns the verdict of the rules that match a call. If none of them has an action, the default applies to
-// tools/call, notifications of the protocol are allowed, and any other method is denied.
+// combine returns the verdict of the rules that match a call. If none of these rules has an action, the default applies
+// to tools/call, notifications of the protocol are allowed, and any other method is denied.
 func (s *Set) combine(rules []*rule, call *Call) verdict {
 	var best verdict
 	for i := range call.Subject.size() {
@@ -162,8 +163,8 @@ func (s *Set) applyDefault(v *verdict, rules []*rule, call *Call) {
 	}
 }
 
-// failedAllow returns a rule that would allow the call for a principal if the rule's condition could be evaluated. It
-// returns nil if there is no such rule.
+// failedAllow returns a rule that might allow the call for the principal with index i, but whose condition can't be
+// evaluated. It returns nil if there is no such rule.
 func (c *Call) failedAllow(rules []*rule, i int) *rule {
 	at := slices.IndexFunc(rules, func(r *rule) bool {
 		return r.Action == ActionAllow && r.matchesPrincipal(c.Subject.at(i)) && c.failure(r, i) != nil
@@ -174,8 +175,8 @@ func (c *Call) failedAllow(rules []*rule, i int) *rule {
 	return rules[at]
 }
 
-// hint returns a rule that applies to a principal and has a reason but no action. It returns nil if there is no such
-// rule.
+// hint returns a rule that applies to the principal with index i and has a reason but no action. It returns nil if
+// there is no such rule.
 func (c *Call) hint(rules []*rule, i int) *rule {
 	at := slices.IndexFunc(rules, func(r *rule) bool {
 		return r.Action == ActionNone && r.Reason != "" && c.applies(r, i) && c.failure(r, i) == nil
@@ -194,8 +195,8 @@ func (s *Set) withByRisk(rules []*rule, call *Call) []*rule {
 	return rules
 }
 
-// byRiskRule returns the rule for `default: by_risk`. It returns nil if another default applies, or if every principal
-// of the call is matched by a rule with an action.
+// byRiskRule returns the rule for `default: by_risk`. It returns nil if another default applies, or if a rule with an
+// action matches each principal of the call.
 func (s *Set) byRiskRule(rules []*rule, call *Call) *rule {
 	table := s.fallbacks.find(call.Server).table
 	if table == nil || !call.OfTool() {
@@ -209,8 +210,8 @@ func (s *Set) byRiskRule(rules []*rule, call *Call) *rule {
 	return nil
 }
 
-// strictest returns the rules' verdict for one principal. Its action is ActionNone if no rule with an action applies to
-// the principal.
+// strictest returns the verdict of the rules for the principal with index i. The verdict's action is ActionNone if no
+// rule with an action applies to the principal.
 func (c *Call) strictest(rules []*rule, i int) verdict {
 	var best verdict
 	for _, r := range rules {
@@ -231,8 +232,9 @@ func (c *Call) strictest(rules []*rule, i int) verdict {
 	return best
 }
 
-// beats reports whether v wins over the earlier verdict o. If both verdicts have the same action, the one whose
-// condition could be evaluated wins. If that does not settle it, the verdict with a reason wins.
+// beats reports whether v is chosen instead of the earlier verdict o. The verdict with the stricter action is chosen.
+// If both have the same action, the verdict whose condition could be evaluated is chosen. If that is the case for both
+// or for neither, the verdict with a reason is chosen.
 func (v *verdict) beats(o *verdict) bool {
 	switch {
 	case v.action != o.action:
@@ -262,12 +264,12 @@ func (f fallback) action() Action {
 // permits reports whether a default may allow calls or require approval for calls.
 func (f fallback) permits() bool { return f.value == DefaultAllow || f.value == DefaultByRisk }
 
-// givesReason reports whether a rule refuses with a reason. A tool that is refused with a reason is listed, so that the
-// model can learn the reason.
+// givesReason reports whether a rule refuses with a reason. If it does, the tool is listed, so that the model can learn
+// the reason.
 func (v *verdict) givesReason(d *Decision) bool { return v.rule != nil && d.Message != "" }
 
-// decision converts a verdict to a decision without limits. Only tools can be hidden: methods are known from the
-// specification, so hiding a method denies it.
+// decision converts a verdict to a decision without limits. Only tools can be hidden. A rule that hides a method denies
+// it, because methods are known from the MCP specification.
 func (v verdict) decision(call *Call) Decision {
 	d := Decision{Message: v.reason(), ChainIndex: v.chain}
 	if v.rule != nil {
@@ -305,8 +307,8 @@ func (v *verdict) hintText() string {
 	return v.hint.Reason
 }
 
-// failureText says which condition can't be evaluated for the call, and why. If the rule refuses calls, the text ends
-// with the rule's reason.
+// failureText says which condition can't be evaluated for the call, and why. If the rule with this condition refuses
+// calls, the text ends with the rule's reason.
 func (v verdict) failureText(call *Call) string {
 	why := v.failed
 	if explained := call.explain(v.failedRule, v.chain); explained.Err != nil {
@@ -319,19 +321,20 @@ func (v verdict) failureText(call *Call) string {
 	return text
 }
 
-// A Visibility says whether a tool is visible in a list. The zero value omits the tool.
+// A Visibility says whether a tool is visible in a list. The zero value means that the tool is omitted.
 type Visibility struct {
 	// Visible reports whether the tool is listed.
 	Visible bool
-	// Code is the code with which a call would be refused or held for approval. It is empty if a call would be allowed.
+	// Code is the code that a call to the tool would get if it were refused or held for approval. It is empty if the
+	// call would be allowed.
 	Code Code
-	// Rule is the rule that decided. It is zero if no rule decided.
+	// Rule is the rule that determined the visibility. It is zero if no rule did.
 	Rule RuleRef
 }
 
-// Visible decides whether a subject sees a tool in a server's list. The tool is visible if a call could be allowed. It
-// is also visible if the deciding rule denies it with a reason, so that the model can learn the reason. A tool whose
-// definition is not accepted is never visible.
+// Visible reports whether a caller sees a tool in a server's list. The tool is visible if a call to it could be allowed
+// or could require approval. It is also visible if a rule denies it with a reason, so that the model can learn the
+// reason. A tool whose definition is not accepted is never visible.
 func (s *Set) Visible(subject Subject, server, tool string, facts Facts) Visibility {
 	call := Call{Server: server, Tool: tool, Subject: subject, Facts: facts, listed: true}
 	if code := refusal(&call); code != "" {

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// oldDigest is the digest that a version without the newer keys computed for a rule.
+// oldDigest is the digest of a rule that was computed by a version that did not support the newer keys.
 const oldDigest = "a4409e3d1956f5e91ec368d4cdf66405293f941711700949fcd72a8b86782721"
 
 func TestRuleDigest_ChangesOnlyWithTheRule(t *testing.T) {

@@ -23,24 +23,24 @@ const (
 	MaxRuleLimits = 16
 	// MaxApprovers is the maximum number of approver groups that a rule can have.
 	MaxApprovers = 64
-	// MaxQuorum is the maximum quorum.
+	// MaxQuorum is the maximum number of people that a rule can require to approve a call.
 	MaxQuorum = 16
 	// MinTime and MaxTime are the minimum and the maximum of the time to decide on an approval, and of the time to
 	// execute the call.
 	MinTime = time.Second
 	MaxTime = 30 * 24 * time.Hour
-	// MinTimeout and MaxTimeout are the minimum and the maximum timeout.
+	// MinTimeout and MaxTimeout are the minimum and the maximum of Rule.Timeout.
 	MinTimeout = time.Millisecond
 	MaxTimeout = time.Hour
-	// MaxGrantCalls is the maximum number of calls that a grant can cover. MaxGrantTime is the maximum time for which a
-	// grant is valid.
+	// MaxGrantCalls is the maximum number of calls that one approval can cover (a grant). MaxGrantTime is the maximum
+	// time for which a grant is valid.
 	MaxGrantCalls = 10_000
 	MaxGrantTime  = 7 * 24 * time.Hour
-	// MaxSessionCap is the maximum cap. It is counted in sessions.
+	// MaxSessionCap is the maximum of Options.SessionCap.
 	MaxSessionCap = 1_000_000
-	// MaxChain is the maximum number of principals in a caller's chain.
+	// MaxChain is the maximum number of principals in a caller's delegation chain.
 	MaxChain = 4
-	// MaxLimits is the maximum number of limits that can apply to one call. A reservation can't contain more.
+	// MaxLimits is the maximum number of limits that can apply to one call. One reservation can't contain more limits.
 	MaxLimits = 64
 	// MaxRuleRedactions is the maximum number of redactions that a rule can have. MaxRedactions is the maximum number
 	// of redactions that can apply to one call.
@@ -68,36 +68,36 @@ type Document struct {
 	Rules []Rule
 }
 
-// isObserved reports whether observe mode is configured for a rule or its document. The configured time may have
-// passed.
+// isObserved reports whether observe mode is configured for a rule or its document. It also returns true if the time
+// until which observe mode was configured has passed.
 func (d *Document) isObserved(rule int) bool {
 	return !d.ObserveUntil.IsZero() || !d.Rules[rule].ObserveUntil.IsZero()
 }
 
-// A Rule contributes to the decisions on the calls that it matches. It has either a Name or a Tool.
+// A Rule affects the decisions on the calls that it matches. It has either a Name or a Tool.
 type Rule struct {
 	// Name is unique in the document and has the same form as the name of a document. It must not start with "tools.",
-	// because that prefix is reserved for the entries under `tools`.
+	// because the names of entries under `tools` start with this prefix.
 	Name string
 	// Tool is the name of the tool if the rule is an entry under `tools`. Match is then empty.
 	Tool string
 	// Match says which calls the rule matches.
 	Match Match
-	// When is a condition, in the language of package condition. The rule decides the calls that it matches only if the
-	// condition is true. An empty When is always true. If the condition can't be evaluated for a call, the rule
-	// decides, unless its action is [ActionAllow].
+	// When is a condition, in the language of package condition. The rule applies to the calls that it matches only if
+	// the condition is true. An empty When is always true. If the condition can't be evaluated for a call, the rule
+	// applies, unless its action is [ActionAllow].
 	When string
-	// ExtraArgs reports whether When can be evaluated for calls whose arguments contain other spellings of the keys
-	// that When reads, or keys that are not in the tool's schema. It has no effect without When.
+	// ExtraArgs is true if When may be evaluated for calls whose arguments contain other spellings of the keys that
+	// When reads, or keys that are not in the tool's schema. It has no effect without When.
 	ExtraArgs bool
-	// Otherwise is true if the rule decides when When is false, instead of when When is true. The name of the rule in a
-	// [RuleRef] then ends in ".otherwise".
+	// Otherwise is true if the rule applies to calls for which When is false, and not to those for which When is true.
+	// The name of the rule in a [RuleRef] then ends in ".otherwise".
 	Otherwise bool
 	// Action is what the rule does with the calls that it matches.
 	Action Action
-	// Reason is shown to the caller if the rule decides, unless Action is [ActionHide].
+	// Reason is shown to the caller if the rule determines the decision, unless Action is [ActionHide].
 	Reason string
-	// Limits apply to every matching call that is not denied. There are at most [MaxRuleLimits].
+	// Limits apply to every matching call that is not denied. A rule has at most [MaxRuleLimits] limits.
 	Limits []RateLimit
 	// Approvers contains the groups whose members may approve. If it is empty, any approver may approve. It is allowed
 	// only with [ActionRequireApproval].
@@ -105,9 +105,9 @@ type Rule struct {
 	// Quorum is how many distinct people must approve, from 1 to [MaxQuorum]. 0 means 1. It is allowed only with
 	// [ActionRequireApproval].
 	Quorum int
-	// DecideWithin is how long approvers have to decide. ExecuteWithin is how long after the approval the call may be
-	// made. Both are between [MinTime] and [MaxTime], or 0 to use the configured time. Both are allowed only with
-	// [ActionRequireApproval].
+	// DecideWithin is how long approvers have to approve or deny. ExecuteWithin is how long after the approval the call
+	// may be made. Both are between [MinTime] and [MaxTime], or 0 to use the configured time. Both are allowed only
+	// with [ActionRequireApproval].
 	DecideWithin, ExecuteWithin time.Duration
 	// SelfConfirm allows the person who uses the agent to confirm the call. It is allowed only with
 	// [ActionRequireApproval], without Approvers and Grant, and with a quorum of 1.
@@ -118,18 +118,18 @@ type Rule struct {
 	// Idempotent reports whether a call with an unknown outcome may be sent again. It is allowed only with
 	// [ActionAllow] and [ActionRequireApproval].
 	Idempotent bool
-	// ObserveUntil is the time until which the rule is in observe mode, in which it decides nothing and its limits do
-	// not apply. If it is zero, the rule is enforced. A rule with a condition and the rule for its `otherwise` have the
-	// same time.
+	// ObserveUntil is the time until which the rule is in observe mode, in which its action and its limits have no
+	// effect and are only recorded. If it is zero, the rule is enforced. A rule with a condition and the rule for its
+	// `otherwise` have the same time.
 	ObserveUntil time.Time
 	// Timeout limits the time for the server's response to a call that is not denied. It is between [MinTimeout] and
-	// [MaxTimeout], or 0 for no timeout. The shortest timeout of the rules that apply to a call counts.
+	// [MaxTimeout], or 0 for no timeout. If several rules with a timeout apply to a call, the shortest timeout is used.
 	Timeout time.Duration
 	// Strict is true if a tool call is refused when its arguments do not satisfy the tool's input schema, or include an
-	// argument that the schema does not declare. It concerns the calls to which the rule's limits would apply.
+	// argument that the schema does not declare. Strict applies to the same calls as the rule's limits.
 	Strict bool
-	// Redactions apply to every matching call that is not denied. There are at most [MaxRuleRedactions], and all of
-	// them are different.
+	// Redactions apply to every matching call that is not denied. A rule has at most [MaxRuleRedactions] redactions,
+	// and all of them are different.
 	Redactions []Redaction
 	// Record reports whether a copy of the arguments is stored for each matching call that is not denied. In this copy,
 	// secrets and the values that the call's redactions select are replaced.
@@ -142,20 +142,20 @@ type Grant struct {
 	Calls int64
 	// Within is how long the grant is valid after the approval, from [MinTime] to [MaxGrantTime].
 	Within time.Duration
-	// Critical reports whether the grant also covers the most dangerous tools. These are tools that are destructive or
-	// financial, tools of critical risk, and tools without a class.
+	// Critical is true if the grant also covers the most dangerous tools. These are tools that are destructive or
+	// financial, tools of critical risk, and tools without a classification.
 	Critical bool
 	// Where is a condition on the arguments, in the language of package condition. The grant covers only calls for
-	// which the condition is true, and is given only if such a call is approved. If Where is empty, the grant covers
-	// all calls of the tool.
+	// which the condition is true. An approval gives the grant only if the condition is true for the approved call. If
+	// Where is empty, the grant covers all calls to the tool.
 	Where string
 	// ExtraArgs reports whether Where can be true for calls whose arguments contain other spellings of the keys that
 	// Where reads. It has no effect without Where.
 	ExtraArgs bool
 }
 
-// Condition returns Where, with a comment that records ExtraArgs. The result is a valid condition. It is empty if the
-// grant covers all calls of the tool.
+// Condition returns Where. If ExtraArgs is true, it appends a comment that says so. The result is a valid condition. It
+// is empty if the grant covers all calls to the tool.
 func (g Grant) Condition() string {
 	if g.ExtraArgs {
 		return g.Where + extraArgsNote
@@ -163,7 +163,8 @@ func (g Grant) Condition() string {
 	return g.Where
 }
 
-// condition returns When, with a comment that records ExtraArgs. It is empty if the rule has no condition.
+// condition returns When. If ExtraArgs is true, it appends a comment that says so. The result is empty if the rule has
+// no condition.
 func (r *Rule) condition() string {
 	if r.ExtraArgs {
 		return r.When + extraArgsNote
@@ -171,7 +172,7 @@ func (r *Rule) condition() string {
 	return r.When
 }
 
-// extraArgsNote is the comment that records ExtraArgs in a condition.
+// extraArgsNote is the comment that is appended to a condition if ExtraArgs is true.
 const extraArgsNote = " // extra_args: allow"
 
 // Match selects calls. It matches if each of its lists matches. An empty list matches every call. Any other list
@@ -181,9 +182,9 @@ const extraArgsNote = " // extra_args: allow"
 // character, and `\` before a character matches that character itself. Square and curly brackets have no meaning and
 // are refused without `\`.
 type Match struct {
-	// Method contains patterns for the MCP method of a request, including unknown methods. Unlike other lists, an empty
-	// Method matches only [MethodToolsCall], unless Prompt or URI is set. Lists of tool names or tool properties match
-	// no other method.
+	// Method contains patterns for the MCP method of a request, including unknown methods. Other lists match everything
+	// if they are empty, but an empty Method matches only [MethodToolsCall], unless Prompt or URI is set. A rule with a
+	// list of tool names or tool properties matches no other method.
 	//
 	// Besides [MethodToolsCall], only prompts/get and resources/read can require approval. A rule that requires
 	// approval for these methods must name them without wildcards, or have Prompt or URI.
@@ -191,39 +192,39 @@ type Match struct {
 	// Tool contains patterns for the tool's name.
 	Tool []string
 	// Prompt contains patterns for the name of a prompt. URI contains patterns for the URI of a resource, or for the
-	// template of a completion. A rule with Prompt concerns prompts/get and completion/complete. A rule with URI
-	// concerns resources/read, resources/subscribe, resources/unsubscribe and completion/complete. If Method is set, it
-	// further restricts these methods.
+	// URI template in a completion request. A rule with Prompt concerns prompts/get and completion/complete. A rule
+	// with URI concerns resources/read, resources/subscribe, resources/unsubscribe and completion/complete. If Method
+	// is set, it further restricts these methods.
 	//
 	// Servers interpret URIs in different ways. A rule with [ActionAllow] therefore matches only plain URIs, which all
 	// servers interpret in the same way; see package locator. Any other rule also matches a URI if a server could
-	// interpret it, ignoring case, as a URI that the rule names. It also matches every URI that is not plain. A rule
-	// with [ActionRequireApproval] admits only the URIs that it would match with [ActionAllow]. For other URIs it only
-	// adds the approval to a call that another rule allows.
+	// interpret it, ignoring case, as a URI that the patterns match. It also matches every URI that is not plain. A
+	// rule with [ActionRequireApproval] admits only the URIs that it would match with [ActionAllow]. For other URIs, it
+	// only requires an approval in addition to another rule that allows the call.
 	Prompt, URI []string
-	// Server contains patterns for the server's name. They apply in addition to the document's pattern.
+	// Server contains patterns for the server's name. The server must also match the document's pattern.
 	Server []string
-	// Agent contains patterns for the name of the calling agent. A person's agent name is empty.
+	// Agent contains patterns for the name of the calling agent. If a person makes the call, the agent name is empty.
 	Agent []string
-	// Principal contains patterns for the subject.
+	// Principal contains patterns for the name of the principal.
 	Principal []string
-	// Groups contains patterns for groups. One of the patterns must match one of the subject's groups.
+	// Groups contains patterns for groups. At least one of the principal's groups must match one of the patterns.
 	Groups []string
-	// Tenant contains patterns for the subject's tenant.
+	// Tenant contains patterns for the principal's tenant.
 	Tenant []string
 
-	// Category and Risk contain values from [Categories] and [Risks]. Each list matches if the catalog assigns one of
-	// its values to the tool. Tags matches if the tool has one of the listed tags. These values are not patterns.
+	// Category and Risk contain values from [Categories] and [Risks]. Each of these lists matches if it contains the
+	// tool's value in the catalog. Tags matches if the tool has one of the listed tags. These values are not patterns.
 	Category, Risk, Tags []string
 	// Annotations maps names of annotations, for example "readOnlyHint", to the values that the tool must have. A tool
 	// matches if its annotations have all of these values. The annotations of untrusted servers are unknown.
 	//
-	// If a property of a tool is unknown, the lists for that property match in every rule except rules with
+	// If a property of a tool is unknown, the lists for that property match in every rule, except in rules with
 	// [ActionAllow].
 	Annotations map[string]bool
 }
 
-// methods returns the patterns for the method. If Method is empty, the patterns depend on Prompt and URI.
+// methods returns the patterns for methods. If Method is empty, the patterns depend on Prompt and URI.
 func (m *Match) methods() []string {
 	switch {
 	case len(m.Method) > 0:
@@ -236,7 +237,7 @@ func (m *Match) methods() []string {
 	return []string{MethodToolsCall}
 }
 
-// scope reports whether the match can match tools/call, and whether it can match other methods.
+// scope reports whether m can match tools/call, and whether it can match other methods.
 func (m *Match) scope() (tools, methods bool) {
 	if m.hasNames() {
 		named := promptMethods
@@ -259,8 +260,8 @@ type RateLimit struct {
 	// Window is between [MinWindow] and [MaxWindow].
 	Window time.Duration
 	// Per lists the dimensions by which calls are counted separately. It contains at least one dimension, and no
-	// dimension twice. Tenants are always counted separately. No two limits of a rule have both the same Window and the
-	// same Per.
+	// dimension twice. Tenants are always counted separately. Two limits of a rule can't have both the same Window and
+	// the same Per.
 	Per []Dimension
 }
 
@@ -269,14 +270,14 @@ type Action uint8
 
 // The actions.
 const (
-	// ActionNone means that the rule does not decide. The rule's limits apply if another rule or a default allows the
+	// ActionNone means that the rule has no action. The rule's limits apply if another rule or a default allows the
 	// call.
 	ActionNone Action = iota
 	// ActionAllow means that the call is allowed.
 	ActionAllow
 	// ActionRequireApproval means that the call is held until it is approved.
 	ActionRequireApproval
-	// ActionDeny means that the call is refused. The tool stays listed if the rule has a reason.
+	// ActionDeny means that the call is refused. If the rule has a reason, the tool is still listed.
 	ActionDeny
 	// ActionHide means that the call is refused with the error for an unknown tool. The tool is never listed.
 	ActionHide
@@ -305,11 +306,12 @@ type Default uint8
 
 // The defaults.
 const (
-	// DefaultNone leaves the decision to other documents.
+	// DefaultNone means that the document has no default.
 	DefaultNone Default = iota
 	// DefaultAllow allows calls.
 	DefaultAllow
-	// DefaultByRisk decides by the tool's risk. It requires approval if the tool's class is uncertain.
+	// DefaultByRisk means that the default depends on the tool's risk. It requires approval if the tool's
+	// classification is uncertain.
 	//
 	// If the classification is confirmed, calls of low risk are allowed. In each session, calls of medium risk are
 	// allowed 30 times a minute, and calls of high risk 10 times a minute. A critical or unknown risk requires
@@ -334,14 +336,14 @@ type Dimension uint8
 const (
 	// PerSession counts each session of a principal separately.
 	PerSession Dimension = iota + 1
-	// PerPrincipal counts each subject separately.
+	// PerPrincipal counts each principal separately.
 	PerPrincipal
 	// PerAgent counts each agent name separately. It counts all people together, because people have no agent name.
 	PerAgent
-	// PerTenant counts all principals of a tenant together. With other dimensions it has no effect, because every limit
-	// counts tenants separately.
+	// PerTenant counts all principals of a tenant together. It has no effect in combination with other dimensions,
+	// because every limit counts tenants separately.
 	PerTenant
-	// PerServer counts each server separately.
+	// PerServer counts the calls to each server separately.
 	PerServer
 	// PerTool counts each tool name separately. For methods other than tools/call, it counts each method separately.
 	PerTool
@@ -351,7 +353,8 @@ const (
 	PerOwner
 )
 
-// dimensionNames are ordered by value. The values are part of the identities of buckets.
+// dimensionNames contains the names of the dimensions, ordered by their numeric values. The values are part of the
+// identities of buckets.
 var dimensionNames = [...]string{"none", "session", "principal", "agent", "tenant", "server", "tool", "owner"}
 
 // String returns the dimension as it is written in documents.

@@ -13,31 +13,33 @@ import (
 type Explanation struct {
 	// Decision is what [Set.Decide] returns.
 	Decision Decision
-	// Rules has an entry for each rule in each document and each principal of the call. The rules are ordered by the
-	// names of document and rule. Rules is empty if the call is refused before any rule is evaluated.
+	// Rules has an entry for each rule in each document and each principal of the call (the caller and its delegation
+	// chain). The rules are ordered by the names of document and rule. Rules is empty if the call is refused before any
+	// rule is evaluated.
 	Rules []ConsideredRule
 	// Why explains the decision in one sentence.
 	Why string
 }
 
-// A ConsideredRule describes how one rule was applied to one principal of a call.
+// A ConsideredRule describes how one rule was applied to one principal of a call, which is the caller or a principal in
+// its delegation chain.
 type ConsideredRule struct {
 	// Rule names the rule.
 	Rule RuleRef
-	// Matched is true if every check succeeded. The checks "grant.where" and "forward" do not count.
+	// Matched is true if every check succeeded, except for the checks "grant.where" and "forward".
 	Matched bool
 	// Checks contains the comparisons that were made for the rule.
 	Checks []Check
 	// Action is the rule's action.
 	Action Action
-	// ChainIndex is the index of the principal; see [Decision.ChainIndex].
+	// ChainIndex is the index of the principal that the rule was applied to; see [Decision.ChainIndex].
 	ChainIndex int
 	// Observed reports whether the rule is not enforced but only recorded, because the rule, its document or the server
 	// is in observe mode.
 	Observed bool
 }
 
-// A Check is one comparison that a rule makes.
+// A Check is one comparison of a rule with a call.
 type Check struct {
 	// Name is a key of `match`, "document.server", "when", "otherwise", "grant.where" or "forward". The condition of a
 	// rule is checked only if all checks before it succeeded. The condition of a grant and "forward" are checked only
@@ -49,7 +51,7 @@ type Check struct {
 	// that determined the result, or the reason why the condition can't be evaluated.
 	Got string
 	// Held is true if one of the patterns matched, if the grant's condition is true, or if the rule's condition has the
-	// result with which the rule applies.
+	// result that the rule requires.
 	Held bool
 }
 
@@ -120,7 +122,7 @@ func (r *rule) consider(call *Call, chain int) ConsideredRule {
 	return c
 }
 
-// checkWhen evaluates the condition of a rule.
+// checkWhen evaluates the condition of a rule for the principal with the index chain.
 func (r *rule) checkWhen(call *Call, chain int) Check {
 	c := Check{Name: "when", Want: r.condition()}
 	if r.Otherwise {
@@ -150,7 +152,7 @@ func evaluationText(e condition.Explanation) string {
 	return text
 }
 
-// checkNames compares the prompt or resource that the call names with the rule.
+// checkNames compares the call's prompt or resource with the patterns of the rule.
 func (r *rule) checkNames(call *Call, check func(name string, want []string, got string, held bool)) {
 	has := ""
 	switch call.nameKind() {
@@ -169,8 +171,8 @@ func (r *rule) checkNames(call *Call, check func(name string, want []string, got
 	check("uri", r.Match.URI, has, r.matchesName(call))
 }
 
-// checkProperties compares the category, the risk, the tags and the annotations of the tool with the rule. Each
-// comparison is a separate check.
+// checkProperties compares the category, the risk, the tags and the annotations of the tool with those of the rule.
+// Each comparison is a separate check.
 func (r *rule) checkProperties(call *Call, check func(name string, want []string, got string, held bool)) {
 	f := &call.Facts
 	alone := func(m Match) bool {
@@ -187,7 +189,7 @@ func (r *rule) checkProperties(call *Call, check func(name string, want []string
 	check("annotations", r.Match.hintTexts(), has, alone(Match{Annotations: r.Match.Annotations}))
 }
 
-// checkGrant evaluates the condition of the rule's grant.
+// checkGrant evaluates the condition of the rule's grant for the principal with the index chain.
 func (r *rule) checkGrant(call *Call, chain int) Check {
 	c := Check{Name: "grant.where", Want: r.Grant.Condition()}
 	result, err := call.evaluate(r.where, chain)

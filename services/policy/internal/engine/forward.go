@@ -25,7 +25,7 @@ func (c *checker) checkForward(r *Rule) {
 	}
 }
 
-// ChecksArguments reports whether the decision on a call may depend on Call.CheckArguments.
+// ChecksArguments reports whether the decision on a call may depend on the result of Call.CheckArguments.
 func (s *Set) ChecksArguments(call Call) bool {
 	s = s.withoutObservation() // observed rules are evaluated too
 	if !s.conditional || !call.OfTool() || refusal(&call) != "" {
@@ -65,7 +65,7 @@ func (c *Call) checkArguments() error {
 	return c.argumentsError
 }
 
-// refusedArguments returns the decision that refuses a call because of its arguments.
+// refusedArguments returns the decision that refuses a call because its arguments do not satisfy the rule r.
 func refusedArguments(r *rule, chain int, err error) Decision {
 	return Decision{
 		Code: TypeError, Rule: r.ref, RuleDigest: r.digest, ChainIndex: chain,

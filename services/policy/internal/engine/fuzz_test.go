@@ -9,9 +9,9 @@ import (
 )
 
 // FuzzDecide replaces a condition with its result. A condition that is true or false must lead to the same decision as
-// the condition `true` or `false`. If a condition can't be evaluated, the call may be allowed only if both of these
-// decisions allow it, and may require approval only if at least one of them requires approval. The call must then have
-// the limits of both decisions.
+// the condition `true` or `false`. If a condition can't be evaluated, the call may be allowed only if both the decision
+// with `true` and the decision with `false` allow it, and may require approval only if at least one of these decisions
+// requires approval. If the call is allowed or requires approval, it must have the limits of both decisions.
 func FuzzDecide(f *testing.F) {
 	for i, when := range []string{
 		`args.n == 1`, `args.n < 3 && args.?ok.orValue(false) == true`, `decimal(args.n) > decimal("100")`, `path.within(args.path, "/srv")`,
@@ -61,8 +61,8 @@ func FuzzDecide(f *testing.F) {
 	})
 }
 
-// decideWith makes a decision on a call with rules that have a condition. form selects the rules. decideWith returns
-// false if the rules do not compile.
+// decideWith makes a decision on a call with rules that have the condition when. form is a number that selects the
+// rules. decideWith returns false if the rules do not compile.
 func decideWith(t *testing.T, when string, form uint16, call engine.Call) (engine.Decision, bool) {
 	t.Helper()
 	pick := func(n uint16) uint16 { defer func() { form /= n }(); return form % n }

@@ -12,7 +12,7 @@ import (
 type glob struct {
 	// prefix is the literal text before the first wildcard.
 	prefix string
-	// exact reports whether the pattern has no wildcard. If so, it matches only prefix.
+	// exact is true if the pattern has no wildcard. In this case, it matches only prefix.
 	exact bool
 	// rest is the pattern starting with the first wildcard. It contains anyRun for `*` and anyOne for `?`.
 	rest []rune
@@ -78,8 +78,8 @@ func checkText(pattern string) (message, suggestion string) {
 	}
 }
 
-// stray returns a literal character in the pattern for which fits returns false. It also reports whether there is such
-// a character. A pattern with such a character can't match any valid name.
+// stray returns a literal character in the pattern for which the function fits returns false, and reports whether there
+// is such a character. A pattern with such a character can't match any valid name.
 func (g *glob) stray(fits func(byte) bool) (rune, bool) {
 	for _, r := range g.prefix + string(g.literals()) {
 		if r >= utf8.RuneSelf || !fits(byte(r)) {
@@ -99,9 +99,9 @@ func (g *glob) literals() []rune {
 	return literal
 }
 
-// match reports whether s matches g. After a mismatch it extends only the text of the last `*`, because extending the
-// text of an earlier `*` can't help. The running time is at most proportional to len(s) times the length of the
-// pattern.
+// match reports whether s matches g. After a mismatch, it extends only the text that the last `*` matches. Extending
+// the text of an earlier `*` can't lead to a match. The running time is at most proportional to len(s) times the length
+// of the pattern.
 func (g *glob) match(s string) bool {
 	if g.exact {
 		return s == g.prefix

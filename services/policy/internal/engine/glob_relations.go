@@ -2,7 +2,8 @@ package engine
 
 import "slices"
 
-// contains reports whether g matches every text that o matches. It may return false even if that is the case.
+// contains reports whether g matches every text that o matches. The result false is not exact: g may nevertheless match
+// all of these texts.
 func (g *glob) contains(o *glob) bool {
 	switch {
 	case o.exact:
@@ -13,7 +14,8 @@ func (g *glob) contains(o *glob) bool {
 	return g.key() == o.key()
 }
 
-// contains reports whether ps matches every text that other matches. It may return false even if that is the case.
+// contains reports whether ps matches every text that other matches. The result false is not exact: ps may nevertheless
+// match all of these texts.
 func (ps patterns) contains(other patterns) bool {
 	if len(ps) == 0 {
 		return true
@@ -51,8 +53,8 @@ func (g *glob) intersects(o *glob) bool {
 		return g.match(o.prefix)
 	}
 	a, b := g.runes(), o.runes()
-	// reachable[j] reports whether there is a text that is matched both by the part of the first pattern before i and
-	// by the part of the second pattern before j.
+	// reachable[j] reports whether there is a text that matches both the first i characters of the first pattern and
+	// the first j characters of the second pattern.
 	reachable := make([]bool, len(b)+1)
 	reachable[0] = true
 	for j := 0; j < len(b) && b[j] == anyRun; j++ {

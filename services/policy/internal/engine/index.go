@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// An index finds the rules that may match a tool's name or a method on a server, without trying every rule.
+// An index finds the rules that may match a tool's name or a method on a server, without trying every rule in the set.
 type index struct {
 	// exact maps a name to the rules that have this name as a pattern without wildcards.
 	exact map[indexKey][]*rule

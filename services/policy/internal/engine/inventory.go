@@ -13,7 +13,7 @@ import (
 // unknown.
 type Inventory map[string][]string
 
-// ownTools lists the mesh's own tools, which are not in the list of any server.
+// ownTools lists the tools that the mesh itself provides. They are not in the list of any server.
 var ownTools = []string{modelTool, "sluice_approval_wait"}
 
 // Check returns warnings about names in a document that match no configured server or no listed tool. The document must
@@ -76,8 +76,8 @@ func (in Inventory) checkRule(d *Document, rule int, home []string) []ParseError
 	return faults
 }
 
-// checkTool checks a tool name or a pattern for tools in a rule that applies to the given servers. An empty field means
-// that pattern is a name under `tools`.
+// checkTool checks a tool name or a pattern for tools in a rule that applies to the given servers. If field is empty,
+// pattern is the name of an entry under `tools`.
 func (in Inventory) checkTool(rule int, field, pattern string, servers []string) []ParseError {
 	g, _, _ := compileGlob(pattern) // the document has no errors
 	if field == "" {

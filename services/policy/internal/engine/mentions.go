@@ -31,15 +31,15 @@ func MentionedServers(documents []Document) []Mention {
 	return slices.DeleteFunc(m.all, func(name Mention) bool { return !validServer(name.Name) })
 }
 
-// A MentionedCall is a call that documents name. It has no arguments, no server and no subject.
+// A MentionedCall is a call that documents mention. It has no arguments, no server and no caller.
 type MentionedCall struct {
 	Method, Ref string
 	Mention
 }
 
-// MentionedCalls returns the calls to a server that documents name. These are tool calls, and messages with other
-// methods, with the names of prompts and the URIs of resources. For each method, the result contains examples of names
-// that the documents do not contain.
+// MentionedCalls returns the calls to a server that documents mention. These are tool calls and messages with other
+// methods, including the names of prompts and the URIs of resources. For each method, the result contains examples of
+// names that the documents do not contain.
 func MentionedCalls(documents []Document, server string) []MentionedCall {
 	tools, prompts, uris, methods := newMentions("any-other-tool"), newMentions("any-other-prompt"), newMentions("any-other:uri"), newMentions("any-other/method")
 	for _, r := range rulesAbout(documents, server) {
@@ -81,7 +81,7 @@ func needsRule(method string) bool {
 	return method != MethodToolsCall && !slices.Contains(mcpmethod.WithoutRule(), method)
 }
 
-// namedCalls returns one call for each name that calls of this method can have.
+// namedCalls returns one call for each of the names that calls with this method can have.
 func namedCalls(call Call, prompts, uris []Mention) []MentionedCall {
 	names := []Mention{{}}
 	switch call.nameKind() {
@@ -114,11 +114,11 @@ func rulesAbout(documents []Document, server string) (out []*Rule) {
 	return out
 }
 
-// maxCombined is the number of callers up to which the callers of several rules are combined into further callers.
+// maxCombined is the number of callers at which MentionedCallers stops adding callers that several rules match.
 const maxCombined = 100
 
 // MentionedCallers returns examples of callers, at most limit. The first one is an example of the callers that no
-// document mentions. After it come callers that the rules in documents match, and callers with the strings that
+// document mentions. The next ones are callers that the rules in documents match, and callers with the strings that
 // conditions on the caller contain. The last ones are callers that several rules match, for example with the principal
 // of one rule and the agent of another. Such callers are added as long as there are at most 100 callers. If there are
 // more callers than limit, complete is false.
@@ -161,8 +161,8 @@ func MentionedCallers(documents []Document, limit int) (out []Subject, complete 
 	return out, complete
 }
 
-// combined returns a caller that differs from [anyCaller] in everything in which a or b differs from it. combined
-// returns false if a and b have different tenants, subjects or agents.
+// combined returns a caller that has the properties of both a and b. Properties that are the same as those of
+// [anyCaller] do not count. combined returns false if a and b have different tenants, subjects or agents.
 func combined(a, b *Principal) (out Principal, ok bool) {
 	other := anyCaller()
 	ok = true
@@ -203,7 +203,7 @@ func matchedCallers(m *Match) (out []Principal) {
 	return out
 }
 
-// callersInCondition returns callers for which a condition may give different results than for others.
+// callersInCondition returns callers for which a condition may have different results than for other callers.
 func callersInCondition(when string) (out []Subject) {
 	c, err := condition.Compile(when)
 	if err != nil || c.Variables()&condition.VariableCaller == 0 {
@@ -231,8 +231,8 @@ type mentions struct {
 	seen map[string]bool
 }
 
-// newMentions returns mentions that contain an example of the names that do not occur in documents. If other is empty,
-// they contain no example.
+// newMentions returns mentions that contain other, an example of the names that do not occur in documents. If other is
+// empty, the mentions contain no example.
 func newMentions(other string) *mentions {
 	m := &mentions{seen: make(map[string]bool)}
 	if other != "" {
@@ -278,8 +278,8 @@ func exampleOf(pattern string) Mention {
 }
 
 // PossibleClasses returns possible facts about a callable tool that is not in the catalog. The first facts have no
-// class. If the documents distinguish tools by their class, there are also facts with each category and risk, and with
-// each tag that occurs in the documents. If more than maxTags tags occur, complete is false.
+// classification. If the documents distinguish tools by their classification, there are also facts with each category
+// and risk, and with each tag that occurs in the documents. If more than maxTags tags occur, complete is false.
 func PossibleClasses(documents []Document, server string, maxTags int) (out []Facts, complete bool) {
 	out = []Facts{{Status: Callable}}
 	distinguished := slices.ContainsFunc(documents, func(d Document) bool { return d.Default == DefaultByRisk })

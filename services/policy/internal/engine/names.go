@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// These are the methods whose params name a prompt or a resource, and the kinds of completions (MCP 2025-11-25,
-// Completion, Reference Types).
+// These are the methods whose params contain the name of a prompt or the URI of a resource, and the kinds of completion
+// requests (MCP 2025-11-25, Completion, Reference Types).
 const (
 	methodGetPrompt   = "prompts/get"
 	methodRead        = "resources/read"
@@ -17,7 +17,7 @@ const (
 	methodUnsubscribe = "resources/unsubscribe"
 	methodComplete    = "completion/complete"
 
-	// RefPrompt and RefResource are the kinds of completions.
+	// RefPrompt and RefResource are the kinds of completion requests.
 	RefPrompt   = "ref/prompt"
 	RefResource = "ref/resource"
 )
@@ -29,11 +29,11 @@ var (
 	uriMethods    = []string{methodRead, methodSubscribe, methodUnsubscribe, methodComplete}
 )
 
-// approvableMethods are the methods that can require approval. Each of them names a tool, a prompt or a resource.
-// Unlike a subscription, none of them has an effect after its response.
+// approvableMethods are the methods that can require approval. Each of their calls has the name of a tool or a prompt,
+// or the URI of a resource. Unlike a subscription, none of these methods has an effect after its response.
 var approvableMethods = []string{MethodToolsCall, methodGetPrompt, methodRead}
 
-// allApprovable reports whether every method that the match can match can require approval.
+// allApprovable reports whether all methods that m can match can require approval.
 func (m *Match) allApprovable() bool {
 	patterns := compilePatterns(m.methods())
 	if !m.hasNames() {
@@ -51,7 +51,7 @@ const (
 	namesNone nameKind = iota
 	namesPrompt
 	namesResource
-	// namesUnknown means that the call is a completion without a valid kind.
+	// namesUnknown means that the call is a completion request without a valid kind.
 	namesUnknown
 )
 
@@ -102,7 +102,7 @@ func (c *Call) uri() *uriReadings {
 	return c.uriCache
 }
 
-// hasNames reports whether the match has Prompt or URI.
+// hasNames reports whether m has Prompt or URI.
 func (m *Match) hasNames() bool { return len(m.Prompt)+len(m.URI) > 0 }
 
 // matchesName reports whether the rule matches the prompt or URI of a call. The call's method must not be
@@ -137,7 +137,7 @@ func (r *rule) matchesExactURI(call *Call) bool {
 	return call.uri().notPlain == nil && r.uris.match(call.Tool)
 }
 
-// isAdmitted reports whether one of the rules admits the call for the principal with index i. All rules passed in must
+// isAdmitted reports whether one of the rules admits the call for the principal with index i. All given rules must
 // match the call. A rule with ActionAllow admits all calls that it matches. A rule with ActionRequireApproval admits a
 // URI only if [rule.matchesExactURI] is true.
 func isAdmitted(rules []*rule, call *Call, i int) bool {
@@ -147,7 +147,7 @@ func isAdmitted(rules []*rule, call *Call, i int) bool {
 	})
 }
 
-// foldPatterns returns the patterns in lower case.
+// foldPatterns returns a copy of the patterns in lower case.
 func foldPatterns(ps patterns) patterns {
 	out := slices.Clone(ps)
 	for i := range out {
@@ -165,7 +165,7 @@ func foldPatterns(ps patterns) patterns {
 // An EntryKind is a kind of name that a list or a notification contains.
 type EntryKind uint8
 
-// The kinds of entries.
+// These are the kinds of entries.
 const (
 	// EntryPrompt is the name of a prompt. The same decision applies as for prompts/get.
 	EntryPrompt EntryKind = iota
@@ -177,10 +177,10 @@ const (
 	EntryUpdate
 )
 
-// ShowsEntry reports whether a subject may see an entry in a server's list, or be notified about the entry. The subject
-// may see the entry if a call that names it is allowed or requires approval. A template is visible unless the text
-// before its first expression proves that all URIs of the template are denied. A stop hides no list entries, but a
-// stopped subject is not notified.
+// ShowsEntry reports whether a caller may see an entry in a server's list, or be notified about the entry. The caller
+// may see the entry if a call with the entry's name or URI is allowed or requires approval. A template is visible
+// unless the text before its first expression proves that all URIs of the template are denied. A stop hides no list
+// entries, but a stopped caller is not notified.
 func (s *Set) ShowsEntry(subject Subject, server string, what EntryKind, name string, facts Facts) bool {
 	call := Call{Server: server, Tool: name, Subject: subject, Facts: facts, listed: true}
 	switch what {
@@ -209,15 +209,15 @@ func (s *Set) ShowsEntry(subject Subject, server string, what EntryKind, name st
 	return s.mostPermissive(s.find(space[:0], &call), &call).decision(&call).Effect != Deny
 }
 
-// CouldAllow reports whether a call of the method could be allowed or require approval. It may return true although all
-// calls are denied. The method must not be [MethodToolsCall]. A stop does not affect the result, except for
-// notifications with contents, because the gateway does not ask for a decision on these notifications.
+// CouldAllow reports whether a call with the given method could be allowed or require approval. It may return true
+// although all calls are denied. The method must not be [MethodToolsCall]. A stop does not affect the result, with one
+// exception: notifications that contain data, because the gateway does not ask for a decision on these notifications.
 func (s *Set) CouldAllow(subject Subject, server, method string, facts Facts) bool {
 	call := Call{Method: method, Server: server, Subject: subject, Facts: facts}
 	return s.couldAllow(&call, "") && !s.stopsNotification(&call)
 }
 
-// couldAllow implements CouldAllow for calls with names or URIs that begin with start.
+// couldAllow implements CouldAllow for calls whose name or URI begins with start.
 func (s *Set) couldAllow(call *Call, start string) bool {
 	if code, _ := call.Facts.Status.refusal(call.Server); code != "" || refusal(call) != "" {
 		return false
@@ -255,7 +255,8 @@ func (r *rule) mayAdmit(start string) bool {
 	})
 }
 
-// deniesAll reports whether a denying rule matches every call of the method whose name or URI begins with start.
+// deniesAll reports whether a rule that denies calls matches every call with the given method whose name or URI begins
+// with start.
 func (r *rule) deniesAll(method, start string) bool {
 	switch {
 	case len(r.prompts)+len(r.uris) == 0:
@@ -269,8 +270,9 @@ func (r *rule) deniesAll(method, start string) bool {
 	return slices.ContainsFunc(r.prompts, all) || slices.ContainsFunc(r.foldedURIs, all)
 }
 
-// namesAlike returns two results for a subject. prompts is true if no rule for the server distinguishes prompts by
-// name. resources is true if no rule distinguishes resources by URI.
+// namesAlike reports whether the rules for a server treat all names alike. prompts is true if no rule that applies to
+// the caller or its delegation chain distinguishes prompts by name. resources is true if no such rule distinguishes
+// resources by URI.
 func (s *Set) namesAlike(subject *Subject, server string) (prompts, resources bool) {
 	prompts, resources = true, true
 	for _, r := range s.others {

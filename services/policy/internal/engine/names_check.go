@@ -39,7 +39,7 @@ func (c *checker) checkNames(r *Rule) {
 	}
 }
 
-// endsInHost reports whether start, the beginning of a URL, ends within the host or right after it.
+// endsInHost reports whether start, the beginning of a URL, ends within the URL's host or directly after it.
 func endsInHost(start string) bool {
 	scheme, rest, has := strings.Cut(start, "://")
 	return has && rest != "" && !strings.Contains(rest, "/") && slices.Contains([]string{"http", "https", "ws", "wss", "ftp"}, scheme)

@@ -21,23 +21,23 @@ type Observe struct {
 	Servers map[string]time.Time
 }
 
-// An Observation is the decision on a call that would apply if everything were enforced.
+// An Observation is the decision on a call that would be made if everything were enforced.
 type Observation struct {
 	// Effect, Code, Message and Rule have the same meaning as in a [Decision].
 	Effect  Effect
 	Code    Code
 	Message string
 	Rule    RuleRef
-	// Limits contains the limits that would apply in addition to those of the decision. It is set only if both the
-	// decision and the observation allow the call.
+	// Limits contains the limits that would apply in addition to those in the decision. It is set only if the call is
+	// allowed both by the decision and by the observation.
 	Limits []Limit
 }
 
 // An Observed is a part of the policy in observe mode, which is not enforced but only recorded. It is a rule, a
 // document or a server, or everything if all names are empty.
 type Observed struct {
-	// Server is the name of a server. Rule.Document is the name of a document. Rule.Rule is empty if the whole document
-	// is in observe mode.
+	// Server is the name of a server in observe mode. Rule.Document is the name of a document. Rule.Rule is empty if
+	// the whole document is in observe mode.
 	Server string
 	Rule   RuleRef
 	// Until is the time at which observe mode ends.
@@ -58,7 +58,8 @@ func (o Observed) String() string {
 	}
 }
 
-// observation describes which parts of a set are in observe mode. In the zero observation, everything is enforced.
+// observation describes which parts of a set are in observe mode. The zero observation means that everything is
+// enforced.
 type observation struct {
 	// enforced is the set with the same documents in which everything is enforced. It is nil if nothing is in observe
 	// mode.
@@ -67,20 +68,20 @@ type observation struct {
 	// documents and options are the parameters of [Compile]. [Set.At] uses them.
 	documents []Document
 	options   Options
-	// observesAll reports whether every server is in observe mode. observedServers contains the names of single servers
-	// in observe mode.
+	// observesAll is true if every server is in observe mode. observedServers contains the names of single servers in
+	// observe mode.
 	observesAll     bool
 	observedServers map[string]bool
-	// observedHomes contains the servers that the documents in observe mode apply to. enforcedHomes contains the
-	// servers that the other documents apply to.
+	// observedHomes contains the server patterns of the documents in observe mode. enforcedHomes contains the server
+	// patterns of the other documents.
 	observedHomes, enforcedHomes []patterns
 }
 
-// observedAt reports whether observe mode that lasts until a given time is active at the time now. If until is zero, it
-// is never active. If now is zero, it is not active because the time is unknown.
+// observedAt reports whether observe mode is active at now if it lasts until the given time. If until is zero, observe
+// mode is never active. If now is zero, the time is unknown, and observe mode is not active.
 func observedAt(until, now time.Time) bool { return !now.IsZero() && now.Before(until) }
 
-// withoutObserved returns only the documents and the rules that are enforced at the time now.
+// withoutObserved returns only the documents and the rules that are enforced at now.
 func withoutObserved(documents []Document, now time.Time) []Document {
 	var out []Document
 	for _, d := range documents {
@@ -175,8 +176,8 @@ func (s *Set) observedRevision() string {
 // Each kind is sorted by name.
 func (s *Set) Observed() []Observed { return slices.Clone(s.observed) }
 
-// Until returns the earliest time at which observe mode ends for a part of the policy, or the zero time if everything
-// is enforced. At that time the documents must be compiled again.
+// Until returns the earliest time at which observe mode ends for a part of the policy, or the zero time if no part is
+// in observe mode. At that time the documents must be compiled again.
 func (s *Set) Until() time.Time {
 	var first time.Time
 	for _, o := range s.observed {
@@ -222,20 +223,20 @@ func (o *observation) observesServer(server string) bool {
 }
 
 // opens reports whether a call that rules and defaults refuse or hold for approval is allowed because the server is in
-// observe mode. Calls to the model tool cost money. If such a call needs its own rule, the decision is the same as if
-// everything were enforced.
+// observe mode. It returns false for calls to the model tool that need a rule of their own, because these calls cost
+// money.
 func (s *Set) opens(call *Call) bool {
 	return s.enforced != nil && !call.needsModelRule() && s.observesServer(call.Server)
 }
 
-// openableCodes contains the codes of refusals by rules and defaults. A decision with any other code is the same if the
-// server is in observe mode. The code ToolUnknown is also used if the tool or the server does not exist.
-// [Decision.open] does not allow such a call.
+// openableCodes contains the codes of refusals by rules and defaults. A decision with any other code stays the same
+// even if the server is in observe mode. The code ToolUnknown is also used if the tool or the server does not exist. In
+// this case, [Decision.open] does not allow the call.
 var openableCodes = []Code{DeniedByRule, DeniedByDefault, MethodDenied, ToolUnknown, TypeError, ApprovalRequired}
 
-// open returns the decision on a call to a server in observe mode. It allows what rules and defaults refuse or hold for
-// approval. It removes the rules' limits, timeouts and redactions, and does not record arguments. It refuses what the
-// catalog does not accept, and what was refused before any rule was evaluated.
+// open returns the decision on a call to a server in observe mode. It allows calls that rules and defaults refuse or
+// hold for approval. It removes the rules' limits, timeouts and redactions, and does not record arguments. It refuses
+// calls that the catalog does not accept, and calls that were refused before any rule was evaluated.
 func (d Decision) open(call *Call) Decision {
 	if refusal(call) != "" || d.Effect != Allow && !slices.Contains(openableCodes, d.Code) {
 		return d
@@ -251,7 +252,7 @@ func (d Decision) open(call *Call) Decision {
 }
 
 // decideObserved makes the decision on a call. If a part of the policy is in observe mode, and the decision would be
-// different if everything were enforced, the result also contains that other decision.
+// different if everything were enforced, the result also contains the decision that would then be made.
 func (s *Set) decideObserved(call *Call) (Decision, verdict) {
 	d, v := s.decide(call)
 	if s.enforced == nil {
@@ -265,7 +266,7 @@ func (s *Set) decideObserved(call *Call) (Decision, verdict) {
 	return d, v
 }
 
-// observationOf returns the observation for a decision. would is the decision that would apply if everything were
+// observationOf returns the observation for a decision. would is the decision that would be made if everything were
 // enforced. The observation is nil if both decisions have the same result. If both allow the call, only additional
 // limits count as a difference.
 func observationOf(d, would *Decision) *Observation {
@@ -287,8 +288,8 @@ func observationOf(d, would *Decision) *Observation {
 	return o
 }
 
-// observedRules returns the rules that are in observe mode. They are taken from the set in which everything is
-// enforced.
+// observedRules returns the rules for a call that are in observe mode. It finds these rules in the set in which
+// everything is enforced.
 func (s *Set) observedRules(call *Call) map[RuleRef]bool {
 	out := make(map[RuleRef]bool)
 	if s.enforced == nil {
@@ -306,7 +307,7 @@ func (s *Set) observedRules(call *Call) map[RuleRef]bool {
 	return out
 }
 
-// whyObserved explains a decision, and the decision that would apply if everything were enforced.
+// whyObserved explains a decision, and the decision that would be made if everything were enforced.
 func (s *Set) whyObserved(d Decision, v verdict, call *Call) string {
 	text := s.why(d, v, call)
 	code, _ := call.Facts.Status.refusal(call.Server)

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// The time at which documents are compiled, and a time before and after it.
+// These are the time at which documents are compiled, a time before it, and a time after it.
 var (
 	observeNow    = time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
 	observePast   = observeNow.Add(-time.Hour)
@@ -23,8 +23,8 @@ func drawUntil(t *rapid.T, label string) time.Time {
 	return rapid.SampledFrom([]time.Time{{}, {}, {}, observePast, observeNow, observeFuture}).Draw(t, label)
 }
 
-// drawObserved puts some rules and documents in observe mode until a time. It returns options in which some servers are
-// in observe mode.
+// drawObserved randomly puts some rules and documents in observe mode until a time. It returns options in which some
+// servers are in observe mode.
 func drawObserved(t *rapid.T, documents []engine.Document) engine.Options {
 	until := make(map[string]time.Time) // both halves of a rule have the same time
 	for i := range documents {
@@ -90,8 +90,8 @@ func modelEnforced(documents []engine.Document, with engine.Options, server stri
 }
 
 // TestDecide_ObservedAgreesWithTheModel draws a set in which something may be in observe mode. It compares a decision
-// of this set with the decisions of two sets in which everything is enforced. One has only the enforced documents and
-// rules, and the other has all of them.
+// of this set with the decisions of two sets in which everything is enforced. One of these sets has only the enforced
+// documents and rules, and the other has all documents and rules.
 func TestDecide_ObservedAgreesWithTheModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -161,8 +161,8 @@ func TestCompile_ObservesNothingByDefault(t *testing.T) {
 }
 
 // TestDecide_ObserveOpensOnlyPolicy checks calls that are refused even if every rule and default allows them. Every set
-// must refuse these calls, whatever is in observe mode. The code must be the same, or the code of a refusal by a rule
-// or default.
+// must refuse these calls, no matter what is in observe mode. The code must be the same, or the code of a refusal by a
+// rule or default.
 func TestDecide_ObserveOpensOnlyPolicy(t *testing.T) {
 	t.Parallel()
 	open := mustCompileAll(t)
@@ -209,8 +209,8 @@ func mustCompileAll(t *testing.T) *engine.Set {
 	return set
 }
 
-// TestSet_ObservedUntil checks which parts are in observe mode, how they are described, and how the set changes at each
-// time at which observe mode ends for a part.
+// TestSet_ObservedUntil checks which parts are in observe mode and how they are described. It also checks how the set
+// changes at each time at which observe mode ends for a part.
 func TestSet_ObservedUntil(t *testing.T) {
 	t.Parallel()
 	at := func(hours int) time.Time { return observeNow.Add(time.Duration(hours) * time.Hour) }
@@ -284,8 +284,8 @@ func TestExplain_NamesObservedRules(t *testing.T) {
 	}
 }
 
-// TestCacheability_ObservedRulesCount checks that a decision can also depend on arguments and sessions because of rules
-// in observe mode.
+// TestCacheability_ObservedRulesCount checks that rules in observe mode can also prevent a decision from being reused
+// for calls with other arguments or in other sessions.
 func TestCacheability_ObservedRulesCount(t *testing.T) {
 	t.Parallel()
 	with := options
@@ -313,8 +313,8 @@ func TestCacheability_ObservedRulesCount(t *testing.T) {
 	}
 }
 
-// A rule in observe mode has Strict and a timeout. It does not change the decision. The observation contains the
-// refusal of the arguments.
+// A rule in observe mode has Strict and a timeout. The rule does not change the decision. If the arguments do not
+// satisfy the schema, the observation says that the call would be refused.
 func TestObserve_ChecksArgumentsWithoutEffect(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)

@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// MayOpen returns the rules and defaults that were added, removed or changed in such a way that they may allow calls
-// that were refused, or allow calls without the approval that they needed. If the result is empty, no call is opened.
-// The rule name of a default is "default". Changes to names and reasons do not count. Changes to limits and approval
-// terms count only if the limits or terms can refuse calls.
+// MayOpen returns the rules and defaults whose addition, removal or change may make calls less restricted: calls that
+// were refused may be permitted, or calls that needed approval may be allowed. If the result is empty, no call becomes
+// less restricted. The rule name of a default is "default". Changes to names and reasons do not count. Changes to
+// limits and approval terms count only if the limits or terms can refuse calls.
 func MayOpen(before, after []Document) (out []RuleRef) {
 	k := keeper{
 		observes:  slices.ContainsFunc(after, func(d Document) bool { return !d.ObserveUntil.IsZero() }),
@@ -29,13 +29,13 @@ func MayOpen(before, after []Document) (out []RuleRef) {
 	return slices.Compact(out)
 }
 
-// A keeper finds the rules that stay the same when documents change.
+// A keeper compares rules before and after a change to documents, and finds those that stay the same.
 type keeper struct {
-	// observes reports whether a document may be in observe mode after the change. A server is in observe mode if no
-	// enforced document applies to it, so each document may then restrict calls.
+	// observes is true if a document may be in observe mode after the change. A server is in observe mode if all
+	// documents that apply to it are, so any enforced document may be what restricts calls to it.
 	observes bool
-	// approvers reports whether calls may have been refused because lists of approvers have no group in common. limits
-	// reports whether calls may have been refused because too many limits apply.
+	// approvers is true if, before the change, calls may have been refused because lists of approvers have no group in
+	// common. limits is true if, before the change, calls may have been refused because too many limits apply.
 	approvers, limits bool
 }
 
@@ -58,7 +58,7 @@ func approversMayConflict(documents []Document) bool {
 }
 
 // mayExceedLimits reports whether the documents have so many limits that more than [MaxLimits] may apply to a call.
-// Each limit can apply to each principal of a call, and by_risk adds one more limit.
+// Each limit can apply to each principal of a call, and `default: by_risk` adds one more limit.
 func mayExceedLimits(documents []Document) bool {
 	limits := 1
 	for i := range documents {
@@ -119,7 +119,8 @@ func (k keeper) keysOf(d *Document) map[string]changedRule {
 	return out
 }
 
-// terms returns the limits and the approval terms that are a possible reason for refusing calls.
+// terms returns the groups of approvers and the dimensions of limits in a rule, if they may be a reason for refusing
+// calls.
 func (k keeper) terms(r *Rule) (out []any) {
 	if k.approvers {
 		out = append(out, r.Approvers)

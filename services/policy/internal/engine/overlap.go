@@ -18,7 +18,7 @@ type OverlapWarning struct {
 
 // CheckOverlaps returns warnings about rules that have no effect because of another rule. It also returns a warning for
 // each `otherwise` that denies what rules in other documents allow. The documents must have no errors. Rules and
-// documents that have a time until which they are in observe mode are not checked. If there are very many rules,
+// documents that are in observe mode until some time, even in the past, are not checked. If there are very many rules,
 // CheckOverlaps does not check all of them.
 func CheckOverlaps(documents []Document) []OverlapWarning {
 	c := newOverlapChecker(documents)
@@ -78,7 +78,8 @@ func newOverlapChecker(documents []Document) *overlapChecker {
 	return c
 }
 
-// shadowed returns a warning if another rule with a stricter action matches every call that the rule r matches.
+// shadowed returns a warning if another rule matches every call that the rule r matches and has a stricter action, so
+// that r has no effect.
 func (c *overlapChecker) shadowed(r overlapRule) (ParseError, bool) {
 	if r.Otherwise { // the first half of the rule has the same match
 		return ParseError{}, false
@@ -98,7 +99,8 @@ func (c *overlapChecker) shadowed(r overlapRule) (ParseError, bool) {
 	}, true
 }
 
-// covers reports whether r matches every call that o matches. It may return false even if that is the case.
+// covers reports whether r matches every call that o matches. The result false is not exact: r may nevertheless match
+// all of these calls.
 func (r *rule) covers(o *rule) bool {
 	if r.Match.hasNames() || o.Match.hasNames() || o.matchesTools && !r.matchesTools || o.matchesMethods && !r.matchesMethods {
 		return false
@@ -109,7 +111,8 @@ func (r *rule) covers(o *rule) bool {
 		r.coversProperties(&o.Match)
 }
 
-// coversProperties reports whether every tool with the properties that m names has the properties that r names.
+// coversProperties reports whether every tool with the properties that m requires also has the properties that r
+// requires.
 func (r *rule) coversProperties(m *Match) bool {
 	for _, pair := range [][2][]string{{r.Match.Category, m.Category}, {r.Match.Risk, m.Risk}, {r.Match.Tags, m.Tags}} {
 		other := func(value string) bool { return !slices.Contains(pair[0], value) }
@@ -125,8 +128,8 @@ func (r *rule) coversProperties(m *Match) bool {
 	return true
 }
 
-// defeating returns a warning if a rule with Otherwise denies calls that are named and allowed by rules in other
-// documents.
+// defeating returns a warning if a rule with Otherwise denies calls that rules in other documents allow by the name of
+// the tool.
 func (c *overlapChecker) defeating(r overlapRule) (ParseError, bool) {
 	if !r.Otherwise || r.Action < ActionDeny {
 		return ParseError{}, false
@@ -153,7 +156,7 @@ func (r *rule) namesTools() bool {
 	return len(r.tools) > 0 && !slices.ContainsFunc(r.tools, func(g glob) bool { return g.isPrefix() && g.prefix == "" })
 }
 
-// meets reports whether both rules could match the same call.
+// meets reports whether r and o could match the same call.
 func (r *rule) meets(o *rule) bool {
 	if !r.matchesTools || !o.matchesTools {
 		return false

@@ -11,7 +11,7 @@ import (
 )
 
 // TestCheckOverlaps_RulesWithoutEffectCanBeRemoved removes a rule that has no effect according to CheckOverlaps, and
-// compares the decisions.
+// checks that the decisions stay the same.
 func TestCheckOverlaps_RulesWithoutEffectCanBeRemoved(t *testing.T) {
 	t.Parallel()
 	removed := 0

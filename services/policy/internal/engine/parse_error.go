@@ -21,7 +21,7 @@ type ParseError struct {
 	Message string
 	// Suggestion says how to fix the problem. It may be empty.
 	Suggestion string
-	// Warning reports whether the document loads despite the problem.
+	// Warning is true if the document loads despite the problem.
 	Warning bool
 }
 
@@ -55,10 +55,10 @@ func (d *Document) Check() []ParseError {
 	return c.problems
 }
 
-// correctSpelling checks prefix, the start of a pattern. If prefix differs from a method of the protocol only in case,
-// it returns the protocol's spelling of the method. If only the part up to the last slash differs in this way, it
-// returns the spelling of that part. Otherwise it returns "". The gateway refuses requests whose method is spelled in
-// another case, so such a pattern never matches.
+// correctSpelling checks prefix, the text of a method pattern before the first wildcard. If prefix differs from a
+// method of the protocol only in case, correctSpelling returns the protocol's spelling of the method. If only the part
+// up to the last slash differs in this way, it returns the correct spelling of that part. Otherwise it returns "". The
+// gateway refuses requests whose method has the wrong case, so a pattern in the wrong case never matches.
 func correctSpelling(prefix string) string {
 	upToSlash := func(s string) string { return s[:strings.LastIndexByte(s, '/')+1] }
 	families := make([]string, 0, len(mcpmethod.All()))
@@ -75,8 +75,8 @@ func correctSpelling(prefix string) string {
 	return ""
 }
 
-// warnOpenMethods warns about a rule that refuses all tools to some callers. It warns only if another rule in the
-// document allows methods other than tools/call and no rule refuses those methods to the same callers.
+// warnOpenMethods warns about a rule that refuses all tools, but no other methods, to some callers. It warns only if
+// another rule in the document allows other methods, and no rule refuses all methods to the same callers.
 func (c *checker) warnOpenMethods(d *Document) {
 	if !slices.ContainsFunc(d.Rules, func(r Rule) bool {
 		_, methods := r.Match.scope()
@@ -106,7 +106,7 @@ func (r *Rule) refusesAll() bool {
 	return r.Tool == "" && every && !r.Match.hasProperties() && !r.Match.hasNames() && (r.Action == ActionDeny || r.Action == ActionHide)
 }
 
-// sameButMethod reports whether two rules concern the same servers and callers.
+// sameButMethod reports whether two rules match the same servers and callers, regardless of their methods.
 func (r *Rule) sameButMethod(o *Rule) bool {
 	return slices.Equal(r.Match.Server, o.Match.Server) && slices.Equal(r.Match.Agent, o.Match.Agent) && slices.Equal(r.Match.Principal, o.Match.Principal) &&
 		slices.Equal(r.Match.Groups, o.Match.Groups) && slices.Equal(r.Match.Tenant, o.Match.Tenant)
@@ -251,8 +251,8 @@ func (c *checker) checkReason(reason string) {
 	}
 }
 
-// unprintable reports whether a character is forbidden in a reason because it could hide text from a reader. Line
-// breaks are allowed.
+// unprintable reports whether a character is forbidden in a reason because it could hide a part of the text from a
+// reader. Line breaks are allowed.
 func unprintable(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 
 func (c *checker) checkLimits(limits []RateLimit) {

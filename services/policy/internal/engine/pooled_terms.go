@@ -14,14 +14,14 @@ type ApprovalTerms struct {
 	Approvers []string
 	// Quorum is how many distinct people must approve. It is at least 1.
 	Quorum int
-	// DecideWithin is how long approvers have to decide. ExecuteWithin is how long after the approval the call may be
-	// made. Zero means the configured time.
+	// DecideWithin is how long approvers have to approve or deny. ExecuteWithin is how long after the approval the call
+	// may be made. Zero means the configured time.
 	DecideWithin, ExecuteWithin time.Duration
 	// SelfConfirm allows the person who uses the agent to confirm the call. If it is true, Quorum is 1, and Approvers
 	// and Grant are empty.
 	SelfConfirm bool
 	// Grant allows the approval to cover several calls. If it is zero, the approval covers only this call. Grant.Where
-	// is always empty, because the field Where contains the conditions.
+	// is always empty, because [ApprovalTerms.Where] contains the conditions.
 	Grant Grant
 	// Where lists the conditions of the grants of all rules that require approval. The conditions are sorted and
 	// distinct, and each is true for the call. Where is empty if Grant is zero or covers all calls of the tool.
@@ -38,9 +38,10 @@ func (t *ApprovalTerms) Scope() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Times contains the time limits of approvals for rules that set none. Both are positive.
+// Times contains the time limits of approvals for rules that set no time limits. Both fields are positive.
 type Times struct {
-	// Decide is how long approvers have to decide. Execute is how long after the approval the call may be made.
+	// Decide is how long approvers have to approve or deny. Execute is how long after the approval the call may be
+	// made.
 	Decide, Execute time.Duration
 }
 
@@ -87,8 +88,8 @@ func (v *verdict) poolApprovers(asking []*rule) {
 	}
 }
 
-// shortest returns the shortest time that the rules set. A rule without a time uses the configured time. The result is
-// zero if no rule sets a time.
+// shortest returns the shortest time that the rules set. For a rule that sets no time, the configured time counts. If
+// no rule sets a time, the result is zero.
 func shortest(rules []*rule, configured time.Duration, of func(*rule) time.Duration) time.Duration {
 	var best time.Duration
 	unset := false
@@ -106,8 +107,8 @@ func shortest(rules []*rule, configured time.Duration, of func(*rule) time.Durat
 	return best
 }
 
-// idempotent reports whether all rules that decide a call declare it idempotent. A default never declares a call
-// idempotent, so at least one rule must decide for each principal.
+// idempotent reports whether all rules that determine the decision on a call declare the call idempotent. A default
+// never declares a call idempotent, so for each principal at least one rule must determine the decision.
 func idempotent(rules []*rule, call *Call) bool {
 	for i := range call.Subject.size() {
 		declared := false

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// The lists are short, so that documents and calls often match.
+// These lists are short, so that documents and calls often match.
 var (
 	someServers = []string{"", "", "s", "st", "s*", "?"}
 	someTools   = []string{"t", "tu", "t.u", "u"}
@@ -26,7 +26,7 @@ var (
 	somePrompts = []string{"p", "pq", "q"}
 )
 
-// someURIs maps each URI to the lower-case URIs as which servers could interpret it. The value is nil if the URI is not
+// someURIs maps each URI to the lower-case URIs that servers could interpret it as. The value is nil if the URI is not
 // plain.
 var someURIs = map[string][]string{
 	"a:x/y":   {"a:x/y", "a:x/y/"},
@@ -115,7 +115,7 @@ func drawMethods(t *rapid.T, m *engine.Match) []string {
 	return methods
 }
 
-// drawNaming adds prompts or URIs to a quarter of the matches on average, and reports whether it added any.
+// drawNaming adds prompts or URIs to a randomly chosen quarter of the matches, and reports whether it added any.
 func drawNaming(t *rapid.T, m *engine.Match) bool {
 	switch rapid.IntRange(0, 7).Draw(t, "names") {
 	case 0:
@@ -186,7 +186,7 @@ func drawDocuments(t *rapid.T, prefix string) []engine.Document {
 	return documents
 }
 
-// removeTwins removes rules that have the same name as another rule.
+// removeTwins keeps only the first of several rules with the same name.
 func removeTwins(d *engine.Document) {
 	var kept []engine.Rule
 	for _, r := range d.Rules {
@@ -247,8 +247,8 @@ func drawFacts(t *rapid.T) engine.Facts {
 	return f
 }
 
-// byDefault reports whether a default decided the call, or would have decided it if the condition of an allowing rule
-// had not failed.
+// byDefault reports whether a default determined the decision, or would have determined it if a rule that allows calls
+// did not exist. The condition of this rule failed.
 func byDefault(documents []engine.Document, d engine.Decision) bool {
 	if d.Rule.IsZero() || d.Rule.Rule == "default:by_risk" {
 		return true
@@ -282,7 +282,8 @@ func strictness(d engine.Decision) int {
 	}
 }
 
-// easierTerm returns a term that is easier in b than in a. It returns "" if there is no such term.
+// easierTerm returns the name of an approval term that is easier to satisfy in b than in a. It returns "" if there is
+// no such term.
 func easierTerm(a, b *engine.ApprovalTerms) string {
 	decide := func(t *engine.ApprovalTerms) time.Duration { return cmp.Or(t.DecideWithin, options.Times.Decide) }
 	execute := func(t *engine.ApprovalTerms) time.Duration { return cmp.Or(t.ExecuteWithin, options.Times.Execute) }
@@ -305,7 +306,7 @@ func easierTerm(a, b *engine.ApprovalTerms) string {
 	}
 }
 
-// decidedByRules reports whether for every principal of the call a rule decides, so that no default applies.
+// decidedByRules reports whether, for every principal of the call, rules determine the decision and no default applies.
 func decidedByRules(t *rapid.T, documents []engine.Document, call engine.Call) bool {
 	for _, p := range append([]engine.Principal{call.Subject.Caller}, call.Subject.Chain...) {
 		alone := call
@@ -318,7 +319,8 @@ func decidedByRules(t *rapid.T, documents []engine.Document, call engine.Call) b
 }
 
 // checkTerms fails the test if the stricter set makes approval easier. It also fails the test if a call becomes
-// idempotent that was not idempotent before, unless a default decided the call before.
+// idempotent that was not idempotent before. Both checks are made only if ruled is true, which means that rules and no
+// default determined the decision before.
 func checkTerms(t *rapid.T, before, after engine.Decision, ruled bool) {
 	if before.Approval != nil && after.Approval != nil && ruled {
 		if easier := easierTerm(before.Approval, after.Approval); easier != "" {
@@ -356,7 +358,7 @@ func TestDecide_IsIndependentOfOrder(t *testing.T) {
 }
 
 // TestDecide_AddedRulesOnlyTighten checks that adding a rule never makes a decision by another rule less strict, and
-// that no limit is lost. The added rule may allow more only if a default decided the call before.
+// that no limit is lost. The added rule may allow more only if a default determined the decision before.
 func TestDecide_AddedRulesOnlyTighten(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -1,7 +1,7 @@
 package engine
 
-// recordedBy reports whether a rule that applies to a principal of the call records the call's arguments. All rules
-// passed in must match the call.
+// recordedBy reports whether a rule that applies to a principal of the call records the call's arguments. All given
+// rules must match the call.
 func (c *Call) recordedBy(rules []*rule) bool {
 	for _, r := range rules {
 		if r.Record && c.limitsAny(r) {

@@ -11,9 +11,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/valuepath"
 )
 
-// A Redaction replaces values before they reach the receiver. It has either a Path or a Detector.
+// A Redaction replaces values in results or arguments before they reach the receiver. It has either a Path or a
+// Detector.
 type Redaction struct {
-	// Target says where values are replaced.
+	// Target says whether values in results or in arguments are replaced.
 	Target RedactionTarget
 	// Path selects values; see package valuepath.
 	Path string
@@ -29,9 +30,9 @@ type RedactionTarget uint8
 
 // The targets.
 const (
-	// RedactResults replaces values in what the server sends, before the client receives it.
+	// RedactResults replaces values in what the server sends. The client receives the result of the replacement.
 	RedactResults RedactionTarget = iota
-	// RedactArguments replaces values in the arguments, before approvers see them and the server receives them.
+	// RedactArguments replaces values in the arguments. Approvers and the server receive the result of the replacement.
 	RedactArguments
 )
 
@@ -47,8 +48,8 @@ type RuleRedaction struct {
 	Redaction
 }
 
-// redactions returns the distinct redactions of the rules that apply to a principal of the call. All rules passed in
-// must match the call.
+// redactions returns the distinct redactions of the rules that apply to a principal of the call. All given rules must
+// match the call.
 func (c *Call) redactions(rules []*rule) (out []RuleRedaction) {
 	for _, r := range rules {
 		if len(r.Redactions) == 0 || !c.limitsAny(r) {
@@ -135,7 +136,7 @@ func (c *checker) checkRedaction(one Redaction) {
 	}
 }
 
-// onlyNotifications reports whether a match names only notifications.
+// onlyNotifications reports whether m matches only notifications.
 func onlyNotifications(m *Match) bool {
 	return len(m.Method) > 0 && !slices.ContainsFunc(m.Method, func(method string) bool { return !mcpmethod.IsNotification(method) })
 }

@@ -18,22 +18,22 @@ const (
 // Unknown is a set of values of a recorded call that are not known.
 type Unknown uint8
 
-// The values that may be unknown.
+// These are the values that may be unknown.
 const (
 	// UnknownArguments are the arguments of the call.
 	UnknownArguments Unknown = 1 << iota
-	// UnknownGroups are the groups of the caller, or of a principal in the caller's chain.
+	// UnknownGroups are the groups of the caller and of the principals in its delegation chain.
 	UnknownGroups
 	// UnknownClass is everything that Facts contains about the tool, except for the status.
 	UnknownClass
-	// UnknownName are the name or URI of a prompt or resource, and the kind of a completion.
+	// UnknownName is the name of a prompt or the URI of a resource, and the kind of a completion request.
 	UnknownName
 )
 
 // A Replay is the result of [Set.Replay].
 type Replay struct {
-	// Decision is a decision that the call can get. If Needs is zero, all decisions that the call can get have the same
-	// effect as Decision. This is also true for the effects that would apply if everything were enforced.
+	// Decision is one of the decisions that the call can get. If Needs is zero, all decisions that the call can get
+	// have the same effect as Decision. This is also true for the effects that would apply if everything were enforced.
 	Decision Decision
 	// Needs contains the unknown values that the effect depends on.
 	Needs Unknown
@@ -52,12 +52,12 @@ func (d *Decision) Enforced() Effect {
 	return d.Effect
 }
 
-// Replay makes a decision on a recorded call. unknown lists the values that are not known. Their values in call are
-// ignored. The time is known unless it is zero.
+// Replay makes a decision on a recorded call. unknown lists the values that are not known. Replay ignores these values
+// in call. The time is known unless it is zero.
 //
 // If the arguments are unknown, the decision is known if it is the same for all arguments. Each condition that reads
-// arguments may be true, false or failed, unless the other values determine its result. Even then the condition may
-// fail. Different conditions are assumed to be independent of each other, and if too many conditions are involved, the
+// arguments may be true, false or failed. If the other values determine its result, it has this result or fails.
+// Different conditions are assumed to be independent of each other, and if too many conditions are involved, the
 // decision is not known. Replay may therefore report that a decision is not known although it has the same effect for
 // all arguments, but not the reverse. Rules that read other unknown values make the decision unknown if they may match
 // the call.
@@ -79,8 +79,8 @@ func (s *Set) Replay(call Call, unknown Unknown) Replay {
 	return out
 }
 
-// replay makes a decision on a call. If anyArguments is true, the arguments are unknown. All other values are known. In
-// both cases, it is unknown whether the arguments satisfy the tool's schema.
+// replay makes a decision on a call. If anyArguments is true, the arguments are unknown. All other values are known.
+// Whether or not the arguments are known, it is unknown whether they satisfy the tool's schema.
 func (s *Set) replay(of Call, anyArguments bool) Replay {
 	var out Replay
 	call := &of
@@ -133,7 +133,7 @@ func (r *Replay) allowUpTo(e Effect) {
 	}
 }
 
-// addVerdict adds the rule that decided, if the rule's result depends on the arguments.
+// addVerdict adds the rule that determined the verdict, if the rule's result depends on the arguments.
 func (r *Replay) addVerdict(call *Call, v *verdict) {
 	for _, decided := range []*rule{v.strict, v.failedRule, v.rule} {
 		if decided != nil && (decided == v.strict || call.depends(decided)) {
@@ -189,7 +189,7 @@ func (r *Replay) addReaders(s *Set, call Call, unknown Unknown) {
 	}
 }
 
-// reads returns the possibly unknown values that the rule reads, except for arguments.
+// reads returns the values that the rule reads and that may be unknown, except for the arguments.
 func (r *rule) reads() (out Unknown) {
 	if len(r.groups) > 0 {
 		out |= UnknownGroups
@@ -203,8 +203,8 @@ func (r *rule) reads() (out Unknown) {
 	if r.when == nil {
 		return out
 	}
-	// A condition can read groups as caller.groups, or as a field of a principal in the chain. Names of such fields may
-	// be computed.
+	// A condition can read groups as caller.groups, or as a field of a principal in the chain. The name of such a field
+	// may be the result of an expression, so it can't be searched for.
 	if strings.Contains(r.When, "groups") || strings.Contains(r.When, "chain") {
 		out |= UnknownGroups
 	}
@@ -217,7 +217,8 @@ func (r *rule) reads() (out Unknown) {
 	return out
 }
 
-// mayMatch reports whether there are groups with which the rule would match a principal of the subject.
+// mayMatch reports whether the rule would match the caller or a principal in its delegation chain if this principal had
+// suitable groups.
 func (r *rule) mayMatch(subject *Subject) bool {
 	for i := range subject.size() {
 		p := subject.at(i)

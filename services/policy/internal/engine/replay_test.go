@@ -13,12 +13,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// moreParams contains params that are not in [someParams]: look-alike keys, and values of several types.
+// moreParams contains params that are not in [someParams]: keys that are other spellings of the tested keys, and values
+// of several types.
 var moreParams = []string{`{"arguments":{"N":1}}`, `{"arguments":{"n":1,"OK":true}}`, `{"arguments":{"n":9,"ok":false}}`, `{"arguments":{"n":[1],"ok":1}}`, `{"arguments":{}}`, `{"arguments":7}`}
 
-// TestReplay_KnownDecisionIsTheSameForAllArguments draws a recorded call. The arguments are not known, and the groups,
-// the class and the kind of a completion may be unknown too. If Replay knows the decision, Decide must return the same
-// effect for all values. No decision may be more permissive than the most permissive effect.
+// TestReplay_KnownDecisionIsTheSameForAllArguments draws a recorded call. The arguments are not known. The groups, the
+// classification and the kind of a completion request may also be unknown. If Replay knows the decision, Decide must
+// return the same effect for all values. No decision may be more permissive than the most permissive effect that Replay
+// returns.
 func TestReplay_KnownDecisionIsTheSameForAllArguments(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -64,7 +66,7 @@ func TestReplay_KnownDecisionIsTheSameForAllArguments(t *testing.T) {
 }
 
 // TestReplay_WithArgumentsDecidesTheCall draws a call whose arguments are known. Replay must know the decision, unless
-// a rule checks arguments against a schema. A known decision must be the same as that of Decide.
+// a rule checks arguments against a schema. If Replay knows the decision, Decide must make the same decision.
 func TestReplay_WithArgumentsDecidesTheCall(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -109,7 +111,7 @@ func withGroups(s engine.Subject, groups []string) engine.Subject {
 }
 
 // TestReplay_KnowsTheDecisionWithoutUnknownValues draws a call for which no rule reads arguments and everything else is
-// known. Replay must know the decision, and it must be the same as that of Decide.
+// known. Replay must know the decision, and Decide must make the same decision.
 func TestReplay_KnowsTheDecisionWithoutUnknownValues(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -198,7 +200,8 @@ func TestReplay_NamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// manyConditions returns rules with more conditions than Replay combines. Each of them alone could decide.
+// manyConditions returns rules with more conditions than those for which Replay tries all combinations. Each of these
+// rules alone could determine the decision.
 func manyConditions() (out []engine.Rule) {
 	for i := range 6 {
 		out = append(out, engine.Rule{Name: fmt.Sprintf("r%d", i), Match: engine.Match{Tool: []string{"t"}}, When: fmt.Sprintf("args.n == %d", i), Action: engine.ActionAllow})

@@ -8,11 +8,11 @@ import (
 	"strconv"
 )
 
-// A canonicalForm is the canonical form of a rule or of documents. Digests are computed from it. Each part is preceded
-// by its length, and lists are sorted.
+// A canonicalForm is the canonical form of a rule or of documents. Digests are computed from canonical forms. Each part
+// is preceded by its length, and lists are sorted.
 type canonicalForm []byte
 
-// The versions of the canonical forms. A new version changes every digest.
+// These are the versions of the canonical forms. If a version changes, every digest changes.
 const (
 	ruleFormat     = "sluice.rule.v1"
 	revisionFormat = "sluice.revision.v1"
@@ -29,7 +29,7 @@ func (c *canonicalForm) list(list []string) {
 	}
 }
 
-// digestOf returns the SHA-256 digest of a rule's content and of the name and the servers of its document.
+// digestOf returns the SHA-256 digest of a rule's content and of its document's name and servers.
 func digestOf(d *Document, r *Rule) [32]byte {
 	var c canonicalForm
 	for _, s := range []string{ruleFormat, d.Name, d.Server, r.label(), r.Action.String(), r.Reason} {
@@ -57,8 +57,8 @@ func digestOf(d *Document, r *Rule) [32]byte {
 	return sha256.Sum256(c)
 }
 
-// properties appends the methods, names and tool properties in a match. Each part is appended together with its name,
-// and only if it is set, so that the digests of rules without these parts stay the same.
+// properties appends the methods, names and tool properties in m. Each part is appended together with its name, and
+// only if it is set, so that the digests of rules without these parts stay the same.
 func (c *canonicalForm) properties(m *Match) {
 	for _, key := range []struct {
 		name   string

@@ -38,8 +38,8 @@ func drawStops(t *rapid.T) (out []engine.Stop) {
 	return out
 }
 
-// The test compares a set with stops and the same set without stops. If no stop selects a call, both decisions are
-// equal. If a stop selects the call, it is refused with the code stopped.
+// The test compares a set with stops and the same set without stops. If no stop selects a call, both sets make the same
+// decision. If a stop selects the call, the set with stops refuses it with the code stopped.
 func TestDecide_StopRefusesExactlyTheSelectedCalls(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -132,7 +132,8 @@ func TestCouldAllow_StopEndsNotificationsWithContents(t *testing.T) {
 	}
 }
 
-// An operator stops an agent of ana. The agent's lists stay the same, but it is not notified when a resource changes.
+// An operator stops an agent that works for ana. The agent's lists stay the same, but the agent is not notified when a
+// resource changes.
 func TestShowsEntry_StopEndsUpdatesOfResources(t *testing.T) {
 	t.Parallel()
 	set, err := engine.Compile([]engine.Document{{Name: "d", Default: engine.DefaultAllow, Rules: []engine.Rule{{Name: "all", Match: engine.Match{Method: []string{"*"}}, Action: engine.ActionAllow}}}}, options)

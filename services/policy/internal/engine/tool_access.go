@@ -8,25 +8,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// errAssumedFailure is the error of a condition if a decision assumes that the condition fails.
+// errAssumedFailure is the error of a condition for which a decision assumes that its evaluation fails.
 var errAssumedFailure = errors.New("its arguments are not known")
 
 // errAssumedArguments is the error for arguments if a decision assumes that they violate the tool's input schema.
 var errAssumedArguments = errors.New("the arguments do not satisfy the tool's input schema, or the schema is not known or can't be used")
 
-// maxCases is the maximum number of cases in an incomplete access.
+// maxCases is the maximum number of cases in a [ToolAccess] that is incomplete.
 const maxCases = 20
 
-// A ToolAccess describes the decisions that one subject's calls to a tool can get.
+// A ToolAccess describes the decisions that the calls of one caller to a tool can get.
 type ToolAccess struct {
-	// Cases contains the possible decisions, the most permissive first. It has one entry if all calls get the same
+	// Cases contains the possible decisions, the most permissive first. Cases has one entry if all calls get the same
 	// effect for the same reason, regardless of their arguments and the time. It is never empty. For every call, Decide
 	// returns the effect of one of the cases. A case may be impossible, because different conditions are assumed to be
 	// independent of each other.
 	Cases []AccessCase
-	// Visible reports whether the tool is listed for the subject; see [Set.Visible].
+	// Visible reports whether the tool is listed for the caller; see [Set.Visible].
 	Visible bool
-	// Incomplete reports whether Cases may lack decisions, because too many conditions depend on the arguments or the
+	// Incomplete is true if Cases may lack decisions, because there are too many conditions on the arguments or the
 	// time to try all combinations. Cases then has at most [maxCases] entries, and an entry may lack some limits. If
 	// the first case is a refusal, every call is refused.
 	Incomplete bool
@@ -34,13 +34,13 @@ type ToolAccess struct {
 
 // An AccessCase is a decision that some calls of a tool can get.
 type AccessCase struct {
-	// Decision is the decision. Its limits are the limits of all calls in this case.
+	// Decision is the decision in this case. Its limits are the limits of all calls in this case.
 	Decision Decision
-	// Condition is the condition of the rule that decided, if the condition's result depends on the call. It is empty
-	// if the rule has no such condition, or if a default decided.
+	// Condition is the condition of the rule that determined the decision, if the condition's result depends on the
+	// call. It is empty if the rule has no such condition, or if a default determined the decision.
 	Condition string
-	// Holds is true if the rule decides when the condition is true, and false if the rule decides when the condition is
-	// false.
+	// Holds is true if the rule applies to calls for which the condition is true. It is false if the rule applies to
+	// calls for which the condition is false.
 	Holds bool
 }
 
@@ -82,8 +82,8 @@ func (s *Set) ToolAccess(subject Subject, server, tool string, facts Facts) Tool
 	return out
 }
 
-// addPermissive adds the most permissive decision on calls to a tool for which too many conditions are unknown. If this
-// decision is a refusal, all calls are refused, and it is the only case.
+// addPermissive adds the most permissive decision on calls to a tool. It is used if the results of too many conditions
+// are unknown. If this decision is a refusal, all calls are refused, and the decision is the only case.
 func (s *Set) addPermissive(out *ToolAccess, call Call) {
 	call.evaluations = nil
 	var space [16]*rule
@@ -101,7 +101,8 @@ func (s *Set) addPermissive(out *ToolAccess, call Call) {
 	out.addOpened(s, d, v, &call)
 }
 
-// addOpened adds a decision to the cases. If the server is in observe mode, it adds the decision that is made instead.
+// addOpened adds a decision to the cases. If the server is in observe mode, it adds the decision that is made because
+// of observe mode instead.
 func (a *ToolAccess) addOpened(s *Set, d Decision, v verdict, call *Call) {
 	if s.opens(call) {
 		if refused := d.Effect != Allow; refused {

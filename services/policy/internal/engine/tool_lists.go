@@ -21,7 +21,7 @@ type ToolLists struct {
 	Unusable func(server, tool string) string
 }
 
-// A ListedTool is a tool in a server's list. Category and Risk are empty if the tool has no class.
+// A ListedTool is a tool in a server's list. Category and Risk are empty if the tool has no classification.
 type ListedTool struct {
 	Name, Category, Risk string
 	Tags                 []string
@@ -31,12 +31,12 @@ type ListedTool struct {
 type Schema struct {
 	// Arguments maps the name of each argument to the argument. It is nil if the arguments are unknown.
 	Arguments map[string]Argument
-	// Closed reports whether the tool has no other arguments.
+	// Closed is true if the tool has no arguments other than those in Arguments.
 	Closed bool
 }
 
-// An Argument is an argument in a tool's schema. Types contains its JSON Schema types. If Types is empty, any type is
-// allowed.
+// An Argument describes an argument in a tool's schema. Types contains the JSON Schema types that the argument may
+// have. If Types is empty, any type is allowed.
 type Argument struct {
 	Types    []string
 	Required bool
@@ -46,9 +46,9 @@ type Argument struct {
 type Finding struct {
 	ParseError
 
-	// Document is the index of the document, or -1 if the finding does not concern a document.
+	// Document is the index of the document that has the problem, or -1 if the finding does not concern a document.
 	Document int
-	// Check is the name of the check. It never changes.
+	// Check is the name of the check that found the problem. The name of a check never changes.
 	Check string
 	// Info is true if the finding is only for information.
 	Info bool
@@ -56,7 +56,8 @@ type Finding struct {
 
 // Bounds of [ToolLists.Check].
 const (
-	// maxMatchedTools is the maximum number of tools for which the conditions of one rule are checked.
+	// maxMatchedTools is the maximum number of tools for which the conditions of one rule are compared with the tools'
+	// schemas.
 	maxMatchedTools = 200
 	// maxToolChecks is the maximum number of pairs of a rule and a tool that are compared.
 	maxToolChecks = 5_000_000
@@ -64,9 +65,9 @@ const (
 	maxStrictTools = 500
 )
 
-// Check compares documents, which must have no errors, with the lists. It finds names that match no configured server
-// or listed tool, conditions that do not fit the schemas of the tools, and dangerous tools that no rule names. It adds
-// a single finding about servers that have not been listed yet.
+// Check compares documents, which must have no errors, with the tool lists. It finds names that match no configured
+// server or listed tool, conditions that do not fit the schemas of the tools, and dangerous tools that no rule names.
+// It adds a single finding about servers that have not been listed yet.
 func (l *ToolLists) Check(documents []Document) []Finding {
 	if len(l.Tools) == 0 {
 		return nil
@@ -111,7 +112,7 @@ type listChecker struct {
 	rules     []overlapRule
 	findings  []Finding
 	left      int
-	// unusable caches the results of Unusable by server and tool.
+	// unusable caches the results of the function Unusable by server and tool.
 	unusable map[string]string
 }
 
@@ -150,7 +151,7 @@ func (m matchedTool) facts() Facts {
 	return Facts{Status: Callable, Category: m.Category, Risk: m.Risk, Tags: m.Tags}
 }
 
-// matching returns the tools that a rule matches, ordered by name. It returns at most maxMatchedTools.
+// matching returns the tools that a rule matches, ordered by name. It returns at most maxMatchedTools tools.
 func (c *listChecker) matching(r *rule) (out []matchedTool) {
 	if !r.matchesTools {
 		return nil
@@ -192,7 +193,7 @@ func (c *listChecker) checkConditions(r overlapRule) {
 	}
 }
 
-// evaluate evaluates a condition for calls to the tool by an unknown caller with unknown arguments.
+// evaluate evaluates a condition for calls to the tool. The caller and the arguments of the calls are unknown.
 func (m matchedTool) evaluate(when *condition.Condition) condition.Result {
 	in := condition.Input{
 		Server: m.server, Tool: m.Name, Method: MethodToolsCall, Unknown: condition.VariableArgs | condition.VariableCaller | condition.VariableNow,
@@ -230,14 +231,15 @@ func (c *listChecker) checkReads(r *overlapRule, field string, when *condition.C
 // readCheck collects the tools whose schemas do not fit the way in which a condition reads an argument.
 type readCheck struct {
 	read *condition.ArgumentRead
-	// known is the number of tools that have the argument. names contains the arguments of the other tools.
+	// known is the number of tools that have the argument. names contains the names of the arguments of the other
+	// tools.
 	known int
 	names []string
 	// without contains the tools that do not have the argument. optional contains the tools whose calls may omit the
 	// argument.
 	without, optional []string
 	// types contains the types of the argument. mistyped contains the tools whose argument has types other than those
-	// that the use accepts.
+	// that the condition's use of the argument accepts.
 	types, mistyped []string
 	use             string
 }
@@ -354,9 +356,9 @@ func (c *listChecker) checkDangerous() {
 // An overlapKey identifies a rule in a document. If rule is -1, it identifies the default of the document.
 type overlapKey struct{ document, rule int }
 
-// onlyBroadly returns the rule for all tools, or the default, if nothing else allows a tool. It returns false if the
-// tool is also matched by a rule that names it, its category, its risk or its tags, or if the tool is not allowed to
-// every caller.
+// onlyBroadly returns the rule for all tools, or the default, that allows a tool if nothing else allows it. It returns
+// false if the tool is also matched by a rule with its name, its category, its risk or its tags, or if the tool is not
+// allowed to every caller.
 func (c *listChecker) onlyBroadly(m matchedTool) (by overlapKey, found bool) {
 	facts := m.facts()
 	strictest := DefaultNone
@@ -386,8 +388,8 @@ func (c *listChecker) onlyBroadly(m matchedTool) (by overlapKey, found bool) {
 	return by, found && (by.rule >= 0 || strictest == DefaultAllow)
 }
 
-// reportUnlisted adds one finding about all servers that have not been listed yet and to which a rule for tools
-// applies.
+// reportUnlisted adds one finding about all servers that have not been listed yet, if a rule that names tools or has a
+// condition applies to them.
 func (c *listChecker) reportUnlisted() {
 	var names []string
 	for _, server := range slices.Sorted(maps.Keys(c.Tools)) {

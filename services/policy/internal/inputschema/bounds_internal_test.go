@@ -15,7 +15,8 @@ type worstCase struct {
 	tooMuch bool
 }
 
-// chain returns a schema whose n definitions each apply the next one twice, so that the last one is applied 2^n times.
+// chain returns a schema with n definitions. Each of them applies the next definition twice, so that the last one is
+// applied 2^n times.
 func chain(n int, keyword, last string) string {
 	var defs []string
 	for i := range n {

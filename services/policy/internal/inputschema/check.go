@@ -93,8 +93,8 @@ type checker struct {
 	// left is the number of remaining steps. If it is negative, the result of the check is [errTooMuchWork].
 	left int
 	work gosched.Work
-	// nesting is the number of schemas that are currently applied inside each other. endless reports whether nesting
-	// became too large.
+	// nesting is the number of schemas that are currently applied inside each other. endless is true if nesting
+	// exceeded [maxNesting].
 	nesting int
 	endless bool
 	// path is the path of the value that is being checked.
@@ -104,10 +104,10 @@ type checker struct {
 	marks []mark
 }
 
-// A mark says that a schema has evaluated a part of an object or array.
+// A mark says that a schema has evaluated a part of a value, which is an object or array.
 type mark struct {
 	of *value
-	// part is the index of the member or item that was evaluated, [allParts] or [restriction].
+	// part is the index of the member or item that was evaluated, or [allParts] or [restriction].
 	part int
 }
 
@@ -118,7 +118,7 @@ const (
 	restriction = -2
 )
 
-// spend uses up a number of steps, and reports whether there were enough.
+// spend subtracts a number of steps from the remaining steps, and reports whether there were enough.
 func (c *checker) spend(steps int) bool {
 	c.work.Step()
 	c.left -= min(steps, maxSteps+1)
@@ -129,7 +129,7 @@ func (c *checker) spend(steps int) bool {
 	return true
 }
 
-// apply returns nil if the value satisfies the schema. If there are not enough steps, the result has no meaning.
+// apply returns nil if the value satisfies the schema. If there are not enough steps left, the result has no meaning.
 func (c *checker) apply(n *node, v *value) *failure {
 	if !c.spend(1) {
 		return nil
@@ -202,7 +202,7 @@ func (c *checker) checkEnum(n *node, v *value) *failure {
 	return nil
 }
 
-// combine applies all subschemas that apply to the same value.
+// combine applies the subschemas of n that apply to the same value, such as those of allOf.
 func (c *checker) combine(n *node, v *value) *failure {
 	if n.ref != nil {
 		if f := c.apply(n.ref, v); f != nil {
@@ -233,7 +233,8 @@ func (c *checker) combine(n *node, v *value) *failure {
 	return nil
 }
 
-// applyAny applies anyOf. It tries all alternatives, because each alternative that matches can declare other members.
+// applyAny applies the keyword anyOf. It tries all alternatives, because each alternative that matches can declare
+// other members.
 func (c *checker) applyAny(alternatives []*node, v *value) *failure {
 	if len(alternatives) == 0 {
 		return nil
@@ -314,8 +315,8 @@ func (c *checker) findUndeclared(v *value) *failure {
 // notDeclared is the message for an argument that the schema does not declare.
 const notDeclared = "is not declared by the schema"
 
-// evaluated reports, for each part of a value, whether the part was evaluated according to the marks after the first
-// start marks. The result is nil if all parts were evaluated.
+// evaluated reports, for each part of a value, whether the part was evaluated. It uses only the marks from the index
+// start on. The result is nil if all parts were evaluated.
 func (c *checker) evaluated(v *value, start int) []bool {
 	if !c.spend(len(c.marks) - start + len(v.items)) {
 		return nil

@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	// MaxDefinitionBytes is the maximum length of a definition whose schema is compiled, in bytes.
+	// MaxDefinitionBytes is the maximum length, in bytes, of a tool's definition whose schema is compiled.
 	MaxDefinitionBytes = 256 << 10
 	// maxSchemaValues is the maximum number of values and names in a schema.
 	maxSchemaValues = 20_000
-	// maxSubschemas is the maximum number of objects and booleans in a schema. The time to compile a schema grows with
-	// the square of the number of its subschemas.
+	// maxSubschemas is the maximum number of subschemas, which are the objects and booleans in a schema. The time to
+	// compile a schema grows with the square of the number of its subschemas.
 	maxSubschemas = 4_000
 )
 
 // A Schema is the compiled input schema of a tool. It is immutable and safe for concurrent use.
 type Schema struct {
 	root *node
-	// tracksItems reports whether unevaluatedItems occurs in the schema.
+	// tracksItems is true if the keyword unevaluatedItems occurs in the schema.
 	tracksItems bool
 	size        int
 }
@@ -98,8 +98,8 @@ func (v *value) subschemas() int {
 // base is the URL of the schema that is being compiled. It never resolves to a host (RFC 2606).
 const base = "https://schema.invalid/input"
 
-// compileDraft compiles a schema. [parse] must have accepted the schema, because package jsonschema would also accept
-// repeated names. draft applies if the schema has no `$schema`.
+// compileDraft compiles a schema. The function [parse] must have accepted the schema before, because package jsonschema
+// does not refuse repeated names. The parameter draft is used if the schema has no `$schema`.
 func compileDraft(text []byte, draft *jsonschema.Draft, patterns *patternCompiler) (*jsonschema.Schema, error) {
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(draft)
@@ -121,7 +121,7 @@ func compileDraft(text []byte, draft *jsonschema.Draft, patterns *patternCompile
 
 var errOtherDocument = errors.New("other documents are not loaded")
 
-// noLoader is a [jsonschema.URLLoader] that loads nothing.
+// noLoader is a [jsonschema.URLLoader] that refuses to load any schema.
 type noLoader struct{}
 
 // Load implements [jsonschema.URLLoader].

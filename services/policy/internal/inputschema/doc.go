@@ -10,14 +10,15 @@
 // may have any members that the schema allows. A part of the schema is applied if the value is valid under it, so an
 // alternative of `anyOf` that fails declares nothing.
 //
-// Numbers are exact. Patterns are RE2 regular expressions. `format` and `contentEncoding` are not checked, as JSON
-// Schema recommends. A schema without `$schema` uses draft 2020-12, as MCP says, or draft-07 if it is not valid under
-// 2020-12. No schema is loaded from a network.
+// Numbers are compared exactly. Patterns are RE2 regular expressions. `format` and `contentEncoding` are not checked,
+// as JSON Schema recommends. A schema without `$schema` uses draft 2020-12, as MCP says, or draft-07 if it is not valid
+// under 2020-12. No schema is loaded from a network.
 //
 // # Bounds
 //
-// Schemas and arguments come from servers and callers that are not trusted. The size of both is limited, and so is the
-// number of steps in a check. Each pair of a schema and a value is a step, and so is each part of longer work, for
-// example each 64 bytes of a compared string. With nested `anyOf`, the number of pairs can grow exponentially with the
-// length of the schema. If there are not enough steps, the arguments are refused.
+// Schemas come from servers that are not trusted, and arguments come from callers that are not trusted. The size of
+// both is limited, and so is the number of steps in a check. Applying a schema to a value is one step. Each part of
+// longer work is also a step, for example each 64 bytes of a compared string. With nested `anyOf`, the number of times
+// that a schema is applied to a value can grow exponentially with the length of the schema. If there are not enough
+// steps, the arguments are refused.
 package inputschema

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// A failure says why a value is refused. Its text contains names and kinds, but no values.
+// A failure says why a value is refused. The text contains names and kinds, but no values.
 type failure struct {
 	path []segment
 	why  string
-	// kinds contains the allowed kinds if the value has the wrong kind, and is zero otherwise. The second field
-	// contains the kind that the value has.
+	// If the value has the wrong kind, kinds contains the allowed kinds, and is contains the value's kind. Otherwise
+	// kinds is zero.
 	kinds, is kind
 }
 
@@ -23,7 +23,8 @@ type segment struct {
 }
 
 const (
-	// maxPrinted is the maximum length of a name or path in a message, in bytes.
+	// maxPrinted is the maximum length of a name in a message, and maxPrintedPath is the maximum length of a path, in
+	// bytes.
 	maxPrinted     = 64
 	maxPrintedPath = 256
 )
@@ -71,13 +72,13 @@ func printName(name string) string {
 	return name
 }
 
-// fail returns a failure of the value that is being checked.
+// fail returns a failure that concerns the value that is being checked.
 func (c *checker) fail(why string) *failure {
 	c.spend(2 + len(c.path)/4)
 	return &failure{path: slices.Clone(c.path), why: why}
 }
 
-// failAt returns a failure of a member of the object that is being checked.
+// failAt returns a failure that concerns a member of the object that is being checked.
 func (c *checker) failAt(name, why string) *failure {
 	f := c.fail(why)
 	f.path = append(f.path, segment{name: name, isName: true})
@@ -85,7 +86,7 @@ func (c *checker) failAt(name, why string) *failure {
 }
 
 // noneHolds returns the failure of a value that matches none of several alternatives. If exactly one alternative allows
-// the value's kind, noneHolds returns the failure of that alternative.
+// the value's kind, noneHolds returns the failure of this alternative.
 func (c *checker) noneHolds(failed []*failure) *failure {
 	kinds, is := kind(0), kind(0)
 	var deeper []*failure

@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// names contains the member names in drawn schemas and values. There are few names, so that a schema and a value are
-// likely to have the same names.
+// names contains the member names in randomly drawn schemas and values. There are few names, so that a schema and a
+// value are likely to have the same names.
 var names = []string{"a", "b", "xa"}
 
 // drawValue draws a small JSON value.
@@ -102,7 +102,7 @@ func drawSchema(t *rapid.T, depth int) string {
 	return objectOf(chosen)
 }
 
-// The test draws schemas and values. Without the rule about undeclared arguments, a check has the same result as
+// The test draws random schemas and values. If undeclared arguments are not refused, a check has the same result as
 // package jsonschema.
 func TestApply_AgreesWithLibrary(t *testing.T) {
 	t.Parallel()

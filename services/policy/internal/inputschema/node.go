@@ -8,7 +8,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// kindInteger is used only in node.kinds. It stands for integers, but no other numbers. No value has this kind.
+// kindInteger is used only in node.kinds, where it represents integers but no other numbers. No value has this kind.
 const kindInteger kind = 1 << 7
 
 // A node is a part of a compiled schema. A nil node or number means that the keyword is absent.
@@ -36,7 +36,7 @@ type node struct {
 	unevaluated                  *node
 	dependentRequired            []dependency[[]string]
 	dependentSchemas             []dependency[*node]
-	// restricts reports whether undeclared members are refused.
+	// restricts is true if undeclared members are refused.
 	restricts bool
 
 	minItems, maxItems       *int
@@ -44,7 +44,7 @@ type node struct {
 	items                    *node
 	contains                 *node
 	minContains, maxContains *int
-	// containsEvaluates reports whether items that match `contains` count as evaluated.
+	// containsEvaluates is true if items that match `contains` count as evaluated.
 	containsEvaluates bool
 	unique            bool
 	unevaluatedItems  *node
@@ -111,7 +111,7 @@ func (c *converter) list(of []*jsonschema.Schema) []*node {
 	return out
 }
 
-// either returns the node for a keyword whose value is nil, a boolean or a schema.
+// either returns the node for the value of a keyword. The value may be nil, a boolean or a schema.
 func (c *converter) either(of any) *node {
 	switch of := of.(type) {
 	case bool:

@@ -83,8 +83,8 @@ func TestCheck_SaysWhichArgumentIsWrong(t *testing.T) {
 	}
 }
 
-// testdata/ajv/judge.mjs has judged the pairs with ajv 8.20.0. Arguments that ajv refuses are refused here too.
-// Arguments that ajv allows are refused only if the schema does not declare one of them.
+// The results of ajv 8.20.0 for the pairs are known; testdata/ajv/judge.mjs determined them. Arguments that ajv refuses
+// are refused here too. Arguments that ajv allows are refused only if the schema does not declare one of them.
 func TestCheck_AgreesWithAjv(t *testing.T) {
 	t.Parallel()
 	var judged struct {

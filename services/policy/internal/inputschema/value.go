@@ -44,18 +44,18 @@ type value struct {
 	text string
 	// items contains the items of an array, or the values of an object's members.
 	items []*value
-	// names contains the sorted names of an object's members.
+	// names contains the names of an object's members in ascending order.
 	names []string
-	// size is the number of steps that an operation on the whole value counts as.
+	// size is how many steps an operation on the whole value counts as.
 	size int
 	// runes is the number of characters of a string.
 	runes int
 	// number is the exact value of a number. It is nil if it has not been needed yet.
 	number *big.Rat
 
-	// declared, declaresAll and restricted are set after a check of an object. declared reports, for each member,
-	// whether the schema declares the member. declaresAll reports whether the schema declares every member. restricted
-	// reports whether undeclared members are refused.
+	// declared, declaresAll and restricted are set when an object has been checked. declared says, for each member,
+	// whether the schema declares the member. declaresAll is true if the schema declares every member. restricted is
+	// true if undeclared members are refused.
 	declared                []bool
 	declaresAll, restricted bool
 }
@@ -178,7 +178,7 @@ func (r *reader) object(depth int) (*value, error) {
 	return v, err
 }
 
-// find returns the member of an object that has the given name, or nil if there is none.
+// find returns the value of the object's member with the given name, or nil if there is no such member.
 func (v *value) find(name string) *value {
 	at, found := slices.BinarySearch(v.names, name)
 	if !found {
@@ -195,10 +195,10 @@ func (v *value) rat() *big.Rat {
 	return v.number
 }
 
-// isInteger reports whether a number is an integer, however it is written.
+// isInteger reports whether a number is an integer, in any notation.
 func (v *value) isInteger() bool { return !strings.ContainsAny(v.text, ".eE") || v.rat().IsInt() }
 
-// appendKey appends a string that is the same for two values if and only if the values are equal.
+// appendKey appends a string to b. Two values have the same string if and only if they are equal.
 func (v *value) appendKey(b []byte) []byte {
 	b = append(b, byte(v.kind))
 	switch v.kind {
@@ -225,7 +225,7 @@ func appendText(b []byte, text string) []byte {
 	return append(append(b, ' '), text...)
 }
 
-// fromPlain converts a value in the form that [jsonschema.UnmarshalJSON] returns.
+// fromPlain converts a Go value that [jsonschema.UnmarshalJSON] has returned.
 func fromPlain(of any) *value {
 	switch of := of.(type) {
 	case bool:

@@ -80,7 +80,7 @@ func ParsePath(text string) (Path, error) {
 	return p, nil
 }
 
-// checkStart returns an error if a segment has a special meaning at the start of a path.
+// checkStart returns an error if the first segment of a path has a special meaning, such as ~ for the home folder.
 func checkStart(segment string) error {
 	switch {
 	case segment[0] == '~':
@@ -111,7 +111,7 @@ func checkFileName(segment string) error {
 	return nil
 }
 
-// checkSegment returns an error if some readers interpret a segment as a different segment.
+// checkSegment returns an error if some readers interpret a segment of a path as a different segment.
 func checkSegment(segment string) error {
 	switch {
 	case strings.Trim(segment, ". ") == "":
@@ -146,7 +146,7 @@ func nonASCII(text string) string {
 	}, text)
 }
 
-// String returns the cleaned path.
+// String returns the path after `.`, `..` and empty segments have been removed.
 func (p Path) String() string {
 	text := strings.Join(p.segments, "/")
 	switch {
@@ -158,8 +158,8 @@ func (p Path) String() string {
 	return text
 }
 
-// Within reports whether p is root or below root. It compares paths by segments. It returns an error if one path is
-// absolute and the other is relative.
+// Within reports whether p is equal to root or below it. Paths are compared segment by segment. Within returns an error
+// if one path is absolute and the other is relative.
 func (p Path) Within(root Path) (bool, error) {
 	if p.absolute != root.absolute {
 		return false, errBoth
@@ -175,9 +175,9 @@ func (p Path) Base() (string, error) {
 	return p.segments[len(p.segments)-1], nil
 }
 
-// Ext returns the part of the last segment that starts at its last dot, or "" if there is no dot. It returns an error
-// for names such as ".profile", because some readers treat the whole name as the extension. It also returns an error
-// for characters that some readers treat as a dot.
+// Ext returns the part of the last segment that starts at the segment's last dot, or "" if there is no dot. It returns
+// an error for names such as ".profile", because some readers treat the whole name as the extension. It also returns an
+// error for characters that some readers treat as a dot.
 func (p Path) Ext() (string, error) {
 	base, err := p.Base()
 	if err != nil {

@@ -134,8 +134,8 @@ func TestPath_ExtFailsIfReadersDisagree(t *testing.T) {
 	}
 }
 
-// FuzzP14PathWithin checks paths that are within a root according to Within. The standard library must agree. Within
-// must return the same result for the cleaned paths.
+// FuzzP14PathWithin uses paths that are within a root according to Within. The standard library must also find that
+// they are within the root. Within must return the same result for the cleaned paths.
 func FuzzP14PathWithin(f *testing.F) {
 	for _, seed := range []string{"/srv/../etc", "/srv/a/./b//c/..", "a/../..", "/srv/.. /x", "~", "/srv/\uff0e./x", "//srv", `/srv\..\x`, "/srv/%2e%2e/x", "c:/x", "./c:/x"} {
 		f.Add(seed, "/srv")
@@ -180,7 +180,7 @@ func within(text, root string) (bool, error) {
 	return p.Within(r)
 }
 
-// answer returns the result as a string, or the error message if there is an error.
+// answer returns a result as a string, or the error message if there is an error.
 func answer(yes bool, err error) string {
 	switch {
 	case err != nil && yes:

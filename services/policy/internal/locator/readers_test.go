@@ -80,7 +80,7 @@ func madeURL(random *rand.Rand) string {
 // URL.
 type reading struct{ scheme, host, port, path string }
 
-// same reports whether two readings are equal. An absent path is treated as "/".
+// same reports whether two readings are equal. It treats a missing path as "/".
 func (r reading) same(o reading) bool {
 	if o.path == "" && o.scheme != "" {
 		o.path = "/"
@@ -108,7 +108,8 @@ func portText(u locator.URL) string {
 	return strconv.Itoa(u.Port)
 }
 
-// whatwg parses the strings with Node, and removes the final dots from the hosts.
+// whatwg returns the readings of the strings by Node, which implements the WHATWG standard. It removes the final dots
+// from the hosts.
 func whatwg(t *testing.T, texts []string) []reading {
 	t.Helper()
 	const script = `

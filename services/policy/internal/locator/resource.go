@@ -71,7 +71,7 @@ func CheckResource(uri string) error {
 }
 
 // pathAndQuery checks the part of a URI between the scheme and the path. It returns the path, which begins with a
-// slash, and the query.
+// slash, and the query. The parameter rest is the URI without the scheme.
 func pathAndQuery(uri, scheme, rest string) (string, error) {
 	_, special := schemes[scheme]
 	authority, has := strings.CutPrefix(rest, "//")
@@ -199,9 +199,9 @@ func CheckTemplate(template string) error {
 }
 
 // Readings returns the given URI or URI template, and the other URIs that some readers interpret it as. Some readers
-// remove the user before the host, or the port. Some readers remove or add a final slash. Some readers remove the
-// query, the parameters of segments, the names of file streams, or a fragment, even if the character that introduces
-// this part is percent-encoded.
+// remove the user before the host, or the port. Some readers remove or add a final slash. Some readers remove other
+// parts: the query, the parameters of segments, the names of file streams, or a fragment. Some do this even if the
+// character at the start of such a part is percent-encoded.
 func Readings(uri string) []string {
 	out := []string{uri}
 	for _, change := range []func(string) string{withoutFragment, withoutQuery, withoutParameters, withoutStreams, withoutUser, withoutPort, toggleFinalSlash} {
@@ -261,8 +261,8 @@ func withoutStreams(uri string) string {
 	return uri
 }
 
-// mapAuthority applies change to the authority of a URI. If the URI has no authority, mapAuthority returns it
-// unchanged.
+// mapAuthority applies the function change to the authority of a URI, which is the part with the user, the host and the
+// port. If the URI has no authority, mapAuthority returns the URI unchanged.
 func mapAuthority(uri string, change func(string) string) string {
 	scheme, rest, has := strings.Cut(uri, "://")
 	if !has || strings.ContainsAny(scheme, "/?") {

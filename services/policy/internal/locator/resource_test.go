@@ -137,7 +137,7 @@ func TestReadings(t *testing.T) {
 	}
 }
 
-// respell returns another spelling of a URI. Some readers interpret this spelling as the original URI.
+// respell returns another spelling of a URI. Some readers interpret this spelling as the given URI.
 func respell(t *rapid.T, uri string) string {
 	scheme, rest, _ := strings.Cut(uri, ":")
 	at := func(of string) int { return rapid.IntRange(0, len(of)-1).Draw(t, "place") }

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// MaxBytes is the maximum length of a path or URL, in bytes. Most systems have the same maximum length for paths.
+// MaxBytes is the maximum length of a path or URL, in bytes. Most systems limit paths to the same length.
 const MaxBytes = 4096
 
 var (
@@ -60,7 +60,7 @@ func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
 func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 
-// every reports whether a string is not empty and of returns true for each of its bytes.
+// every reports whether a string is not empty and the function of returns true for each of its bytes.
 func every(text string, of func(byte) bool) bool {
 	for i := range len(text) {
 		if !of(text[i]) {

@@ -32,7 +32,7 @@ type texts struct {
 }
 
 type (
-	// readPath contains a path in the form to which a reader cleans it, the path's last segment and its extension.
+	// readPath contains the result of a reader for a path: the cleaned path, its last segment and its extension.
 	readPath struct {
 		Clean string `json:"clean"`
 		Base  string `json:"base"`
@@ -48,8 +48,8 @@ type (
 	}
 )
 
-// readings contains, for each string, the results of the readers by name. There is no result from a reader that refuses
-// the string.
+// readings contains, for each string, the results of the readers by the name of the reader. If a reader refuses the
+// string, its result is missing.
 type readings struct {
 	Paths []map[string]readPath `json:"paths"`
 	URLs  []map[string]readURL  `json:"urls"`
@@ -57,7 +57,8 @@ type readings struct {
 	Mails []map[string]string   `json:"mails"`
 }
 
-// readAll returns the readings of Go, of Node, and of Python if it is installed. Each program runs once.
+// readAll returns the readings by programs in Go, in Node, and in Python if it is installed. Each program runs once for
+// all strings.
 func readAll(t *testing.T, given texts) readings {
 	t.Helper()
 	out := readByGo(given)
@@ -149,7 +150,7 @@ func isBelow(clean, root string) bool {
 	return clean == root || strings.HasPrefix(clean, root+"/")
 }
 
-// checkReadPath compares what Within, Base and Ext return for a path with the results of readers.
+// checkReadPath compares the results of Within, Base and Ext for a path with the results of the other readers.
 func checkReadPath(t *testing.T, text, root string, read map[string]readPath) {
 	t.Helper()
 	in, err := within(text, root)
@@ -179,8 +180,8 @@ func checkReadPath(t *testing.T, text, root string, read map[string]readPath) {
 	}
 }
 
-// checkReadURL compares the parts that ParseURL returns with the results of readers. The path must also stay the same
-// when a reader has decoded and cleaned it.
+// checkReadURL compares the parts that ParseURL returns with the results of the other readers. The path must also stay
+// the same when a reader has decoded and cleaned it.
 func checkReadURL(t *testing.T, text string, read map[string]readURL) {
 	t.Helper()
 	u, err := locator.ParseURL(text)
@@ -206,7 +207,7 @@ func inASCII(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r > unicode.MaxASCII })
 }
 
-// checkReadIP compares the address that ParseIP returns with the address that the readers return.
+// checkReadIP compares the address that ParseIP returns with the address that the other readers return.
 func checkReadIP(t *testing.T, text string, read map[string]string) {
 	t.Helper()
 	address, err := locator.ParseIP(text)
@@ -221,7 +222,7 @@ func checkReadIP(t *testing.T, text string, read map[string]string) {
 	}
 }
 
-// checkReadMail compares the domain that EmailDomain returns with the domain that the readers return.
+// checkReadMail compares the domain that EmailDomain returns with the domain that the other readers return.
 func checkReadMail(t *testing.T, text string, read map[string]string) {
 	t.Helper()
 	domain, err := locator.EmailDomain(text)
@@ -276,7 +277,7 @@ func TestTricks_NoReaderResolvesAStringOtherwise(t *testing.T) {
 	}
 }
 
-// wantResult checks a result. An empty want means that an error is expected.
+// wantResult checks the result for a string. If want is empty, an error is expected.
 func wantResult(t *testing.T, text, want, got string, err error) {
 	t.Helper()
 	switch {

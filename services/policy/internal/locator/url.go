@@ -158,8 +158,8 @@ func (u *URL) readRest(text string) error {
 // segments returns the segments of the path. The last segment is empty if the path ends with a slash.
 func (u *URL) segments() []string { return strings.Split(u.Path[1:], "/") }
 
-// upperEscapes returns the path with percent-encoding in upper case. It returns an error if the decoded path could be a
-// different path, because only some readers decode the path.
+// upperEscapes returns the path with percent-encoding in upper case. It returns an error if decoding could make the
+// path a different path, because only some readers decode the path.
 func upperEscapes(path string) (string, error) {
 	var out, decoded strings.Builder
 	for i := 0; i < len(path); i++ {
@@ -197,7 +197,7 @@ func checkDecoded(path string) error {
 }
 
 // Under reports whether u has the same scheme, host and port as base, and a path that equals the path of base or is
-// below it. Paths are compared by segments.
+// below it. Paths are compared segment by segment.
 func (u URL) Under(base URL) bool {
 	if u.Scheme != base.Scheme || u.Host != base.Host || u.Port != base.Port || base.Host == "" {
 		return false

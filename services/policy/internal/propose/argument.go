@@ -15,17 +15,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// argument is an argument of a tool, with its observed values.
+// argument is an argument of a tool, with its values in the observed calls.
 type argument struct {
 	name string
-	// values contains one value for each call that has the argument. Values that were replaced are not included;
-	// replaced is the number of these values.
+	// values contains one value for each call that has the argument, except for values that were redacted. replaced is
+	// the number of redacted values.
 	values   []jsontext.Value
 	replaced int
 }
 
-// field matches names that can follow `args.` in a condition. reserved lists the exceptions, which the language
-// reserves.
+// field matches names that can follow `args.` in a condition. reserved lists the exceptions, which are reserved words
+// of the condition language.
 var (
 	field    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	reserved = []string{
@@ -44,7 +44,7 @@ func (a *argument) read() (value, present, absent string) {
 	return "args[" + quoted + "]", quoted + " in args", "!(" + quoted + " in args)"
 }
 
-// bound returns the bound on the argument. calls is the number of observed calls.
+// bound returns the bound for the argument. calls is the number of observed calls.
 func (a *argument) bound(calls int, schema engine.Schema, home string) Bound {
 	out := Bound{Argument: a.name}
 	if a.replaced > 0 {
@@ -68,8 +68,8 @@ func (a *argument) bound(calls int, schema engine.Schema, home string) Bound {
 	return out
 }
 
-// valueBound returns a condition on the expression value, and a note about the condition. If there is no bound, the
-// condition is empty, and the note says why.
+// valueBound returns a condition that limits the value of the expression value, and a note about the condition. If
+// there is no bound, the condition is empty, and the note says why.
 func (a *argument) valueBound(value, home string) (text, note string) {
 	kind := a.values[0].Kind()
 	for _, v := range a.values {
@@ -139,7 +139,7 @@ func (a *argument) numberBound(value string) (text, note string) {
 	return text, fmt.Sprintf("from %s to %s", lowest, highest)
 }
 
-// listBound returns the bound on an argument whose values are lists of texts.
+// listBound returns the bound for an argument whose values are lists of texts.
 func (a *argument) listBound(value, home string) (text, note string) {
 	lists := make([][]string, len(a.values))
 	empty, total := false, 0
@@ -171,8 +171,8 @@ func (a *argument) listBound(value, home string) (text, note string) {
 	return fmt.Sprintf("%s && %s.all(x, %s)", first, value, text), "a list whose elements are " + note
 }
 
-// textBound returns the bound on texts. perCall contains the texts in each call, name is the argument's name, and value
-// is the expression that reads a text.
+// textBound returns the bound for texts. perCall contains the texts in each call, name is the argument's name, and
+// value is the expression that reads a text.
 func textBound(name, value string, perCall [][]string, home string) (text, note string) {
 	texts := slices.Concat(perCall...)
 	distinct := slices.Compact(slices.Sorted(slices.Values(texts)))
@@ -205,7 +205,7 @@ func textBound(name, value string, perCall [][]string, home string) (text, note 
 	return fmt.Sprintf("%s in [%s]", value, list), "one of " + list
 }
 
-// varies says why a text can't be bounded by its observed values. It returns "" if it can be.
+// varies says why a text can't be limited to its observed values. It returns "" if it can be.
 func varies(distinct []string, perCall [][]string) string {
 	if len(distinct) > maxValues {
 		return fmt.Sprintf("%d different texts", len(distinct))

@@ -1,4 +1,4 @@
-// Package propose derives bounds on the arguments of a tool from calls that were observed. A bound is a part of a
+// Package propose derives bounds for the arguments of a tool from calls that were observed. A bound is a part of a
 // condition. It is true for every observed call, and as narrow as its kind permits:
 //
 //   - a text that has few values, each of which occurs in several calls, is one of these values

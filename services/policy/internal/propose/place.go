@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// commonURL returns the first URL if all URLs have the same scheme, host and port.
+// commonURL returns the first URL. ok is true if all URLs have the same scheme, host and port.
 func commonURL(texts []string) (first locator.URL, ok bool) {
 	for i, text := range texts {
 		u, err := locator.ParseURL(text)
@@ -33,8 +33,8 @@ func urlBound(value string, u locator.URL) (text, note string) {
 	return text, fmt.Sprintf("a URL with the scheme %s, the host %s and the port %d", strconv.QuoteToASCII(u.Scheme), strconv.QuoteToASCII(u.Host), u.Port)
 }
 
-// arePaths reports whether all texts are paths. They must be absolute, or relative in an argument whose name says that
-// it is a path.
+// arePaths reports whether all texts are paths. A relative path counts only if the argument's name says that the
+// argument is a path.
 func arePaths(name string, texts []string) bool {
 	return !slices.ContainsFunc(texts, func(text string) bool {
 		_, err := locator.ParsePath(text)
@@ -43,7 +43,7 @@ func arePaths(name string, texts []string) bool {
 }
 
 // commonFolder returns the deepest folder that contains all paths. If there is only one path, it returns that path. ok
-// is false if there is no common folder that a rule could allow.
+// is false if there is no common folder, or if the folder is too wide for a rule to allow it.
 func commonFolder(texts []string, home string) (folder string, ok bool) {
 	var common []string
 	for i, text := range texts {
@@ -65,7 +65,8 @@ func commonFolder(texts []string, home string) (folder string, ok bool) {
 	return folder, folder != "" && !isTooWide(folder, home)
 }
 
-// homes contains the folders that usually contain home folders. roots contains the home folders in other places.
+// homes contains the folders that usually contain home folders. roots contains the home folders that are in other
+// places.
 var homes, roots = []string{"/home", "/Users", "/var/home", "/export/home"}, []string{"/root", "/var/root"}
 
 // isTooWide reports whether a path is the root, the current folder, a home folder, or a folder that contains home
@@ -92,6 +93,6 @@ func isTooWide(text, home string) bool {
 	})
 }
 
-// onlyDots reports whether a text consists only of characters that occur in names for the root, the current folder, its
-// parents and the home folder.
+// onlyDots reports whether a text consists only of dots, slashes, tildes and spaces. Names for the root, the current
+// folder, its parents and the home folder consist of these characters.
 func onlyDots(text string) bool { return text != "" && strings.Trim(text, "./~ ") == "" }

@@ -50,8 +50,8 @@ type boundTest struct {
 	schema engine.Schema
 	// want is the condition of the argument, or empty if it has no bound. note is a part of its note.
 	want, note string
-	// passes and refused contain arguments that were not observed. The condition is true for those in passes, and false
-	// for those in refused.
+	// passes and refused contain arguments that were not observed. The derived condition must be true for those in
+	// passes, and false for those in refused.
 	passes, refused []string
 }
 
@@ -243,7 +243,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// If a condition would exceed the maximum length, its longest parts are dropped.
+// If the combined condition would exceed the maximum length, its longest parts are dropped.
 func TestBounds_FitACondition(t *testing.T) {
 	t.Parallel()
 	var members []string
@@ -258,7 +258,7 @@ func TestBounds_FitACondition(t *testing.T) {
 	}
 }
 
-// A call has too many arguments. There are no bounds, and there is no error.
+// A call has too many arguments. Bounds returns no bounds and no error.
 func TestBounds_ManyArguments(t *testing.T) {
 	t.Parallel()
 	var members []string

@@ -8,15 +8,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// MaxStagedChanges is the maximum number of staged changes. If there are more, the oldest are deleted. The next request
-// for a deleted change opens another approval.
+// MaxStagedChanges is the maximum number of staged changes. If there are more, the oldest are deleted. If a deleted
+// change is requested again, another approval is requested for it.
 const MaxStagedChanges = 100
 
 // StagedChange is a change to the policy documents for which an approval is requested.
 type StagedChange struct {
 	// ID is the SHA-256 digest of the change, in hexadecimal.
 	ID string
-	// Replaces is the number of the activation that the change replaces, or 0 if there is no such activation.
+	// Replaces is the number of the activation that the change replaces, or 0 if no documents were active.
 	Replaces int64
 	// Params contains the JSON that is shown to approvers.
 	Params string

@@ -13,9 +13,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// ListedTools returns the tools in the newest whole lists of each server, with their schemas. It reads a SQLite
+// ListedTools returns the tools in the newest complete lists of each server, with their schemas. It reads a SQLite
 // database, and writes nothing. Another process may have the database open. The result has no entry for a server
-// without whole lists.
+// without complete lists.
 func ListedTools(ctx context.Context, file string) (lists engine.ToolLists, err error) {
 	db, err := sqlstore.OpenReadOnly(file)
 	if err != nil {

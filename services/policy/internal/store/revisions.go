@@ -13,23 +13,23 @@ import (
 const (
 	// MaxRevisions is the maximum number of activations that are stored.
 	MaxRevisions = 1000
-	// MaxRevisionBytes is the maximum total size of the documents in all stored activations. Equal documents count only
-	// once.
+	// MaxRevisionBytes is the maximum total size of the documents in all stored activations. If several activations
+	// have the same documents, the documents count only once.
 	MaxRevisionBytes = 256 << 20
-	// minRevisions is the number of newest activations that are never deleted. These are the active one and its
-	// predecessor.
+	// minRevisions is the number of newest activations that are never deleted. They are the active activation and the
+	// activation before it.
 	minRevisions = 2
 )
 
-// Errors about revisions. Use errors.Is to compare them.
+// These are errors about revisions. Use errors.Is to compare them.
 var (
 	// ErrRevisionUnknown means that no stored revision has the given id.
 	ErrRevisionUnknown = errors.New("no stored revision has this id: `sluice policy revisions` lists all of them")
 	// ErrRevisionAmbiguous means that several stored revisions have ids that begin with the given digits.
 	ErrRevisionAmbiguous = errors.New("several stored revisions begin with these digits: write more of them")
-	// ErrRevisionChanged means that the active revision is not the one that the author expected.
+	// ErrRevisionChanged means that the active revision is not the one that the author of the change expected.
 	ErrRevisionChanged = errors.New("another revision is active than the expected one")
-	// ErrApprovalUsed means that the approval for an activation has already been used for an earlier activation.
+	// ErrApprovalUsed means that an approval can't be used because documents have already been activated with it.
 	ErrApprovalUsed = errors.New("this approval has made documents active before")
 	// ErrRevisionsLost means that the store lacks a revision that was active before. This can happen if the store was
 	// restored from a backup.
@@ -44,16 +44,16 @@ type Revision struct {
 	ID string
 	// Author is the subject of the operator who applied the documents. Reason is the operator's reason.
 	Author, Reason string
-	// Activated is the time of the activation. A greater Number always has a later time, even if the store's clock was
-	// set back.
+	// Activated is the time of the activation. An activation with a greater Number always has a later time, even if the
+	// store's clock was set back.
 	Activated time.Time
-	// Approval is the id of the approval with which the documents became active. ApprovedBy is a JSON array of the
-	// subjects of the people who approved. Both are empty if no approval was required.
+	// Approval is the id of the approval that allowed the activation. ApprovedBy is a JSON array of the subjects of the
+	// people who approved. Both fields are empty if no approval was required.
 	Approval, ApprovedBy string
 }
 
-// Follows reports whether r can be the active revision now if before was the active revision earlier, and the store has
-// lost no revision since then.
+// Follows reports whether the active revision can be r now if it was before at an earlier time and the store has lost
+// no revision since then.
 func (r *Revision) Follows(before *Revision) bool {
 	return r.Number > before.Number || r.Number == before.Number && r.ID == before.ID && r.Activated.Equal(before.Activated)
 }
@@ -63,17 +63,18 @@ type Activation struct {
 	// ID is the SHA-256 digest of the documents, in hexadecimal. Documents contains the documents in any form.
 	ID        string
 	Documents []byte
-	// Author and Reason have the same meaning as in [Revision].
+	// Author and Reason have the same meaning as the fields in [Revision].
 	Author, Reason string
-	// Expected is the ID that the active revision must have. It is empty if no revision may be stored, and nil if any
-	// revision may be active.
+	// Expected is the ID that the active revision must have. It points to "" if no revision may be stored yet, and it
+	// is nil if any revision may be active.
 	Expected *string
-	// Replaces is the number that the active revision must have. It is 0 if no revision may be stored, and nil if any
-	// revision may be active.
+	// Replaces is the number that the active revision must have. It points to 0 if no revision may be stored yet, and
+	// it is nil if any revision may be active.
 	Replaces *int64
-	// Approval and ApprovedBy have the same meaning as in [Revision].
+	// Approval and ApprovedBy have the same meaning as the fields in [Revision].
 	Approval, ApprovedBy string
-	// Known is a revision that was active before.
+	// Known is a revision that the caller knows to have been active. It is used to find out whether the store has lost
+	// revisions.
 	Known Revision
 	// Again is true if the documents are activated even if they are already active.
 	Again bool
@@ -82,7 +83,8 @@ type Activation struct {
 // ActivateRevision stores documents and makes them active. If they are already active, nothing changes, and changed is
 // false. The store sets the number and the time. It deletes the oldest activations if there are more than
 // [MaxRevisions], or if their documents are larger than [MaxRevisionBytes]. The error can be [ErrRevisionChanged],
-// together with the active revision, [ErrApprovalUsed], [ErrRevisionsLost] or [sqlstore.ErrUnavailable].
+// [ErrApprovalUsed], [ErrRevisionsLost] or [sqlstore.ErrUnavailable]. With [ErrRevisionChanged], ActivateRevision also
+// returns the active revision.
 func (s *Store) ActivateRevision(ctx context.Context, want *Activation) (active Revision, changed bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		changed = false
@@ -114,7 +116,7 @@ func (s *Store) ActivateRevision(ctx context.Context, want *Activation) (active 
 	return active, changed, err
 }
 
-// laterThan returns now, or before plus one microsecond if the clock was set back.
+// laterThan returns now. If the clock was set back, it returns the time before plus one microsecond instead.
 func laterThan(before, now time.Time) time.Time {
 	if now.After(before) {
 		return now
@@ -161,8 +163,9 @@ func deleteOldRevisions(ctx context.Context, tx *sqlstore.Tx) error {
 	return err
 }
 
-// newestDeleted returns the number of the newest activation that must be deleted together with all older ones. It
-// returns 0 if none must be deleted. all must be sorted with the newest activation first.
+// newestDeleted returns the number of the newest activation that must be deleted. All older activations must be deleted
+// too. It returns 0 if no activation must be deleted. The parameter all must be sorted with the newest activation
+// first.
 func newestDeleted(all []storedSize, maxCount int, maxBytes int64) int64 {
 	counted, total := make(map[string]bool), int64(0)
 	for i, s := range all {
@@ -228,7 +231,7 @@ func (s *Store) FindRevision(ctx context.Context, prefix string) (found Revision
 }
 
 // Revisions returns at most limit activations whose number is less than below, the newest first. If below is 0, the
-// result starts with the active one.
+// result starts with the active revision.
 func (s *Store) Revisions(ctx context.Context, below int64, limit int) (all []Revision, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		all, err = readRevisions(ctx, tx, "WHERE number < $1 OR $1 = 0 ORDER BY number DESC LIMIT $2", below, limit)

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// idOf returns an ID that begins with a digit.
+// idOf returns the ID of a revision for tests. It begins with the given digit.
 func idOf(digit string) string { return digit + strings.Repeat("0", 63) }
 
 func activate(t *testing.T, s *store.Store, want store.Activation) store.Revision {
@@ -27,8 +27,8 @@ func activate(t *testing.T, s *store.Store, want store.Activation) store.Revisio
 	return active
 }
 
-// Two processes use the same store. The second process reads what the first process has activated, and a restart loses
-// nothing.
+// Two processes use the same store. Each process reads what the other has activated. A process that opens the store
+// later finds all activations.
 func TestRevisions_AreStored(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		one, two := open(), open()
@@ -167,8 +167,8 @@ func TestRevisions_TimesIncreaseWhenTheClockIsSetBack(t *testing.T) {
 	}
 }
 
-// An approval can be used to activate documents only once. It can be used only to replace the activation that it was
-// given for, even if the same documents are active again.
+// An approval can be used only once to activate documents. It can be used only to replace the activation that it was
+// given for. This is also true if the documents of that activation have become active again.
 func TestActivateRevision_ByAnApproval(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		s, ctx := open(), t.Context()

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// MaxStops is the maximum number of stops in force that the operators of one tenant can have.
+	// MaxStops is the maximum number of emergency stops in force that the operators of one tenant can have.
 	MaxStops = 1000
-	// maxEnded is the maximum number of ended stops that are kept for the operators of one tenant. It is also the
+	// maxEnded is the maximum number of ended stops that are stored for the operators of one tenant. It is also the
 	// maximum number that [Store.EndedStops] returns.
 	maxEnded = 1000
 )
@@ -23,7 +23,7 @@ const (
 // ErrStopsFull means that the operators of a tenant already have [MaxStops] stops in force.
 var ErrStopsFull = fmt.Errorf("the operators of this tenant already have %d stops in force: end some of them first", MaxStops)
 
-// Stop is a stop together with its history.
+// Stop is an emergency stop together with its history.
 type Stop struct {
 	engine.Stop
 
@@ -36,13 +36,13 @@ type Stop struct {
 	ResumedBy string
 }
 
-// StopSet contains the stops in force at a version of the store, the oldest first.
+// StopSet contains the stops that are in force at a version of the store. The oldest stop comes first.
 type StopSet struct {
 	Version int64
 	Stops   []Stop
 }
 
-// Engine returns the stops in the form that the engine uses.
+// Engine returns the stops in the form that package engine uses.
 func (s StopSet) Engine() engine.Stops {
 	list := make([]engine.Stop, len(s.Stops))
 	for i := range s.Stops {
@@ -90,7 +90,7 @@ func (s *Store) StopCalls(ctx context.Context, want Stop) (stop Stop, existed bo
 type Resume struct {
 	engine.Selector
 
-	// Operator is the subject of the operator. Only stops by the operators of OperatorTenant are ended, unless
+	// Operator is the subject of the operator. Only stops by operators of the tenant OperatorTenant are ended, unless
 	// AnyTenant is true.
 	OperatorTenant, Operator string
 	AnyTenant                bool
@@ -125,7 +125,8 @@ func (s *Store) ResumeCalls(ctx context.Context, r Resume) (ended []Stop, set St
 	return ended, set, err
 }
 
-// endStop records the end of a stop, and deletes the oldest ended stops of the same operators if there are too many.
+// endStop records the end of a stop. If there are too many ended stops by operators of the same tenant, it deletes the
+// oldest of them.
 func endStop(ctx context.Context, tx *sqlstore.Tx, stop Stop) error {
 	_, err := tx.ExecContext(ctx, `UPDATE stops SET ended = $1, resumed_by = $2
 		WHERE operator_tenant = $3 AND agent = $4 AND server = $5 AND tenant = $6 AND ended IS NULL`,
@@ -147,7 +148,7 @@ func (s *Store) StopsInForce(ctx context.Context) (set StopSet, err error) {
 	return set, err
 }
 
-// EndedStops returns the newest ended stops for which shows returns true, the newest first.
+// EndedStops returns the newest ended stops for which the function shows returns true. The newest stop comes first.
 func (s *Store) EndedStops(ctx context.Context, shows func(Stop) bool) (stops []Stop, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		stops, err = readStops(ctx, tx, "WHERE ended IS NOT NULL ORDER BY ended DESC, id", shows)

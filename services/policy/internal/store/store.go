@@ -21,7 +21,7 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// ErrNotStored means that the JSON of a definition is not stored.
+// ErrNotStored means that the JSON of a tool definition is not stored.
 var ErrNotStored = errors.New("the text of the definition is not stored")
 
 // Config configures a store.
@@ -51,10 +51,10 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// ChangedSince returns the current version of the catalog, and the servers that have changed since the version known.
-// The servers are in no particular order. Version 0 is the version before the first change. If the tools of a server
-// were classified by another version of the classifier or with another trust setting, ChangedSince reclassifies them in
-// memory.
+// ChangedSince returns the current version of the catalog, and the servers that have changed since the version that the
+// parameter known contains. The servers are in no particular order. Version 0 is the version before the first change.
+// If the tools of a server were classified by another version of the classifier or with another trust setting,
+// ChangedSince reclassifies them in memory.
 func (s *Store) ChangedSince(ctx context.Context, known int64, trusted func(server string) bool) (version int64, servers []*catalog.Server, err error) {
 	var stale []*catalog.Server
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -95,8 +95,8 @@ func (s *Store) reclassifyStored(ctx context.Context, server *catalog.Server, tr
 	return nil
 }
 
-// reclassify reclassifies the tools of a server. texts contains the JSON of their definitions. reclassify modifies the
-// argument server, so no other goroutine may use that server.
+// reclassify reclassifies the tools of a server. texts contains the JSON of the tools' definitions. reclassify modifies
+// its argument server, so no other goroutine may use that server.
 func reclassify(server *catalog.Server, texts map[catalog.Digest]string, trusted bool) {
 	server.Trusted = trusted
 	for _, t := range server.Tools {
@@ -160,14 +160,15 @@ func hexOf(d catalog.Digest) string {
 type Change struct {
 	// Server is the new state. If nothing has changed, it is the same pointer as before.
 	Server *catalog.Server
-	// New contains the JSON of the definitions to store. Removed contains the digests of the definitions to delete.
+	// New contains the JSON of the definitions that must be stored. Removed contains the digests of the definitions
+	// that must be deleted.
 	New     map[catalog.Digest]string
 	Removed []catalog.Digest
 }
 
-// Change changes a server with fn. fn receives the stored server, classified by the current version of the classifier.
-// If the server is not stored, fn receives an empty server. fn may be called more than once, and must use only its
-// arguments.
+// Change changes a server with the function fn. fn receives the stored server, classified by the current version of the
+// classifier. If the server is not stored, fn receives an empty server. fn may be called more than once, and must use
+// only its arguments.
 //
 // Change returns the new server and the version of the catalog that the change created. The version is 0 if fn changed
 // nothing. The error is an error from fn, or [sqlstore.ErrUnavailable].

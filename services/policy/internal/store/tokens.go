@@ -20,14 +20,14 @@ const (
 	MaxTokensOfTenant = 1000
 	// MaxTokens is the maximum number of valid tokens in all tenants together.
 	MaxTokens = 2000
-	// maxEndedTokens is the maximum number of revoked or expired tokens that are kept for one tenant. It is also the
+	// maxEndedTokens is the maximum number of revoked or expired tokens that are stored for one tenant. It is also the
 	// maximum number of such tokens in a [TokenSet].
 	maxEndedTokens = 1000
 )
 
-// Errors about tokens. Use errors.Is to compare them.
+// These are errors about tokens. Use errors.Is to compare them.
 var (
-	// ErrTokenExists means that another token already has the name.
+	// ErrTokenExists means that another token already has the requested name.
 	ErrTokenExists = errors.New("a token has this name, or had it and is still listed: choose another name")
 	// ErrTokenUnknown means that there is no token with the given name that the operator may change.
 	ErrTokenUnknown = errors.New("there is no such token in your tenant")
@@ -52,7 +52,7 @@ type Token struct {
 	RevokedByTenant, RevokedBy string
 }
 
-// TokenSet contains the tokens at a version of the store.
+// TokenSet contains the tokens that exist at a version of the store.
 type TokenSet struct {
 	Version int64
 	// Valid contains the valid tokens, sorted by name. Ended contains the newest tokens that were revoked or have
@@ -60,8 +60,8 @@ type TokenSet struct {
 	Valid, Ended []Token
 }
 
-// CreateToken stores a token. The store sets the time at which it was created. set contains all tokens. The error can
-// be [ErrTokenExists], [ErrTokensFull] or [sqlstore.ErrUnavailable].
+// CreateToken stores a token. The store sets the time of creation. set contains all tokens. The error can be
+// [ErrTokenExists], [ErrTokensFull] or [sqlstore.ErrUnavailable].
 func (s *Store) CreateToken(ctx context.Context, want Token) (created Token, set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		created = want
@@ -116,10 +116,10 @@ func insertToken(ctx context.Context, tx *sqlstore.Tx, t *Token) error {
 	return err
 }
 
-// Revocation selects the tokens to revoke, and names the operator who revokes them.
+// Revocation selects the tokens that are revoked, and contains the operator who revokes them.
 type Revocation struct {
-	// Name is the name of the token. If it is empty, the tokens of the agent named Agent that have not expired are
-	// revoked.
+	// Name is the name of the token that is revoked. If Name is empty, all tokens of the agent named Agent that have
+	// not expired are revoked.
 	Name, Agent string
 	// OperatorTenant and Operator are the tenant and the subject of the operator. Only tokens of OperatorTenant are
 	// revoked, unless AnyTenant is true.
@@ -137,8 +137,8 @@ func (r *Revocation) selects(t *Token, now time.Time) bool {
 	return t.Agent == r.Agent && now.Before(t.Expires) // also if it was revoked, so that a revocation can be repeated
 }
 
-// RevokeTokens revokes tokens and returns them. A token that was already revoked stays unchanged. set contains all
-// tokens. The error can be [sqlstore.ErrUnavailable], or [ErrTokenUnknown] if no token is selected.
+// RevokeTokens revokes the selected tokens and returns them. A token that was already revoked stays unchanged. set
+// contains all tokens. The error can be [sqlstore.ErrUnavailable], or [ErrTokenUnknown] if no token is selected.
 func (s *Store) RevokeTokens(ctx context.Context, r Revocation) (revoked []Token, set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		revoked, set = nil, TokenSet{}
@@ -208,8 +208,8 @@ func (s *Store) UseTokens(ctx context.Context, uses map[string]time.Time) error 
 	})
 }
 
-// TokensSince returns the tokens if they have changed since the version known. Otherwise it returns only the version.
-// Version -1 is the version before the first change.
+// TokensSince returns the tokens if they have changed since the version that the parameter known contains. Otherwise it
+// returns only the version. Version -1 is the version before the first change.
 func (s *Store) TokensSince(ctx context.Context, known int64) (set TokenSet, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if err := tx.QueryRowContext(ctx, "SELECT version FROM token_changes").Scan(&set.Version); err != nil || set.Version == known {

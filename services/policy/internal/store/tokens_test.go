@@ -20,7 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// tokenOf returns a token that expires in an hour. The time is truncated to microseconds, as in the stores.
+// tokenOf returns a token that expires in an hour. Its times are truncated to microseconds, because the stores do the
+// same.
 func tokenOf(name, tenant, agent, owner string) store.Token {
 	return store.Token{
 		Name: name, Tenant: tenant, Subject: name, Agent: agent, Owner: owner, Groups: []string{"developers", "on call"}, SHA256: sha256.Sum256([]byte(name)),
@@ -100,8 +101,8 @@ func TestTokens_AreStored(t *testing.T) {
 	})
 }
 
-// A token expires between two reads. The second read returns it as an ended token, and the token's agent has no tokens
-// to revoke.
+// A token has expired. The set contains it as an ended token. An operator who tries to revoke the tokens of its agent
+// gets the error ErrTokenUnknown.
 func TestTokens_ExpiredTokensEnd(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		s := open()
@@ -183,7 +184,8 @@ func TestTokens_RevokedTokenStaysRevokedWhenTheClockIsSetBack(t *testing.T) {
 	}
 }
 
-// A store from an earlier release has no tables for tokens. Opening the store adds the tables, and its stops are kept.
+// A store from an earlier release has no tables for tokens. Opening the store adds the tables. The stops in the store
+// are kept.
 func TestOpen_AddsTokensToAnOlderStore(t *testing.T) {
 	t.Parallel()
 	older := fstest.MapFS{}

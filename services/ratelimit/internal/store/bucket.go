@@ -35,8 +35,8 @@ type bucketShard struct {
 	_     [64]byte      // prevents shards from sharing cache lines
 }
 
-// tick sets the shard's clock to now, unless the clock is already later. Because the clock never moves back, a bucket
-// that was evicted because it was empty would still be empty at any later time.
+// tick sets the shard's clock to now, unless the clock is already later. The clock never moves back. Therefore a bucket
+// that was empty when it was evicted would also be empty at any later time.
 func (s *bucketShard) tick(now time.Duration) { s.seen = max(s.seen, now) }
 
 // find returns the limit's bucket, or nil if the bucket does not exist. If the bucket has a window of a different

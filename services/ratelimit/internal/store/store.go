@@ -29,8 +29,9 @@ var (
 // window's length, at most Max units are taken. Units count from the time of Reserve on the store's clock. A bucket
 // exists as long as some of its units are taken.
 //
-// If a method returns an error, the caller must not send the call. A method returns the errors that its comment lists,
-// errors of the context, and errors of the connection to the store. All methods are atomic and safe for concurrent use.
+// If a method returns an error, the caller must not send the tool call for which it wanted the units. A method returns
+// the errors that its comment lists, errors of the context, and errors of the connection to the store. All methods are
+// atomic and safe for concurrent use.
 type Store interface {
 	// Reserve takes units from all limits of r, or from none. If the units don't fit, the result is a refusal, and nothing
 	// is stored. A refusal is not an error.
@@ -81,7 +82,7 @@ type ReserveRequest struct {
 	Lifetime time.Duration
 }
 
-// Limit is one limit, and the cost to take from it. The zero value is invalid.
+// Limit is a limit, and the number of units to take from its bucket. The zero value is invalid.
 type Limit struct {
 	// Bucket identifies the counter. It must not be empty. Buckets and keys have separate namespaces.
 	Bucket string

@@ -111,7 +111,7 @@ func (r *run) undo(t *rapid.T) {
 	r.stamps = append(r.stamps[:i:i], r.stamps[i+1:]...)
 }
 
-// replayed returns a second log to which all attempts to take units were repeated, but no undos.
+// replayed returns a second log. It repeats all attempts to take units on this log, but none of the undos.
 func (r *run) replayed() window.Log {
 	log := window.New(r.length)
 	for _, k := range r.asked {
@@ -186,8 +186,8 @@ func TestLog_IsExactUpToMaxExact(t *testing.T) {
 	})
 }
 
-// TestLog_WaitIsAtMostOneSlotTooLongAboveMaxExact checks that units fit after their wait, and that they do not fit one
-// slot earlier.
+// TestLog_WaitIsAtMostOneSlotTooLongAboveMaxExact checks that units fit after the wait that Check returns, and that
+// they do not fit one slot earlier.
 func TestLog_WaitIsAtMostOneSlotTooLongAboveMaxExact(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

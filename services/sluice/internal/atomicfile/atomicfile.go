@@ -200,8 +200,8 @@ func (w *Writer) exchangeOrRename(temp, path string) (exchanged bool, err error)
 	return false, os.Rename(temp, path)
 }
 
-// settle waits, and then checks that no other program has changed the file. temp contains the old file, or is empty if
-// the old file no longer exists. If another program wrote to the old file after it was compared, settle restores the
+// settle waits, and then checks that no other program has changed the file. temp is the path of the old file, or empty
+// if the old file no longer exists. If another program wrote to the old file after it was compared, settle restores the
 // old file. settle takes no context: the new file is already in place, so the old file must not be removed without this
 // check.
 func (w *Writer) settle(path, temp string, before, after []byte) error {
@@ -227,8 +227,8 @@ func (w *Writer) settle(path, temp string, before, after []byte) error {
 	return sameContent(path, after)
 }
 
-// giveBack restores the content that the other program wrote, which is in temp. If the other program has since written
-// to path as well, this later content stays.
+// giveBack restores the content that another program wrote. This content is in the file temp. If the other program has
+// since written to path as well, this later content stays.
 func giveBack(path, temp string, after []byte, cause error) error {
 	mine := after
 	for range 8 {

@@ -34,7 +34,8 @@ func TestReplace_SettlesWhenTheContextEnds(t *testing.T) {
 	checkOnly(t, path, "new")
 }
 
-// A file is a temporary file of this package only if its name has this form and it belongs to this user.
+// Replace removes a file as a leftover only if its name has exactly the form of a temporary file's name, and if the
+// file belongs to the current user.
 func TestReplace_RemovesOnlyItsOwnLeftovers(t *testing.T) {
 	t.Parallel()
 	w, path := newFile(t, "old")

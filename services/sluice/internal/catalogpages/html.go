@@ -40,8 +40,8 @@ type rowList struct {
 // indexVersion is the version of the search index. The script of the site checks that the index has this version.
 const indexVersion = "1"
 
-// steps returns the steps of a scale as a slice with the length all. The first elements are true, and their number is
-// reached. All other elements are false.
+// steps returns one element for each step of a scale. The parameter all is the number of steps. The parameter reached
+// is the number of steps that are reached: their elements come first and are true.
 func steps(reached, all int) []bool {
 	out := make([]bool, all)
 	for i := range out {
@@ -51,8 +51,9 @@ func steps(reached, all int) []bool {
 }
 
 // HTML writes the catalog as a static site into a directory. The directory must be missing or empty, or an earlier call
-// to HTML must have written it. The site begins at index.html, works from a disk, and sends no network requests to
-// other sites. If an export fails, it leaves only complete pages. Errors: [ErrFolder], [ErrFormat], [ErrTwice].
+// to HTML must have written it. The site begins at index.html, works without a web server, and sends no network
+// requests to other sites. If an export fails, it leaves only complete pages. Errors: [ErrFolder], [ErrFormat],
+// [ErrTwice].
 func HTML(dir string, c Catalogue) error {
 	in, err := sortCatalog(c)
 	if err != nil {

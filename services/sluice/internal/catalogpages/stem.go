@@ -8,7 +8,7 @@ import (
 )
 
 // plainName matches names that are valid file names on every system. They are in lower case, because some systems
-// ignore case. They have no `~`, because all other file names from stem have one.
+// ignore case. They have no `~`, because the function stem uses `~` in the file names of all other names.
 var plainName = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]{0,99}$`)
 
 // reserved matches the names of devices on Windows, which are reserved with any extension.

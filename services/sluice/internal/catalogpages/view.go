@@ -107,7 +107,7 @@ func sureness(c *policyv1.Classification) string {
 
 type pin struct {
 	Slug, Label string
-	// Callable is true if a tool can be called with a definition in this state.
+	// Callable is true if a tool can be called while its definition is in this pin state.
 	Callable bool
 }
 
@@ -135,7 +135,8 @@ type evidence struct {
 	Place   prose
 	Pointer string
 	Offset  int32
-	// For is the category that the evidence supports, or nil if the evidence supports a degree.
+	// For is the category that the evidence supports. It is nil if the evidence supports another part of the
+	// classification, such as the sensitivity.
 	For     *category
 	Weight  string
 	Percent int

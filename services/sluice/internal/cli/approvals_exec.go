@@ -22,13 +22,13 @@ type approvalCommand struct {
 	commands *notices.Commands
 	// open contains the approvals that have not ended, by their ids.
 	open map[string]*openApproval
-	// waiting contains the ids of pending approvals for which the command has not been added, oldest first. reported is
-	// the number of waiting approvals that was printed last.
+	// waiting contains the ids of pending approvals for which the command has not been queued yet, oldest first.
+	// reported is the number of waiting approvals in the last message.
 	waiting  []string
 	reported int
 }
 
-// openApproval is an approval that has not ended. told is true if the command was added for it.
+// openApproval is an approval that has not ended. told is true if a run of the command was queued for it.
 type openApproval struct {
 	*approvalv1.Approval
 
@@ -86,8 +86,8 @@ func (e *approvalCommand) moved(ctx context.Context, client approvalv1.ApprovalS
 	e.runWaiting(ctx, client)
 }
 
-// runWaiting runs the command for waiting approvals until no more commands can be added. If some approvals still wait,
-// it prints their number.
+// runWaiting queues the command for waiting approvals until the queue is full. If approvals are still waiting then, it
+// prints their number.
 func (e *approvalCommand) runWaiting(ctx context.Context, client approvalv1.ApprovalServiceClient) {
 	e.waiting = slices.DeleteFunc(e.waiting, func(id string) bool { return e.open[id] == nil || !e.open[id].pending() })
 	for len(e.waiting) > 0 && !e.commands.Full() {

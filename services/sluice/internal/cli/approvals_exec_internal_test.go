@@ -104,8 +104,8 @@ func TestApprovalCommand_RunsOncePerApproval(t *testing.T) {
 	}
 }
 
-// Each command waits until the test creates a file, so 4 commands run and 100 commands wait. Further approvals wait
-// until another command can be added. The command is not run for an approval that ends before that.
+// Each command waits until the test creates a file, so 4 commands are running and 100 are queued. Further approvals
+// wait until the queue has room. If such an approval ends before that, the command is not run for it.
 func TestApprovalCommand_RunsLaterForApprovalsOfAFlood(t *testing.T) {
 	t.Parallel()
 	const flood = 120

@@ -96,7 +96,7 @@ func (w *watch) close() {
 	}
 }
 
-// run prints changes until ctx ends. If the connection fails, run connects again.
+// run prints changes until ctx is done. If the connection fails, run connects again.
 func (w *watch) run(ctx context.Context) error {
 	for {
 		client := approvalv1.NewApprovalServiceClient(w.conn)
@@ -120,8 +120,9 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// reconnect waits, and then connects again. If ctx ends first, it returns false. It does not reuse the old connection:
-// if the mesh has ended, another program may have got the mesh's port, and that program must not get the token.
+// reconnect waits, and then connects again. If ctx is done first, it returns false. It does not reuse the old
+// connection: if the mesh has exited, another program may have got the mesh's port, and that program must not get the
+// token.
 func (w *watch) reconnect(ctx context.Context) bool {
 	for {
 		select {

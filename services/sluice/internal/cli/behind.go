@@ -9,12 +9,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
 )
 
-// behindOwn returns the [clientsetup.Behind] for the person's own mesh. behindHook returns the Behind for the mesh to
-// which a hook sends its events.
+// behindOwn returns the [clientsetup.Behind] for the mesh of the person who runs the command. behindHook returns the
+// Behind for the mesh to which a hook sends its events.
 func (t *tool) behindOwn() clientsetup.Behind  { return t.behind(t.ownMesh()) }
 func (t *tool) behindHook() clientsetup.Behind { return t.behind(t.hookMesh()) }
 
-// behind returns a Behind that uses the configuration of a mesh. If the person has no mesh, err contains the reason.
+// behind returns a Behind that uses the configuration of the mesh own. If the person has no mesh, own is nil and err
+// contains the reason.
 func (t *tool) behind(own *ownMesh, err error) clientsetup.Behind {
 	b := clientsetup.Behind{Program: t.programPath(), Undo: func(client string) string { return t.command("init --undo " + client) }}
 	var f *config.File

@@ -39,15 +39,16 @@ With --file, the list of tools is a response to tools/list, the result in the re
 the array in the result. With --run, the command starts a server that uses the stdio
 transport, with the environment of this command, lists the tools, and ends the server.`
 
-// withToolList adds the flags that select a list of tools to a command. The command then calls do with these tools.
+// withToolList adds flags that name a list of tools to a command: a file, or a server to start. The command then calls
+// do with the tools in this list.
 func withToolList(c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error) *cobra.Command {
 	c = withOptionalToolList(c, do, nil)
 	c.MarkFlagsOneRequired("file", "run")
 	return c
 }
 
-// withOptionalToolList is like withToolList, but the flags are optional. If no flag is set, the function elsewhere
-// returns the tools.
+// withOptionalToolList is like withToolList, but the flags are optional. If neither flag is set, the tools come from
+// the function in the parameter elsewhere.
 func withOptionalToolList(
 	c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error, elsewhere func(ctx context.Context, server string) ([]policy.ClassifiedTool, error),
 ) *cobra.Command {

@@ -107,8 +107,8 @@ func (t *tool) diffServer(ctx context.Context, client policyv1.CatalogServiceCli
 	return nil
 }
 
-// combinedDigest returns the combined digest of the shown definitions. It is computed in the same way as
-// CatalogServer.waiting_digest: definitions are sorted by the names of their tools, and then by their digests. The
+// combinedDigest returns the combined digest of the shown definitions. It is computed in the same way as the field
+// CatalogServer.waiting_digest: the definitions are sorted by the names of their tools, and then by their digests. The
 // result equals waiting_digest only if all pending definitions were shown.
 func combinedDigest(tools []toolDiff) string {
 	tools = slices.SortedFunc(slices.Values(tools), func(a, b toolDiff) int { return cmp.Compare(a.Name, b.Name) })
@@ -206,7 +206,7 @@ func (t *tool) diffs(ctx context.Context, client policyv1.CatalogServiceClient, 
 	return out, nil
 }
 
-// definition returns a definition as indented JSON, with the members of objects sorted by name.
+// definition returns the definition of a tool as indented JSON, with the members of objects sorted by name.
 func (t *tool) definition(ctx context.Context, client policyv1.CatalogServiceClient, page *policyv1.CatalogTool, d *policyv1.SeenDefinition) (string, error) {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()

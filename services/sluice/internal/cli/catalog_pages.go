@@ -87,8 +87,8 @@ func (t *tool) catalogServers() *cobra.Command {
 	}
 }
 
-// listFaults returns, by server, the reasons why elements of the servers' lists are hidden from clients. It returns nil
-// if the gateway does not respond.
+// listFaults returns, by server, the reasons why parts of the servers' lists are hidden from clients. It returns nil if
+// the gateway does not respond.
 func (t *tool) listFaults(ctx context.Context) (map[string][]listFault, error) {
 	f, err := t.load()
 	if err != nil {
@@ -109,7 +109,8 @@ func (t *tool) listFaults(ctx context.Context) (map[string][]listFault, error) {
 	return out, nil
 }
 
-// withUnlisted adds the servers whose lists can't be read, because the catalog does not have these servers.
+// withUnlisted returns servers, plus the servers that only faults contains. The catalog has no entry for a server if
+// none of its lists could be read.
 func withUnlisted(servers []*policyv1.CatalogServer, faults map[string][]listFault) []*policyv1.CatalogServer {
 	for name := range faults {
 		if !slices.ContainsFunc(servers, func(s *policyv1.CatalogServer) bool { return s.GetName() == name }) {

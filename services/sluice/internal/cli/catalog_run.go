@@ -36,8 +36,8 @@ func listToolsOfCommand(ctx context.Context, command []string) (list []byte, err
 	return listed.tools, err
 }
 
-// listedServer contains a server's own description of itself. The capabilities are a JSON object, and the tools are a
-// JSON array.
+// listedServer contains what a server says about itself. The capabilities are a JSON object, and the tools are a JSON
+// array.
 type listedServer struct{ capabilities, tools jsontext.Value }
 
 // listServerOfCommand starts a server and lists its tools. The command cmd must not have been started.

@@ -119,8 +119,8 @@ func setupCerts(dir string) error {
 	return pki.WriteFile(filepath.Join(dir, "operator", "ca.pem"), authority.CertPEM(), 0o644)
 }
 
-// isCertificateValid reports whether the authority signed a service's certificate and the certificate does not expire
-// within renewBefore.
+// isCertificateValid reports whether a service's certificate was signed by the authority and is still valid for at
+// least renewBefore.
 func isCertificateValid(id *pki.Identity, authority *pki.Authority) bool {
 	_, err := id.Cert.Leaf.Verify(x509.VerifyOptions{
 		Roots: authority.Pool(), CurrentTime: time.Now().Add(renewBefore), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},

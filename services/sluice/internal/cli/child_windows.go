@@ -11,5 +11,5 @@ func ownGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: syscall.CREATE_NEW_PROCESS_GROUP}
 }
 
-// signalGroup ends a process, because Windows has no signals.
+// signalGroup kills a process, because Windows has no signals.
 func signalGroup(p *os.Process, _ syscall.Signal) error { return p.Kill() }

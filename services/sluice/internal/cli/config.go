@@ -75,7 +75,7 @@ server, and sends nothing over the network.`,
 
 // resolveAll performs the checks that the mesh services perform when they start. It resolves secrets and loads the
 // policies. If all services run in one process, it also loads the certificates. The parameter lists contains the tools
-// of each server. resolveAll also warns about everything that does not match these lists.
+// of each server. The returned warnings include those about policies that do not fit these tools.
 func resolveAll(f *config.File, lists policy.ToolLists) (warnings []string, err error) {
 	decides, perr := policy.FromFile(f, app.Env)
 	if perr == nil {
@@ -129,9 +129,8 @@ func checkPolicies(f *config.File, lists policy.ToolLists) (warnings []string, e
 
 var errNoPolicies = errors.New("no policies are configured, so every call would be refused: name files or folders under `policies`; `policy suggest` writes a first policy for a server")
 
-// toolListsOf returns the tools of each server, which it reads from the data directory. If the configuration has
-// servers, it returns the tools of these servers. Otherwise it returns the tools of the servers that `up` adds.
-// toolListsOf sends no request to a running mesh.
+// toolListsOf returns the tools of each server, which it reads from the data directory. If the configuration has no
+// servers, it returns the tools of the servers that `up` adds. toolListsOf sends no request to a running mesh.
 func toolListsOf(ctx context.Context, f *config.File) policy.ToolLists {
 	listed := policy.ListedTools(ctx, f, app.Env)
 	names := slices.Collect(maps.Keys(f.Servers))
@@ -240,8 +239,8 @@ func (t *tool) printChecked(f *config.File, sandboxes map[string]sandbox.Report,
 	return t.table([]string{"WHAT", "VALUE"}, rows)
 }
 
-// groupsOf returns the groups of the configuration with their subjects. It marks subjects without a token, because
-// these people can't vote.
+// groupsOf returns a description of each group in the configuration with its members. It marks members without a token,
+// because these people can't vote.
 func groupsOf(f *config.File) []string {
 	out := []string{}
 	for _, group := range slices.Sorted(maps.Keys(f.Groups)) {

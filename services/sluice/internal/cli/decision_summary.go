@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// A summary must fit a terminal of 80 columns and 24 lines, which also shows the lines of two shell prompts.
+// A summary must fit on a terminal with 80 columns and 24 lines, which also shows the lines of two shell prompts.
 const (
 	summaryWidth    = 80
 	maxSummaryRows  = 20

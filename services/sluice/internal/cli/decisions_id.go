@@ -45,7 +45,8 @@ func (t *tool) getDecision(ctx context.Context, client gatewayv1.GatewayServiceC
 	return resp, nil
 }
 
-// decisionsWithPrefix returns the decision identifiers in the newest records that begin with the given prefix.
+// decisionsWithPrefix returns the identifiers of decisions that begin with the given prefix. It searches only the
+// newest records.
 func decisionsWithPrefix(ctx context.Context, client gatewayv1.GatewayServiceClient, prefix string) (map[string]bool, error) {
 	found := make(map[string]bool)
 	req := &gatewayv1.ListDecisionsRequest{PageSize: maxPage}

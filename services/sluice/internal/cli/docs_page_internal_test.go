@@ -17,8 +17,8 @@ import (
 var update = flag.Bool("update", false, "write "+commandPage)
 
 const (
-	// TestCommandPage_MatchesTheCommands generates commandPage from the template commandText. The help texts of the
-	// commands replace {{flags}} and {{commands}} in the template.
+	// commandPage is the page that TestCommandPage_MatchesTheCommands generates from the template commandText. The help
+	// texts of the commands replace {{flags}} and {{commands}} in the template.
 	commandPage = "../../../../docs/cli.md"
 	commandText = "testdata/cli.md.tmpl"
 )

@@ -29,7 +29,7 @@ import (
 // elsewhereTimeout is the timeout for the first response of a remote mesh, including the time to connect.
 const elsewhereTimeout = 30 * time.Second
 
-// A meshElsewhere is a remote mesh, which another operator runs, with a token for this mesh.
+// A meshElsewhere is a remote mesh that another operator runs, together with a token for it.
 type meshElsewhere struct {
 	url    string
 	token  string
@@ -97,8 +97,8 @@ func (t *tool) storedElsewhere(at personal.Elsewhere, client string) (token stri
 	return strings.TrimSpace(string(raw)), authority, err
 }
 
-// servers returns the sorted names of the servers that the token may use. These are the servers with visible tools, and
-// the candidates that exist although the token may see none of their tools.
+// servers returns the sorted names of the servers that the token may use. These are the servers with tools that the
+// token's holder may see, and those candidates that exist although all of their tools are hidden from the holder.
 func (m *meshElsewhere) servers(ctx context.Context, candidates []string) ([]string, error) {
 	names, err := m.listedServers(ctx)
 	if err != nil {
@@ -134,12 +134,12 @@ func (m *meshElsewhere) servers(ctx context.Context, candidates []string) ([]str
 // of these servers.
 const maxElsewhereServers = 1000
 
-// serverNames matches valid names of servers. In the command of an entry, a name of another form could be taken for an
-// option.
+// serverNames matches valid names of servers. In the command of a client's entry, any other name could be mistaken for
+// an option.
 var serverNames = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
 
-// listedServers returns the sorted names of the servers with visible tools. It returns an error if no mesh responds at
-// the URL, or if the mesh does not accept the token.
+// listedServers returns the sorted names of the servers with tools that the token's holder may see. It returns an error
+// if no mesh responds at the URL, or if the mesh does not accept the token.
 func (m *meshElsewhere) listedServers(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, elsewhereTimeout)
 	defer cancel()
@@ -215,7 +215,7 @@ func (m *meshElsewhere) notReached(err error) error {
 	return fmt.Errorf("the mesh at %s does not answer: check the URL and the network (%w)", m.url, cause(err))
 }
 
-// cause returns the error of the connection, without the advice that applies only to a mesh on this machine.
+// cause returns the error of the connection. It omits advice that applies only to a mesh on this machine.
 func cause(err error) error {
 	if failed, ok := errors.AsType[*url.Error](err); ok {
 		return failed.Err

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
-// answeringServer answers each POST request with the body for the request's method. If there is no such body, it
-// answers with the status and an empty body.
+// answeringServer answers each POST request with the entry of bodies for the JSON-RPC method in the request. If bodies
+// has no such entry, it answers with the given status and an empty body.
 func answeringServer(t *testing.T, status int, bodies map[string]string) *meshElsewhere {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

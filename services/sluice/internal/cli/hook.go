@@ -23,11 +23,12 @@ import (
 )
 
 const (
-	// maxHookEvent is the maximum size of an event in bytes. maxHookAnswer is the maximum size of the mesh's answer in
-	// bytes.
+	// maxHookEvent is the maximum size, in bytes, of an event that a client sends to the hook. maxHookAnswer is the
+	// maximum size, in bytes, of the mesh's answer.
 	maxHookEvent  = 8 << 20
 	maxHookAnswer = 1 << 20
-	// hookSlack is the time for everything except waiting for people, including the time to start a mesh.
+	// hookSlack is the time that the hook gets in addition to the time for which it waits for people. It includes the
+	// time to start a mesh.
 	hookSlack = 30 * time.Second
 )
 
@@ -53,7 +54,7 @@ is behind the mesh, because the mesh checks it when the client sends it. Otherwi
 }
 
 // printHook prints the output of a hook. If the output can't be printed, printHook returns an error, because the client
-// must not treat missing output as consent.
+// must not treat missing output as permission.
 func (t *tool) printHook(out hookevent.Output) error {
 	if _, err := io.WriteString(os.Stdout, out.Stdout); err != nil {
 		return exitError{fmt.Errorf("the call is denied, because the answer can't be printed: %w", err), 2} //nolint:mnd // see hookevent
@@ -133,7 +134,7 @@ type meshVerdict struct {
 	Decision string `json:"decision"`
 }
 
-// askMesh sends an event to the person's own mesh. If the mesh is not running, askMesh starts it.
+// askMesh sends an event to the mesh of the person who runs the client. If the mesh is not running, askMesh starts it.
 func (t *tool) askMesh(ctx context.Context, e hookevent.Event, hold time.Duration) (verdict meshVerdict, err error) {
 	own, err := t.hookMesh()
 	if err != nil {

@@ -215,8 +215,8 @@ func (h *hookTarget) writePolicy() (bool, error) {
 	return true, nil
 }
 
-// configure adds the client to the configuration of the mesh, or removes the client from it. It also adds missing
-// tokens. It reports whether the configuration has changed.
+// configure adds the client to the configuration of the mesh if present is true, and otherwise removes it. It also adds
+// missing tokens. It reports whether the configuration has changed.
 func (h *hookTarget) configure(present bool) (bool, error) {
 	before, after, err := h.configuration(present)
 	if err != nil || bytes.Equal(before, after) {
@@ -291,7 +291,7 @@ func (h *hookTarget) remove(ctx context.Context) error {
 	return h.removeFromMesh(ctx)
 }
 
-// otherRecords reports whether the client's hook is still registered in another settings file.
+// otherRecords reports whether the client's hook is still registered in a settings file other than this one.
 func (h *hookTarget) otherRecords() (bool, error) {
 	records, err := hooksetup.Records(h.paths.Data)
 	return slices.ContainsFunc(records, func(path string) bool {
@@ -348,7 +348,8 @@ func (h *hookTarget) status(ctx context.Context) error {
 }
 
 // printPolicyNote prints a sentence if the client's policy differs from the policy that this version of Sluice writes.
-// An earlier version may have written it, or a person may have changed it. hook install does not replace such a policy.
+// An earlier version may have written the policy, or a person may have changed it. hook install does not replace such a
+// policy.
 func (h *hookTarget) printPolicyNote() {
 	installed, err := os.ReadFile(h.policyPath())
 	if err != nil {

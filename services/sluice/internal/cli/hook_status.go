@@ -50,7 +50,8 @@ func (t *tool) allHookStatus(ctx context.Context) error {
 	return nil
 }
 
-// meshFaults returns the reasons why the mesh does not respond to the hook. It starts the mesh, as the hook does.
+// meshFaults returns the reasons why the hook gets no answer from the mesh. Like the hook, it starts the mesh if the
+// mesh is not running.
 func (h *hookTarget) meshFaults(ctx context.Context) []string {
 	denied := func(err error) []string { return []string{fmt.Sprintf("all calls are denied: %v", err)} }
 	token, err := os.ReadFile(h.paths.Token(h.client.ID))
@@ -67,7 +68,7 @@ func (h *hookTarget) meshFaults(ctx context.Context) []string {
 	if err != nil {
 		return denied(err)
 	}
-	// The mesh neither evaluates nor records this event.
+	// This is only a test event: the mesh neither evaluates nor records it.
 	question := []byte(`{"event":"permission","tool":"hook status","input":{}}`)
 	verdict, err := postHook(ctx, "http://"+mesh.MCP+"/hook/"+h.client.ID, strings.TrimSpace(string(token)), question)
 	if err != nil {
@@ -80,8 +81,8 @@ func (h *hookTarget) meshFaults(ctx context.Context) []string {
 }
 
 // settingsFaults returns a message for each setting that prevents the client from running hooks. It reads the settings
-// of the person, of the administrator, and of projects. It looks for projects in the project directory, in the working
-// directory, and in the directories above these two.
+// of the user, of the administrator, and of projects. It looks for projects in the project directory, in the working
+// directory, and in all directories above either of them.
 func (h *hookTarget) settingsFaults() (out []string) {
 	for _, path := range h.settingsFiles() {
 		raw, err := clientsetup.ReadFile(path)

@@ -195,16 +195,16 @@ type setup struct {
 	paths   personal.Paths
 	clients []clientconfig.Client
 	system  clientconfig.System
-	// known determines which entries are behind the mesh, as the mesh was before this run.
+	// known determines which entries went through the mesh before this run.
 	known clientsetup.Behind
 
 	plan    *clientsetup.Plan
 	state   *clientsetup.State
 	changes []clientsetup.Change
 	trials  []trial
-	// trialDir is the directory of the mesh that was used to try the servers, or "" if there was no such mesh.
+	// trialDir is the directory of the temporary mesh in which the servers were tried, or "" if there was no such mesh.
 	trialDir string
-	// observed is the result of planObserve.
+	// observed is what planObserve found out for `init --observe`.
 	observed observation
 	// meshEdit is the change to the mesh's configuration.
 	meshEdit *clientsetup.MeshEdit
@@ -212,7 +212,7 @@ type setup struct {
 }
 
 // scan reads the clients' files. If project is not empty, it also reads the files of that project. It determines which
-// entries are behind the mesh.
+// entries already go through the mesh.
 func (s *setup) scan(project string) []clientsetup.Found {
 	found := clientsetup.Scan(s.system, s.clients, project)
 	for _, f := range found {

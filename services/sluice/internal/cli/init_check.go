@@ -16,7 +16,7 @@ type bypass struct {
 	Server  string `json:"server"`
 	Scope   string `json:"scope"`
 	Project string `json:"project,omitzero"`
-	// Fault is the reason why an entry that looks like one of Sluice's entries is not behind the mesh.
+	// Fault is the reason why an entry that looks like one of Sluice's own entries does not go through the mesh.
 	Fault string `json:"fault,omitzero"`
 }
 
@@ -98,7 +98,8 @@ func (s *setup) printCheck(r checkReport) error {
 	return nil
 }
 
-// printWayOut prints the commands that put servers behind the mesh. The files of each project need a separate command.
+// printWayOut prints the commands that make clients reach the servers only through the mesh. The files of each project
+// need a separate command.
 func (s *setup) printWayOut(bypasses []bypass) {
 	var commands []string
 	for _, b := range bypasses {

@@ -17,8 +17,9 @@ var codeVariables = regexp.MustCompile(`(?i)^(PATH|ENV|BASH_ENV|SHELLOPTS|BASHOP
 	`PYTHON.*|RUBY(OPT|LIB|SHELL)|PERL5.*|PERLLIB|(_?JAVA|JDK_JAVA)_(TOOL_)?OPTIONS|CLASSPATH|DOTNET_STARTUP_HOOKS|CORECLR_.*|` +
 	`NPM_CONFIG_.*|BUN_.*|DENO_.*|UV_.*|PIP_.*|GIT_.*|SSH_ASKPASS|EDITOR|VISUAL|PAGER|COMSPEC|PATHEXT)$`)
 
-// definitionDetails returns lines that describe a definition, except for its command, its URL and the values of
-// secrets. The parameter variables contains the variables of the person's environment that the entry uses.
+// definitionDetails returns lines that describe how a server is started or reached. It omits the command, the URL and
+// the values of secrets. The parameter variables contains the variables of the person's environment that the entry
+// uses.
 func definitionDetails(d clientsetup.Definition, variables []string) []string {
 	var out []string
 	if d.Dir != "" {

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// printFileDiff prints the change to a file without secrets. Every character is visible, because a person decides
-// whether to make the change, and the file may come from another person. The parameter what describes the new content.
+// printFileDiff prints the change to a file without secrets. It makes every character visible, because a person decides
+// on the change, and the file may come from another person. The parameter what describes the new content.
 func (t *tool) printFileDiff(path, what string, hide hider, before, after []byte) {
 	path = safetext.Line(path)
 	diff := udiff.Unified(path, path+" ("+what+")", hide.Replace(string(before)), hide.Replace(string(after)))
@@ -32,8 +32,8 @@ func hideSecretsIn(files map[configedit.Format][]byte) hider {
 	return newHider(values)
 }
 
-// secretsIn returns the strings in the value n of a member that look like secrets. The parameter headers is true if the
-// member is an HTTP header.
+// secretsIn returns the strings in the value n that look like secrets. The parameter name is the name of the member
+// that has this value. The parameter headers is true if the member is an HTTP header.
 func secretsIn(n *configedit.Node, name string, headers bool) []string {
 	switch {
 	case n.Kind == configedit.String && clientsetup.IsSecret(clientconfig.Pair{Name: name, Value: n.Text}, headers):
@@ -48,7 +48,7 @@ func secretsIn(n *configedit.Node, name string, headers bool) []string {
 	return out
 }
 
-// secretsInList is like secretsIn for a list, which may contain the arguments of a program.
+// secretsInList is like secretsIn, but the value is a list, which may contain the arguments of a program.
 func secretsInList(n *configedit.Node, name string) []string {
 	var out, words []string
 	for _, item := range n.Items {

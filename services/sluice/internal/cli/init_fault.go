@@ -55,7 +55,7 @@ func lastMessage(output string) string {
 	return last
 }
 
-// trialFault returns, on one line, the reason why the tools of a server can't be listed.
+// trialFault describes, on one line, why the tools of a server can't be listed.
 func trialFault(err error) string {
 	text := err.Error()
 	if dir := damagedCache(text); dir != "" {

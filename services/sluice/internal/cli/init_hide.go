@@ -23,12 +23,12 @@ const (
 // A hider hides secrets in the content of files.
 type hider struct {
 	values []string // longest first
-	// parts replaces the parts of secrets that are between characters that a file may escape. It therefore hides these
+	// parts replaces those parts of secrets that contain no character that a file may escape. It therefore hides these
 	// parts even if the form of the escapes is not known.
 	parts *strings.Replacer
 }
 
-// hideSecrets returns a hider for the secrets of all entries, including entries that are not wrapped.
+// hideSecrets returns a hider for the secrets of all entries, including entries that init leaves as they are.
 func (s *setup) hideSecrets() hider {
 	var entries []clientconfig.Entry
 	for _, f := range s.plan.Files {
@@ -78,7 +78,7 @@ func (h hider) Replace(text string) string {
 	return h.parts.Replace(text)
 }
 
-// replaceDecoded hides value in text, even if text contains escapes instead of some characters of value.
+// replaceDecoded hides value in text, even if some characters of value are escaped in text.
 func replaceDecoded(text, value string) string {
 	text = strings.ReplaceAll(text, value, hidden)
 	decoded, at := decodeEscapes(text)

@@ -37,11 +37,11 @@ type elsewhereSetup struct {
 	compared map[string]*comparison
 }
 
-// A comparison compares the server of a client's entry with the corresponding server of the mesh.
+// A comparison compares the server of a client's entry with the server of the remote mesh that would replace it.
 type comparison struct {
 	behind listedServer
-	// same is the number of tools that are the same on both servers. The field all is the number of tools of the
-	// entry's server.
+	// same is the number of tools that are the same on both servers. The field all is the number of tools that the
+	// entry's server has.
 	same, all int
 	// missing contains the tools that only the entry's server has. The field more contains the tools that only the
 	// mesh's server has.
@@ -50,8 +50,8 @@ type comparison struct {
 	reason string
 }
 
-// installElsewhere puts the servers of a client behind a mesh that another operator runs. It asks the person before it
-// starts servers, and again before it writes files.
+// installElsewhere makes a client reach its servers through a mesh that another operator runs. It asks the person
+// before it starts servers, and again before it writes files.
 func (s *setup) installElsewhere(ctx context.Context) (err error) {
 	e, err := s.newElsewhere()
 	if err != nil {
@@ -94,7 +94,7 @@ func (s *setup) installElsewhere(ctx context.Context) (err error) {
 	return e.write(ctx)
 }
 
-// newElsewhere checks the command line and returns the run that it describes.
+// newElsewhere checks the flags of the command line and returns a new run.
 func (s *setup) newElsewhere() (*elsewhereSetup, error) {
 	if len(s.clients) != 1 {
 		return nil, usageError{errors.New("each client has a token of its own at the mesh: name one client, as in " + s.command("init cursor --http URL --token-file FILE"))}
@@ -202,7 +202,8 @@ func (t *tool) promptHidden(ctx context.Context, text string) (string, error) {
 	}
 }
 
-// makePlan finds the clients' entries that a server of the mesh can replace, and prints them.
+// makePlan finds and prints the entries of clients whose servers also exist in the remote mesh, so that init can
+// replace them.
 func (e *elsewhereSetup) makePlan(ctx context.Context) error {
 	found := e.scan(e.flags.project)
 	names, err := e.mesh.servers(ctx, clientsetup.EntryNames(found))
@@ -222,7 +223,7 @@ func (e *elsewhereSetup) makePlan(ctx context.Context) error {
 	return nil
 }
 
-// storeToken is called if no entry is to be changed. It replaces the stored token if a new token was given.
+// storeToken is called if init has no entry to change. It replaces the stored token if a new token was given.
 func (e *elsewhereSetup) storeToken(ctx context.Context) error {
 	_, noToken := os.Stat(e.at.Token(e.client))
 	switch {
@@ -245,8 +246,8 @@ func (e *elsewhereSetup) storeToken(ctx context.Context) error {
 	}
 }
 
-// compare compares the servers of entries with the servers of the mesh. If the two servers of an entry differ, the
-// entry is removed from the plan.
+// compare compares the server of each entry with the corresponding server of the remote mesh. If the two servers
+// differ, the entry is removed from the plan.
 func (e *elsewhereSetup) compare(ctx context.Context) error {
 	left := len(e.plan.Left)
 	e.askForVariables(ctx)
@@ -312,8 +313,8 @@ func (e *elsewhereSetup) compareServer(ctx context.Context, s clientsetup.Server
 	return c
 }
 
-// difference compares the tools of an entry's server with the tools of the mesh's server. The policy of the mesh may
-// hide tools, but a tool that both servers have must have the same definition.
+// difference compares the tools of an entry's server, in the parameter direct, with the tools of the mesh's server. The
+// policy of the mesh may hide tools, but a tool that both servers have must have the same definition.
 func (c *comparison) difference(direct listedServer) {
 	want, err := definitionsByName(direct.tools)
 	got, err2 := definitionsByName(c.behind.tools)
@@ -341,7 +342,8 @@ func (c *comparison) difference(direct listedServer) {
 	}
 }
 
-// approvalTool is the tool that the mesh adds to lists, with which clients wait for the approval of a call.
+// approvalTool is a tool that the mesh adds to the lists of all servers. Clients use it to wait for the approval of a
+// call.
 const approvalTool = "sluice_approval_wait"
 
 func (e *elsewhereSetup) printComparison(s clientsetup.Server, c *comparison) {
@@ -381,7 +383,7 @@ func (e *elsewhereSetup) printChanges() {
 	}
 }
 
-// write writes the token and then the clients' files. Then it starts each entry.
+// write writes the token and then the clients' files. Then it tries each entry.
 func (e *elsewhereSetup) write(ctx context.Context) error {
 	if err := e.storeFiles(); err != nil {
 		return err

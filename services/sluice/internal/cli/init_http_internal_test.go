@@ -15,7 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
 )
 
-// The policy of the mesh may hide tools, and the mesh adds its own tool. Neither counts as a difference.
+// The policy of the mesh may hide tools, and the mesh adds its own tool. Neither of these counts as a difference
+// between two servers.
 func TestComparison_DiffersOnlyInDefinitions(t *testing.T) {
 	t.Parallel()
 	const a, a2, b, c, wait = `{"name":"a","description":"1"}`, `{"description":"2","name":"a"}`, `{"name":"b"}`, `{"name":"c"}`, `{"name":"sluice_approval_wait"}`
@@ -54,8 +55,8 @@ func TestComparison_DiffersOnlyInDefinitions(t *testing.T) {
 	}
 }
 
-// One list contains a tool twice, and the first of the two definitions is different. This list is not the same as a
-// list that contains the tool once.
+// One list contains a tool twice, and the first of the two definitions is different. The comparison does not treat this
+// list as equal to a list that contains the tool once.
 func TestCompareTools_RefusesAToolThatIsListedTwice(t *testing.T) {
 	t.Parallel()
 	once, twice := jsontext.Value(`[{"name":"a"}]`), jsontext.Value(`[{"name":"a","description":"hostile"},{"name":"a"}]`)

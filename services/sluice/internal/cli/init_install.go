@@ -22,8 +22,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// install puts the servers of clients behind the mesh. It asks the person before it starts servers, and again before it
-// writes files.
+// install makes clients reach their servers through the mesh. It asks the person before it starts servers, and again
+// before it writes files.
 func (s *setup) install(ctx context.Context) error {
 	if err := checkProgram(s.programPath()); err != nil {
 		return err
@@ -111,7 +111,7 @@ func (s *setup) makePlan() (err error) {
 }
 
 // tryNew tries the servers that the mesh does not have yet, if the person agrees. If a server behaves differently
-// behind the mesh, its entries are removed from the plan.
+// through the mesh, its entries are removed from the plan.
 func (s *setup) tryNew(ctx context.Context) error {
 	left := len(s.plan.Left)
 	s.askForVariables(ctx)
@@ -141,8 +141,8 @@ func (s *setup) tryNew(ctx context.Context) error {
 	return nil
 }
 
-// entryCommand returns the command of an entry behind the mesh. In a file that is shared in a repository, the command
-// contains no path of this machine.
+// entryCommand returns the command that an entry uses to reach its server through the mesh. In a file that is shared in
+// a repository, the command contains no path of this machine.
 func (s *setup) entryCommand(f clientconfig.File, server string) (command string, args []string) {
 	r := clientconfig.Relay{Server: server, As: f.Client.ID}
 	if f.Scope != clientconfig.Project {
@@ -231,7 +231,7 @@ func userName() string {
 	return name
 }
 
-// openSecrets opens the store of secrets. If an earlier run has used a store, openSecrets opens the same one.
+// openSecrets opens the store of secrets. If an earlier run has used a kind of store, openSecrets uses the same kind.
 func (s *setup) openSecrets(ctx context.Context) (err error) {
 	if s.state.Store != "" {
 		s.secrets, err = secretstore.OpenKind(s.paths.Data, s.state.Store)
@@ -241,10 +241,10 @@ func (s *setup) openSecrets(ctx context.Context) (err error) {
 	return err
 }
 
-// sealKey is the name of the key that encrypts the old entries of clients' files.
+// sealKey is the name of the key that encrypts the original entries of clients' files.
 const sealKey = "init"
 
-// write writes all files, with the clients' files last, and then starts each entry.
+// write writes all files, with the clients' files last, and then tries each entry.
 func (s *setup) write(ctx context.Context, files []meshFile) error {
 	if err := s.checkUnchanged(files); err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/running"
 )
 
-// meshEndTimeout is the maximum time to wait for a mesh to end.
+// meshEndTimeout is the maximum time to wait for a mesh to exit.
 const meshEndTimeout = 40 * time.Second
 
 // checkMesh returns an error if the mesh is running and init can't restart it.
@@ -26,7 +26,8 @@ func (s *setup) checkMesh() error {
 	return fmt.Errorf("your mesh runs in the process %d, which no client has started, so this command can't restart it: stop it, run this command, and start it again", mesh.PID)
 }
 
-// restartMesh starts the mesh with the new configuration. Clients that were connected find the new mesh.
+// restartMesh starts the mesh with the new configuration. Clients that were connected to the old mesh connect to the
+// new one.
 func (s *setup) restartMesh(ctx context.Context) error {
 	if err := s.stopMesh(ctx); err != nil {
 		return err

@@ -43,8 +43,8 @@ func (s *setup) sharedNotes() []string {
 	return out
 }
 
-// sharedProblem returns the reason why the command in shared files does not start the program at path. It returns "" if
-// the command starts that program.
+// sharedProblem returns the reason why the command in shared files would not start the program at the given path. It
+// returns "" if the command would start that program.
 func sharedProblem(look func(string) (string, error), path string) string {
 	found, err := look(sharedName)
 	if err != nil {
@@ -60,8 +60,8 @@ func sharedProblem(look func(string) (string, error), path string) string {
 	return fmt.Sprintf("`%s` in your PATH is %s, and not this program (%s).", sharedName, found, path)
 }
 
-// holdMargin is the minimum time between the end of the period for which a call can be held and the timeout of the
-// client.
+// holdMargin is the minimum difference between the time for which the mesh can hold a call and the client's timeout,
+// which must be longer.
 const holdMargin = 15 * time.Second
 
 // timeoutNotes returns notes about entries whose timeout is too short for calls that wait for a person.
@@ -94,7 +94,7 @@ func timeoutNote(c clientconfig.Client, e clientconfig.Entry, hold time.Duration
 	return what + " set a shorter approvals.hold in the mesh's configuration."
 }
 
-// nameNotes returns notes about new servers whose names differ from the names of their entries. The names differ if
+// nameNotes returns notes about new servers whose names differ from the names of their entries. A name differs if
 // another server already has the entry's name.
 func (s *setup) nameNotes() []string {
 	var out []string

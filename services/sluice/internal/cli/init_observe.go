@@ -19,16 +19,17 @@ import (
 // An observation contains the servers for which `init --observe` makes the mesh record its decisions without enforcing
 // them (mode: observe).
 type observation struct {
-	// until is the time at which the observation ends for servers that are not observed yet.
+	// until is the time until which the mesh will observe the servers that it does not observe yet.
 	until time.Time
-	// enforced contains the configured servers that are not observed yet, sorted.
+	// enforced contains the configured servers that the mesh does not observe yet, sorted.
 	enforced []string
-	// ends maps each server that is already observed to the time at which its observation ends.
+	// ends maps each server that the mesh already observes to the time at which this ends.
 	ends map[string]time.Time
 }
 
-// planObserve sets s.observed. It includes the servers of entries that are already wrapped, and servers that the mesh
-// has for another client. New servers are always observed.
+// planObserve sets s.observed if the flag --observe is set. It includes the servers of entries that already go through
+// the mesh, and servers that the mesh has for another client. It does not include new servers, which always get `mode:
+// observe` with this flag.
 func (s *setup) planObserve() error {
 	s.observed = observation{ends: make(map[string]time.Time)}
 	if !s.flags.observe {
@@ -62,8 +63,8 @@ func (s *setup) planObserve() error {
 	return nil
 }
 
-// observationEnd returns the time at which an observation ends. It returns the zero time if nothing is observed at the
-// time now.
+// observationEnd returns the time until which decisions are only recorded and not enforced (mode: observe). It returns
+// the zero time if decisions are already enforced at now.
 func observationEnd(mode string, until observe.Until, now time.Time) time.Time {
 	if end := until.Time(); mode == observe.Observe && end.After(now) {
 		return end
@@ -96,7 +97,7 @@ func wrappedServer(e clientconfig.Entry) string {
 	return e.Relay.Server
 }
 
-// printObserved prints which servers are observed, and until when they are observed.
+// printObserved prints the servers for which decisions are only recorded (mode: observe), and until when.
 func (s *setup) printObserved() {
 	if !s.flags.observe {
 		return
@@ -121,7 +122,8 @@ func (s *setup) printObserved() {
 	s.printNotObserved()
 }
 
-// printNotObserved prints the servers that are not observed because init can't edit their configuration.
+// printNotObserved prints the servers for which init can't set `mode: observe`, because it can't edit their
+// configuration.
 func (s *setup) printNotObserved() {
 	if s.meshEdit == nil {
 		return
@@ -131,5 +133,6 @@ func (s *setup) printNotObserved() {
 	}
 }
 
-// observesMore reports whether init will observe servers for which the mesh still enforces the policies.
+// observesMore reports whether init will set `mode: observe` for servers for which the mesh still enforces the
+// policies.
 func (s *setup) observesMore() bool { return len(s.observed.enforced) > 0 }

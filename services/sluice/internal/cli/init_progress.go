@@ -8,7 +8,7 @@ import (
 // quietFor is the time after which a step that is still running is printed.
 const quietFor = time.Second
 
-// progress prints the steps of several goroutines. Each step is printed in whole lines.
+// progress prints the steps of several goroutines. Lines of different steps are never mixed.
 type progress struct {
 	mu    sync.Mutex
 	print func(format string, args ...any)

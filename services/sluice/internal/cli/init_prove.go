@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 )
 
-// prove starts each wrapped entry as its client would, and lists the entry's tools. If all entries work, it makes one
-// call that the mesh refuses.
+// prove starts each entry that init has changed, as its client would, and lists the entry's tools. If all entries work,
+// it makes one call that the mesh refuses.
 func (s *setup) prove(ctx context.Context) error {
 	var failed []string
 	steps := &progress{print: s.printf}
@@ -96,7 +96,8 @@ func (s *setup) trialOf(server string) *trial {
 	return nil
 }
 
-// compareVisible compares the tools of an entry behind the mesh with the tools that the server had in the trial.
+// compareVisible compares the tools that an entry gets through the mesh with the tools that the server had in the
+// trial.
 func compareVisible(listed listedServer, t *trial) error {
 	if t == nil {
 		return nil

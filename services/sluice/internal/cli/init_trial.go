@@ -29,22 +29,23 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 )
 
-// maxConcurrentTrials is the maximum number of servers that are tried at the same time. Each of them is started
-// directly and behind the mesh.
+// maxConcurrentTrials is the maximum number of servers that are tried at the same time. Each of them is started twice:
+// directly and in the trial mesh.
 const maxConcurrentTrials = 3
 
-// A trial compares the behavior of a server that is used directly with its behavior behind the mesh.
+// A trial compares how a server behaves when it is used directly and when it is used through the mesh.
 type trial struct {
 	server string
 	direct listedServer
 	// tools contains the server's tools with their classifications.
 	tools []policy.ClassifiedTool
-	// reason describes how the server behaves differently behind the mesh. It is empty if the server behaves the same.
+	// reason describes how the server behaves differently when it is used through the mesh. It is empty if the server
+	// behaves the same.
 	reason string
 }
 
-// tryServers lists the tools of each server both directly and behind a mesh in this process. It stops this mesh
-// afterwards. The data of the mesh is in s.trialDir. tryServers calls done after each server, unless ctx has ended.
+// tryServers lists the tools of each server both directly and through a temporary mesh in this process. It stops this
+// mesh afterwards. The data of the mesh is in s.trialDir. tryServers calls done after each server, unless ctx is done.
 func (s *setup) tryServers(ctx context.Context, servers []clientsetup.Server, done func(trial)) ([]trial, error) {
 	mesh, err := s.startTrialMesh(ctx, servers)
 	if err != nil {
@@ -230,7 +231,7 @@ func definitionsByName(list jsontext.Value) (map[string]jsontext.Value, error) {
 	return out, nil
 }
 
-// A trialMesh is a mesh in this process that has its own temporary data and allows everything.
+// A trialMesh is a mesh in this process that has its own temporary data and allows every call.
 type trialMesh struct {
 	dir, token string
 	mesh       *sluice.Mesh
@@ -327,7 +328,7 @@ func (m *trialMesh) list(ctx context.Context, server string) (listedServer, erro
 	return listURL(ctx, "http://"+m.mesh.MCP().String()+mcpPath(server), http.Header{"Authorization": {"Bearer " + m.token}})
 }
 
-// end stops the mesh. The data of the mesh is removed later by removeTrial.
+// end stops the mesh. The mesh's data stays until removeTrial removes it.
 func (m *trialMesh) end() {
 	m.stop()
 	if m.mesh != nil {
@@ -338,8 +339,8 @@ func (m *trialMesh) end() {
 // trialDataIn returns the data directory of the trial mesh whose directory is dir.
 func trialDataIn(dir string) string { return filepath.Join(dir, "data") }
 
-// adoptPackages moves the packages that the trial mesh has installed to the data directory of the person's mesh, so
-// that they need not be installed again. A package that can't be moved is installed again when its server starts.
+// adoptPackages moves the packages that the trial mesh has installed to the data directory of the person's own mesh, so
+// that they need not be installed again. If a package can't be moved, it is installed again when its server starts.
 func (s *setup) adoptPackages() {
 	if s.trialDir == "" {
 		return

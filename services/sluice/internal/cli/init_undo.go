@@ -64,7 +64,7 @@ func (s *setup) undo(ctx context.Context) (err error) {
 	return nil
 }
 
-// undoOnlyHooks is called if no changes of init are left. It removes the hooks that hook install has registered.
+// undoOnlyHooks is called if init has left no changes to undo. It removes the hooks that hook install has registered.
 func (s *setup) undoOnlyHooks(ctx context.Context) error {
 	if err := s.state.End(); err != nil { // a killed init may have left a temporary file
 		return err
@@ -98,7 +98,8 @@ func (s *setup) confirmUndo(ctx context.Context) error {
 	}
 }
 
-// oldKey returns the key that encrypts the old entries. It returns nil if init was stopped before it changed a file.
+// oldKey returns the key that encrypts the original entries of clients' files. It returns nil if init was stopped
+// before it changed a file.
 func (s *setup) oldKey(ctx context.Context) (key []byte, err error) {
 	if s.secrets, err = secretstore.OpenKind(s.paths.Data, s.state.Store); err != nil {
 		return nil, err
@@ -151,7 +152,7 @@ func (s *setup) printUndone(done []clientsetup.Undone) (failed bool) {
 	return failed || kept || held
 }
 
-// printKept prints an entry that is not restored, the entry's old source without secrets, and where the secrets are.
+// printKept prints an entry that is not restored: its original source without secrets, and where the secrets are.
 func (s *setup) printKept(path, what string, k clientsetup.Kept) {
 	home := s.system.Home + string(filepath.Separator)
 	s.printf("%s: %s: %s. Before init it was:", path, what, strings.ReplaceAll(k.Reason, home, "~"+string(filepath.Separator)))
@@ -193,8 +194,9 @@ func (s *setup) stateClients() string {
 	return text
 }
 
-// removeMesh stops the mesh and removes what init has created for it, except changed files and the records. If the
-// configuration stays, the policies, tokens and secrets that the configuration uses also stay.
+// removeMesh stops the mesh and removes what init has created for it. It keeps files that were changed since, and the
+// records of the journal. If the configuration stays, the policies, tokens and secrets that the configuration uses also
+// stay.
 func (s *setup) removeMesh(ctx context.Context, key []byte) error {
 	if s.state.Elsewhere {
 		return s.removeElsewhere(ctx)
@@ -242,7 +244,7 @@ func (s *setup) removeMesh(ctx context.Context, key []byte) error {
 	return nil
 }
 
-// removeSecrets removes the secrets to which no configuration refers, and returns their number.
+// removeSecrets removes the secrets to which the remaining configuration does not refer, and returns their number.
 func (s *setup) removeSecrets(ctx context.Context, mesh clientsetup.MeshUndone) (n int, err error) {
 	err = s.state.RemoveSecrets(ctx, func(ctx context.Context, reference string) error {
 		if mesh.Refers(reference) {
@@ -261,7 +263,7 @@ func (s *setup) removeSecrets(ctx context.Context, mesh clientsetup.MeshUndone) 
 	return n, s.secrets.RemoveLeftovers()
 }
 
-// removeTokens removes the tokens to which no configuration refers.
+// removeTokens removes the tokens to which the remaining configuration does not refer.
 func (s *setup) removeTokens(mesh clientsetup.MeshUndone) error {
 	tokens := filepath.Join(s.paths.Data, "tokens")
 	if !mesh.Exists {
@@ -328,8 +330,8 @@ func (s *setup) printMeshUndone(mesh clientsetup.MeshUndone, policies, changed [
 	}
 }
 
-// printStillWrapped prints the clients' entries that still start a server that the mesh no longer has. One example is
-// an entry of init that was renamed.
+// printStillWrapped prints the clients' entries that still go through the mesh to a server that the mesh no longer has.
+// One example is an entry that was renamed after init had changed it.
 func (s *setup) printStillWrapped(mesh clientsetup.MeshUndone) {
 	for _, f := range clientsetup.Scan(s.system, clientconfig.Clients(), s.flags.project) {
 		for _, e := range f.Entries {

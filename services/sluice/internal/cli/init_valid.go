@@ -23,7 +23,7 @@ func (s *setup) leaveInvalid() {
 	}
 }
 
-// checkServer returns the error that a configuration with only this server would have.
+// checkServer returns the error that loading a configuration with only this server would return.
 func checkServer(s clientsetup.Server) error {
 	references := make(map[clientsetup.SecretKey]string)
 	for _, v := range s.Secrets() {

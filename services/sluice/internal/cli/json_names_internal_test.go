@@ -60,10 +60,10 @@ func TestCommands_PrintJSONNamesInCamelCase(t *testing.T) {
 					t.Errorf("%s is not in camel case", at)
 				}
 			}
-			// These commands print no JSON here. The first three print the same JSON as cancel, but fail because the
-			// approval has ended. The export fails because the fake mesh has no archive. The commands that change the
-			// policy end before they print anything, because the fake mesh reports that the documents do not load.
-			// propose ends early because the fake mesh has no calls. A test of e2e/policy checks the JSON of propose
+			// These commands print no JSON in this test. The first three print the same JSON as cancel, but fail
+			// because the approval has ended. The export fails because the fake mesh has no archive. The commands that
+			// change the policy fail early, because the fake mesh reports that the documents do not load. The command
+			// propose fails early because the fake mesh has no calls. A test in e2e/policy checks the JSON of propose
 			// and of the commands that change the policy.
 			quiet := []string{"approvals approve", "approvals deny", "approvals resolve", "agents export", "policy apply", "policy rollback", "policy propose"}
 			if names == 0 && !slices.Contains(quiet, name) {
@@ -73,7 +73,7 @@ func TestCommands_PrintJSONNamesInCamelCase(t *testing.T) {
 	}
 }
 
-// otherNames returns the paths of names that are not in camel case. It adds the total number of names to *names.
+// otherNames returns the paths of names that are not in camel case. It adds the number of all names in value to *names.
 func otherNames(value any, at string, names *int) (out []string) {
 	switch v := value.(type) {
 	case []any:

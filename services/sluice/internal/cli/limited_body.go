@@ -8,9 +8,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// limitedTransport returns a transport for listing a server with Streamable HTTP. The MCP library reads the whole body
-// of a response before it decodes the body. Therefore the transport limits the sizes of bodies and events after
-// decompression.
+// limitedTransport returns a transport for listing a server's tools with Streamable HTTP. The MCP library reads the
+// whole body of a response before it decodes the body. Therefore the transport limits the sizes of bodies and events
+// after decompression.
 func limitedTransport(endpoint string, over http.RoundTripper) mcp.Transport {
 	return &mcp.StreamableClientTransport{
 		Endpoint: endpoint, HTTPClient: &http.Client{Transport: bodyLimiter{over}}, MaxRetries: -1, DisableStandaloneSSE: true,
@@ -18,9 +18,9 @@ func limitedTransport(endpoint string, over http.RoundTripper) mcp.Transport {
 	}
 }
 
-// bodyLimiter limits the size of response bodies. If an event stream fails, the error of the MCP library does not
-// contain the reason. The error for an event that is too large names the limit. Therefore the limit for bodies is
-// larger than the limit for events.
+// bodyLimiter limits the size of response bodies. If an event stream fails because of this limit, the MCP library's
+// error does not say so. If a single event is too large, the library's error names the limit for events. Therefore the
+// limit for bodies is larger than the limit for events.
 type bodyLimiter struct{ http.RoundTripper }
 
 const maxBody = maxResponse + 1<<20

@@ -29,9 +29,10 @@ type localFile struct {
 	folder  string
 }
 
-// loadLocal returns the configuration that --config or SLUICE_CONFIG names. Otherwise, it returns the configuration in
-// the working directory, and describes this file in found. If there is no such file, it returns the defaults. Only
-// commands that send no token may call loadLocal, because the file could contain the address of another machine.
+// loadLocal returns the configuration that --config or SLUICE_CONFIG names. If neither is set, it returns the
+// configuration in the working directory, and describes this file in found. If there is no such file, it returns the
+// defaults. Only commands that send no token may call loadLocal, because the file could contain the address of another
+// machine.
 func (t *tool) loadLocal() (f *config.File, found *localFile, err error) {
 	if t.config != "" {
 		f, err = t.loadFile()

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 )
 
-// meshVariables lists the environment variables that a mesh gets if a client starts it. Other variables could contain
-// secrets of this client.
+// meshVariables lists the environment variables that a mesh inherits from the client that starts it. Other variables
+// are not inherited, because they could contain secrets of this client.
 var meshVariables = []string{
 	"PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ", "LANG", "LANGUAGE", "DBUS_SESSION_BUS_ADDRESS",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
@@ -49,9 +49,10 @@ func meshEnv(environ []string) []string {
 
 func environmentPath(data string) string { return filepath.Join(data, "environment.json") }
 
-// storeMeshEnvironment stores the variables with which clients will start the mesh, and the variables with which a hook
-// finds the clients' files. If they were not stored, the first client could choose the programs, proxies and
-// certificates for the servers of all clients. The settings of a project could choose the files that the hook reads.
+// storeMeshEnvironment stores the variables with which clients will start the mesh, and the variables that a hook uses
+// to find the clients' files. If they were not stored, the first client to start the mesh could choose the programs,
+// proxies and certificates for the servers of all clients. The settings of a project could choose the files that the
+// hook reads.
 func storeMeshEnvironment(data string) error {
 	env := slices.DeleteFunc(meshEnv(app.Environ()), func(pair string) bool {
 		name, _, _ := strings.Cut(pair, "=")
@@ -85,7 +86,7 @@ func removeMeshEnvironment(data string) error {
 }
 
 // meshEnvironment returns the environment for a mesh. It consists of the stored variables, and of the session variables
-// from environ. If no variables are stored, all variables are from environ.
+// in environ. If no variables are stored, all variables come from environ.
 func meshEnvironment(data string, environ []string) ([]string, error) {
 	env := meshEnv(environ)
 	stored, err := storedEnvironment(data)
@@ -113,7 +114,7 @@ func storedEnvironment(data string) (stored []string, err error) {
 	return stored, nil
 }
 
-// hookSystem returns the home directory and the variables with which a hook finds the clients' files. It uses the
+// hookSystem returns the home directory and the variables that a hook uses to find the clients' files. It uses the
 // values that were stored for the hook's mesh. If no values were stored, it uses the values of this process.
 func (t *tool) hookSystem() (clientconfig.System, error) {
 	sys := clientconfig.System{OS: runtime.GOOS, Getenv: getenv}

@@ -25,7 +25,7 @@ func describeObserved(parts []*policyv1.ObservedPolicy, count int) []string {
 }
 
 // checkObserved returns a warning for each server for which the configuration no longer contains `mode: observe`, while
-// the running mesh still does not enforce the policy. The mesh must then be restarted.
+// the running mesh still does not enforce the policy. The mesh must be restarted to enforce it.
 func checkObserved(f *config.File, parts []*policyv1.ObservedPolicy) (out []checkResult) {
 	for _, p := range parts {
 		own, known := f.Servers[p.GetServer()]

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/running"
 )
 
-// announced describes this process for other commands. f must contain the addresses at which the process actually
-// listens.
+// announced returns the description of this process that other commands use to find it. f must contain the addresses at
+// which the process actually listens.
 func (i idleFlags) announced(f *config.File) running.Mesh {
 	m := running.Mesh{MCP: f.Listen, GRPC: f.GRPC, PID: os.Getpid(), OnDemand: i.onDemand, Version: app.Version(), Started: time.Now()}
 	if i.onDemand {
@@ -21,8 +21,8 @@ func (i idleFlags) announced(f *config.File) running.Mesh {
 	return m
 }
 
-// onDemandText describes the mesh of a configuration if a client has started it. The text says since when the mesh has
-// been running, and when it ends. If no client has started the mesh, onDemandText returns "".
+// onDemandText says since when the configuration's mesh has been running and when it will stop. It returns "" unless a
+// client has started the mesh.
 func (t *tool) onDemandText(f *config.File) string {
 	if t.addr != "" { // the mesh may be another one
 		return ""
@@ -35,8 +35,8 @@ func (t *tool) onDemandText(f *config.File) string {
 		mesh.Started.Local().Format(time.DateTime), mesh.PID, mesh.Idle)
 }
 
-// checkOnDemand returns check results about a mesh that clients start. ok is false if this mesh is not running. That is
-// not a problem, because a client starts the mesh when it needs it.
+// checkOnDemand returns check results about a mesh that clients start when they need it. ok is false if this mesh is
+// not running. That is not a problem, because the next client starts it.
 func (t *tool) checkOnDemand(f *config.File) (out []checkResult, ok bool) {
 	if text := t.onDemandText(f); text != "" {
 		return []checkResult{{State: stateOK, Subject: "on demand", Result: text}}, true

@@ -31,9 +31,9 @@ const (
 	maxUpLog = 1 << 20
 )
 
-// personalConfig returns the path of the configuration of the person's own mesh if commands should use that mesh. This
-// is the case if the configuration exists, no other mesh is named, and no mesh has run in the working directory.
-// Otherwise it returns "".
+// personalConfig returns the path of the configuration of the person's own mesh if commands should use that mesh. They
+// should if the configuration exists, if no other mesh is named, and if no mesh has run in the working directory.
+// Otherwise personalConfig returns "".
 func (t *tool) personalConfig() string {
 	if data, ok := app.Env("SLUICE_DATA"); t.data != "" || ok && data != "" {
 		return ""

@@ -244,7 +244,7 @@ func (t *tool) catalogTools(ctx context.Context, server string) ([]policy.Classi
 	return out, nil
 }
 
-// termsText returns a description of the terms of an approval, in one line.
+// termsText describes, in one line, who must approve a call, within what time, and for what the approval is valid.
 func termsText(terms *policyv1.ApprovalTerms) string {
 	parts := []string{"by " + safetext.Approvers(terms)}
 	if d := terms.GetDecideWithin(); d != nil {

@@ -105,7 +105,7 @@ func (t *tool) runAccess(ctx context.Context, flags *accessFlags) error {
 	return t.printAccess(answer)
 }
 
-// principalOfToken returns the principal whose calls use the token with this name.
+// principalOfToken returns the principal on whose behalf calls with the token of this name are made.
 func (t *tool) principalOfToken(ctx context.Context, client identityv1.IdentityServiceClient, name string) (*identityv1.Principal, error) {
 	req := &identityv1.ListTokensRequest{}
 	for {
@@ -182,7 +182,7 @@ func (t *tool) readAccessPages(ctx context.Context, client policyv1.PolicyServic
 	}
 }
 
-// addServers adds the summaries on a page. If a server has so many tools that it is on several pages, the counts of
+// addServers adds the summaries on a page. If a server has so many tools that they are on several pages, the counts of
 // these pages are added up.
 func (a *accessAnswer) addServers(page []*policyv1.ServerAccess) {
 	for _, s := range page {
@@ -326,8 +326,8 @@ func serverAccessText(s *policyv1.ServerAccess) string {
 	return text
 }
 
-// accessRows returns one row for each case. If some calls are refused for another reason, it omits the case of calls
-// that are refused because a condition can't be evaluated.
+// accessRows returns one row for each case. It omits the case in which a call is refused because a condition can't be
+// evaluated, unless it is the only case in which calls are refused.
 func accessRows(tool *policyv1.ToolAccess) [][]string {
 	failed := func(c *policyv1.AccessCase) bool { return c.GetCode() == commonv1.Code_CODE_TYPE_ERROR }
 	other := func(c *policyv1.AccessCase) bool { return c.GetEffect() == policyv1.Effect_EFFECT_DENY && !failed(c) }
@@ -383,7 +383,7 @@ func caseText(tool *policyv1.ToolAccess, c *policyv1.AccessCase) string {
 	return strings.Join(parts, "; ")
 }
 
-// otherwise describes the calls to which none of the conditions applies.
+// otherwise describes the calls to which none of a tool's conditions applies.
 const otherwise = "otherwise"
 
 // conditionText describes the calls to which a case applies.

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// applyTimeout is the timeout for applying documents. The tests in the documents may take 30 s.
+	// applyTimeout is the timeout for applying policy documents. The tests in these documents may take 30 s.
 	applyTimeout = time.Minute
 	// defaultPolicyFolder is the folder that `policy apply` reads if no path is given.
 	defaultPolicyFolder = "policies"
@@ -117,7 +117,7 @@ it can be undone in the same way.`,
 	return c
 }
 
-// policyChange describes documents to apply. diff is the request that compares these documents with the active
+// policyChange contains policy documents to apply. diff is the request that compares these documents with the active
 // documents.
 type policyChange struct {
 	documents []*policyv1.Document
@@ -194,8 +194,8 @@ func activeText(active *policyv1.Revision) string {
 	return newRevisionRecord(active).String()
 }
 
-// showChange prints the calls whose result changes. If the output is JSON, it prints them on standard error. It returns
-// an error if the documents do not load.
+// showChange prints the calls whose result changes. If the command's output is JSON, showChange prints them on standard
+// error. It returns an error if the documents do not load.
 func (t *tool) showChange(ctx context.Context, client policyv1.PolicyServiceClient, change *policyChange) error {
 	diff, err := t.diffRevisions(ctx, client, change.diff)
 	if err != nil {

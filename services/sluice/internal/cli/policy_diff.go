@@ -253,7 +253,8 @@ func (t *tool) printPolicyDiff(diff *policyv1.DiffRevisionsResponse, recorded bo
 	return nil
 }
 
-// howDocumentsCompared says what was compared symbolically, and what was compared with generated and recorded calls.
+// howDocumentsCompared says what was compared symbolically, what was compared with generated calls, and what was
+// compared with recorded calls.
 func howDocumentsCompared(totals *policyv1.DiffTotals, recorded bool) string {
 	text := fmt.Sprintf("Compared symbolically: all arguments. Compared by generated calls: callers without a configured token, and names for which there are only patterns (%s).",
 		countOfCalls(totals.GetGenerated()))
@@ -272,8 +273,8 @@ func (t *tool) printMessage(m proto.Message) error {
 	return t.printJSON(jsontext.Value(raw))
 }
 
-// mayOpenError returns an error that names the first of the rules. The changes to these rules allowed none of the
-// compared calls, but may allow other calls.
+// mayOpenError returns an error that names the first few rules. The changes to these rules made none of the compared
+// calls allowed, but may allow other calls.
 func mayOpenError(rules []*policyv1.RuleRef) error {
 	return incompleteError("the comparison is incomplete: it found no call that is opened, but the change of %s may open calls that were not compared, for example those of callers that many rules name; "+
 		"check such a call with `sluice policy explain`, or add it to the `tests` of a document", strings.Join(ruleNames(rules), ", "))

@@ -45,7 +45,8 @@ func (f *catalogDiffFlags) args(c *cobra.Command, given []string) error {
 	return nil
 }
 
-// runCatalogDiff lets the running mesh compare the decisions before and after changes to the catalog.
+// runCatalogDiff lets the running mesh evaluate calls before and after changes to the catalog, and prints the
+// differences.
 func (t *tool) runCatalogDiff(ctx context.Context, flags *catalogDiffFlags) error {
 	req, err := flags.request()
 	if err != nil {
@@ -117,7 +118,8 @@ func overrideChange(text string) (*policyv1.OverrideChange, error) {
 	return &policyv1.OverrideChange{Server: server, Tool: tool, Category: o.GetCategory(), Risk: o.GetRisk(), Tags: tags}, nil
 }
 
-// completeDigests sets the digests in the request to the complete digests of the definitions that --definition selects.
+// completeDigests replaces the digests in the request, which may be only beginnings of digests, with the complete
+// digests of the definitions that --definition selects.
 func (t *tool) completeDigests(ctx context.Context, client policyv1.CatalogServiceClient, req *policyv1.DiffCatalogRequest, texts []string) error {
 	for i, change := range req.GetDefinitions() {
 		_, digest, ok := strings.Cut(texts[i], "=")
@@ -173,8 +175,7 @@ func howCompared(totals *policyv1.DiffTotals) string {
 		totals.GetTools(), noun, countOfCalls(totals.GetGenerated()))
 }
 
-// definitionsOf returns the tools, as server/tool, for which calls with several different definitions change their
-// result.
+// definitionsOf returns the tools that are in flips with more than one definition. The keys have the form server/tool.
 func definitionsOf(flips []*policyv1.Flip) map[string]bool {
 	first, several := make(map[string]string), make(map[string]bool)
 	for _, f := range flips {
@@ -187,7 +188,7 @@ func definitionsOf(flips []*policyv1.Flip) map[string]bool {
 	return several
 }
 
-// withDefinition adds the definition of the changed call to the description of the call's target.
+// withDefinition adds the digest of a tool definition to the description of the call's target.
 func withDefinition(target string, f *policyv1.Flip) string {
 	if digest := f.GetCall().GetDefinitionDigest(); len(digest) > 0 {
 		return target + " (definition " + hex.EncodeToString(digest)[:8] + ")"

@@ -39,7 +39,7 @@ func flipOf(kind policyv1.FlipKind, name string, before, after *policyv1.Decisio
 	}
 }
 
-// diffAnswer returns a response with one change of each kind.
+// diffAnswer returns a response with one changed call of each kind.
 func diffAnswer() *policyv1.DiffRevisionsResponse {
 	opens, terms, closes := policyv1.FlipKind_FLIP_KIND_OPENS, policyv1.FlipKind_FLIP_KIND_TERMS, policyv1.FlipKind_FLIP_KIND_CLOSES
 	observed := decisionOf(allowed, "all")

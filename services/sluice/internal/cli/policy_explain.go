@@ -93,7 +93,7 @@ func limitLines(label string, limits []*policyv1.RuleLimit) (lines []string) {
 	return lines
 }
 
-// printObserved prints the decision that would apply if the whole policy were enforced. It prints nothing if o is nil.
+// printObserved prints what the decision would be if the whole policy were enforced. It prints nothing if o is nil.
 func (t *tool) printObserved(o *policyv1.Observation, all bool) {
 	if o == nil {
 		return
@@ -117,8 +117,8 @@ func (t *tool) printSome(of string, lines []string, all bool) {
 }
 
 // conditionLines describes the results of conditions, with the values that the conditions read. It uses the conditions
-// of the rules that determined the decision. If no rule did, it uses the rules that did not match only because of their
-// condition.
+// of the rules that determined the decision. If no rule determined it, conditionLines uses the rules whose condition
+// was the only reason that they did not match.
 func conditionLines(e *policyv1.ExplainCallResponse) (out []string) {
 	d := e.GetDecision()
 	for _, r := range e.GetRules() {
@@ -136,8 +136,8 @@ func conditionLines(e *policyv1.ExplainCallResponse) (out []string) {
 	return out
 }
 
-// ruleDecided reports whether a considered rule determined the effect of the decision or of its observation. It also
-// returns true if the rule added a limit to the decision or to its observation.
+// ruleDecided reports whether a rule determined the effect of a decision, or added a limit to it. It also returns true
+// if the rule would have done so if the whole policy were enforced.
 func ruleDecided(r *policyv1.ConsideredRule, d *policyv1.Decision) bool {
 	if !r.GetMatched() {
 		return false
@@ -162,7 +162,8 @@ func ruleRow(r *policyv1.ConsideredRule) []string {
 	return []string{ruleName(r.GetRule()), action, strconv.FormatBool(r.GetMatched()), strings.Join(checks, "  ")}
 }
 
-// printNoGrant prints, for each rule with a conditional grant, why approving the call creates no grant.
+// printNoGrant prints why approving the call would not also allow later calls. It does so for each rule that creates
+// such a grant only under a condition.
 func (t *tool) printNoGrant(rules []*policyv1.ConsideredRule, hasArguments bool) {
 	for _, r := range rules {
 		for _, c := range r.GetChecks() {

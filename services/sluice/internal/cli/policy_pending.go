@@ -38,8 +38,9 @@ func pendingOf(err error) (p pendingChange, ok bool) {
 	return p, p.Approval != "" && errors.Join(err1, err2) == nil
 }
 
-// sendChange applies documents and prints the result. If other people must approve the documents first and wait is
-// true, sendChange waits for the approval. If wait is false, it returns an error with the exit code 3.
+// sendChange applies documents and prints the result. If other people must approve the documents first, the result
+// depends on the parameter wait. If wait is true, sendChange waits for the approval. Otherwise it returns an error with
+// the exit code 3.
 func (t *tool) sendChange(ctx context.Context, client policyv1.PolicyServiceClient, wait bool, req *policyv1.ApplyDocumentsRequest) error {
 	for {
 		resp, err := t.applyOnce(ctx, client, req)
@@ -120,7 +121,8 @@ func (t *tool) waitForApproval(ctx context.Context, id string) error {
 	}
 }
 
-// endedWithoutApproval returns an error if an approval has ended in a state in which the change needs a new approval.
+// endedWithoutApproval returns an error if an approval has ended in a state that does not permit the change, so that
+// the change needs a new approval.
 func endedWithoutApproval(a *approvalv1.Approval) error {
 	switch a.GetState() { //nolint:exhaustive // in other states, applying the documents again says what is next
 	case approvalv1.ApprovalState_APPROVAL_STATE_DENIED, approvalv1.ApprovalState_APPROVAL_STATE_EXPIRED, approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED:

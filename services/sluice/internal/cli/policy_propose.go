@@ -158,7 +158,7 @@ type sentCalls struct {
 	uses   toolUses
 	byTool map[string][]policy.ObservedCall
 	count  int64
-	// sent contains the ids of decisions whose outcome shows that the call was sent. The intent of such a decision has
+	// sent contains the ids of decisions whose outcome record shows that the call was sent, but whose intent record has
 	// not been read yet.
 	sent map[string]bool
 }
@@ -168,8 +168,8 @@ func newSentCalls() *sentCalls {
 }
 
 // add adds a record. The records must be added from newest to oldest, so that the outcome of a call comes before its
-// intent. A call counts only if it has an outcome that does not say that the call was never sent. A call that a person
-// approved does not count, because it does not show that the call may be allowed without approval.
+// intent. add counts only calls that were sent according to their outcome. It does not count a call that a person
+// approved, because such a call does not show that the tool may be used without approval.
 func (o *sentCalls) add(r *gatewayv1.Record) error {
 	id := r.GetDecisionId()
 	if r.GetKind() == gatewayv1.RecordKind_RECORD_KIND_OUTCOME {
@@ -197,8 +197,8 @@ func (o *sentCalls) add(r *gatewayv1.Record) error {
 	return nil
 }
 
-// tools returns the tools in the parameter listed with their calls. It adds tools that were called but are no longer
-// listed.
+// tools returns the tools in the parameter listed with their calls. It also returns tools that were called but are no
+// longer listed.
 func (o *sentCalls) tools(listed []policy.ObservedTool) []policy.ObservedTool {
 	uses := o.uses.byTool()
 	isListed := make(map[string]bool)

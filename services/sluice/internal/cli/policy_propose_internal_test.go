@@ -15,7 +15,8 @@ import (
 
 const okResult = gatewayv1.ResultClass_RESULT_CLASS_OK
 
-// sentCallTests contains calls. Each call has an id, the result class of its outcome, and a change to its intent.
+// sentCallTests contains recorded calls. Each call has an id, the result class in its outcome record, and a function
+// that changes its intent record.
 var sentCallTests = []struct {
 	id      string
 	outcome gatewayv1.ResultClass
@@ -40,7 +41,7 @@ var sentCallTests = []struct {
 	{"a-prompt", okResult, func(r *gatewayv1.Record) { r.Method = "prompts/get" }},
 }
 
-// A call counts if it was certainly sent, and if the policy allowed it without approval.
+// A call counts only if it was certainly sent, and only if the policy allowed it without a person's approval.
 func TestSentCalls_CountOnlyCallsThatPolicyAllowed(t *testing.T) {
 	t.Parallel()
 	at := timestamppb.New(time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))

@@ -127,16 +127,17 @@ func (t *tool) replayAndPrint(ctx context.Context, clients replayClients, docume
 	return r.result()
 }
 
-// A replayConn is an open replay. The replay ends if a request is not answered within requestTimeout.
+// A replayConn is an open stream on which the policy service replays calls. It is canceled if a request is not answered
+// within requestTimeout.
 type replayConn struct {
 	stream  grpc.BidiStreamingClient[policyv1.ReplayDecisionsRequest, policyv1.ReplayDecisionsResponse]
 	timeout *time.Timer
 }
 
-// errNoAnswer is the error of a replay in which a request was not answered in time.
+// errNoAnswer is the error of a replay if the policy service did not answer a request in time.
 var errNoAnswer = errors.New("the policy service did not answer in time: try again, with a shorter time in --since")
 
-// openReplay opens a replay. The replay ends when ctx ends or the function end is called.
+// openReplay opens a replay stream. The stream is closed when ctx is done or the function end is called.
 func openReplay(ctx context.Context, client policyv1.PolicyServiceClient) (c *replayConn, end func(), err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	c = &replayConn{timeout: time.AfterFunc(requestTimeout, func() { cancel(errNoAnswer) })}
@@ -217,8 +218,8 @@ func (r *replayReport) replay(ctx context.Context, clients replayClients, docume
 // toolsCall is the method of calls whose recorded arguments are replayed.
 const toolsCall = "tools/call"
 
-// addArguments adds the recorded arguments of a call to a tool. It does so only if the record contains the arguments
-// and no value in them was redacted.
+// addArguments copies the recorded arguments of a tool call from rec to one. It does so only if the record contains the
+// arguments and no value in them was redacted.
 func addArguments(one *policyv1.RecordedDecision, rec *gatewayv1.Record) {
 	text := rec.GetRecordedArguments().GetArgumentsJson()
 	if text == "" || rec.GetRecordedArguments().GetRedacted() || rec.GetMethod() != toolsCall {
@@ -230,7 +231,8 @@ func addArguments(one *policyv1.RecordedDecision, rec *gatewayv1.Record) {
 	}
 }
 
-// batches converts records to requests of limited size. It counts the calls that the policy service did not evaluate.
+// batches divides records into requests of limited size. It counts the calls that the policy service did not evaluate
+// when they were made.
 func (r *replayReport) batches(records []*gatewayv1.Record) (out []*policyv1.RecordedDecisions) {
 	size := 0
 	for _, rec := range records {

@@ -25,14 +25,14 @@ import (
 )
 
 // fakeReplay is both a gateway and a policy service. The gateway has pages of records. The policy service answers each
-// request that contains records with its next response.
+// request that contains records with the next one of its prepared responses.
 type fakeReplay struct {
 	gatewayv1.GatewayServiceClient
 	policyv1.PolicyServiceClient
 
 	pages   [][]*gatewayv1.Record
 	answers []*policyv1.ReplayDecisionsResponse
-	// before is called before each page is returned.
+	// before is called before the gateway returns a page.
 	before func(page int) error
 	head   *policyv1.ReplayDecisionsResponse // the answer to the head; nil for an answer without findings
 	asked  []*policyv1.RecordedDecisions
@@ -134,8 +134,8 @@ func replayAnswer(totals *policyv1.ReplayTotals, flips []*policyv1.Flip, unknown
 	return &policyv1.ReplayDecisionsResponse{Flips: flips, Unknown: unknown, Totals: totals, Last: true}
 }
 
-// twoPages returns a journal with two pages. The documents would allow three more calls. One record is about calls that
-// were refused before the policy service evaluated them.
+// twoPages returns a journal with two pages, and a policy service according to which the documents would allow three
+// more calls. One record is about calls that were refused before the policy service evaluated them.
 func twoPages() *fakeReplay {
 	opens, closes := policyv1.FlipKind_FLIP_KIND_OPENS, policyv1.FlipKind_FLIP_KIND_CLOSES
 	early := &gatewayv1.Record{Effect: refused, Code: commonv1.Code_CODE_ABUSE_LIMITED, Count: 7}
@@ -197,8 +197,8 @@ func TestReplay_JSONHasAllRows(t *testing.T) {
 	}
 }
 
-// The exit code is 0 if no more calls would be allowed, and 1 if a call would be. It is 2 if the documents do not load
-// or it is not known whether a call would be allowed.
+// If the replayed documents would allow no more calls, replay returns no error. It returns an error if the documents do
+// not load, if the policy service fails, or if it is not known whether a refused call would be allowed.
 func TestReplay_ResultDependsOnWhatOpens(t *testing.T) {
 	t.Parallel()
 	page := [][]*gatewayv1.Record{{replayedRecord("read", allowed)}}
@@ -228,7 +228,7 @@ func TestReplay_ResultDependsOnWhatOpens(t *testing.T) {
 	}
 }
 
-// After Ctrl-C, the results so far are printed.
+// The person presses Ctrl-C during a replay. The command prints the results so far.
 func TestReplay_InterruptPrintsWhatWasFound(t *testing.T) {
 	t.Parallel()
 	for name, opens := range map[string]bool{"and a call opens": true, "and nothing opens": false} {
@@ -279,7 +279,7 @@ func TestReplay_ReportsProgressAndTimesOut(t *testing.T) {
 	})
 }
 
-// A report has at most maxReplayRows rows of each kind. Calls that would need more rows are only counted.
+// A report has at most maxReplayRows rows of each kind. Calls for which a further row would be needed are only counted.
 func TestReplay_LimitsItsRows(t *testing.T) {
 	t.Parallel()
 	r := newReplayReport(new(gatewayv1.DecisionFilter), reportNow)

@@ -19,16 +19,17 @@ type replayJSON struct {
 	// Complete is true if all calls in the period were read. Otherwise, only the calls since Searched were read.
 	Complete bool       `json:"complete"`
 	Searched *time.Time `json:"searched,omitzero"`
-	// Calls is the number of calls that were read. Opened and Closed are the numbers of calls that would be opened and
-	// closed. Same is the number of calls with the same result, and Unknown is the number of calls whose result is not
-	// known. MayOpen is the number of calls with an unknown result that may be opened.
+	// Calls is the number of calls that were read. Opened is the number of calls that would become less restricted, and
+	// Closed is the number of calls that would become more restricted. Same is the number of calls with the same
+	// result, and Unknown is the number of calls whose result is not known. MayOpen is the number of calls in Unknown
+	// that may become less restricted.
 	Calls   int64 `json:"calls"`
 	Opened  int64 `json:"opened"`
 	Closed  int64 `json:"closed"`
 	Same    int64 `json:"same"`
 	Unknown int64 `json:"unknown"`
 	MayOpen int64 `json:"mayOpen"`
-	// Others contains, by code, the number of calls that were refused for a reason other than rules.
+	// Others contains the number of calls that were refused for a reason other than rules, by the code of the reason.
 	Others []otherCalls `json:"others"`
 	// Flips contains the rows for calls whose result changes, and UnknownCalls the rows for calls whose result is not
 	// known. WithoutRow is the number of calls that have no row, because there are too many rows.

@@ -31,12 +31,14 @@ type replayReport struct {
 	searched *time.Time
 	findings []*policyv1.Finding
 	totals   *policyv1.ReplayTotals
-	// notDecided contains, by code, the number of calls that were refused before the policy service evaluated them.
+	// notDecided contains the number of calls that were refused before the policy service evaluated them, by the code
+	// of the refusal.
 	notDecided map[commonv1.Code]int64
 	flips      replayRows[*policyv1.Flip]
 	unknown    replayRows[*policyv1.UnknownReplay]
-	// opened is the number of calls that would be opened, and closed is the number of calls that would be closed.
-	// mayOpen is the number of calls with an unknown result that may be opened.
+	// opened is the number of calls that would become less restricted, and closed is the number of calls that would
+	// become more restricted. mayOpen is the number of calls whose result is not known and that may become less
+	// restricted.
 	opened, closed, mayOpen int64
 }
 
@@ -48,8 +50,8 @@ type replayRows[T any] struct {
 	others int64
 }
 
-// row returns the row with the given key. If there is no such row, it adds and returns the parameter added. ok is false
-// if the row was not added because there are too many rows.
+// row returns the row with the given key. If there is no such row, it adds the parameter added as the row and returns
+// it. ok is false if there are already too many rows, so that the row was not added.
 func (r *replayRows[T]) row(key string, added T) (row T, known, ok bool) {
 	if row, known = r.byKey[key]; known {
 		return row, true, true
@@ -137,8 +139,8 @@ func (r *replayReport) addUnknown(u *policyv1.UnknownReplay) {
 	}
 }
 
-// sort sorts the rows. Calls that change from deny to allow come first, followed by other calls that would be opened.
-// Among similar rows, those with the most calls come first.
+// sort sorts the rows. Calls that change from deny to allow come first, followed by other calls that would become less
+// restricted. Among rows of the same kind, those with the most calls come first.
 func (r *replayReport) sort() {
 	slices.SortStableFunc(r.flips.all, func(a, b *policyv1.Flip) int {
 		return cmp.Or(cmp.Compare(flipOrder(a), flipOrder(b)), cmp.Compare(b.GetCalls(), a.GetCalls()), cmp.Compare(flipTarget(a), flipTarget(b)), cmp.Compare(a.GetSubject().GetSubject(), b.GetSubject().GetSubject()))
@@ -155,7 +157,7 @@ func (r *replayReport) sort() {
 }
 
 // flipOrder returns the position of a changed call in the report. The order is: deny to allow, deny to approval,
-// approval to allow, and then calls that are closed.
+// approval to allow, and then calls that would become more restricted.
 func flipOrder(f *policyv1.Flip) int {
 	before, after := f.GetBefore(), f.GetAfter()
 	enforced := func(d *policyv1.Decision) policyv1.Effect { return cmp.Or(d.GetObserved().GetEffect(), d.GetEffect()) }
@@ -181,7 +183,7 @@ func (r *replayReport) calls() int64 {
 	return n
 }
 
-// others returns, by code, the number of calls that were refused for a reason other than rules.
+// others returns the number of calls that were refused for a reason other than rules, by the code of the reason.
 func (r *replayReport) others() map[commonv1.Code]int64 {
 	out := maps.Clone(r.notDecided)
 	for _, o := range r.totals.GetOthers() {
@@ -304,7 +306,7 @@ func mayOpenText(u *policyv1.UnknownReplay) string {
 	return "no"
 }
 
-// needsText describes the values on which the decision depends.
+// needsText describes the values that would have to be known to evaluate a call.
 func needsText(u *policyv1.UnknownReplay) string {
 	texts := map[policyv1.ReplayNeed]string{
 		policyv1.ReplayNeed_REPLAY_NEED_ARGUMENTS:  "arguments",

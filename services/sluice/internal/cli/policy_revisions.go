@@ -101,8 +101,8 @@ func (p *policyDocuments) String() string {
 	return p.Revision.String()
 }
 
-// withPolicyClient calls do with a client of the policy service. do must set a timeout for each of its requests,
-// because it may also wait for a person.
+// withPolicyClient calls do with a client of the policy service. The function do must set a timeout for each of its
+// requests, because do may also wait for a person.
 func (t *tool) withPolicyClient(ctx context.Context, do func(ctx context.Context, client policyv1.PolicyServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {
@@ -248,8 +248,8 @@ func (t *tool) printRevision(found *policyv1.GetRevisionResponse, export string)
 	return nil
 }
 
-// exportName returns the name of the file to which a document is exported. The path of a document may name any file.
-// Therefore exportName uses only the last part of the path, so that no file outside of the folder is written.
+// exportName returns the name of the file to which a document is exported. The stored path of a document may name any
+// file. Therefore exportName uses only the last part of the path, so that no file outside of the folder is written.
 func exportName(document string) string {
 	return path.Base("/" + strings.ReplaceAll(document, `\`, "/"))
 }

@@ -27,7 +27,7 @@ func camelCase(name string) string {
 	return strings.Join(words, "")
 }
 
-// jsonRecord is a record whose JSON has the fields of the journal's files, with names in camel case.
+// jsonRecord is a record whose JSON has the same fields as the journal's files, with names in camel case.
 type jsonRecord struct{ rec *gatewayv1.Record }
 
 // MarshalJSON implements [json.Marshaler].

@@ -31,8 +31,8 @@ func readSample(t *testing.T) *gatewayv1.Record {
 	return rec
 }
 
-// A record that is printed as JSON equals the same record in the journal's file, except that the checksum is missing
-// and names are spelled differently.
+// A record that is printed as JSON equals the same record in the journal's file. Two differences are allowed: the
+// checksum is missing, and names are spelled differently.
 func TestJSONRecord_EqualsTheJournalsRecord(t *testing.T) {
 	t.Parallel()
 	var want, got map[string]any

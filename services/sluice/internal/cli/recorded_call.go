@@ -24,8 +24,8 @@ func recordedCall(r *gatewayv1.Record) *policyv1.RecordedCall {
 	}
 }
 
-// recordedPrincipal returns the parts of a recorded principal that identify the principal's calls. The policy service
-// does not use the role.
+// recordedPrincipal returns the parts of a recorded principal on which the evaluation of its calls can depend. The
+// policy service does not use the role.
 func recordedPrincipal(p *identityv1.Principal) *identityv1.Principal {
 	return &identityv1.Principal{Tenant: p.GetTenant(), Subject: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
 }

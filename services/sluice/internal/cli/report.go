@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// maxReportRows is the maximum number of rows of a report that are kept in memory. Calls that would need more rows
-	// are only counted.
+	// maxReportRows is the maximum number of rows of a report that are kept in memory. Calls for which a further row
+	// would be needed are only counted.
 	maxReportRows = 10_000
 	// maxReportLines is the maximum number of rows in a printed table, so that the table fits on a screen.
 	maxReportLines = 20
@@ -110,7 +110,7 @@ type observationReport struct {
 	progress io.Writer        // nil if no progress is reported
 }
 
-// reportKey contains the fields that the calls of a row have in common.
+// reportKey contains the fields that all calls in a row have in common.
 type reportKey struct {
 	Server  string `json:"server"`
 	Method  string `json:"method"`
@@ -122,7 +122,7 @@ type reportKey struct {
 	Would   journal.Observed `json:"observed"`
 }
 
-// headlineEffect returns what would have happened to the calls, as one of the effects in wouldBe.
+// headlineEffect returns what would have happened to the calls. The result is the effect of an element of wouldBe.
 func (k *reportKey) headlineEffect() string {
 	if !k.Allowed && k.Would.Effect == wouldDeny {
 		return refusedAnyway
@@ -157,8 +157,8 @@ func timeOrNil(at *timestamppb.Timestamp) *time.Time {
 	return &out
 }
 
-// read reads all pages of the summary, newest calls first. After an error, the report contains the calls that were read
-// so far.
+// read reads all pages of calls, newest calls first. After an error, the report contains the calls that were read so
+// far.
 func (r *observationReport) read(ctx context.Context, client gatewayv1.GatewayServiceClient) error {
 	defer r.sort()
 	lastReport := time.Now()
@@ -219,8 +219,9 @@ func (r *observationReport) sort() {
 
 const (
 	wouldDeny = "would_deny"
-	// refusedAnyway is the effect that the headline uses for calls that were refused, and that the policy would have
-	// refused with a different code. For example, a tool does not exist, and no rule would have allowed calls to it.
+	// refusedAnyway is the effect that the headline uses for calls that were refused, and that the policy would also
+	// have refused, but with a different code. For example, a tool does not exist, and no rule would have allowed calls
+	// to it.
 	refusedAnyway = "refused_anyway"
 )
 

@@ -23,8 +23,8 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// summaryPages is a gateway that returns these pages. Before each page, it calls the function before. If that function
-// returns an error, the gateway returns the error instead of the page.
+// summaryPages is a gateway that returns the given pages. Before it returns a page, it calls the function before. If
+// that function returns an error, the gateway returns the error instead of the page.
 type summaryPages struct {
 	gatewayv1.GatewayServiceClient
 
@@ -46,8 +46,8 @@ func (p *summaryPages) SummarizeObservations(_ context.Context, req *gatewayv1.S
 	return resp, nil
 }
 
-// reportNow is the end of the period of the reports. The first page goes back one hour from reportNow, the second page
-// two hours, and so on.
+// reportNow is the end of the period of the reports. The first page of calls goes back one hour from reportNow, the
+// second page two hours, and so on.
 var reportNow = time.Date(2026, 12, 1, 12, 0, 0, 0, time.Local)
 
 // pageOfSummary returns a page of a summary. The parameter calls is the number of calls, and rows contains the calls
@@ -108,8 +108,8 @@ CALLS  WHAT                  WHO        WAS      WOULD BE                       
 	}
 }
 
-// An agent calls a tool that does not exist, and that no rule would have allowed. The headline does not count these
-// calls as calls that the policy would have refused.
+// An agent calls a tool that does not exist, and that no rule would have allowed. The headline counts these calls
+// separately from the calls that the policy would have refused.
 func TestReport_HeadlineCountsCallsThatWereRefusedAnywaySeparately(t *testing.T) {
 	t.Parallel()
 	unknown := observedCalls(3, "nosuch", "bot", denies, commonv1.Code_CODE_DENIED_BY_DEFAULT, "no")
@@ -167,7 +167,7 @@ func TestReport_PrintsAllRowsAsJSON(t *testing.T) {
 	}
 }
 
-// The report keeps a limited number of rows in memory, and counts all calls.
+// The report keeps a limited number of rows in memory. It nevertheless counts all calls.
 func TestReport_CountsCallsOfFurtherRowsTogether(t *testing.T) {
 	t.Parallel()
 	r := newObservationReport(nil, reportNow)

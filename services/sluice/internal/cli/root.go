@@ -32,14 +32,15 @@ type tool struct {
 	output string
 	out    io.Writer
 	errOut io.Writer
-	// self is the name of this program for use in messages that contain commands. launcher starts this program as the
-	// launcher of stdio servers.
+	// self is the name of this program for use in messages that contain commands. launcher starts stdio servers in a
+	// sandbox.
 	self     string
 	launcher sandbox.Launcher
 	addrFrom string
-	// cleartextTo is another host to which the agent's token may be sent without TLS. It may be empty.
+	// cleartextTo is a host, in addition to this machine, to which the agent's token may be sent without TLS. It may be
+	// empty.
 	cleartextTo string
-	// as is the client of the person's own mesh whose token is used instead of the agent's token. It may be empty.
+	// as is the client whose token for the person's own mesh is used instead of the agent's token. It may be empty.
 	as string
 	// commandName is the name of the command, and lastRequest describes the command's last request. Errors contain
 	// both.
@@ -76,7 +77,8 @@ func (t *tool) run(ctx context.Context, args []string) int {
 	case errors.Is(err, errSilent):
 		return 1
 	}
-	// All lines except the first are indented, so that a quoted string can't be mistaken for a line of this command.
+	// All lines except the first are indented, so that a string quoted in an error can't be mistaken for a line of this
+	// command.
 	fmt.Fprintf(t.errOut, "sluice: %s\n", strings.ReplaceAll(err.Error(), "\n", "\n  "))
 	if _, ok := errors.AsType[usageError](err); ok {
 		return 2
@@ -96,7 +98,7 @@ type exitError struct {
 // Unwrap returns the underlying error.
 func (e exitError) Unwrap() error { return e.error }
 
-// selfName returns the name of this program that people see. If SLUICE_COMMAND is set, as in containers, it returns
+// selfName returns the name of this program for use in messages. If SLUICE_COMMAND is set, as in containers, it returns
 // that value. It returns program if that is a relative path, or if it is an absolute path and PATH contains no sluice.
 // Otherwise it returns "sluice".
 func selfName(program string, env config.Env, look func(string) (string, error)) string {
@@ -192,7 +194,7 @@ func (t *tool) load() (*config.File, error) {
 }
 
 // loadFile reads the configuration that the person has named. If none is named, it reads the configuration of the
-// person's own mesh, if that exists. --data takes precedence over the data directory in the file.
+// person's own mesh, if there is one. --data takes precedence over the data directory in the configuration.
 func (t *tool) loadFile() (*config.File, error) {
 	f, err := config.Load(cmp.Or(t.config, t.personalConfig()), app.Env)
 	if err != nil {

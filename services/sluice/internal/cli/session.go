@@ -21,15 +21,15 @@ import (
 
 const (
 	protocolVersion = "2025-11-25"
-	// maxResponse is the maximum size of a response, in bytes. It is the maximum size of a message that the gateway
-	// accepts from a server, plus 1 MiB for the data that the gateway adds.
+	// maxResponse is the maximum size of a response, in bytes: the maximum size of a message that the gateway accepts
+	// from a server, plus 1 MiB for the data that the gateway adds.
 	maxResponse  = 17 << 20
 	closeTimeout = 2 * time.Second
 )
 
-// session is an MCP session of the agent with a server behind the mesh. Its methods return results as raw JSON. A
-// client library with typed results would drop unknown members, digits of large integers, and the bodies of HTTP error
-// responses.
+// session is an MCP session of the agent with a server behind the mesh. Its methods return results as raw JSON, because
+// a client library with typed results would drop unknown members, digits of large integers, and the bodies of HTTP
+// error responses.
 type session struct {
 	url, token string
 	http       *http.Client
@@ -78,7 +78,7 @@ func openSession(ctx context.Context, client *http.Client, url, token string) (*
 	return s, resp.Body.Close()
 }
 
-// close ends the session, even if ctx has ended.
+// close ends the session, even if ctx is done.
 func (s *session) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
@@ -138,7 +138,7 @@ func (s *session) send(ctx context.Context, method string, m *message) (*http.Re
 	return resp, nil
 }
 
-// noHTTPResponse returns the error for a request without an HTTP response.
+// noHTTPResponse returns the error for a request that got no HTTP response.
 func noHTTPResponse(url string, err error) error {
 	if refused, ok := errors.AsType[*tokenhttp.RefusedError](err); ok {
 		return refused

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// statusTimeout is the timeout for all requests of `status`. With this timeout, the command ends within two seconds
+// statusTimeout is the timeout for all requests of `status`. With this timeout, the command exits within two seconds
 // even if a service hangs.
 const statusTimeout = 1500 * time.Millisecond
 
@@ -77,11 +77,11 @@ type roleAnswers struct {
 	// pending maps each server to the number of its pending definitions. Servers without pending definitions may be
 	// missing.
 	pending map[string]int
-	// stops contains the stops in force.
+	// stops contains the stops in force, which an operator has set to refuse calls.
 	stops []*policyv1.Stop
 	// ending contains the tokens that expire soon or have recently expired.
 	ending []tokenRecord
-	// onDemand describes the mesh if a client has started it. Otherwise it is empty.
+	// onDemand describes the mesh if a client has started it. It is empty if the mesh was started in another way.
 	onDemand string
 	// users maps each server of the person's own mesh to the clients that use the server.
 	users map[string][]string
@@ -227,8 +227,8 @@ type serverStatus struct {
 	Transport string `json:"transport"`
 	InFlight  int32  `json:"inFlight"`
 	LastError string `json:"lastError,omitzero"`
-	// RestsUntil is the time until which the gateway sends no requests to the server. It is zero if the gateway sends
-	// requests.
+	// RestsUntil is the time until which the gateway sends no requests to the server. It is zero if the gateway may
+	// send requests now.
 	RestsUntil time.Time `json:"restsUntil,omitzero"`
 	// StartingSince is the time at which the server's program was started. It is zero unless the program is still
 	// starting.
@@ -238,7 +238,7 @@ type serverStatus struct {
 	ProgramNotice string `json:"programNotice,omitempty"`
 	// Clients contains the names of the clients that use the server. It is set only for the person's own mesh.
 	Clients []string `json:"clients,omitempty"`
-	// ListFaults contains the reasons why elements of the server's lists are hidden from clients.
+	// ListFaults contains the reasons why parts of the server's lists are hidden from clients.
 	ListFaults []listFault `json:"listFaults,omitempty"`
 	// Pending is the number of pending definitions of the server's tools.
 	Pending int `json:"waiting,omitzero"`
@@ -279,8 +279,8 @@ func startDuration(since time.Time) string {
 	return max(0, time.Since(since)).Truncate(time.Second).String()
 }
 
-// printStatus prints the responses of the mesh services. If the gateway did not respond, printStatus prints the
-// responses of the health checks and returns the gateway's error.
+// printStatus prints the answers of the mesh services. If the gateway did not respond, printStatus prints the results
+// of the health checks and returns the gateway's error.
 func (t *tool) printStatus(h roleAnswers) error {
 	if h.gatewayErr != nil && len(h.roles) == 0 {
 		return h.gatewayErr

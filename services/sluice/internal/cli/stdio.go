@@ -32,8 +32,8 @@ func (t *tool) stdio() *cobra.Command {
 		Short: "Connect a client that supports only the stdio transport to the mesh",
 		Args:  args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
-			// Only --config counts. SLUICE_CONFIG does not select the person's own mesh, because a project's settings
-			// could set this variable.
+			// Only the flag --config selects the person's own mesh. SLUICE_CONFIG does not, because a project's
+			// settings could set this variable.
 			return t.runStdio(c.Context(), relayFlags{server, as, url, c.Flags().Changed("config")})
 		},
 	}
@@ -49,8 +49,8 @@ func (t *tool) stdio() *cobra.Command {
 	return c
 }
 
-// stdioHelp returns the help text of the command. The entries in this text work from any directory, because they
-// contain the path of this program and the path of the configuration or the data directory.
+// stdioHelp returns the help text of the command. The text contains entries for clients' configurations. They work from
+// any directory, because they contain the path of this program and the path of the configuration or the data directory.
 func (t *tool) stdioHelp() string {
 	args, found := t.meshFlags()
 	note := "These entries are for the mesh of this folder, and work from any folder."
@@ -85,8 +85,8 @@ the mesh no longer has the session, for example after a restart, the command ope
 another session.`
 }
 
-// meshFlags returns the flags that a command in any directory needs to find the mesh of this directory. found is false
-// if no mesh has run in this directory.
+// meshFlags returns the flags that a command needs, when it is run in any other directory, to find the mesh of the
+// working directory. found is false if no mesh has run in the working directory.
 func (t *tool) meshFlags() (flags []string, found bool) {
 	config := t.config
 	if config == "" && localconfig.Usable(".") { // `up` in this directory uses the file
@@ -175,8 +175,8 @@ func (t *tool) runStdio(ctx context.Context, flags relayFlags) error {
 	return err
 }
 
-// relayConfig returns the endpoint and the token for a client. If flags.as is empty, it uses the mesh of the
-// configuration. Otherwise, it uses the mesh at flags.url, or the person's own mesh if flags.url is empty.
+// relayConfig returns the endpoint and the token for a client. If flags.as is empty, it uses the mesh that the
+// configuration describes. Otherwise, it uses the mesh at flags.url, or the person's own mesh if flags.url is empty.
 func (t *tool) relayConfig(flags relayFlags) (cfg relay.Config, err error) {
 	server, as, url := flags.server, flags.as, flags.url
 	switch {
@@ -231,7 +231,7 @@ func (t *tool) clientRelay(server, as string, own *ownMesh, noMesh error) (cfg r
 }
 
 // brokenRelay returns the configuration of a relay that can't deliver messages. The relay answers each message with the
-// reason.
+// given reason.
 func (t *tool) brokenRelay(reason error) relay.Config {
 	fmt.Fprintf(t.errOut, "sluice: %v\n", reason)
 	return relay.Config{
@@ -240,7 +240,7 @@ func (t *tool) brokenRelay(reason error) relay.Config {
 	}
 }
 
-// clientToken reads the token with which a client uses the person's own mesh.
+// clientToken reads the token that a client uses for the person's own mesh.
 func (t *tool) clientToken(own *ownMesh, client string) (string, error) {
 	raw, err := os.ReadFile(own.paths.Token(client))
 	if errors.Is(err, fs.ErrNotExist) {

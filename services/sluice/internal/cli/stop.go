@@ -215,8 +215,8 @@ func (t *tool) stopCalls(ctx context.Context, f *config.File, client policyv1.Po
 	return nil
 }
 
-// inFlight describes those of the stopped calls that were sent before the stop. It returns "" if their number is not
-// known.
+// inFlight describes the calls that were sent before the stop and have not ended yet. It returns "" if their number is
+// not known.
 func (t *tool) inFlight(ctx context.Context, f *config.File, of *policyv1.StopSelector) string {
 	if of.GetAgent() != "" || of.GetTenant() != "" { // the gateway counts the requests to each server, for all callers
 		return ""

@@ -28,9 +28,9 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
-// hostile is an untrusted string with control characters. It clears the screen with ESC and with the C1 form of the
-// same sequence, returns to the beginning of a line, reverses the text direction, and begins another line with each
-// kind of line break.
+// hostile is an untrusted string with control characters. It clears the screen with ESC and again with the
+// one-character form of ESC [, returns to the beginning of a line, reverses the text direction, and begins another line
+// with each kind of line break.
 const hostile = "x\x1b[2J\u009b2J\a\rFORGED\u202e\u2066\u2028FORGED\u0085FORGED\nFORGED"
 
 var hostileDigest = hex.EncodeToString([]byte(hostile))[:16]
@@ -42,10 +42,10 @@ const approvalID = "0198b2c4-5d6e-7f80-9a1b-2c3d4e5f6071"
 func TestCommands_EscapeHostileTexts(t *testing.T) {
 	t.Parallel()
 	calls := hostileCalls()
-	// These commands print the position of a problem in a file, but not the content at that position.
+	// The commands in named print the position of a problem in a file, but not the content at that position.
 	named := []string{"config check", "policy import", "policy lint", "policy test", "journal verify"}
-	// These commands print no untrusted strings, or, like stdio, print output for a program. The command init, which
-	// reads files in HOME, is tested by package e2e/personal.
+	// The commands in own print no untrusted strings, or, like stdio, print output for a program. The command init,
+	// which reads files in HOME, is tested by package e2e/personal.
 	own := []string{"certs", "completion", "demo-server", "forward", "help", "hook install", "hook remove", "hook status", "init", "policy schema", "service install", "service remove", "service status", "setup", "start-mesh", "stdio", "token show", "up", "version"}
 	for _, name := range leafCommands(newTool("sluice", io.Discard, io.Discard).root()) {
 		if _, ok := calls[name]; !ok && !slices.Contains(own, name) {

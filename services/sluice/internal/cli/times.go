@@ -11,7 +11,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// setTimes sets the times of --since and --until in a filter. It ignores an empty string.
+// setTimes sets the period of a filter to the values of the flags --since and --until. It ignores an empty value.
 func setTimes(filter *gatewayv1.DecisionFilter, since, until string, now time.Time) error {
 	for _, one := range []struct {
 		flag, text string

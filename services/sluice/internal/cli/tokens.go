@@ -62,7 +62,7 @@ func newTokenRecord(t *identityv1.Token) tokenRecord {
 	}
 }
 
-// ended describes why a token is no longer valid. It returns "" if the token is valid.
+// ended says why a token is no longer valid. It returns "" if the token is valid.
 func (t tokenRecord) ended(now time.Time) string {
 	switch {
 	case !t.Revoked.IsZero():
@@ -199,8 +199,8 @@ type createdToken struct {
 	File   string `json:"file,omitzero"`
 }
 
-// issueToken creates a token, and prints it or writes it to a new file. It creates the file first. Otherwise, a token
-// could be created that can't be written.
+// issueToken creates a token, and prints it or writes it to a new file. It creates the file first, because otherwise it
+// could create a token that it then can't write.
 func (t *tool) issueToken(ctx context.Context, client identityv1.IdentityServiceClient, req *identityv1.CreateTokenRequest, path string) error {
 	var file *os.File
 	if path != "" {
@@ -390,11 +390,12 @@ func (t *tool) completeToken(c *cobra.Command, given []string, _ string) (ids []
 	return ids, cobra.ShellCompDirectiveNoFileComp
 }
 
-// recentlyExpired is the time for which expired tokens are reported.
+// recentlyExpired is the time for which a token is still reported after it has expired.
 const recentlyExpired = 7 * 24 * time.Hour
 
-// endingTokens returns the tokens that expire soon or have recently expired. It omits a token if its agent and owner
-// have another token that stays valid. It returns nil if the identity service does not respond.
+// endingTokens returns the tokens that expire soon or have recently expired. It omits a token if the same agent and
+// owner have another token that is still valid for long enough. It returns nil if the identity service does not
+// respond.
 func (t *tool) endingTokens(ctx context.Context, f *config.File) []tokenRecord {
 	var all []tokenRecord
 	err := t.withIdentityOf(ctx, f, func(ctx context.Context, client identityv1.IdentityServiceClient) (err error) {
@@ -421,8 +422,8 @@ func endingTokens(all []tokenRecord, now time.Time) []tokenRecord {
 	})
 }
 
-// noticeTime returns how long before its expiry a token is reported. This is two weeks, or a quarter of the token's
-// lifetime if that is shorter.
+// noticeTime returns how long before its expiry a token is reported: two weeks, or a quarter of the token's lifetime if
+// that is shorter.
 func (t tokenRecord) noticeTime() time.Duration {
 	return min(expiresSoon, t.Expires.Sub(t.Created)/4)
 }

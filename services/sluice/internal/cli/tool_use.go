@@ -13,8 +13,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// readToolUses returns, by name, how a server's tools have been used since the given time according to the journal. If
-// since is nil, it reads the whole journal. It reports its progress on standard error every two seconds.
+// readToolUses reads the journal's records of calls to a server's tools since the given time. It returns, by the name
+// of the tool, how the tool has been used. If since is nil, it reads the whole journal. It reports its progress on
+// standard error every two seconds.
 func (t *tool) readToolUses(ctx context.Context, server string, since *timestamppb.Timestamp) (map[string]policy.Use, error) {
 	client, done, err := t.gatewayClient()
 	if err != nil {
@@ -53,9 +54,9 @@ type toolUse struct {
 	policy.Use
 
 	callers map[string]bool
-	// recent contains, by session, the times of the calls within one minute of the call that was read last. A call
-	// counts for the session of the caller, and for the session of each principal in the caller's delegation chain, as
-	// it does for limits.
+	// recent contains, by session, the times of the calls within one minute of the call that was added last. As for
+	// limits, a call counts for the session of its caller, and for the session of each principal in the caller's
+	// delegation chain.
 	recent map[string][]time.Time
 }
 

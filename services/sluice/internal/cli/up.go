@@ -88,7 +88,7 @@ and config check look for this file.`,
 	return c
 }
 
-// idleFlags contains the flags that determine whether and when the mesh ends if it is idle.
+// idleFlags contains the flags that determine whether the mesh exits when it has been idle, and after what time.
 type idleFlags struct {
 	onDemand bool
 	after    time.Duration
@@ -182,7 +182,7 @@ func addDefaults(ctx context.Context, group *errgroup.Group, f *config.File, log
 }
 
 // announceWhenReady waits until the mesh is ready, and then announces the mesh, so that commands and clients find it.
-// If ctx ends first, it returns nil and no error, because that is not a failure.
+// If ctx is done first, it returns nil and no error, because that is not a failure.
 func announceWhenReady(ctx context.Context, mesh *sluice.Mesh, f *config.File, idle idleFlags) (*running.Announcement, error) {
 	ready, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -197,8 +197,8 @@ func announceWhenReady(ctx context.Context, mesh *sluice.Mesh, f *config.File, i
 
 const stopReportInterval = 5 * time.Second
 
-// reportStopping waits until ctx ends. It then prints, on standard error, the requests for which the mesh waits before
-// it stops. It prints them again whenever they change, until ended is closed.
+// reportStopping waits until ctx is done. It then prints, on standard error, the requests for which the mesh waits
+// before it stops. It prints them again whenever they change, until the channel ended is closed.
 func (t *tool) reportStopping(ctx context.Context, ended <-chan struct{}, inFlight func() map[string]int) {
 	select {
 	case <-ended:
@@ -261,7 +261,7 @@ func generatedToken(role string) config.Token {
 	return token
 }
 
-// withGeneratedTokens returns the configuration with the tokens that `up` would generate.
+// withGeneratedTokens returns a configuration that also contains the tokens that `up` would generate.
 func withGeneratedTokens(f *config.File) *config.File {
 	if f.HasSeparateRoles() {
 		return f
@@ -310,9 +310,9 @@ func addDemo(ctx context.Context, group *errgroup.Group, f *config.File, log *sl
 	return nil
 }
 
-// ensureStarterPolicy adds the folder with the starter policies to the configuration. It creates missing files, which
-// operators can edit, and does not change existing files. It also writes the JSON Schema that the first lines of these
-// files name. It reports whether the demo server's policy is unchanged.
+// ensureStarterPolicy adds the folder with the starter policies to the configuration. It creates missing policy files,
+// which operators can edit, and does not change existing files. It also writes the JSON Schema that the first line of
+// each policy file names. It reports whether the demo server's policy is unchanged.
 func ensureStarterPolicy(f *config.File, demo bool) (bool, error) {
 	if !demo {
 		return false, errNoPolicies

@@ -19,7 +19,7 @@ import (
 // noticeInterval is the minimum time between two notices. A notice covers all approvals since the previous notice.
 const noticeInterval = 5 * time.Second
 
-// announceApprovals announces calls that wait for approval until ctx ends. It announces them at the terminal if
+// announceApprovals announces calls that wait for approval until ctx is done. It announces them at the terminal if
 // standard error is a terminal, and on the desktop if that is configured.
 func (t *tool) announceApprovals(ctx context.Context, f *config.File, lookup addresses, mesh *sluice.Mesh, log *slog.Logger) {
 	bell, desktop := term.IsTerminal(int(os.Stderr.Fd())), showsOnDesktop(f)
@@ -52,7 +52,8 @@ func (t *tool) announceApprovals(ctx context.Context, f *config.File, lookup add
 	})
 }
 
-// showsOnDesktop reports whether notices appear on the desktop. By default, notices of the person's own mesh do.
+// showsOnDesktop reports whether notices appear on the desktop. Unless this is configured, only the notices of the
+// person's own mesh do.
 func showsOnDesktop(f *config.File) bool {
 	if on := f.Approvals.Notify.Desktop; on != nil {
 		return *on

@@ -10,7 +10,7 @@ import (
 )
 
 // After Ctrl-C, the command prints the requests for which the mesh waits before it stops. It prints them again when
-// they change. After the mesh has ended, the command prints nothing.
+// they change. After the mesh has stopped, the command prints nothing.
 func TestUp_PrintsWhichRequestsAStopWaitsFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -67,9 +67,9 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// TestClients_Golden compares golden files for each client and system. They contain the paths of the client's files,
-// the entries in a file, and the file after all entries that can be wrapped were wrapped and an entry was added. Undo
-// must restore the file.
+// TestClients_Golden compares golden files for each client and system. A golden file contains the paths of the client's
+// files, the entries in a file, and the content of the file after the test has wrapped all possible entries (made them
+// start `sluice stdio`) and added an entry. Undo must restore the file.
 func TestClients_Golden(t *testing.T) {
 	t.Parallel()
 	for _, c := range clientconfig.Clients() {
@@ -104,7 +104,8 @@ func TestClients_Golden(t *testing.T) {
 	}
 }
 
-// wrapAll wraps all entries that can be wrapped, and adds one entry for each transport.
+// wrapAll wraps all entries for which this is possible, so that they start `sluice stdio`, and adds one entry for each
+// transport.
 func wrapAll(t *testing.T, f clientconfig.File, entries []clientconfig.Entry, data []byte) []byte {
 	t.Helper()
 	command := map[bool]string{false: "/opt/sluice", true: `C:\sluice.exe`}[strings.Contains(f.Path, `\`)]
@@ -133,8 +134,8 @@ func wrapAll(t *testing.T, f clientconfig.File, entries []clientconfig.Entry, da
 	return change.After
 }
 
-// checkWrapped reads the file again. It checks that the entries that could be wrapped are wrapped, and that all other
-// entries are unchanged.
+// checkWrapped reads the file again. It checks that all entries for which this is possible now start `sluice stdio`,
+// and that all other entries are unchanged.
 func checkWrapped(t *testing.T, f clientconfig.File, before []clientconfig.Entry, data []byte) {
 	t.Helper()
 	after, err := f.Entries(data)

@@ -9,26 +9,27 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// A dialect describes how a client's files store entries. If the client does not have a key, the field for the key is
-// empty.
+// A dialect describes how a client's files store entries. Many fields contain the name of a key. Such a field is empty
+// if the client's files do not have the key.
 type dialect struct {
 	layout configedit.Layout
-	// containers contains the paths of the containers of entries. New entries are added to the first container.
+	// containers contains the paths of the maps or lists that contain entries. New entries are added to the first of
+	// them.
 	containers [][]string
-	// projects is the key of a map from the directories of projects to maps that contain the containers of the local
-	// scope.
+	// projects is the key of a map in the user's file. The map's keys are the directories of projects. Its values
+	// contain the entries that the user has set only for that project.
 	projects string
 
-	// name is the key that repeats the name of an entry.
+	// name is the key of a member that repeats the entry's name.
 	name                                           string
 	typeKey, command, args, env, cwd, url, headers string
 	// commandHasArgs is true if the command is a list that includes the arguments.
 	commandHasArgs bool
 	// headersIn is the key of the map that contains the headers.
 	headersIn string
-	// otherURL is a second key for the URL.
+	// otherURL is a second key that may contain the URL.
 	otherURL string
-	// otherType is a second key for the type. It is used if the first key is missing.
+	// otherType is a second key that may contain the type. It is used if the first key is missing.
 	otherType string
 	// disabled is a key that has the value true in disabled entries. enabled is a key that has the value false in
 	// disabled entries.
@@ -41,14 +42,14 @@ type dialect struct {
 	bareURL Transport
 	// builtinTypes lists the types of entries that are part of the client itself.
 	builtinTypes []string
-	// unsupported maps keys to reasons. An entry that has such a key can't be wrapped for this reason.
+	// unsupported maps keys to reasons. If an entry has such a key, init leaves the entry as it is, for this reason.
 	unsupported map[string]string
 	// added contains the members that a new entry must have in addition to the members that describe the server.
 	added configedit.Object
 
 	variables syntax
-	// variableKeys lists keys whose value is the name of an environment variable. The values of variableLists are lists
-	// of such names, and the values of variableMaps are maps to such names.
+	// variableKeys lists keys whose value is the name of an environment variable. variableLists lists keys whose value
+	// is a list of such names. variableMaps lists keys whose value is a map to such names.
 	variableKeys, variableLists, variableMaps []string
 }
 
@@ -62,18 +63,18 @@ type syntax struct {
 }
 
 var (
-	// dollarBraces has the references ${V} and ${V:-default}.
+	// dollarBraces matches the references ${V} and ${V:-default}.
 	dollarBraces = syntax{env: regexp.MustCompile(`\$\{(\w+)(?::-[^}]*)?\}`), other: regexp.MustCompile(`\$\{[^}]*\}`)}
-	// dollar has the references $V, ${V}, ${V:-default} and %V%.
+	// dollar matches the references $V, ${V}, ${V:-default} and %V%.
 	dollar = syntax{
 		env:   regexp.MustCompile(`\$\{(\w+)(?::-[^}]*)?\}|\$([A-Za-z_]\w*)|%([A-Za-z_]\w*)%`),
 		other: regexp.MustCompile(`\$\{[^}]*\}`),
 	}
 	// envBraces is ${env:V}.
 	envBraces = syntax{env: regexp.MustCompile(`\$\{env:(\w+)\}`), other: regexp.MustCompile(`\$\{[^}]*\}`)}
-	// openCodeBraces has the references {env:V} and {file:PATH}.
+	// openCodeBraces matches the references {env:V} and {file:PATH}.
 	openCodeBraces = syntax{env: regexp.MustCompile(`\{env:(\w+)\}`), other: regexp.MustCompile(`\{file:[^}]*\}`)}
-	// secretBraces has the references ${{ secrets.V }}.
+	// secretBraces matches references such as ${{ secrets.V }}.
 	secretBraces = syntax{other: regexp.MustCompile(`\$\{\{[^}]*\}\}`)}
 )
 

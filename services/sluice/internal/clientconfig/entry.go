@@ -48,22 +48,22 @@ type Entry struct {
 	Disabled bool
 	// Variables contains the names of the client's environment variables to which the entry refers, sorted.
 	Variables []string
-	// NamesSluice is true if the entry starts `stdio` of a program whose name begins with sluice. This program may be a
-	// program other than Sluice. Relay contains the arguments, or is nil if Sluice does not write such arguments.
+	// NamesSluice is true if the entry starts `stdio` of a program whose name begins with sluice. This program need not
+	// be Sluice. Relay contains the arguments, or is nil if Sluice does not write such arguments.
 	NamesSluice bool
 	Relay       *Relay
-	// Wrapped is true if the entry is behind the mesh. If Wrapped is false although NamesSluice is true, Fault contains
-	// the reason and a solution. This package sets neither field, because it does not know which program and which mesh
-	// are in use.
+	// Wrapped is true if the entry reaches its server through the mesh. If Wrapped is false although NamesSluice is
+	// true, Fault contains the reason and a solution. This package sets neither field, because it does not know which
+	// program and which mesh are in use.
 	Wrapped bool
 	Fault   string
-	// Reason contains the reason why the entry can't be wrapped, and a solution. It is empty if the entry can be
-	// wrapped.
+	// Reason is the reason why the entry can't be changed to start `sluice stdio`, and a solution. It is empty if the
+	// entry can be changed.
 	Reason string
 
 	kept   configedit.Object
 	syntax syntax
-	// passed contains the settings that the entry takes from the environment of the client.
+	// passed contains the variables and headers whose values the entry takes from the environment of the client.
 	passed []passed
 }
 
@@ -105,8 +105,8 @@ func (f File) Projects(data []byte) []string {
 	return out
 }
 
-// entries returns the entries of a container in the value n. The parameter path is the path of n, and container is the
-// path of the container in n.
+// entries returns the entries of one container. The parameter n is a value in the file, path is the path of n, and
+// container is the path of the container within n.
 func (f File) entries(n *configedit.Node, path, container []string, scope Scope, project string) []Entry {
 	d := f.Client.dialect
 	at := slices.Concat(path, container)
@@ -132,7 +132,8 @@ func (f File) entries(n *configedit.Node, path, container []string, scope Scope,
 	return out
 }
 
-// isServer reports whether a value is a server entry, which has a type, and not a container.
+// isServer reports whether a value is the entry of a server, and not a container of entries. Only the entry of a server
+// has a type.
 func isServer(d dialect, n *configedit.Node) bool {
 	kind := n.Get(d.typeKey)
 	return kind != nil && kind.Kind == configedit.String
@@ -144,7 +145,8 @@ func readEntry(d dialect, n *configedit.Node, e Entry) Entry {
 	return r.entry
 }
 
-// A reader reads one entry. If there are several reasons why the entry can't be wrapped, it keeps the first reason.
+// A reader reads one entry. If there are several reasons why the entry can't be changed to start `sluice stdio`, the
+// reader keeps the first reason.
 type reader struct {
 	dialect dialect
 	node    *configedit.Node
@@ -188,7 +190,8 @@ func (r *reader) read() {
 	e.SetRelay()
 }
 
-// readCommand reads the command and its arguments. It also reads the form {path, args, env} that Zed used earlier.
+// readCommand reads the command and its arguments. It also reads the form {path, args, env}, which earlier versions of
+// Zed used.
 func (r *reader) readCommand() {
 	d, e := r.dialect, &r.entry
 	switch command := r.node.Get(d.command); {
@@ -307,7 +310,7 @@ func isAbsolute(p string) bool {
 	return strings.ContainsAny(p[:1], `/\~$%{`) || len(p) > 1 && p[1] == ':'
 }
 
-// readKept collects the members that belong to the client, such as a timeout or the list of tools that need no
+// readKept collects the members that only concern the client, such as a timeout or the list of tools that need no
 // confirmation.
 func (r *reader) readKept() {
 	keys := r.dialect.transportKeys()

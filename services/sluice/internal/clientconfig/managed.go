@@ -8,8 +8,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Managed is a file with which the administrator of a machine restricts the servers that a client may use. Users can't
-// change the file.
+// Managed is a settings file with which the administrator of a machine restricts the servers that a client may use.
+// Users can't change this file.
 type Managed struct {
 	// Path is the path at which the client reads the file.
 	Path    string
@@ -28,10 +28,10 @@ var managedDirs = map[string]map[string]string{
 // ManagedClients returns the sorted IDs of the clients for which an administrator's file exists.
 func ManagedClients() []string { return []string{"claude-code", "codex", "gemini"} }
 
-// Managed returns the administrator's file that restricts a client to those of the entries that are behind the mesh.
-// The entries must belong to this client. Managed ignores entries that are not behind the mesh. program is the path of
-// the program that the file allows. Managed returns an error if the client has no such file on the system, or if no
-// entry is behind the mesh.
+// Managed returns the administrator's settings file that restricts a client to those of the entries that go through the
+// mesh. The entries must belong to this client. Managed ignores entries that do not go through the mesh. program is the
+// path of the program that the file allows. Managed returns an error if the client has no such file on the system, or
+// if no entry goes through the mesh.
 func (c Client) Managed(goos, program string, entries []Entry) (Managed, error) {
 	dir, ok := managedDirs[c.ID][goos]
 	if !ok {
@@ -75,8 +75,8 @@ func joinFor(goos, dir, name string) string {
 	return dir + "/" + name
 }
 
-// managedJSON returns a file with mcpServers. If allowed is true, the file also lists the names of the servers, because
-// the client merges this file with the user's files.
+// managedJSON returns a settings file with the key mcpServers. If allowed is true, the file also lists the names of the
+// servers, because the client merges this file with the user's files.
 func managedJSON(entries []Entry, allowed bool) ([]byte, error) {
 	type server struct {
 		Command string   `json:"command"`
@@ -104,8 +104,8 @@ func managedJSON(entries []Entry, allowed bool) ([]byte, error) {
 	return append(raw, '\n'), err
 }
 
-// codexRequirements returns a file that allows only servers with the names and commands of the entries. Codex reads the
-// entries themselves from the user's file.
+// codexRequirements returns a settings file that allows only servers with the names and commands of the entries. Codex
+// reads the entries themselves from the user's file.
 func codexRequirements(entries []Entry) ([]byte, error) {
 	var out []byte
 	quote := func(text string) ([]byte, error) { return jsontext.AppendQuote(nil, text) } // a JSON string is a TOML string

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
-// A server's name with quotes and dots is a single name in TOML.
+// A server's name contains quotes and dots. In the TOML file, it is nevertheless a single key.
 func TestManaged_CodexAllowsTheExactCommands(t *testing.T) {
 	t.Parallel()
 	codex, _ := clientconfig.Find("codex")

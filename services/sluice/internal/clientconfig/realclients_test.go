@@ -24,8 +24,8 @@ type realClient struct {
 	want []string
 }
 
-// realClients returns the clients that npm has. Claude Code, OpenCode and Gemini CLI connect to the server. The other
-// clients only read the file.
+// realClients returns the clients that can be installed with npm. Claude Code, OpenCode and Gemini CLI connect to the
+// server. The other clients only read the file.
 func realClients() []realClient {
 	return []realClient{
 		{
@@ -57,8 +57,8 @@ func realClients() []realClient {
 	}
 }
 
-// StdioEdit writes an entry into a new file of each client that npm has. The client must list the entry. `make
-// test-clients` installs the clients, which need about 2 GB.
+// The test uses StdioEdit to write an entry into a new file of each client that can be installed with npm. The client
+// must list the entry. `make test-clients` installs the clients, which need about 2 GB.
 func TestRealClients_ListTheEntry(t *testing.T) {
 	t.Parallel()
 	modules, programs := os.Getenv("SLUICE_TEST_CLIENTS"), os.Getenv("SLUICE_TEST_PROGRAMS")
@@ -82,7 +82,7 @@ func TestRealClients_ListTheEntry(t *testing.T) {
 	}
 }
 
-// writeProbe writes a user's file with one entry.
+// writeProbe writes a client's user file with one entry, which starts the demo server.
 func writeProbe(t *testing.T, id, home, sluice string) {
 	t.Helper()
 	c, ok := clientconfig.Find(id)
@@ -102,7 +102,7 @@ func writeProbe(t *testing.T, id, home, sluice string) {
 	}
 }
 
-// run returns the output of a client. The client can only use this home directory, and has no other credentials or
+// run runs a client and returns its output. The client uses the given home directory, and has no other credentials or
 // projects.
 func (c realClient) run(t *testing.T, modules, home string) string {
 	t.Helper()

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// A Relay describes the connection to the mesh in an entry that starts `sluice stdio`.
+// A Relay describes how an entry that starts `sluice stdio` connects to the mesh.
 type Relay struct {
 	// Server is the name of the server behind the mesh, or empty for all servers.
 	Server string
@@ -34,7 +34,7 @@ func (r Relay) Args() []string {
 	return args
 }
 
-// parseRelay parses the arguments of an entry. It returns nil unless they are arguments that [Relay.Args] can return,
+// parseRelay parses the arguments of an entry. It returns nil unless [Relay.Args] could have returned these arguments,
 // in any order.
 func parseRelay(args []string) *Relay {
 	if len(args) == 0 || args[0] != "stdio" {

@@ -58,5 +58,5 @@ func (c Client) TimeoutMember(timeout time.Duration) string {
 	return fmt.Sprintf("%s = %d", key.name, (timeout+key.unit-1)/key.unit)
 }
 
-// ProgressExtendsCalls reports whether the client waits longer for a call if the server sends progress notifications.
+// ProgressExtendsCalls reports whether progress notifications from the server make the client wait longer for a call.
 func (c Client) ProgressExtendsCalls() bool { return c.ID == "opencode" }

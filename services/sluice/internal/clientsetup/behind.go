@@ -18,9 +18,9 @@ var (
 	errProcess      = errors.New("the path depends on the process that opens it")
 )
 
-// A Behind determines which entries in clients' files are behind the person's own mesh, or behind a remote mesh for
-// which the person has a token. An entry that only looks like one of Sluice's entries is not behind a mesh. The zero
-// value accepts no entry.
+// A Behind determines which entries in clients' files go through the person's own mesh, or through a remote mesh for
+// which the person has a token. An entry that only looks like one of Sluice's own entries does not go through a mesh.
+// The zero value accepts no entry.
 type Behind struct {
 	// Program is the path of the program that entries start.
 	Program string
@@ -33,8 +33,8 @@ type Behind struct {
 	// Elsewhere reports whether a client has a token for the mesh at the given URL. If it is nil, no client has such a
 	// token.
 	Elsewhere func(url, client string) bool
-	// Undo returns the command that restores the files of a client, in backticks. Faults use it in their advice. It may
-	// be nil.
+	// Undo returns the command that restores the files of a client, in backticks. The text in Fault contains this
+	// command as advice. Undo may be nil.
 	Undo func(client string) string
 }
 
@@ -49,7 +49,7 @@ func (b Behind) Check(f clientconfig.File, entries []clientconfig.Entry) {
 	}
 }
 
-// fault returns the reason why an entry is not behind the mesh, or "" if it is.
+// fault returns the reason why an entry does not go through a mesh, or "" if it does.
 func (b Behind) fault(f clientconfig.File, e *clientconfig.Entry) string {
 	again := "undo init, then run it again"
 	if b.Undo != nil {
@@ -99,9 +99,9 @@ func otherSettings(e *clientconfig.Entry, names []string) []string {
 	return names
 }
 
-// programFault returns the reason why a command does not start this program, or "" if it does. Only a project's file
-// may name the program without a path, because the file is shared. If a project's file contains a path, it must be the
-// path of the program itself, because a link that comes with a project can be replaced.
+// programFault returns the reason why a command does not start this program, or "" if it does. Only the file of a
+// project may name the program without a path, because the file is shared. If the file of a project contains a path, it
+// must be the path of the program itself, because a link that comes with a project can be replaced.
 func (b Behind) programFault(f clientconfig.File, command string) string {
 	path, project := command, f.Scope == clientconfig.Project
 	if command == "sluice" && project {
@@ -125,7 +125,8 @@ func (b Behind) programFault(f clientconfig.File, command string) string {
 }
 
 // sameProgram returns an error unless the two paths lead to the same file. The paths may contain links. sameProgram
-// also refuses a path through /proc or /dev, because in another process, such a path can lead to another file.
+// also refuses a path through /proc or /dev, because such a path can lead to another file when another process opens
+// it.
 func sameProgram(path, program string) error {
 	one, err := os.Stat(path)
 	if err != nil {
@@ -145,7 +146,7 @@ func sameProgram(path, program string) error {
 }
 
 // dependsOnProcess reports whether a path leads, directly or through symbolic links, through a directory whose content
-// differs between processes. It also returns true if the path has too many links.
+// differs between processes, such as /proc. It also returns true if the path has too many links.
 func dependsOnProcess(path string) bool {
 	const maxLinks = 40
 	at, rest := string(filepath.Separator), strings.Split(filepath.ToSlash(path), "/")

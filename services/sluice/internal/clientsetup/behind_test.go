@@ -12,7 +12,8 @@ import (
 
 func undo(client string) string { return "`sluice init --undo " + client + "`" }
 
-// checked returns the entry with the name n in a file after it was checked by a Behind with the servers notes and mail.
+// checked returns the entry n of a file after a Behind has checked it. The mesh of the Behind has the servers notes and
+// mail.
 func checked(t *testing.T, b clientsetup.Behind, client string, project bool, entry string) clientconfig.Entry {
 	t.Helper()
 	c, _ := clientconfig.Find(client)

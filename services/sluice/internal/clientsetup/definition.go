@@ -27,8 +27,9 @@ type Definition struct {
 	Command []string
 	// Dir is the working directory. If it is empty, the server gets a private directory.
 	Dir string
-	// HomeEntries contains the files and directories in HOME that the program probably needs to log in, because the
-	// server has a private HOME behind the mesh. They are derived from Command, and are not used to identify a server.
+	// HomeEntries contains the files and directories in HOME that the program probably needs to log in. It is needed
+	// because a server that the mesh starts has a private HOME. The entries are derived from Command, and are not used
+	// to identify a server.
 	HomeEntries []string
 	Env         []Setting
 
@@ -36,7 +37,7 @@ type Definition struct {
 	Headers []Setting
 }
 
-// Environment contains what the definition of an entry depends on.
+// Environment contains what the definition of a server depends on, in addition to the client's entry.
 type Environment struct {
 	// Home is the user's home directory.
 	Home string
@@ -44,7 +45,7 @@ type Environment struct {
 	Getenv func(string) string
 }
 
-// define returns the definition of the server that an entry describes. If the entry can't be wrapped, reason is not
+// define returns the definition of the server that an entry describes. If the mesh can't use the server, reason is not
 // empty.
 func (v Environment) define(e clientconfig.Entry) (_ Definition, reason string) {
 	if e.Reason != "" {
@@ -90,11 +91,11 @@ func (v Environment) defineProgram(e clientconfig.Entry, env []clientconfig.Pair
 	return d, ""
 }
 
-// publicVariables lists the variables whose values may be visible in commands.
+// publicVariables lists the variables whose values contain no secrets, so that they may be visible in commands.
 var publicVariables = []string{"HOME", "USERPROFILE", "USER", "USERNAME"}
 
-// variableIn returns the name of a variable in the given value whose content may be a secret. It returns "" if there is
-// no such variable.
+// variableIn returns the name of an environment variable to which value refers and whose content may be a secret. It
+// returns "" if there is no such variable.
 func (v Environment) variableIn(e clientconfig.Entry, value string) string {
 	var found string
 	_, _ = e.Expand(value, func(name string) string {
@@ -106,8 +107,8 @@ func (v Environment) variableIn(e clientconfig.Entry, value string) string {
 	return found
 }
 
-// expandHome replaces a leading ~/ with the home directory, because the server has a different home directory behind
-// the mesh.
+// expandHome replaces a leading ~/ with the user's home directory, because a server that the mesh starts has a
+// different home directory.
 func (v Environment) expandHome(word string) string {
 	if word == "~" {
 		return v.Home
@@ -131,9 +132,9 @@ func settings(pairs []clientconfig.Pair, headers bool) []Setting {
 	return out
 }
 
-// IsSecret reports whether the value of an environment variable or a header is stored in the secret store. The value of
-// a header is, unless the header's name is known to be harmless. The value of a variable is if the name or the value
-// looks like a credential.
+// IsSecret reports whether the value of an environment variable or a header must be stored in the secret store. For a
+// header, this is so unless the header's name is known to be harmless. For a variable, it is so if the name or the
+// value looks like a credential.
 func IsSecret(p clientconfig.Pair, header bool) bool {
 	switch {
 	case p.Value == "":
@@ -181,7 +182,7 @@ func secretWord(words []string) int {
 	return 0
 }
 
-// equal reports whether two definitions describe the same server with the same access.
+// equal reports whether two definitions describe the same server with the same credentials and directories.
 func (d Definition) equal(other Definition) bool {
 	same := func(a, b Setting) bool { return a.Name == b.Name && a.Value == b.Value }
 	return slices.Equal(d.Command, other.Command) && d.Dir == other.Dir && d.URL == other.URL &&

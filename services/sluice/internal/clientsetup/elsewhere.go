@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
-// EntryNames returns the sorted names that servers of a mesh would have for the entries in the files. It skips entries
-// that are wrapped or disabled.
+// EntryNames returns, sorted, the names that the servers of a mesh would have if the mesh had a server for each entry
+// in the files. It skips entries that are disabled or already go through a mesh.
 func EntryNames(files []Found) []string {
 	var out []string
 	for _, f := range files {
@@ -26,8 +26,9 @@ func EntryNames(files []Found) []string {
 }
 
 // NewPlanElsewhere plans which entries to replace with servers of a remote mesh. The parameter names contains the names
-// of the servers of this mesh. An entry is replaced with the server that has the same name. Entries with different
-// definitions have separate servers in the plan, because each definition is compared with the server of the mesh.
+// of the servers of this mesh. An entry is replaced with the server that has the same name. If entries have the same
+// name but different definitions, each of them gets a separate server in the plan, because each definition is compared
+// with the server of the mesh.
 func NewPlanElsewhere(v Environment, files []Found, names []string) *Plan {
 	p := &Plan{Files: files}
 	p.forEach(func(file int, e clientconfig.Entry) { p.addElsewhere(v, file, e, names) })
@@ -93,8 +94,8 @@ func (p *Plan) AddElsewhere(names []string, url func(server string) string) {
 	}
 }
 
-// needsThisMachine returns the reason why a mesh on another machine can't replace a server, or "" if no such reason is
-// known. On another machine, a server with the same tools may work with different files.
+// needsThisMachine returns the reason why a server of a mesh on another machine can't replace the server, or "" if no
+// such reason is known. On another machine, a server with the same tools may work with different files.
 func (d Definition) needsThisMachine() string {
 	const wayOut = "write the entry by hand if the mesh has the same files (`sluice stdio --help`)"
 	if d.Dir != "" {
@@ -116,8 +117,8 @@ func (d Definition) needsThisMachine() string {
 	return ""
 }
 
-// otherPaths lists environment variables that contain paths on every machine. These paths are not the files with which
-// a server works.
+// otherPaths lists environment variables that contain paths on every machine. These paths do not name the files with
+// which a server works.
 var otherPaths = []string{"HOME", "USERPROFILE", "TMPDIR", "TMP", "TEMP", "PATH", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 
 // isHere reports whether a word is an absolute path that exists on this machine.
@@ -129,7 +130,7 @@ func isHere(word string) bool {
 	return err == nil
 }
 
-// WrappedNames returns the names that [EntryNames] omits because their entries are wrapped.
+// WrappedNames returns the names that [EntryNames] omits because their entries already go through a mesh.
 func WrappedNames(files []Found) []string {
 	var out []string
 	for _, f := range files {

@@ -29,7 +29,7 @@ type MeshFile struct {
 	// Until is the time until which the policy of these servers is not enforced but only recorded (mode: observe). The
 	// zero value means that it is enforced.
 	Until time.Time
-	// Observe contains the names of the configured servers to observe until the time in Until.
+	// Observe contains the names of the configured servers that get `mode: observe` until the time in Until.
 	Observe []string
 }
 
@@ -56,7 +56,8 @@ type MeshEdit struct {
 	// Created is true if the configuration was empty or missing.
 	Created bool
 
-	// NotObserved maps each server in Observe that can't be edited to the reason why.
+	// NotObserved contains the servers in Observe that can't get `mode: observe`, because their configuration can't be
+	// edited. It maps each of them to the reason.
 	NotObserved map[string]string
 
 	changes []*configedit.Change
@@ -106,7 +107,8 @@ func (m MeshFile) Change(old []byte) (*MeshEdit, error) {
 	return e, nil
 }
 
-// observed returns the members that make a server's policy not enforced but only recorded (mode: observe).
+// observed returns the members that a server's configuration needs so that the policy for it is not enforced but only
+// recorded (mode: observe).
 func (m MeshFile) observed() configedit.Object {
 	return configedit.Object{{Name: "mode", Value: "observe"}, {Name: "until", Value: m.Until.UTC().Format(time.RFC3339)}}
 }
@@ -125,7 +127,7 @@ func (e *MeshEdit) apply(l configedit.Layout, edits []configedit.Edit) error {
 // operatorName is the name of the operator's token in the configuration.
 const operatorName = "operator"
 
-// tokens returns the edits that add the tokens that are missing in the configuration.
+// tokens returns the edits that add tokens to the configuration, except tokens that it already has.
 func (m MeshFile) tokens(content []byte) []configedit.Edit {
 	has := make(map[string]bool)
 	if root, err := configedit.Parse(yamlLists, content); err == nil { // otherwise the edits fail
@@ -144,8 +146,8 @@ func (m MeshFile) tokens(content []byte) []configedit.Edit {
 	field := func(name, value string) configedit.Field { return configedit.Field{Name: name, Value: value} }
 	add(operatorName, m.Operator, field("subject", m.User), field("role", "operator"))
 	for _, client := range sortedKeys(m.Tokens) {
-		// The subject is the client, not the person. A caller can never approve its own calls, but the owner of an
-		// agent can.
+		// The token's subject is the client, not the person. The reason is that a caller can never approve its own
+		// calls, but the owner of an agent can.
 		add(client, m.Tokens[client], field("subject", client), field("owner", m.User), field("agent", client), field("role", "agent"))
 	}
 	return out
@@ -225,8 +227,8 @@ const allowMethods = `rules:
   # Prompts and resources pass: a person or the client chooses them. Remove a rule to refuse them.
 `
 
-// WithMethods adds rules to a policy document. The rules allow the methods that belong to the capabilities of a server,
-// such as prompts and resources. The document must end with its tools.
+// WithMethods adds rules to a policy document. The rules allow the methods for those capabilities that a server has,
+// such as prompts and resources. In the document, the tools must come last.
 func WithMethods(document []byte, capabilities jsontext.Value) ([]byte, error) {
 	var has map[string]jsontext.Value
 	if err := json.Unmarshal(capabilities, &has); err != nil {

@@ -16,16 +16,16 @@ import (
 // A MeshChange is a change that init made to the mesh's configuration.
 type MeshChange struct {
 	Path string `json:"path"`
-	// Created is true if there was no configuration. In that case, the content before the first manifest is the header
-	// that init writes.
+	// Created is true if there was no configuration before. In that case, the content before the first change is the
+	// header that init writes.
 	Created bool `json:"created,omitempty"`
 	// Manifests describes the changes in the order in which they were made. The field Old of each manifest is
 	// encrypted.
 	Manifests []*configedit.Manifest `json:"manifests"`
 }
 
-// RecordMesh records an edit of the mesh's configuration. The key encrypts the old entries. RecordMesh does not save
-// the state.
+// RecordMesh records an edit of the mesh's configuration. The key encrypts the original entries. RecordMesh does not
+// save the state.
 func (s *State) RecordMesh(key []byte, path string, e *MeshEdit) error {
 	change := MeshChange{Path: path, Created: e.Created}
 	for _, c := range e.changes {
@@ -45,7 +45,7 @@ func (s *State) RecordMesh(key []byte, path string, e *MeshEdit) error {
 }
 
 // RecordRewrite records that Sluice is about to replace the content of a file of the mesh. It does so only if Sluice
-// wrote the old content. Because of this record, undo does not mistake the new content for something that a person
+// wrote the previous content. Because of this record, undo does not mistake the new content for something that a person
 // wrote.
 func RecordRewrite(data, path string, before, after []byte) error {
 	s, err := LoadState(data)
@@ -72,8 +72,8 @@ type MeshUndone struct {
 	Rest, Servers []string
 	// Hooks contains the clients whose hooks use the mesh.
 	Hooks []string
-	// Ours is true if Sluice wrote everything that remains. In that case, the record of the file is kept, so that a
-	// later undo removes the file.
+	// Ours is true if Sluice wrote everything that remains in the configuration. In that case, the record of the file
+	// is kept, so that a later undo removes the file.
 	Ours bool
 }
 
@@ -82,8 +82,8 @@ func (u MeshUndone) Refers(to string) bool {
 	return slices.ContainsFunc(u.Rest, func(text string) bool { return strings.Contains(text, to) })
 }
 
-// UndoMesh undoes the changes that init made to the mesh's configuration. If only content of Sluice is left and no hook
-// needs the file, it removes the file. Entries that hooks need stay.
+// UndoMesh undoes the changes that init made to the mesh's configuration. It removes the file if only content that
+// Sluice wrote is left and no hook needs the file. Entries that hooks need stay.
 func (s *State) UndoMesh(key []byte, path string) (MeshUndone, error) {
 	undone, err := s.undoMesh(key, path)
 	if err != nil {
@@ -149,8 +149,8 @@ func (s *State) onlyHeader(data []byte) bool {
 	return slices.ContainsFunc(s.Mesh, func(c MeshChange) bool { return c.Created && c.Manifests[0].Before == digest(data) })
 }
 
-// withoutInit returns the configuration without the changes of init. The tokens of clients with hooks stay, and so do
-// the tokens that keep names. withoutInit sets the fields Exact and Kept of out.
+// withoutInit returns the configuration without the changes that init made. It keeps the tokens of clients that have
+// hooks, and the tokens whose names are in the parameter keep. withoutInit sets the fields Exact and Kept of out.
 func (s *State) withoutInit(key []byte, path string, data []byte, out *MeshUndone, keep ...string) ([]byte, error) {
 	keep = append(keep, out.Hooks...)
 	options := configedit.UndoOptions{Leave: func(p []string) bool {

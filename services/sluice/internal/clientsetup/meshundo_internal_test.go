@@ -104,7 +104,7 @@ func (r *meshRun) init(killed bool, client string, servers ...string) {
 	}
 }
 
-// observe sets configured servers to mode: observe, as `sluice init --observe` does.
+// observe sets configured servers to `mode: observe`, as `sluice init --observe` does.
 func (r *meshRun) observe(names ...string) *MeshEdit {
 	r.t.Helper()
 	before := r.read()
@@ -155,7 +155,7 @@ func (r *meshRun) replace(old, with string) {
 	r.write(strings.Replace(now, old, with, 1))
 }
 
-// undoneMesh is a mesh whose configuration is changed before undo.
+// undoneMesh is a test case: a mesh whose configuration is changed before undo.
 type undoneMesh struct {
 	// before is the content before init, or empty if there is no configuration.
 	before string
@@ -167,8 +167,8 @@ type undoneMesh struct {
 	removed     []string
 	restored    []string
 	kept        []string
-	// ours is true if Sluice wrote everything that remains. In that case, undo removes the file after the hook is
-	// removed.
+	// ours is true if Sluice wrote everything that undo leaves in the configuration. In that case, a later undo removes
+	// the file after the hook is removed.
 	ours bool
 	// gone is true if a person has removed the configuration.
 	gone bool
@@ -239,8 +239,8 @@ func undoneMeshes() map[string]undoneMesh {
 	}
 }
 
-// Undo removes only the entries of init from the configuration. If the configuration has no other entries, undo removes
-// the file.
+// Undo removes from the configuration only the entries that init wrote. If the configuration has no other entries, undo
+// removes the file.
 func TestUndoMesh_RemovesWhatInitWrote(t *testing.T) {
 	t.Parallel()
 	for name, c := range undoneMeshes() {
@@ -309,7 +309,8 @@ func (c undoneMesh) check(t *testing.T, r *meshRun, undone MeshUndone) {
 	}
 }
 
-// A server that is written in braces can't be edited, so it is not observed. All other servers are observed.
+// A server whose configuration is written in braces can't be edited, so it does not get `mode: observe`. All other
+// servers get it.
 func TestMeshFile_NamesServersThatItCannotObserve(t *testing.T) {
 	t.Parallel()
 	r := newMeshRun(t)

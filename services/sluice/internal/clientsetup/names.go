@@ -32,8 +32,8 @@ func serverName(entry string) string {
 	return name
 }
 
-// freeName returns a name that is not taken. It tries the name itself, the name with the client, and then the name with
-// a number.
+// freeName returns a name that is not taken. It first tries the name itself, and then appends the client's ID. After
+// that, it also appends a number.
 func freeName(name, client string, taken func(string) bool) string {
 	if !taken(name) {
 		return name

@@ -14,7 +14,7 @@ type Server struct {
 	Existing bool
 }
 
-// A Wrap is a client's entry that is to be put behind the mesh.
+// A Wrap is a client's entry that is to be changed so that it goes through the mesh.
 type Wrap struct {
 	// File is the index of the file in Plan.Files.
 	File  int
@@ -32,20 +32,22 @@ type Left struct {
 	Reason string
 }
 
-// A Plan says which entries of clients are put behind the mesh. The zero value changes nothing.
+// A Plan says which entries of clients are to be changed so that they go through the mesh. The zero value changes
+// nothing.
 type Plan struct {
 	Files   []Found
 	Servers []Server
 	Wraps   []Wrap
-	// Left contains the entries that can't be wrapped, except entries that are disabled or already wrapped.
+	// Left contains the entries that can't be changed. It does not contain entries that are disabled or already go
+	// through the mesh.
 	Left []Left
-	// Wrapped is the number of entries that are already behind the mesh. Disabled is the number of entries that the
+	// Wrapped is the number of entries that already go through the mesh. Disabled is the number of entries that the
 	// client does not use.
 	Wrapped, Disabled int
 }
 
-// NewPlan plans which entries to wrap. The parameter existing contains the servers in the mesh's configuration. Entries
-// with equal definitions share a server.
+// NewPlan plans which entries to change so that they go through the mesh. The parameter existing contains the servers
+// in the mesh's configuration. Entries with equal definitions share a server.
 func NewPlan(v Environment, files []Found, existing []Server) *Plan {
 	p := &Plan{Files: files}
 	for _, s := range existing {
@@ -56,8 +58,8 @@ func NewPlan(v Environment, files []Found, existing []Server) *Plan {
 	return p
 }
 
-// forEach calls the function plan for each entry that may be wrapped. It counts the entries that are wrapped or
-// disabled. Entries that only look wrapped are added to p.Left.
+// forEach calls the function plan for each entry that may be changed. It counts the entries that are disabled or
+// already go through the mesh. Entries that only look as if they went through the mesh are added to p.Left.
 func (p *Plan) forEach(plan func(file int, e clientconfig.Entry)) {
 	for i, f := range p.Files {
 		for _, e := range f.Entries {
@@ -139,7 +141,7 @@ func (p *Plan) New() []Server {
 	return out
 }
 
-// Clients returns the clients whose entries the plan wraps, each once.
+// Clients returns the clients whose entries the plan changes, each once.
 func (p *Plan) Clients() []clientconfig.Client {
 	var out []clientconfig.Client
 	seen := make(map[string]bool)

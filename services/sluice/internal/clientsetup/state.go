@@ -29,8 +29,8 @@ func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps
 // stateVersion is the version of the format of State.
 const stateVersion = 1
 
-// A State records what was changed, so that undo can restore it. It is saved before each change, so that even after a
-// process was killed, the saved state covers all changes.
+// A State records what init has changed, so that undo can restore it. It is saved before each change. Therefore the
+// saved state covers all changes, even if a process was killed.
 type State struct {
 	Version int `json:"version"`
 	// Begun is true from the time before init writes its first file until undo has removed the last file.
@@ -44,7 +44,7 @@ type State struct {
 	// Created maps the path of each mesh file that init created to the SHA-256 digests, separated by spaces, of the
 	// contents that init wrote. A file with any other content is not removed.
 	Created map[string]string `json:"created,omitempty"`
-	// Store is the kind of store that contains the secrets and the key that encrypts the old entries.
+	// Store is the kind of store that contains the secrets and the key that encrypts the original entries.
 	Store secretstore.Kind `json:"store,omitempty"`
 	// Secrets contains references to stored secrets.
 	Secrets []string `json:"secrets,omitempty"`
@@ -53,7 +53,7 @@ type State struct {
 	settle time.Duration
 	// stored is the serialized state as it was last read or saved, or nil if there was none.
 	stored []byte
-	// staying is a path in Created that RemoveCreated does not remove. It may be empty.
+	// staying is a path in Created that RemoveCreated must not remove. It may be empty.
 	staying string
 }
 
@@ -94,7 +94,7 @@ func LoadState(data string) (*State, error) {
 	return s, nil
 }
 
-// Empty reports whether nothing is recorded.
+// Empty reports whether the state records no changes.
 func (s *State) Empty() bool {
 	return !s.Begun && len(s.Files)+len(s.Mesh)+len(s.Created)+len(s.Secrets) == 0
 }
@@ -169,8 +169,8 @@ func (s *State) End() error {
 	return s.locked(func() error { return RemoveTemporary(s.path) })
 }
 
-// Create creates or replaces a file of the mesh. It first records the digest of the content. If the file contains
-// something that a person wrote, no digest is recorded, so that undo does not remove the file.
+// Create creates or replaces a file of the mesh. It first records the digest of the content. If the existing file
+// contains something that a person wrote, Create records no digest, so that undo does not remove the file.
 func (s *State) Create(path string, content []byte) error {
 	old, err := os.ReadFile(path)
 	switch {
@@ -189,7 +189,7 @@ func (s *State) Create(path string, content []byte) error {
 	return pki.WriteFile(path, content, 0o600)
 }
 
-// wrote reports whether init wrote the given content of a file.
+// wrote reports whether init has written this content to the file.
 func (s *State) wrote(path string, content []byte) bool {
 	return slices.Contains(strings.Fields(s.Created[path]), digest(content))
 }

@@ -27,9 +27,9 @@ func write(t *testing.T, path, content string) {
 	}
 }
 
-// A file that a person wrote is not removed, even if init replaces it later. A file that init wrote is removed. This
-// includes a file with the content of an earlier init, because a later init may have been killed after it recorded its
-// content but before it wrote the file.
+// A file that a person wrote is not removed, even if init replaces it later. A file that init wrote is removed. It is
+// also removed if it still has the content of an earlier run of init, because a later run may have been killed after it
+// recorded the new content but before it wrote the file.
 func TestRemoveCreated_RemovesOnlyWhatInitWrote(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -80,7 +80,8 @@ func TestRemoveCreated_RemovesOnlyWhatInitWrote(t *testing.T) {
 	}
 }
 
-// Between Begin and End, the state is stored even if it contains no changes. A killed process has left temporary files.
+// Between Begin and End, the state is stored even if it contains no changes. End removes the state, and also the
+// temporary files that a killed process has left.
 func TestEnd_RemovesTheStateAndTemporaryFiles(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()

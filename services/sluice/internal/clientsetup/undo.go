@@ -21,12 +21,12 @@ type Undone struct {
 	Exact bool
 	// Missing is true if the file does not exist any more.
 	Missing bool
-	// Kept contains the entries that stay because they were changed after init.
+	// Kept contains the entries that undo did not restore because they were changed after init.
 	Kept []Kept
-	// Gone contains the names of entries that were removed after init.
+	// Gone contains the names of entries that a client or a person removed after init.
 	Gone []string
-	// Held contains entries that were removed after init. Their old form stays recorded, because it may still be
-	// needed.
+	// Held contains entries that a client or a person removed after init, but whose original form may still be needed.
+	// It therefore stays recorded.
 	Held []Kept
 	// Err is the reason why the file could not be restored. In that case, the entries of the file stay.
 	Err error
@@ -38,11 +38,11 @@ type Kept struct {
 	// Entry is the entry before init, and Source is the source of this entry in the file. Both may contain secrets.
 	Entry  clientconfig.Entry
 	Source string
-	// Server is the name of the entry's server behind the mesh.
+	// Server is the name that the entry's server has in the mesh.
 	Server string
 }
 
-// failed reports whether the change must stay recorded.
+// failed reports whether undo is incomplete, so that the change must stay recorded.
 func (u Undone) failed() bool { return u.Err != nil || len(u.Kept)+len(u.Held) > 0 }
 
 // add adds the result for an earlier change to the same file.
@@ -64,13 +64,13 @@ type UndoOptions struct {
 	// Force makes undo also restore entries that were changed after init. If an entry can't be restored, its record is
 	// removed.
 	Force bool
-	// Scanned contains the files of all clients. See [State.Scan].
+	// Scanned contains the files of all clients, as [State.Scan] returns them.
 	Scanned []Found
 }
 
 // UndoFiles undoes the changes to clients' files, the last change first, and returns the result for each file. The key
-// is the one that [Change.Write] used. An entry that was changed after init stays, and its record also stays, unless
-// undo is forced. The record also stays if the entry is gone but may only have been renamed or moved.
+// is the one that [Change.Write] used. An entry that was changed after init stays as it is, and its original form stays
+// recorded, unless o.Force is set. The same is true if an entry is gone but may only have been renamed or moved.
 func (s *State) UndoFiles(ctx context.Context, key []byte, o UndoOptions) ([]Undone, error) {
 	var out []Undone
 	run := undoRun{State: s, UndoOptions: o, key: key, later: make(map[string][][]string)}
@@ -102,8 +102,8 @@ type undoRun struct {
 	UndoOptions
 
 	key []byte
-	// later contains, by file, the paths of entries in changes that this run has already undone. An earlier change to
-	// the same file does not restore these entries again, because they were replaced before the later change.
+	// later contains, by file, the paths of entries that belong to changes that this run has already undone. An earlier
+	// change to the same file must not restore these entries again, because they were replaced before the later change.
 	later map[string][][]string
 	// starts contains the servers that the recorded entries start.
 	starts map[place]clientconfig.Relay
@@ -176,7 +176,7 @@ func (s *undoRun) undoMissing(ctx context.Context, change FileChange) Undone {
 	return done
 }
 
-// manifest returns the manifest of a change with the old entries decrypted.
+// manifest returns the manifest of a change, with the original entries decrypted.
 func (s *undoRun) manifest(change FileChange) (m configedit.Manifest, err error) {
 	m = *change.Manifest
 	if m.Old, err = secretstore.OpenSealed(s.key, m.Old, change.Path); err != nil {
@@ -199,7 +199,7 @@ func (s *undoRun) options(change FileChange) configedit.UndoOptions {
 	return o
 }
 
-// result converts the result of undoing a change.
+// result converts the result of undoing a change in a file's content to an Undone.
 func (s *undoRun) result(change FileChange, undone *configedit.Undone) Undone {
 	out := Undone{Exact: undone.Exact}
 	for _, k := range undone.Gone {

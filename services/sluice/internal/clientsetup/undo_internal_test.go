@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// An undoneFile is a client's file that is changed between init and undo.
+// An undoneFile is a test case: a client's file that is changed between init and undo.
 type undoneFile struct {
 	// change returns the new content, or "" to remove the file.
 	change func(now string) string
@@ -24,7 +24,7 @@ type undoneFile struct {
 	// stays contains parts of the file after undo. before is true if undo restores the bytes from before init.
 	stays  []string
 	before bool
-	// ended is true if undo is complete without force.
+	// ended is true if undo without force leaves no recorded changes.
 	ended bool
 }
 
@@ -57,8 +57,8 @@ func undoneFiles() map[string]undoneFile {
 	}
 }
 
-// After init, a client or a person changes the file. Undo is complete unless an entry was changed. With force, undo is
-// always complete.
+// After init, a client or a person changes the file. Undo without force leaves no recorded changes, unless an entry was
+// changed. Undo with force never leaves recorded changes.
 func TestUndoFiles_EndsUnlessAnEntryWasChanged(t *testing.T) {
 	t.Parallel()
 	for name, c := range undoneFiles() {
@@ -133,8 +133,8 @@ func wrappedClient(t *testing.T) (s *State, key []byte, path string) {
 	return s, key, path
 }
 
-// A person replaces an entry that init wrote, and init wraps the new entry. Undo restores the person's entry, and
-// returns one result for the file.
+// A person replaces an entry that init wrote. A second run of init changes the new entry. Undo restores the person's
+// entry, and returns one result for the file.
 func TestUndoFiles_OfTwoChangesOfAFile(t *testing.T) {
 	t.Parallel()
 	s, key, path := wrappedClient(t)
@@ -156,11 +156,11 @@ func TestUndoFiles_OfTwoChangesOfAFile(t *testing.T) {
 const renamedFile = `{"mcpServers": {"a": {"command": "one", "args": ["x", "y"], "env": {"LEVEL": "debug"}, "timeout": 5},
 	"c": {"command": "/opt/sluice", "args": ["stdio", "--server", "b", "--as", "claude-code"]}}}`
 
-// A heldEntry describes a state of the files in which the entries of init are gone but may come back.
+// A heldEntry describes a state of the files in which the entries that init wrote are gone but may come back.
 type heldEntry struct {
 	change func(t *testing.T, path string)
-	// held contains the names of entries, with the reasons. PATH stands for the client's file, and DIR for the
-	// directory of this file.
+	// held contains the names of entries, with the reasons why they may come back. PATH stands for the client's file,
+	// and DIR for the directory of this file.
 	held []string
 }
 
@@ -222,8 +222,8 @@ func heldEntries() map[string]heldEntry {
 	}
 }
 
-// The entries of init are gone, but they may only have been renamed or moved. Therefore undo keeps their record, unless
-// it is forced.
+// The entries that init wrote are gone, but they may only have been renamed or moved. Therefore undo keeps their
+// record, unless it is forced.
 func TestUndoFiles_KeepsTheRecordOfAnEntryThatMayReturn(t *testing.T) {
 	t.Parallel()
 	for name, c := range heldEntries() {
@@ -256,8 +256,9 @@ func TestUndoFiles_KeepsTheRecordOfAnEntryThatMayReturn(t *testing.T) {
 	}
 }
 
-// A person removes the entry of one client. An entry of init for another client starts the same server. The record of
-// that entry contains the old entry. Therefore the change to the removed entry counts as undone.
+// A person removes an entry of one client. The entry of another client, which init also wrote, starts the same server.
+// That entry can't be the removed entry under a new name, because it has a record of its own. Therefore undo does not
+// keep the record of the removed entry.
 func TestUndoFiles_EndsIfOnlyARecordedEntryStartsTheServer(t *testing.T) {
 	t.Parallel()
 	s, key, path := wrappedClient(t)
@@ -278,7 +279,8 @@ func TestUndoFiles_EndsIfOnlyARecordedEntryStartsTheServer(t *testing.T) {
 	}
 }
 
-// resealed returns a change to another file with the same old entries as the change to the file at path.
+// resealed returns a copy of change. The original entries in it were encrypted for the file at path, and are now
+// encrypted for the file in change.Path.
 func resealed(t *testing.T, change FileChange, key []byte, path string) FileChange {
 	t.Helper()
 	m := *change.Manifest
@@ -293,7 +295,8 @@ func resealed(t *testing.T, change FileChange, key []byte, path string) FileChan
 	return change
 }
 
-// The client's file was a link into a directory of settings. A person removes the link temporarily.
+// The client's file was a link into a directory of settings. A person removes the link temporarily. Undo keeps the
+// record of the file.
 func TestUndoFiles_KeepsTheRecordOfALinkedFile(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -318,7 +321,8 @@ func TestUndoFiles_KeepsTheRecordOfALinkedFile(t *testing.T) {
 	}
 }
 
-// When undo reads the file, the client has truncated or removed the file in order to write it.
+// When undo reads the file, the client has just truncated or removed the file in order to write it. Undo waits, notices
+// that the client has now written the file, and returns an error for it. The change stays recorded.
 func TestUndoFiles_WaitsForAClientThatWritesItsFile(t *testing.T) {
 	t.Parallel()
 	for name, begin := range map[string]func(path string) error{

@@ -18,7 +18,7 @@ import (
 )
 
 // Scan reads the files of all clients. It reads the files of the user, the files of the projects that these files name,
-// the files of project unless that is empty, and the files that init has changed.
+// and the files that init has changed. If project is not empty, it also reads the files of this project.
 func (s *State) Scan(sys clientconfig.System, project string) []Found {
 	clients := clientconfig.Clients()
 	out := Scan(sys, clients, project)
@@ -52,8 +52,8 @@ type place struct{ file, entry string }
 
 func placeOf(file string, path []string) place { return place{file, strings.Join(path, "\x00")} }
 
-// recordStarts sets s.starts. If an old entry can't be decrypted, it is missing in s.starts, so that undo keeps more
-// records.
+// recordStarts sets s.starts. If the original form of an entry can't be decrypted, the entry is missing in s.starts, so
+// that undo keeps more records.
 func (s *undoRun) recordStarts() {
 	s.starts = make(map[place]clientconfig.Relay)
 	for _, change := range s.Files {
@@ -86,7 +86,7 @@ func relayOf(change FileChange, k configedit.Kept) clientconfig.Relay {
 }
 
 // mayReturn returns the reason why a missing entry may only have been renamed or moved, or "" if there is no such
-// reason. It always returns "" if undo is forced, or if there was no entry before init.
+// reason. It always returns "" if undo is forced, or if init added the entry.
 func (s *undoRun) mayReturn(change FileChange, gone configedit.Kept) string {
 	if s.Force || gone.Old == nil {
 		return ""
@@ -137,8 +137,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// startsServer reports whether an entry starts a server of a mesh. The arguments and the program of the entry may
-// differ from those that init writes.
+// startsServer reports whether an entry starts the given server of a mesh. A person may have changed the arguments and
+// the program that init wrote.
 func startsServer(e clientconfig.Entry, server clientconfig.Relay) bool {
 	if e.Relay != nil {
 		return e.Relay.Server == server.Server && e.Relay.URL == server.URL
@@ -160,8 +160,8 @@ func mayName(path, server string) bool {
 	return bytes.Contains(raw, []byte("stdio")) && bytes.Contains(raw, []byte(server))
 }
 
-// settled waits for the time that a client needs to write a file. It then returns an error unless the file still has
-// the content now. If now is nil, the file must still be missing.
+// settled waits for the time that a client needs to write a file. It then returns an error unless the content of the
+// file still equals the parameter now. If now is nil, the file must still be missing.
 func (s *undoRun) settled(ctx context.Context, path string, now []byte) error {
 	wait := s.settle
 	if len(now) == 0 {

@@ -6,7 +6,7 @@ import (
 )
 
 // keepComments returns an error if the splices would remove a comment. The values that [Apply] writes contain no
-// comments.
+// comments, so a comment in such a value was added later.
 func keepComments(f Format, data []byte, splices []splice) error {
 	for _, s := range splices {
 		if hasComment(f, data[s.start:s.end]) {
@@ -82,8 +82,8 @@ func tomlStringLength(part []byte) int {
 	return len(part)
 }
 
-// yamlComment reports whether part contains a comment. It also returns true for some strings that look like comments,
-// for example in a block scalar.
+// yamlComment reports whether part contains a comment. It also returns true for some strings that only look like
+// comments, for example in a block scalar.
 func yamlComment(part []byte) bool {
 	for line := range bytes.Lines(part) {
 		for i := 0; i < len(line); i++ {

@@ -11,9 +11,9 @@ type addedComment struct {
 	name   string
 	layout configedit.Layout
 	before string
-	// old is replaced with new in the edited file.
+	// The test replaces old with new in the edited file, which adds a comment.
 	old, new string
-	// removed is true if undo removes the added entry but keeps the comment.
+	// removed is true if undo removes the entry that the edit added but keeps the comment.
 	removed bool
 }
 
@@ -119,7 +119,8 @@ func TestUndo_DoesNotTakeStringsForComments(t *testing.T) {
 	}
 }
 
-// The entry has replaced another entry, which undo would restore.
+// An edit has replaced an entry, and a person has added a comment to the new entry. Undo keeps the comment instead of
+// restoring the old entry.
 func TestUndo_KeepsCommentsInAReplacedEntry(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -110,7 +110,7 @@ type Change struct {
 	steps  []step
 }
 
-// A step records the effect of one edit.
+// A step records one edit and its effect on the file.
 type step struct {
 	splices []splice
 	entry   oldEntry
@@ -134,7 +134,7 @@ type syntax interface {
 	fragment(path []string) (string, error)
 }
 
-// content is the content of an entry. It is a new value, or the source of an earlier value if value is nil.
+// content is the content of an entry. If value is nil, fragment contains the source of an earlier value.
 type content struct {
 	value    *Node
 	fragment string
@@ -201,7 +201,7 @@ func (c *Change) apply(e Edit) error {
 	return nil
 }
 
-// sourceOf returns the source of an entry in a file.
+// sourceOf returns the source text of an entry in a file.
 func sourceOf(l Layout, data []byte, path []string) (*string, error) {
 	doc, err := parse(l, data)
 	if err != nil {
@@ -216,7 +216,8 @@ func fragmentOf(doc syntax, path []string) (*string, error) {
 }
 
 // checked applies splices to data and parses the result. It returns an error unless the result differs from data only
-// in the entry at path. In the result, the value of this entry must be want. If want is nil, the entry must not exist.
+// in the entry at path. In the result, the value of this entry must equal the parameter want. If want is nil, the entry
+// must not exist.
 func checked(l Layout, before syntax, data []byte, path []string, want *Node, splices []splice) ([]byte, error) {
 	after := spliced(data, splices)
 	doc, err := parse(l, after)

@@ -237,9 +237,9 @@ func TestApply_ErrorsDoNotContainValues(t *testing.T) {
 	}
 }
 
-// TestApply_LongLines edits files whose values are all on one line. If the time were quadratic in the number of values,
-// a file of four times the size would take sixteen times as long. The test requires that it takes at most ten times as
-// long. Because the machine can be busy, only one of three attempts has to succeed.
+// TestApply_LongLines edits files whose values are all on one line. If an edit took time that is quadratic in the
+// number of values, it would take sixteen times as long for a file of four times the size. The test requires that it
+// takes at most ten times as long. Because the machine can be busy, only one of three attempts has to succeed.
 func TestApply_LongLines(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

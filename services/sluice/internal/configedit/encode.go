@@ -213,8 +213,8 @@ func tomlValue(n *Node) string {
 	}
 }
 
-// plainKey matches keys that need no quotes in YAML. It also matches some words that YAML 1.1 reads as booleans or
-// null, but which yamlWord matches too.
+// plainKey matches keys that need no quotes in YAML, except those that yamlWord also matches. yamlWord matches words
+// that YAML 1.1 reads as booleans or null.
 var (
 	plainKey = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]*$`)
 	yamlWord = regexp.MustCompile(`(?i)^(?:y|n|yes|no|on|off|true|false|null)$`)
@@ -268,7 +268,7 @@ func Snippet(l Layout, e Edit) string {
 	}
 }
 
-// yamlParents returns the lines of the nested keys, followed by the indentation of the next line.
+// yamlParents returns a line for each of the nested keys, followed by the indentation of the next line.
 func yamlParents(path []string) string {
 	var b strings.Builder
 	for i, key := range path {

@@ -9,7 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// The time that the TOML decoder needs is quadratic in the number of keys.
+// The time that the TOML decoder needs is quadratic in the number of keys. Therefore Parse refuses a file with too many
+// keys before it uses the decoder.
 func TestParse_RefusesTOMLWithTooManyKeys(t *testing.T) {
 	t.Parallel()
 	for name, form := range map[string]struct {
@@ -45,7 +46,7 @@ func TestParse_RefusesTOMLWithTooManyKeys(t *testing.T) {
 	}
 }
 
-// The time that the check takes must not be quadratic in the number of members.
+// Apply must not need time that is quadratic in the number of members to find out that there are too many.
 func TestApply_RefusesAValueWithTooManyMembers(t *testing.T) {
 	t.Parallel()
 	object := make(configedit.Object, 1_001)

@@ -7,8 +7,8 @@ import "slices"
 type UndoOptions struct {
 	// Force makes undo restore the old entries even if they were modified after the change.
 	Force bool
-	// Owned reports whether a member of an entry belongs to the change, such as the command of a server. The other
-	// members belong to the program that reads the file. If only these other members were modified, they keep their new
+	// Owned reports whether a member of an entry belongs to the change, such as the command of a server. All other
+	// members belong to the program that reads the file. If only such other members were modified, they keep their new
 	// values, and the rest of the entry is restored. If Owned is nil, all members belong to the change.
 	Owned func(member string) bool
 	// Default reports whether a member has the same meaning as a missing member, as an empty environment does.

@@ -13,8 +13,8 @@ import (
 type clientChange struct {
 	name   string
 	layout configedit.Layout
-	// before is the file before the change, now is the file before undo, and want is the file after undo. If want is
-	// empty, undo does not modify the entry.
+	// before is the file before the change, now is the file before undo, and the field want is the file after undo. If
+	// the field want is empty, undo must not modify the entry.
 	before, now, want string
 	// forced is the file after undo with Force.
 	forced string
@@ -54,7 +54,7 @@ func clientChanges() []clientChange {
 }
 
 // A client or a person modifies an entry after the change. If the entry still has the command and the arguments that
-// the change wrote, undo restores it and keeps the client's own members.
+// the change wrote, undo restores it and keeps the members that only concern the client.
 func TestUndoWith_MergesWhatAClientChanged(t *testing.T) {
 	t.Parallel()
 	options := configedit.UndoOptions{
@@ -85,8 +85,8 @@ func TestUndoWith_MergesWhatAClientChanged(t *testing.T) {
 	}
 }
 
-// checkUndo undoes a change twice. If want is empty, the entry must stay as it is, and the result must contain its old
-// value.
+// checkUndo undoes a change twice. If the parameter want is empty, the entry must stay as it is, and the result must
+// contain the entry's old value.
 func checkUndo(t *testing.T, m *configedit.Manifest, o configedit.UndoOptions, now, want string) {
 	t.Helper()
 	undone, err := m.UndoWith([]byte(now), o)

@@ -18,7 +18,8 @@ type text struct {
 	newline string
 }
 
-// newText checks the rules that apply to all formats.
+// newText returns the content of a file as a text. It returns an error if the content violates a rule that applies to
+// all formats: it must be small enough and valid UTF-8.
 func newText(data []byte) (text, error) {
 	t := text{data: data, newline: "\n"}
 	if len(data) > MaxBytes {

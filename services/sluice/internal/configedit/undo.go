@@ -31,7 +31,7 @@ type Manifest struct {
 // oldFile is the content of Manifest.Old.
 type oldFile struct {
 	Entries []oldEntry `json:"entries"`
-	// Steps contains, for each edit, the splices that restore the bytes before the edit.
+	// Steps contains, for each edit, the splices that restore the bytes that the edit replaced.
 	Steps [][]oldSplice `json:"steps"`
 }
 
@@ -113,8 +113,8 @@ func (m *Manifest) Edited() ([]Kept, error) {
 }
 
 // Undo undoes a change. If now is the content that the change wrote, the result is exactly the content before the
-// change. Otherwise, each entry that still has the value from the change gets its old value, unless a comment was added
-// to the entry. All other entries stay.
+// change. Otherwise, Undo compares each entry with the value that the change wrote. If they are equal, the entry gets
+// its old value, unless a comment was added to the entry. All other entries stay.
 func (m *Manifest) Undo(now []byte) (*Undone, error) { return m.UndoWith(now, UndoOptions{}) }
 
 // UndoWith is like [Manifest.Undo] with options.
@@ -202,7 +202,7 @@ func (u *Undone) undo(l Layout, entry oldEntry, ours string) error {
 	return u.restore(l, doc, entry, old)
 }
 
-// restore writes the old source of an entry.
+// restore replaces an entry with its old source.
 func (u *Undone) restore(l Layout, doc syntax, entry oldEntry, old *Node) error {
 	splices, err := doc.set(entry.Path, content{fragment: *entry.Old})
 	if err != nil {
@@ -230,7 +230,7 @@ func (u *Undone) checkComments(l Layout, splices []splice) error {
 	return keepComments(l.Format, u.Data, splices)
 }
 
-// replace applies splices after which the entry at path must have the value want.
+// replace applies splices. It returns an error unless the entry at path then has the value in the parameter want.
 func (u *Undone) replace(l Layout, doc syntax, path []string, want *Node, splices []splice) error {
 	after, err := checked(l, doc, u.Data, path, want, splices)
 	if err != nil {

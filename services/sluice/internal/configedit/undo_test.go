@@ -15,7 +15,7 @@ type laterChange struct {
 	name   string
 	layout configedit.Layout
 	before string
-	// old is replaced with new in the edited file.
+	// The test replaces old with new in the edited file.
 	old, new string
 	// after is the content after undo, or empty if it is not compared.
 	after string

@@ -42,9 +42,9 @@ func (d *yamlDocument) outerIndent(at yamlPlace) int {
 	return at.parent.Column - 1
 }
 
-// contentEnd returns the end of the content that begins on the line first. The content consists of the following lines
-// that are indented by more than indent. If dashes is true, list items that are indented by exactly indent also belong
-// to the content. Comments with less indentation do not end the content.
+// contentEnd returns the end of the content that begins on the line with the number first. The content consists of the
+// following lines that are indented by more than indent. If dashes is true, list items that are indented by exactly
+// indent also belong to the content. Comments with less indentation do not end the content.
 func (d *yamlDocument) contentEnd(first, indent int, dashes bool) int {
 	end := d.lineEnd(d.lines[first-1])
 	for _, at := range d.lines[first:] {
@@ -63,8 +63,8 @@ func (d *yamlDocument) contentEnd(first, indent int, dashes bool) int {
 	return end
 }
 
-// entryEnd returns the end of the last line of an entry that begins on the line first. Comments after the last value
-// are not part of the entry, because a person may have written them for the next entry.
+// entryEnd returns the end of the last line of an entry that begins on the line with the number first. Comments after
+// the last value are not part of the entry, because a person may have written them for the next entry.
 func (d *yamlDocument) entryEnd(at yamlPlace, first int, dashes bool) int {
 	end := d.contentEnd(first, d.outerIndent(at), dashes)
 	last := d.lastValueEnd(at.value)
@@ -78,8 +78,8 @@ func (d *yamlDocument) entryEnd(at yamlPlace, first int, dashes bool) int {
 	}
 }
 
-// lastValueEnd returns an offset in or after the last value of n. Comments of the entry that follow this value begin
-// only after this offset.
+// lastValueEnd returns an offset that is in or after the last value of n, but before all comments that follow this
+// value.
 func (d *yamlDocument) lastValueEnd(n *yaml.Node) int {
 	for len(n.Content) > 0 {
 		n = n.Content[len(n.Content)-1]

@@ -1,6 +1,6 @@
-// Package demo is a small MCP server with which the mesh can be tried. It has notes and a few accounts in memory, and
-// tools of every category from harmless to costly. The tools change this data, so the effect of a refusal is visible.
-// The server counts every tool call that reaches it, so a test can check that a refused call did not reach the server.
+// Package demo is a small MCP server for trying out the mesh. It has notes and a few accounts in memory, and tools of
+// every category from harmless to costly. The tools change this data, so the effect of a refusal is visible. The server
+// counts every tool call that reaches it, so a test can check that a refused call did not reach the server.
 package demo
 
 import (
@@ -34,11 +34,11 @@ type Config struct {
 	// effect if Stateless is set.
 	SessionIdle time.Duration
 	// Stateless serves HTTP without sessions: no Mcp-Session-Id is issued or required. Only a stateless server supports
-	// MCP 2026-07-28. If Stateless is false, a session starts with `initialize`, and a request of 2026-07-28 gets the
-	// error −32022 with the supported revisions.
+	// MCP revision 2026-07-28. If Stateless is false, a session starts with `initialize`, and a request in revision
+	// 2026-07-28 gets the error −32022 with the supported revisions.
 	Stateless bool
-	// JSONResponse answers a POST with one application/json body instead of an event stream. In that case, only a
-	// client that has opened the session's GET stream gets progress.
+	// JSONResponse makes the server answer a POST with one application/json body instead of an event stream. In that
+	// case, only a client that has opened the session's GET stream gets progress notifications.
 	JSONResponse bool
 }
 
@@ -65,7 +65,7 @@ type Deps struct {
 	Log *slog.Logger
 }
 
-// Server is a demo server. All connections share its state, which is lost when the process ends. Its methods are safe
+// Server is a demo server. All connections share its state, which is lost when the process exits. Its methods are safe
 // for concurrent use.
 type Server struct {
 	cfg    Config
@@ -119,8 +119,8 @@ func (s *Server) Handler() http.Handler {
 	return http.NewCrossOriginProtection().Handler(mux)
 }
 
-// ServeStdio serves one connection until in or ctx ends, and then returns nil. Each line is a JSON-RPC message of at
-// most 16 MiB. ServeStdio returns an error after a line that is not JSON-RPC. It closes in and out.
+// ServeStdio serves one connection until in ends or ctx is done, and then returns nil. Each line is a JSON-RPC message
+// of at most 16 MiB. ServeStdio returns an error after a line that is not JSON-RPC. It closes in and out.
 func (s *Server) ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {
 	err := s.mcp.Run(ctx, &mcp.IOTransport{Reader: in, Writer: out})
 	if err != nil && ctx.Err() == nil {

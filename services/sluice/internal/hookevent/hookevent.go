@@ -20,12 +20,12 @@ type Kind int
 const (
 	// Unknown is an event that could not be read.
 	Unknown Kind = iota
-	// Call is an event before a call to a tool. It is also an event before a command of a skill, which is a call to a
-	// shell.
+	// Call is an event before a call to a tool, or before a skill runs a shell command. The latter counts as a call to
+	// a shell.
 	Call
-	// Permission is an event at the moment when the client would ask the person about a call.
+	// Permission is an event that a client sends when it is about to ask the person whether to allow a call.
 	Permission
-	// Ignored is an event that needs no decision.
+	// Ignored is an event of any other kind. The hook does not evaluate it.
 	Ignored
 )
 
@@ -127,7 +127,7 @@ func resourceServer(arguments jsontext.Value) *Server {
 	return &Server{Name: named.Server, Resource: true}
 }
 
-// toolPrefix is the prefix with which the names of MCP tools begin in Claude Code and Codex, as in mcp__SERVER__TOOL.
+// toolPrefix is the prefix of the names of MCP tools in Claude Code and Codex, as in mcp__SERVER__TOOL.
 const toolPrefix = "mcp__"
 
 // Belongs reports whether the tool of an event may belong to the server with the given name.
@@ -212,7 +212,7 @@ func (e Event) Denied(reason string) Output {
 
 // Failed returns the output that refuses a call even if the event could not be parsed. In Claude Code and Codex, exit
 // code 2 with a reason on standard error blocks the call. Gemini CLI gets JSON, because it treats other output as
-// consent if the exit code is 0 or 1.
+// permission if the exit code is 0 or 1.
 func (e Event) Failed(reason string) Output {
 	reason = "Sluice denies this call, because it can't be evaluated: " + strings.TrimSpace(reason)
 	if e.Client == "gemini" {

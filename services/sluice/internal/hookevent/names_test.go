@@ -7,7 +7,7 @@ import (
 )
 
 // Codex also replaces hyphens, so a tool of the server my-notes has the same name as a tool of the server my_notes. If
-// the entry my_notes is behind the mesh, this must not cause calls to my-notes to be allowed. Claude Code does not
+// the entry my_notes goes through the mesh, this must not cause calls to my-notes to be allowed. Claude Code does not
 // replace hyphens.
 func TestBelongs_IncludesNamesWithHyphensInCodex(t *testing.T) {
 	t.Parallel()

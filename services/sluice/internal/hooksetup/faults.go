@@ -6,9 +6,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// Faults returns the differences between the hook in the settings file and the hook that Install would write. It
-// ignores differences between the commands. Because of the returned differences, the client may run calls without
-// waiting for the hook's answer.
+// Faults returns the differences between the hook in the settings file and the hook that Install would write. Each of
+// them can make the client run calls without waiting for the hook's answer. Faults ignores differences between the
+// commands.
 func (t Target) Faults() ([]string, error) {
 	items, err := t.items()
 	if err != nil {
@@ -26,7 +26,8 @@ func (t Target) Faults() ([]string, error) {
 	return out, nil
 }
 
-// faultsOf returns the differences between an item and the item that Install would write with the same command.
+// faultsOf returns the differences between an item in the settings and the item that Install would write with the same
+// command.
 func (t Target) faultsOf(item *configedit.Node) []string {
 	return differences(item, nodeOf(t.item(commandOf(item))))
 }

@@ -71,7 +71,8 @@ func checkFaults(t *testing.T, faults func() ([]string, error), fragment string)
 	}
 }
 
-// A second item of the hook does no harm if the first item is the one that Install writes.
+// The settings contain two items with Sluice's hook, and one of them is the item that Install writes. Faults reports no
+// fault, because the second item does no harm.
 func TestFaults_AreThoseOfTheBestItem(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package hooksetup registers the hook of Sluice in the settings of MCP clients. It can also remove the hook so that
-// the settings have exactly the same bytes as before.
+// Package hooksetup registers Sluice's hook in the settings of MCP clients. It can also remove the hook so that the
+// settings have exactly the same bytes as before.
 package hooksetup
 
 import (
@@ -32,8 +32,8 @@ const (
 	Hold = 240 * time.Second
 )
 
-// settle is the time after which a changed file is read again. The file may have changed, because clients rewrite their
-// files.
+// settle is the time after which Sluice reads a file again that it has changed. The client may have rewritten the file
+// meanwhile.
 var settle = 2 * time.Second
 
 // A Target is the settings file of a client in which the hook is registered.
@@ -47,8 +47,8 @@ type Target struct {
 	Config string
 }
 
-// TargetOf returns the settings file of a client. If project is not empty, it returns the settings file for this
-// project that only the user has.
+// TargetOf returns the settings file of a client. If project is not empty, it returns the user's private settings file
+// in this project, which is not shared with other people.
 func TargetOf(client clientconfig.Client, sys clientconfig.System, project string) (Target, error) {
 	t := Target{Client: client.ID, Project: project}
 	user := client.Files(sys, "")[0].Path
@@ -141,7 +141,7 @@ func quoted(path string) string {
 	}
 }
 
-// isOurs reports whether an item in a list of hooks contains only the hook of Sluice.
+// isOurs reports whether an item in a list of hooks contains only Sluice's hook.
 func (t Target) isOurs(n *configedit.Node) bool {
 	hooks := n.Get("hooks")
 	if hooks == nil || hooks.Kind != configedit.List || len(hooks.Items) != 1 {
@@ -151,7 +151,7 @@ func (t Target) isOurs(n *configedit.Node) bool {
 	return command != nil && IsHook(command.Text, t.Client)
 }
 
-// IsHook reports whether a command starts the hook of Sluice for a client.
+// IsHook reports whether a command starts Sluice's hook for a client.
 func IsHook(command, client string) bool {
 	program, flags, ok := strings.Cut(strings.TrimSpace(command), " hook "+client)
 	ok = ok && (flags == "" || strings.HasPrefix(flags, " --config "))
@@ -181,9 +181,9 @@ func (t Target) Registered() ([]string, error) {
 	return out, nil
 }
 
-// items returns, for each event, the item of the hook, or nil if the hook is not registered for the event. If an event
-// has several items of the hook, items returns the first one that is as Install writes it. If there is none, it returns
-// the first item.
+// items returns, for each event, the item that contains the hook, or nil if the hook is not registered for the event.
+// If an event has several such items, items returns the first one that is exactly as Install writes it. If there is
+// none, it returns the first item.
 func (t Target) items() ([]*configedit.Node, error) {
 	out := make([]*configedit.Node, len(t.Events()))
 	raw, err := regularfile.Read(t.Path, configedit.MaxBytes)
@@ -221,24 +221,24 @@ type Record struct {
 	// Before is the digest of the file before Install. If several installs in a row were the only changes to the file,
 	// it is the digest before the first of them.
 	Before string `json:"before,omitzero"`
-	// After is the digest of the file after the change.
+	// After is the digest of the file after the newest call to Install.
 	After string `json:"after"`
 	// Steps contains the changes in the order in which they were made.
 	Steps []Step `json:"steps"`
 }
 
-// A Step is one item that was added. If the list did not exist, Created is the manifest of the change that created the
-// list.
+// A Step records one item that Install added to a list. If the list did not exist, Created is the manifest of the
+// change that created the list.
 type Step struct {
 	Event   string               `json:"event"`
 	Created *configedit.Manifest `json:"created,omitzero"`
-	// Parent is true if the object that contains all hooks did not exist.
+	// Parent is true if Install also created the object that contains all lists of hooks.
 	Parent bool `json:"parent,omitzero"`
 }
 
-// keep adds the steps of an earlier Install that used another path of the program. The earlier steps stay valid even if
-// other programs have changed the file: a manifest is used only if the file has exactly the content that the step
-// wrote, and only empty lists are removed.
+// keep adds the steps of an earlier call to Install that registered another path of the program. The earlier steps stay
+// valid even if other programs have changed the file: a manifest is used only if the file has exactly the content that
+// the step wrote, and only empty lists are removed.
 func (r *Record) keep(earlier []Step) {
 	for _, step := range earlier {
 		i := slices.IndexFunc(r.Steps, func(s Step) bool { return s.Event == step.Event })
@@ -348,8 +348,8 @@ func (t Target) Install(ctx context.Context, data, program string) (changed bool
 	return true, nil
 }
 
-// add returns the settings with the hook added. If there is an item of the hook with a different command, it is
-// replaced.
+// add returns the settings with the hook added. If an item contains the hook with a different command, add replaces
+// this item.
 func (t Target) add(before []byte, command string, record *Record) ([]byte, error) {
 	want := t.item(command)
 	data := before
@@ -385,7 +385,8 @@ type Removal struct {
 	Exact, Deleted bool
 }
 
-// Remove undoes what Install has changed. If the file was changed after Install, only the items of Sluice are removed.
+// Remove undoes what Install has changed. If the file was changed after Install, Remove removes only the items that
+// Sluice added.
 func (t Target) Remove(ctx context.Context, data string) (Removal, error) {
 	now, err := regularfile.Read(t.Path, configedit.MaxBytes)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -91,7 +91,8 @@ func records(t *testing.T, data string) []string {
 	return paths
 }
 
-// others contains settings with hooks of other programs. For each event of Sluice's hook, it contains an item.
+// others contains settings with hooks of other programs. It has an item for each event for which Sluice's hook is
+// registered.
 const others = `{
     "theme": "dark",   "hooks": {
         "PreToolUse": [{"matcher": "Bash", "hooks": [{"type": "command", "command": "lint"}]}],

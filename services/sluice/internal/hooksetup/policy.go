@@ -19,11 +19,11 @@ const (
 // guardReason is the reason why a change to a protected file is denied.
 const guardReason = "this file belongs to Sluice, or has the hooks or MCP servers of a client: ask the person to change it"
 
-// secretReason is the reason why a tool may not read a file with tokens or secrets of Sluice.
+// secretReason is the reason why a tool may not read a file that contains Sluice's tokens or secrets.
 const secretReason = "this file has tokens or secrets of Sluice, with which a program can approve its own calls"
 
-// shellReason is the reason why a command that contains the name of Sluice needs approval. The condition detects only
-// commands that contain the name literally.
+// shellReason is the reason why a command needs approval if it contains the name sluice. The condition does not detect
+// commands that run Sluice without containing its name literally.
 const shellReason = "the command names sluice, which can approve calls and remove the hook"
 
 // Policy returns the policy document for a client's own tools. The policy denies the calls that [Protected] marks.

@@ -10,8 +10,8 @@ import (
 )
 
 // A command that names sluice could approve the agent's own calls. Therefore each tool that executes commands needs an
-// approval for such a command. The tool with which Codex patches files has an argument of the same name, but that
-// argument is not a command.
+// approval for such a command. The tool that Codex uses to patch files also has an argument with the name command, but
+// it does not execute commands.
 func TestPolicy_CommandsThatNameSluiceNeedApproval(t *testing.T) {
 	t.Parallel()
 	for _, client := range hosttools.Clients() {
@@ -43,8 +43,9 @@ func TestPolicy_CommandsThatNameSluiceNeedApproval(t *testing.T) {
 	}
 }
 
-// A client's own tools for resources of MCP servers can reach servers that are not behind the mesh. If a call names a
-// server behind the mesh, the hook allows the call. Therefore the policy only evaluates the other calls.
+// A client's own tools for resources of MCP servers can also reach servers that do not go through the mesh. The hook
+// itself allows a call that names a server behind the mesh. Therefore the policy needs to evaluate only the other
+// calls, and these need approval.
 func TestPolicy_ToolsForResourcesNeedApproval(t *testing.T) {
 	t.Parallel()
 	for client, want := range map[string][]string{

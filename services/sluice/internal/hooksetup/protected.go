@@ -18,26 +18,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
-// Protected detects calls that would change files of Sluice, or files that configure a client's hooks and MCP servers.
-// It also detects calls that would read tokens and secrets of Sluice.
+// Protected detects calls that would change Sluice's own files, or files that configure a client's hooks and MCP
+// servers. It also detects calls that would read Sluice's tokens and secrets.
 type Protected struct {
 	System clientconfig.System
 	// Client is the id of the client that makes the calls.
 	Client string
-	// Own contains the paths of the files and directories of Sluice.
+	// Own contains the paths of Sluice's own files and directories.
 	Own []string
 	// Data is the data directory, which contains the tokens and secrets. If it is empty, calls that read files are not
 	// marked.
 	Data string
 }
 
-// settingsPatterns match files of clients in any directory. They are used in addition to the files that [clientconfig]
-// knows.
+// settingsPatterns match the last elements of the paths of clients' settings files. They are used in addition to the
+// files that [clientconfig] knows.
 var settingsPatterns = []string{
 	".claude.json", ".claude/settings*.json", ".gemini/settings.json", ".gemini/trustedfolders.json", ".gemini/.env",
 }
 
-// settingsDirs lists directories that clients use in any directory. The definitions in them contain MCP servers, hooks
+// settingsDirs lists directories that clients read wherever they are. The files in them can define MCP servers, hooks
 // and shell commands.
 var settingsDirs = []string{
 	".claude/agents", ".claude/commands", ".claude/plugins", ".claude/skills", ".claude/workflows",
@@ -112,8 +112,8 @@ func targetsOf(tool string, arguments jsontext.Value) (out []string) {
 	return out
 }
 
-// find returns the protected path to which the first protected target leads, or "" if no target is protected. If there
-// are no targets, it returns unknown.
+// find checks the paths in targets, and returns the protected path to which the first protected target leads. It
+// returns "" if no target is protected. If there are no targets, it returns unknown.
 func (p Protected) find(dir string, targets []string, isProtected func(form string) bool) string {
 	if len(targets) == 0 {
 		return unknown
@@ -128,7 +128,7 @@ func (p Protected) find(dir string, targets []string, isProtected func(form stri
 	return ""
 }
 
-// forms returns the absolute paths as which a client may interpret a path. Clients remove `..` before or after they
+// forms returns the absolute paths to which a client may resolve a path. Clients remove `..` before or after they
 // follow symbolic links, and some replace `~`.
 func (p Protected) forms(dir, target string) (out []string) {
 	starts := []string{target, strings.TrimSpace(target)}
@@ -146,8 +146,9 @@ func (p Protected) forms(dir, target string) (out []string) {
 	return slices.Compact(out)
 }
 
-// paths returns the protected paths: those of Sluice, the user's files of clients, and the files of clients in the
-// working directory and in all directories above it. For a path with symbolic links, it also returns the resolved path.
+// paths returns the protected paths: Sluice's own files, the clients' files that belong to the user, and the clients'
+// files in the working directory and in all directories above it. For a path with symbolic links, it also returns the
+// resolved path.
 func (p Protected) paths(dir string) []string {
 	out := slices.Clone(p.Own)
 	for _, c := range clientconfig.Clients() {
@@ -226,9 +227,9 @@ func resolve(name string) (string, error) {
 	return at, nil
 }
 
-// folded returns the form in which a path is compared by file systems that ignore case, compatible forms and invisible
-// characters. It also removes what Windows ignores, which is dots and spaces at the end of a name, and names of
-// streams.
+// folded returns a form of a path that is the same for all paths that a file system may treat as equal. Some file
+// systems ignore case, differences between compatible characters, and invisible characters. Windows also ignores dots
+// and spaces at the end of a name, and the name of a stream after a colon.
 func folded(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if unicode.In(r, unicode.Cf, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point) {
@@ -258,8 +259,8 @@ func isWithin(name string, paths []string) bool {
 	})
 }
 
-// matchesSettings reports whether a path can be a file of a client in any directory, or can be below a directory of a
-// client.
+// matchesSettings reports whether a path can be a client's settings file, or can be below a directory that clients
+// read, wherever that directory is.
 func (p Protected) matchesSettings(name string) bool {
 	elements := strings.Split(folded(name), "/")
 	for _, dir := range settingsDirs {

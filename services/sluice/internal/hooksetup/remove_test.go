@@ -68,7 +68,7 @@ func comma(object string) string {
 func squeezed(text string) string { return strings.Join(strings.Fields(text), "") }
 
 // The first install creates the file, other programs add content to it, and a second install replaces the path of the
-// program. The record of the second install must not treat the added content as part of the hook.
+// program. After the second install, the added content must not count as part of the hook, so Remove keeps it.
 func TestRemove_KeepsAFileThatOthersChangedBetweenInstalls(t *testing.T) {
 	t.Parallel()
 	for _, client := range hosttools.Clients() {
@@ -105,8 +105,8 @@ func TestRemove_DeletesAFileThatTwoInstallsWrote(t *testing.T) {
 	}
 }
 
-// Remove reports that the file is as before only if that is true. A second install can leave white space that the first
-// install did not leave.
+// Remove reports that the file has the same bytes as before Install only if this is true. After a second install, white
+// space may remain that was not there before.
 func TestRemove_IsExactOnlyIfTheBytesAreThoseBeforeInstall(t *testing.T) {
 	t.Parallel()
 	for _, client := range hosttools.Clients() {

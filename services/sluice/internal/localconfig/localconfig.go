@@ -54,7 +54,7 @@ func OpenAgreed() (Agreed, error) {
 	return Agreed{filepath.Join(dir, "sluice", "agreed")}, nil
 }
 
-// Has reports whether the user agreed to a digest. It returns false if another user may have written the agreement.
+// Has reports whether the user has agreed to a digest. It returns false if another user may have stored the agreement.
 func (a Agreed) Has(digest string) bool {
 	if a.dir == "" {
 		return false

@@ -21,7 +21,8 @@ const (
 	maxQueued   = 100
 	// commandTimeout is the maximum time for which a command may run.
 	commandTimeout = 30 * time.Second
-	// outputDelay is how long output is still copied after a command has ended, if it has left processes behind.
+	// outputDelay is the time for which output is still copied if a command has exited but has left other processes
+	// running.
 	outputDelay = time.Second
 )
 
@@ -35,7 +36,7 @@ type Job struct {
 	Input []byte
 }
 
-// Commands runs a command for each of several approvals.
+// Commands runs a command once for each job.
 type Commands struct {
 	argv    []string
 	output  io.Writer
@@ -44,9 +45,9 @@ type Commands struct {
 	workers sync.WaitGroup
 }
 
-// StartCommands returns a Commands that runs argv until ctx ends. The writer output receives the output of the command,
-// and one line for each run that fails. It must be safe for concurrent use. The caller must end ctx and call
-// [Commands.Wait].
+// StartCommands returns a Commands that runs argv until ctx is done. The writer output receives the output of the
+// command, and one line for each run that fails. The writer must be safe for concurrent use. The caller must cancel ctx
+// and call [Commands.Wait].
 func StartCommands(ctx context.Context, argv []string, output io.Writer) (*Commands, error) {
 	if _, err := exec.LookPath(argv[0]); err != nil {
 		return nil, fmt.Errorf("find the command: %w", err)
@@ -75,7 +76,7 @@ func (c *Commands) Add(j Job) bool {
 // Full reports whether no more jobs can be added, because too many jobs are waiting.
 func (c *Commands) Full() bool { return len(c.queue) == cap(c.queue) }
 
-// Wait waits until no command is running. The context of [StartCommands] must have ended.
+// Wait waits until no command is running. The context of [StartCommands] must be done.
 func (c *Commands) Wait() { c.workers.Wait() }
 
 func (c *Commands) work(ctx context.Context) {
@@ -91,7 +92,7 @@ func (c *Commands) work(ctx context.Context) {
 	}
 }
 
-// run runs the command once. If the run fails, it returns a description of the failure, and otherwise "".
+// run runs the command once. If the run fails, it returns a description of the failure. Otherwise it returns "".
 func (c *Commands) run(ctx context.Context, j Job) string {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()

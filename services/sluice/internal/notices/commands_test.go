@@ -43,7 +43,7 @@ func (l *lines) next(t *testing.T) string {
 	}
 }
 
-// run starts a Commands that runs a shell script. The Commands ends with the test.
+// run starts a Commands that runs a shell script. The Commands is stopped at the end of the test.
 func run(t *testing.T, timeout time.Duration, script string, args ...string) (*Commands, *lines) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -80,7 +80,7 @@ func TestCommands_FailuresAreReported(t *testing.T) {
 }
 
 // The command starts processes and waits for them. These processes hold the write end of a FIFO. The test reads from
-// the FIFO until all processes have ended.
+// the FIFO until all of the processes have exited.
 func TestCommands_AreKilledWithTheirProcessesAfterTheTimeout(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "fifo")

@@ -4,5 +4,5 @@ package notices
 
 import "os/exec"
 
-// killDescendants does nothing. On this system, only the command itself is killed when its context ends.
+// killDescendants does nothing. On this system, only the command itself is killed when its context is done.
 func killDescendants(*exec.Cmd) {}

@@ -41,8 +41,9 @@ func appleScript(body string) program {
 	}}
 }
 
-// toastScript is a script for Windows PowerShell 5.1, which is part of Windows. Newer versions can't load the types.
-// Windows shows the notice as a notice of PowerShell, because this program has no identifier in the start menu.
+// toastScript is a script for Windows PowerShell 5.1, which is part of Windows. Newer versions of PowerShell can't load
+// the types that the script uses. Windows shows the notice as a notice of PowerShell, because this program has no
+// identifier in the start menu.
 const toastScript = `$ErrorActionPreference = 'Stop'
 [void][Windows.UI.Notifications.ToastNotificationManager, Windows.UI.Notifications, ContentType = WindowsRuntime]
 $toast = [Windows.UI.Notifications.ToastNotificationManager]::GetTemplateContent([Windows.UI.Notifications.ToastTemplateType]::ToastText02)

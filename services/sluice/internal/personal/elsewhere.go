@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/loopback"
 )
 
-// An Elsewhere is a remote mesh, which another operator runs, such as a team.
+// An Elsewhere is a remote mesh that another operator runs, for example the mesh of a team.
 type Elsewhere struct {
 	// URL is the base URL, without /mcp and without a slash at the end.
 	URL string
@@ -45,7 +45,7 @@ func (p Paths) Elsewhere(text string) (Elsewhere, error) {
 	u.Path = strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/mcp")
 	u.RawPath = ""
 	e := Elsewhere{URL: strings.TrimRight(u.String(), "/")}
-	// The host makes the name readable, and the digest makes the name unique.
+	// The host's name makes the directory's name readable, and the digest makes it unique.
 	sum := sha256.Sum256([]byte(e.URL))
 	name := strings.ReplaceAll(strings.ToLower(u.Hostname()), ":", "-")
 	const longest = 64
@@ -56,7 +56,7 @@ func (p Paths) Elsewhere(text string) (Elsewhere, error) {
 // plainHost matches IP addresses and host names in ASCII.
 var plainHost = regexp.MustCompile(`^[A-Za-z0-9._:-]+$`)
 
-// IsCleartext reports whether the token is sent without TLS. This is possible only if the mesh is at a port of this
+// IsCleartext reports whether the token is sent without TLS. This is possible only if the URL names a port of this
 // machine.
 func (e Elsewhere) IsCleartext() bool { return strings.HasPrefix(e.URL, "http://") }
 

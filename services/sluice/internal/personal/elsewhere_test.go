@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
 )
 
-// Different spellings of a mesh's URL result in the same URL. Two meshes have different directories.
+// Different spellings of a mesh's URL result in the same URL. Different meshes have different directories.
 func TestElsewhere_HasOneFormOfTheURL(t *testing.T) {
 	t.Parallel()
 	p := personal.Paths{Data: filepath.Join("x", "data")}
@@ -59,8 +59,8 @@ func TestElsewhere_RefusesOtherURLs(t *testing.T) {
 	}
 }
 
-// The name of the directory contains the whole digest, because a URL with the same 32 bits of a digest can be found by
-// trial and error.
+// The name of the directory contains the whole digest. If it contained only 32 bits, another URL with the same bits
+// could be found by trial and error.
 func TestElsewhere_NamesTheDirectoryAfterTheWholeDigest(t *testing.T) {
 	t.Parallel()
 	e, err := personal.Paths{Data: "x"}.Elsewhere("https://mesh.example.com")

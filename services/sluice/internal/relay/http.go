@@ -160,8 +160,9 @@ func readEvents(body io.Reader, take func(sse.Event)) error {
 	return nil
 }
 
-// reopen opens a session that replaces the session lost, which has ended. It sends the initialize request and the
-// initialized notification of the client. The client is not notified, because its session over the pipe continues.
+// reopen opens a session that replaces the ended session in the parameter lost. It sends the initialize request and the
+// initialized notification of the client again. The client does not notice this, because its session over the pipe
+// continues.
 func (r *Relay) reopen(ctx context.Context, lost session) (session, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -222,7 +223,7 @@ func (r *Relay) listen(ctx context.Context) {
 	r.listenLocked(ctx)
 }
 
-// listenLocked starts to read the GET stream of the current session, and stops reading the stream of the previous
+// listenLocked starts reading the GET stream of the current session, and stops reading the stream of the previous
 // session. The caller must hold r.mu.
 func (r *Relay) listenLocked(all context.Context) {
 	if r.stopListening != nil {
@@ -234,9 +235,9 @@ func (r *Relay) listenLocked(all context.Context) {
 	r.streams.Go(func() { r.readStream(all, ctx, in) })
 }
 
-// readStream writes the events of a session's GET stream to the client, until ctx ends or the server has no stream. If
-// the stream ends, readStream opens it again, and continues after the last event. If the mesh no longer has the
-// session, readStream opens another session.
+// readStream writes the events of a session's GET stream to the client, until ctx is done. It returns early if the
+// server has no stream. If the stream ends, readStream opens it again, and continues after the last event. If the mesh
+// no longer has the session, readStream opens another session.
 func (r *Relay) readStream(all, ctx context.Context, in session) {
 	last, wait := "", minRetryWait
 	for {

@@ -82,8 +82,8 @@ func (m *message) isResponseTo(other *message) bool {
 	return m.Method == "" && bytes.Equal(m.ID, other.ID)
 }
 
-// Run relays messages until from ends and all requests have their responses. It returns an error if ctx ends first, if
-// the client no longer reads, or if a line is too long. Before it returns, Run ends the session.
+// Run relays messages until from ends and all requests have their responses. It returns an error if ctx is done first,
+// if the client no longer reads, or if a line is too long. Before it returns, Run ends the session.
 func Run(ctx context.Context, cfg Config, from io.Reader, to io.Writer) error {
 	if cfg.Endpoint == nil || cfg.Token == "" || cfg.Client == nil || cfg.Log == nil {
 		return errors.New("relay: every field of Config except for NewToken is required")

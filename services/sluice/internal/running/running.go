@@ -1,6 +1,6 @@
-// Package running tells a person's commands at which addresses the person's mesh is listening. A mesh that uses free
-// ports announces its addresses in its data directory, and holds a lock as long as it is running. If the lock is not
-// held, the addresses are not used, because another program may be using the port by now.
+// Package running finds the running mesh of a person. A mesh that uses free ports announces its addresses in its data
+// directory, and holds a lock as long as it is running. If the lock is not held, the addresses are not used, because
+// another program may be using the ports by now.
 package running
 
 import (
@@ -25,12 +25,12 @@ type Mesh struct {
 	GRPC string `json:"grpc"`
 	// PID is the ID of the mesh's process.
 	PID int `json:"pid"`
-	// OnDemand is true if a client started the mesh. Such a mesh ends when it is idle.
+	// OnDemand is true if a client started the mesh. Such a mesh exits when it is idle.
 	OnDemand bool   `json:"on_demand"`
 	Version  string `json:"version"`
 	// Started is the time at which the mesh was ready.
 	Started time.Time `json:"started"`
-	// Idle is the time without clients after which a mesh that a client started ends, such as 30m0s.
+	// Idle is the time without clients after which a mesh exits if a client started it, such as 30m0s.
 	Idle string `json:"idle,omitzero"`
 }
 
@@ -42,14 +42,15 @@ const (
 	lockRetry = 5 * time.Millisecond
 )
 
-// An Announcement says that a process is the mesh of a data directory.
+// An Announcement says which process is running the mesh of a data directory.
 type Announcement struct {
 	path string
 	lock *flock.Flock
 }
 
-// Announce announces that this process is the mesh of a data directory. The caller must have locked the directory with
-// [datadir.Open]. If another mesh has not withdrawn its announcement, Announce waits for that until ctx ends.
+// Announce announces that this process is running the mesh of a data directory. The caller must have locked the
+// directory with [datadir.Open]. If another mesh has not withdrawn its announcement yet, Announce waits until it has,
+// or until ctx is done.
 func Announce(ctx context.Context, data string, m Mesh) (*Announcement, error) {
 	a := &Announcement{filepath.Join(data, addressesFile), flock.New(filepath.Join(data, lockFile), flock.SetPermissions(0o600))}
 	// The addresses of a killed mesh must be removed before this process holds the lock. Otherwise Find would return
@@ -106,7 +107,7 @@ func Find(data string) (m Mesh, found bool, err error) {
 	return m, true, nil
 }
 
-// WaitEnded waits until no mesh is running. If ctx ends first, it returns the context's error.
+// WaitEnded waits until no mesh is running. If ctx is done first, it returns the context's error.
 func WaitEnded(ctx context.Context, data string) error {
 	tick := time.NewTicker(lockRetry)
 	defer tick.Stop()

@@ -30,7 +30,7 @@ const (
 const (
 	// probeTimeout is the maximum time for the check whether the keychain works.
 	probeTimeout = 3 * time.Second
-	// keyServer is used for keys instead of the name of a server. No server has this name.
+	// keyServer takes the place of a server's name in the names of keys. No server has this name.
 	keyServer = ".keys"
 	probes    = ".probes"
 	folder    = "secrets"
@@ -50,7 +50,7 @@ type Store struct {
 }
 
 // Open returns the store for the data directory of a mesh, which must be an absolute path. It selects the keychain if a
-// random value can be stored, read and deleted there within 3 s and before ctx ends. Otherwise it selects files in
+// random value can be stored, read and deleted there within 3 s and before ctx is done. Otherwise it selects files in
 // DATA/secrets and logs the reason.
 func Open(ctx context.Context, data string, log *slog.Logger) (*Store, error) {
 	s, err := OpenKind(data, Keychain)

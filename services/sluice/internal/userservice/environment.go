@@ -17,8 +17,8 @@ var inherited = []string{
 	"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
 }
 
-// environment returns the variables of the service. It returns an error for a value that a definition can't or should
-// not contain.
+// environment returns the variables of the service. It returns an error if a variable has a value that the service's
+// definition can't or should not contain.
 func (s *Service) environment() ([]variable, error) {
 	var out []variable
 	for _, name := range inherited {

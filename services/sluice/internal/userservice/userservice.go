@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// ErrForeign means that another program or a person has written or changed the definition of the service.
+// ErrForeign means that another program or a person has written or changed the file that defines the service.
 var ErrForeign = errors.New("was not written by this command, or was changed since")
 
 // ErrNoManager means that this session has no service manager.
@@ -40,7 +40,8 @@ type Service struct {
 	Run func(ctx context.Context, name string, args ...string) (string, error)
 }
 
-// A State describes the service's definition in the file system.
+// A State describes the file that defines the service, such as a systemd unit. The comments call this file the
+// definition.
 type State int
 
 // These are the states of the definition.
@@ -55,7 +56,7 @@ const (
 	Foreign
 )
 
-// Run runs a program of the system. If the program fails, the error contains what it printed.
+// Run runs a program of the system and returns its output. If the program fails, the error contains its output.
 func Run(ctx context.Context, name string, args ...string) (string, error) {
 	raw, err := exec.CommandContext(ctx, name, args...).CombinedOutput() //nolint:gosec // the callers name a program of the system
 	out := strings.TrimSpace(string(raw))
@@ -67,18 +68,18 @@ func Run(ctx context.Context, name string, args ...string) (string, error) {
 
 // manager starts and stops services on one operating system.
 type manager interface {
-	// path returns the path of the definition.
+	// path returns the path of the file that defines the service.
 	path() string
-	// body returns the definition without the last line, in UTF-8.
+	// body returns the text that defines the service, in UTF-8 and without the last line, which contains a digest.
 	body(env []variable) (string, error)
 	// check returns an error if this session has no service manager.
 	check(ctx context.Context) error
-	// start makes the manager read the definition, and starts the service now and at each log-on. If changed is true,
-	// the service may be running with an earlier definition.
+	// start makes the manager read the service's definition, and starts the service now and at each log-on. If changed
+	// is true, the service may be running with an earlier definition.
 	start(ctx context.Context, changed bool) error
 	// stop stops the service, and prevents the manager from starting it again at log-on.
 	stop(ctx context.Context) error
-	// forget is called after the definition was removed.
+	// forget is called after the file that defines the service was removed.
 	forget(ctx context.Context) error
 	// active reports whether the service is running.
 	active(ctx context.Context) bool
@@ -99,7 +100,7 @@ func (s *Service) manager() (manager, error) {
 	}
 }
 
-// Path returns the path of the definition.
+// Path returns the path of the file that defines the service.
 func (s *Service) Path() (string, error) {
 	m, err := s.manager()
 	if err != nil {
@@ -175,8 +176,8 @@ func (s *Service) compare(want string) (State, error) {
 	}
 }
 
-// Install writes the definition, and starts the service now and at each log-on. If the definition has not changed,
-// Install only starts the service.
+// Install writes the file that defines the service, and starts the service now and at each log-on. If the file has not
+// changed, Install only starts the service.
 func (s *Service) Install(ctx context.Context) error {
 	m, err := s.manager()
 	if err != nil {
@@ -204,7 +205,7 @@ func (s *Service) Install(ctx context.Context) error {
 	return m.start(ctx, state != Current)
 }
 
-// write creates the directory of the definition with the usual permissions, and writes the definition.
+// write creates the directory of the file that defines the service, with the usual permissions, and writes the file.
 func (s *Service) write(path string, raw []byte) error {
 	err := os.MkdirAll(filepath.Dir(path), 0o755)
 	if err == nil {
@@ -216,8 +217,8 @@ func (s *Service) write(path string, raw []byte) error {
 	return nil
 }
 
-// Remove stops the service and removes the definition. It returns an error if the definition is Foreign. removed is
-// false if there was no definition.
+// Remove stops the service and removes the file that defines it. It returns an error if the state of the file is
+// Foreign. removed is false if there was no such file.
 func (s *Service) Remove(ctx context.Context) (removed bool, err error) {
 	m, err := s.manager()
 	if err != nil {
@@ -271,8 +272,8 @@ func (s *Service) Status(ctx context.Context) (Status, error) {
 
 const markText = "written by `sluice service install`; sha256 of the lines above: "
 
-// mark returns the last line of a definition. The line contains a digest, so that changes to the definition can be
-// detected.
+// mark returns the last line of a service's definition. The line contains a digest, so that changes to the definition
+// can be detected.
 func (s *Service) mark(body string) string {
 	sum := sha256.Sum256([]byte(body))
 	if s.OS == "linux" {
@@ -281,7 +282,7 @@ func (s *Service) mark(body string) string {
 	return "<!-- " + markText + hex.EncodeToString(sum[:]) + " -->\n"
 }
 
-// isOurs reports whether Install wrote a definition that was not changed since then.
+// isOurs reports whether Install wrote this definition of the service and the definition was not changed since then.
 func (s *Service) isOurs(text string) bool {
 	last := strings.LastIndexByte(strings.TrimSuffix(text, "\n"), '\n') + 1
 	return last > 0 && text[last:] == s.mark(text[:last])

@@ -19,10 +19,10 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// system is an operating system whose service manager records the commands that it gets.
+// system is an operating system whose service manager records the commands that are sent to it.
 type system struct {
 	calls []string
-	// fails contains the beginnings of calls that fail.
+	// fails contains the beginnings of the commands that fail.
 	fails []string
 }
 
@@ -132,7 +132,7 @@ func TestDefinition_IsAValidUnit(t *testing.T) {
 
 func TestInstall_CanBeRepeatedAndRemoved(t *testing.T) {
 	t.Parallel()
-	// These calls fail on a system on which the service is not installed yet.
+	// The calls in missing fail on a system on which the service is not installed yet.
 	missing := map[string]string{"darwin": "launchctl print gui/501/", "windows": `schtasks /Query /TN \Sluice`}
 	for _, goos := range systems {
 		sys := &system{}

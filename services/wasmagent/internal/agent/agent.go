@@ -101,7 +101,7 @@ type Spec struct {
 	// archive from which this agent was imported, or empty.
 	ForkedFrom, ImportedDigest string
 	// JournalID is the id of the agent whose creation is the first event of the journal. For a copy, that agent is the
-	// original agent. JournalCreatedAt is the time at which it was created.
+	// original agent. JournalCreatedAt is the time at which that agent was created.
 	JournalID        string
 	JournalCreatedAt time.Time
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// continueDetached continues a turn whose process has ended. It replays the guest up to the end of the journal, and
+// continueDetached continues a turn whose process has exited. It replays the guest up to the end of the journal, and
 // then continues the turn. It sends no call twice. No other goroutine may be using the agent yet.
 func (a *Agent) continueDetached() {
 	a.mu.Lock()

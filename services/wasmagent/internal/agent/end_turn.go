@@ -61,9 +61,9 @@ func (a *Agent) leaveTurn(t *turn) error {
 	return errors.Join(ErrUnavailable, err)
 }
 
-// recordEnd records the last events of a turn. The events that may apply are the undoing of the turn, the output of a
-// failed step, and a change to the agent's state. err is the turn's error, or nil. If forced is not nil, recordEnd also
-// makes the forced change.
+// recordEnd records the last events of a turn, as far as they apply: that the turn was undone, the output of a failed
+// step, and a change to the agent's state. err is the turn's error, or nil. If forced is not nil, recordEnd also makes
+// the forced change.
 func (a *Agent) recordEnd(t *turn, next *state, forced *changeError, err error) {
 	if isUndone := err != nil && !errors.Is(err, ErrTurnFailed); isUndone && t.eventBytes > 0 {
 		a.recordEvent(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: undoReason(err)}, nil)

@@ -40,8 +40,8 @@ type Host interface {
 	// Tools returns the tools of all servers that an agent may call.
 	Tools(ctx context.Context, a *Agent) ([]ToolInfo, error)
 	// AcquireSlot waits for a slot in which a guest can run. leave releases the slot. hadSlot is true if the turn had a
-	// slot before. A turn that had a slot before takes precedence over other turns, and waits until ctx is cancelled.
-	// Errors: [ErrPromptsFull], or the error of ctx.
+	// slot before. Such a turn takes precedence over other turns, and waits until ctx is done. Errors:
+	// [ErrPromptsFull], or the error of ctx.
 	AcquireSlot(ctx context.Context, a *Agent, hadSlot bool) (leave func(), err error)
 	// EnsureModule makes sure that a module of the agent's guest is compiled. digest is the digest of the guest's
 	// current module or of an earlier module.
@@ -154,7 +154,7 @@ func (s *Spec) Principal() *identityv1.Principal {
 // Subject returns the subject of the agent with the given id.
 func Subject(tenant, id string) string { return "agent:" + tenant + "/" + id }
 
-// interruptedCall describes an effect that, according to the journal, was interrupted because the process ended. sent
+// interruptedCall describes an effect that, according to the journal, was interrupted because the process exited. sent
 // is true if the call was sent. approval is the id of the approval that the call waits for, or empty.
 type interruptedCall struct {
 	sent     bool
@@ -258,7 +258,7 @@ func (a *Agent) guestResult(t *turn, call ToolCall, result ToolResult, lostErr e
 }
 
 // awaitApproval waits for the decision on an approval. The guest releases its slot during the wait. The turn continues
-// without its caller, even if this process ends.
+// without its caller, even if this process exits.
 func (a *Agent) awaitApproval(t *turn, call ToolCall, waiting *wasmagentv1.Waiting) (result ToolResult, err error) {
 	t.progress("waits for a decision on " + call.Tool + ": approval " + call.ApprovalID)
 	t.approval = call.ApprovalID
@@ -289,9 +289,9 @@ func (a *Agent) awaitApproval(t *turn, call ToolCall, waiting *wasmagentv1.Waiti
 	return result, err
 }
 
-// mayHaveRun reports whether the call may have already run, with its answer lost, if it is refused with the given code.
-// This is possible if the approval was used, or if policy allowed the call without the approval and cancelled the
-// approval.
+// mayHaveRun reports whether a call that is refused with the given code may have run before, so that only its answer
+// was lost. This is possible if the approval was used, or if policy allowed the call without the approval and cancelled
+// the approval.
 func mayHaveRun(code string) bool {
 	return code == enum.Name(commonv1.Code_CODE_APPROVAL_USED) || code == enum.Name(commonv1.Code_CODE_APPROVAL_EXPIRED)
 }

@@ -114,7 +114,7 @@ func storeError(err error) error {
 	return err
 }
 
-// Open returns a stored agent. If the process that ran the agent's turn has ended, Open either continues or undoes the
+// Open returns a stored agent. If the process that ran the agent's turn has exited, Open either continues or undoes the
 // turn. It continues the turn only if the turn has no caller and mayRun is set. mayRun is true if this process can run
 // the agent's module. Open returns errors from the store.
 func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, error) {
@@ -222,7 +222,7 @@ func (a *Agent) readTail(ctx context.Context, head *wasmstorev1.Head, do func(e 
 	}
 }
 
-// undoAbandoned undoes a turn whose process has ended. The events of the turn stay in the journal. The caller must
+// undoAbandoned undoes a turn whose process has exited. The events of the turn stay in the journal. The caller must
 // prevent other changes to the agent.
 func (a *Agent) undoAbandoned(ctx context.Context, reason string) error {
 	before := a.journal.head

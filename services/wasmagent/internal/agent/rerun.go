@@ -37,8 +37,8 @@ type rerun struct {
 	memoryBytes int
 }
 
-// addEvent processes the event that was added before, now that the event after it is known. next becomes the event to
-// process next. next is nil at the end of the journal.
+// addEvent adds the event next, and processes the event that was added before it. next is nil at the end of the
+// journal.
 func (r *rerun) addEvent(ctx context.Context, next *wasmstorev1.StoredEvent) error {
 	e := r.current
 	if r.current = next; e == nil || r.resp.GetFirstDifference() != nil {

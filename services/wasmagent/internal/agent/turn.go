@@ -38,8 +38,8 @@ const (
 )
 
 type turn struct {
-	// ctx ends when the turn ends. cancel cancels ctx with a cause. callerCtx ends when the caller of the prompt gives
-	// up. unfollow detaches the turn from its caller.
+	// ctx is cancelled when the turn ends. cancel cancels ctx with a cause. callerCtx is cancelled when the caller of
+	// the prompt gives up. unfollow detaches the turn from its caller.
 	ctx       context.Context //nolint:containedctx // it is the context of one turn
 	cancel    context.CancelCauseFunc
 	callerCtx context.Context //nolint:containedctx // see above
@@ -75,7 +75,7 @@ type turn struct {
 	startOutput string
 	// lastEmitted is the event that records the guest's newest envelope. eventContext contains the decision id and the
 	// approval id for the next event. interrupted describes the effect that was running when the process of a resumed
-	// turn ended.
+	// turn exited.
 	lastEmitted  *wasmagentv1.Event
 	eventContext *wasmagentv1.Event
 	interrupted  interruptedCall
@@ -99,9 +99,9 @@ func (t *turn) storeTurn() store.Turn {
 // A Prompt is input for an agent.
 type Prompt struct {
 	Input string
-	// Caller describes the caller. If the caller's context ends, the turn is undone, unless the turn waits for an
-	// approval. ApprovalWait is the maximum time that the caller waits for an approval. After that, the turn continues
-	// without the caller.
+	// Caller describes the caller. If the caller's context is cancelled, the turn is undone, unless the turn waits for
+	// an approval. ApprovalWait is the maximum time that the caller waits for an approval. After that, the turn
+	// continues without the caller.
 	Caller       Caller
 	ApprovalWait time.Duration
 	// Progress receives human-readable progress messages. It must not block, and it may be nil. It is not called after
@@ -339,8 +339,8 @@ func (a *Agent) startNewGuest(t *turn) (err error) {
 	return nil
 }
 
-// guestOrigin returns the clock and the random seed with which the guest starts. They depend only on the creation of
-// the original agent, so that the guest can be rerun from its journal.
+// guestOrigin returns the guest's start time and random seed. They depend only on the creation of the original agent,
+// so that the guest can be rerun from its journal.
 func (a *Agent) guestOrigin() engine.Origin {
 	return engine.Origin{Clock: uint64(a.JournalCreatedAt.UnixNano()), Seed: sha256.Sum256([]byte(a.JournalID))}
 }

@@ -231,7 +231,7 @@ func TestDecode_RefusesEveryChangedByte(t *testing.T) {
 }
 
 // The owner of an accepted key can sign any content. Even so, a signed archive is refused unless it has exactly the
-// form that the encoder produces, so that it can be read in only one way.
+// form that the encoder produces, so that all programs read the same content from it.
 func TestDecode_RefusesSignedArchivesThatAreNotCanonical(t *testing.T) {
 	t.Parallel()
 	files := unpack(t, encode(t, newContent()))

@@ -110,8 +110,8 @@ type Program struct {
 }
 
 // Compile parses, meters and compiles a module. For a module from the Go compiler, this takes about a second. Compile
-// does not stop early if ctx ends. Errors: those of [wasmmeter.Parse], and [wasmmeter.ErrUnsupported] if the module is
-// not a guest.
+// does not stop early if ctx is done. Errors: those of [wasmmeter.Parse], and [wasmmeter.ErrUnsupported] if the module
+// is not a guest.
 func (e *Engine) Compile(ctx context.Context, text []byte) (*Program, error) {
 	m, err := wasmmeter.Parse(text)
 	if err != nil {

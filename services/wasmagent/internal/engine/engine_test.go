@@ -85,15 +85,15 @@ func TestStep_IsDeterministic(t *testing.T) {
 	}
 }
 
-// Cases W1, W2, W3 and W7. Each kind of endless work ends when the fuel is used up or when the deadline has passed.
-// Afterwards, the instance can't be used.
+// Cases W1, W2, W3 and W7. Each kind of endless computation ends when the fuel is used up or when the deadline has
+// passed. Afterwards, the instance can't be used.
 func TestStep_EndlessWorkEnds(t *testing.T) {
 	t.Parallel()
 	for name, h := range map[string]guesttest.HandMade{
 		"W1 an endless loop": {Step: guesttest.Endless},
 		"W2 recursion without a loop": {
 			Step: guesttest.Concat(guesttest.I32(40), guesttest.Code{0x10, 3, 0x1a}, guesttest.Answer(0, 0)),
-			// f(n) = n == 0 ? 0 : f(n-1) + f(n-1), which makes about 2^n calls.
+			// The function computes f(n) = n == 0 ? 0 : f(n-1) + f(n-1), which needs about 2^n calls.
 			More: []guesttest.Code{guesttest.Concat(guesttest.Code{0x20, 0, 0x45, 0x04, 0x7f}, guesttest.I32(0), guesttest.Code{0x05, 0x20, 0}, guesttest.I32(1), guesttest.Code{0x6b, 0x10, 3, 0x20, 0}, guesttest.I32(1), guesttest.Code{0x6b, 0x10, 3, 0x6a, 0x0b})},
 		},
 		"W3 a storm of memory.fill": {

@@ -30,7 +30,7 @@ const (
 	maxBytes  = 64 << 10
 )
 
-// WASI error numbers: success, badf, inval and nosys.
+// These are the WASI error numbers success, badf, inval and nosys.
 const (
 	errnoSuccess = 0
 	errnoBadf    = 8
@@ -167,7 +167,7 @@ func randomGet(in *Instance, memory api.Memory, args []uint64) uint64 {
 	return errnoSuccess
 }
 
-// The layout of subscriptions and events in poll_oneoff. All values are in bytes.
+// These constants describe the layout of subscriptions and events in poll_oneoff. All values are in bytes.
 const (
 	subscriptionSize, eventSize = 48, 32
 	tagAt, timeoutAt, flagsAt   = 8, 24, 40

@@ -170,8 +170,8 @@ func (in *Instance) context(ctx context.Context) context.Context {
 }
 
 // Step sends the guest an envelope. It returns a copy of the envelope that the guest returns, and the fuel that was
-// used. The step may use at most the given fuel, and ends when ctx ends. Errors: [ErrFuel], [ErrMemory], [ErrSystem],
-// [ErrDeadline], [ErrTrap].
+// used. The step may use at most the given fuel, and ends when ctx is done. Errors: [ErrFuel], [ErrMemory],
+// [ErrSystem], [ErrDeadline], [ErrTrap].
 func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answer []byte, used int64, err error) {
 	ctx = in.context(ctx)
 	in.log = outputLog{}
@@ -231,8 +231,8 @@ func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	return min(used, fuel), in.failed
 }
 
-// traceMarkers contains the strings with which stack traces begin in errors from the runtime. guestError removes these
-// stack traces.
+// traceMarkers contains the strings that mark the beginning of a stack trace in the runtime's errors. guestError
+// removes these stack traces.
 var traceMarkers = []string{" (recovered by wazero)", "\nwasm stack trace:", "\n\nGo runtime stack trace:", "\ngoroutine "}
 
 // guestError converts an error from the runtime to an error of this package. It removes stack traces, because callers

@@ -94,7 +94,7 @@ type Store interface {
 	// AddTemplates stores nothing, and exists is true. If untrusted is set, AddTemplates quarantines each template
 	// whose id an operator has accepted before.
 	AddTemplates(ctx context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (exists bool, err error)
-	// AcceptTemplate applies the function accept to a template and records that its id was accepted. It does so in one
+	// AcceptTemplate applies the function accept to a template and records that the template's id was accepted, in one
 	// transaction. found is false if the tenant does not have the template.
 	AcceptTemplate(ctx context.Context, tenant, id string, accept func(*wasmagentv1.Template) error) (found bool, err error)
 	// RemoveTemplate removes a template.

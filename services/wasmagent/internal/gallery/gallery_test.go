@@ -226,7 +226,7 @@ func TestGallery_HasAddedTemplatesAfterAnyChanges(t *testing.T) {
 	})
 }
 
-// Two galleries share a store. After a call of Refresh, a gallery contains each change that the other gallery has
+// Two galleries share a store. After a call to Refresh, a gallery contains each change that the other gallery has
 // acknowledged.
 func TestRefresh_ReadsChangesOfOtherGallery(t *testing.T) {
 	t.Parallel()

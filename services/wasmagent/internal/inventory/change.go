@@ -19,10 +19,11 @@ type Basis string
 const (
 	// BasisPrevious is the list that results from all previous changes in the journal.
 	BasisPrevious Basis = ""
-	// BasisCreated is the empty list of an agent that was just created. Such a change lists all parts of the agent.
+	// BasisCreated is the empty list of an agent that was just created. A change with this basis lists all parts of the
+	// agent.
 	BasisCreated Basis = "made"
-	// BasisFound is the empty list of an agent whose journal was started by a release that did not record lists. Such a
-	// change lists all parts of the agent. The journal does not record how these parts were created.
+	// BasisFound is the empty list of an agent whose journal was started by a release that did not record lists. A
+	// change with this basis lists all parts of the agent. The journal does not record how these parts were created.
 	BasisFound Basis = "found"
 )
 
@@ -82,8 +83,8 @@ func mapChange(before, now map[string]entry) map[string]*string {
 	return out
 }
 
-// listChange returns the splices that change the list before to the list now. The splices keep the common prefix of
-// both lists, remove the entries directly after the prefix, and add the new entries at the end. They are short for a
+// listChange returns the splices that turn the list in before into the list in now. The splices keep the common prefix
+// of both lists, remove the entries directly after the prefix, and add the new entries at the end. They are short for a
 // conversation that keeps its instructions and drops its oldest messages.
 func listChange(before, now []entry) (out []splice) {
 	same := func(a, b entry) bool { return a.value == b.value }
@@ -147,7 +148,7 @@ func (c *Covered) Apply(envelope []byte, place int64) error {
 	switch {
 	case next.Basis == BasisPrevious && c.List != nil:
 	case next.Basis == BasisFound && c.List == nil, next.Basis == BasisCreated && place == 2:
-		// A change with the basis BasisCreated must be event 2, which directly follows the event of the agent's
+		// A change with the basis BasisCreated must be event 2, directly after the event that records the agent's
 		// creation.
 		c.List = new(Inventory)
 	default:

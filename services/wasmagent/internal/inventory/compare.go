@@ -9,9 +9,9 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// Compare compares the list *stored with the list *i. The list *i was computed from a journal. Compare returns the
-// first difference, or nil if the lists are equal. It compares files in the order of their paths, then todos, messages,
-// record fields and guest fields. It ignores the record fields whose names are in but.
+// Compare compares the list *i, which was computed from a journal, with the list *stored. It returns the first
+// difference, or nil if the lists are equal. It compares files in the order of their paths, then todos, messages,
+// record fields and guest fields. It ignores the record fields whose names are in the parameter but.
 func (i *Inventory) Compare(stored *Inventory, but ...string) *wasmagentv1.StoredDifference {
 	if d := compareFiles(i.files, stored.files); d != nil {
 		return d

@@ -39,7 +39,8 @@ type Inventory struct {
 	digest string
 }
 
-// An entry describes a stored value. It contains the value itself if the value is short, and otherwise its digest.
+// An entry describes a stored value. It contains the value itself if the value is short, and otherwise the value's
+// digest.
 type entry struct {
 	value string
 	// found is true if the value was stored before the journal began to list values. The journal does not record how such
@@ -47,8 +48,8 @@ type entry struct {
 	found bool
 }
 
-// New returns the list of the parts in a record and a state. The list does not contain the head of the journal, or the
-// key, the digest and the size of the state. Errors: [ErrRecord].
+// New returns the list of the parts in a record and a state. The list omits the head of the journal, and the key, the
+// digest and the size of the state. Errors: [ErrRecord].
 func New(r *wasmstorev1.Record, s *wasmstorev1.State) (*Inventory, error) {
 	out := &Inventory{files: make(map[string]entry, len(s.GetFiles()))}
 	for _, f := range s.GetFiles() {

@@ -1,5 +1,6 @@
 // Package manifest checks tool calls and questions to models against the manifest and the grants of an agent. It denies
-// whatever no right allows. In addition, the gateway checks policy. Package agent uses the package.
+// everything that no right allows. In addition, the gateway has the policy service evaluate each call. Package agent
+// uses the package.
 package manifest
 
 import (
@@ -33,7 +34,7 @@ const (
 	maxExponent = 400
 )
 
-// Errors of rights. Compare with [errors.Is].
+// Errors for calls that the rights do not allow. Compare with [errors.Is].
 var (
 	// ErrNotAllowed means that no right applies to the tool or the model, or that the conditions of the rights are not
 	// satisfied.

@@ -20,8 +20,8 @@ type api struct {
 	header http.Header
 }
 
-// newAPI returns the endpoint at a path below the configured base URL. If configured is empty, newAPI uses the base URL
-// standard.
+// newAPI returns the endpoint at a path below the configured base URL. If configured is empty, newAPI uses standard as
+// the base URL.
 func newAPI(client *http.Client, configured, standard, path string, header http.Header) (api, error) {
 	base := configured
 	if base == "" {

@@ -65,7 +65,7 @@ func (f folder) write(dir, name string, data []byte) error {
 		return err
 	}
 	// The bucket's directory is synced, too, because the subdirectory may be new. Even an existing subdirectory may not
-	// be synced yet, if the process that created it has crashed.
+	// be synced yet: the process that created it may have crashed before the sync.
 	return errors.Join(f.sync(dir), f.sync("."))
 }
 

@@ -1,4 +1,4 @@
-// Package objects stores objects in a directory or in an S3 bucket. Each object has a key. Package store uses the
+// Package objects stores objects in a directory or in an S3 bucket. Each object has a key. Package store uses this
 // package to store the states of agents.
 package objects
 

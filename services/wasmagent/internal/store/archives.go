@@ -276,7 +276,7 @@ func allParts(ctx context.Context, tx *sqlstore.Tx, id string) (content []byte, 
 	return content, err
 }
 
-// hasBytes reports whether an archive contains the bytes want at an offset.
+// hasBytes reports whether an archive contains the bytes in want at an offset.
 func hasBytes(ctx context.Context, tx *sqlstore.Tx, id string, offset int64, want []byte) (is bool, err error) {
 	is = true
 	err = eachPart(ctx, tx, id, offset, func(first int64, data []byte) {
@@ -288,9 +288,10 @@ func hasBytes(ctx context.Context, tx *sqlstore.Tx, id string, offset int64, wan
 	return is, err
 }
 
-// ArchiveKeys returns the key that signs this installation's archives, and the public keys of all keys that have signed
-// its archives. The first process of an installation stores its own key as the signing key. known must be true if the
-// key own may have signed archives before. In that case, ArchiveKeys also stores the public key of own.
+// ArchiveKeys returns the private key that signs this installation's archives, and the public keys that verify archives
+// which the installation has signed so far. The first process of an installation stores its own key as the signing key.
+// known must be true if the key in own may have signed archives before. In that case, ArchiveKeys also stores the
+// public key of own.
 func (s *Store) ArchiveKeys(ctx context.Context, own ed25519.PrivateKey, known bool) (signs ed25519.PrivateKey, all []ed25519.PublicKey, err error) {
 	public, _ := own.Public().(ed25519.PublicKey)
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {

@@ -155,9 +155,8 @@ func addToCounter(ctx context.Context, tx *sqlstore.Tx, budget Budget, grant, wh
 
 func dayOf(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
 
-// counterDays is the number of days after the last use during which counters are kept, once the agent and all of its
-// copies have been removed. If an archive of the agent is imported within these days, the imported agent continues the
-// counters.
+// counterDays is how many days counters are kept after their last use if the agent and all of its copies have been
+// removed. If an archive of the agent is imported within these days, the imported agent continues the counters.
 const counterDays = 7
 
 // RemoveUnusedCounters removes the counters of removed agents if counterDays have passed since the last use of the

@@ -46,8 +46,8 @@ func unpackEvent(text []byte) *wasmstorev1.StoredEvent {
 	return e
 }
 
-// Events returns the events of an agent's journal whose positions are above after. limit is the maximum number of
-// events, and bytes is their maximum total size. If there are such events, Events returns at least one. more reports
+// Events returns the events of an agent's journal whose positions are greater than after. limit is the maximum number
+// of events, and bytes is their maximum total size. If there are such events, Events returns at least one. more reports
 // whether there are further events.
 func (s *Store) Events(ctx context.Context, id string, after int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {

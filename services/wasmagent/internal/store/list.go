@@ -88,7 +88,7 @@ func (s *Store) List(ctx context.Context, f Filter) (page []*Row, count int, err
 	return page, count, err
 }
 
-// AbandonedTurns returns the ids of the agents that have a turn which no other process runs.
+// AbandonedTurns returns the ids of the agents that have an unfinished turn which no other process is running.
 func (s *Store) AbandonedTurns(ctx context.Context) (ids []string, err error) {
 	return s.ids(ctx, func(tx *sqlstore.Tx) (string, []any) {
 		holder, now := s.leaseParams(tx)

@@ -12,9 +12,9 @@ import (
 // Amount is an amount of model usage: the number of tokens, and the cost in billionths of a US dollar.
 type Amount struct{ Tokens, Nanos int64 }
 
-// ReserveDay adds an amount to a person's model usage on a day, unless the usage has already reached the limit bound.
-// The cost limit applies only if the amount has a cost. ReserveDay returns the previous usage, and whether it added the
-// amount. Days are counted from 1970-01-01 UTC.
+// ReserveDay adds an amount to a person's model usage on a day, unless the usage has already reached the limit in
+// bound. The cost limit applies only if the amount has a cost. ReserveDay returns the previous usage, and whether it
+// added the amount. Days are counted from 1970-01-01 UTC.
 func (s *Store) ReserveDay(ctx context.Context, person principal.Key, day int64, amount, bound Amount) (used Amount, ok bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		// This statement locks the row until the transaction ends.

@@ -41,8 +41,8 @@ func (s *Store) PutModule(ctx context.Context, digest, guest string, module []by
 	})
 }
 
-// Module returns the module with the given digest. It also returns the name of the guest to which the module belongs,
-// as its current or as an earlier module. Errors: [ErrModuleUnknown].
+// Module returns the module with the given digest, and the name of the guest to which the module belongs. The module is
+// the current module or an earlier module of that guest. Errors: [ErrModuleUnknown].
 func (s *Store) Module(ctx context.Context, digest string) (guest string, module []byte, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT guest, module FROM modules WHERE digest = $1", digest).Scan(&guest, &module)
@@ -60,8 +60,8 @@ func (s *Store) Module(ctx context.Context, digest string) (guest string, module
 	return guest, module, nil
 }
 
-// ModuleGuest returns the name of the guest to which the module with the given digest belongs, as its current or as an
-// earlier module. Errors: [ErrModuleUnknown].
+// ModuleGuest returns the name of the guest whose current or earlier module has the given digest. Errors:
+// [ErrModuleUnknown].
 func (s *Store) ModuleGuest(ctx context.Context, digest string) (guest string, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT guest FROM modules WHERE digest = $1", digest).Scan(&guest)
@@ -73,8 +73,8 @@ func (s *Store) ModuleGuest(ctx context.Context, digest string) (guest string, e
 	return guest, err
 }
 
-// RemoveUnusedModules removes the modules that no agent and no snapshot uses, if they were last current more than
-// moduleDays ago.
+// RemoveUnusedModules removes each module that no agent and no snapshot uses, if more than moduleDays days have passed
+// since the module was last the current module of its guest.
 func (s *Store) RemoveUnusedModules(ctx context.Context) error {
 	unused := make(map[string]bool)
 	err := s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {

@@ -85,9 +85,9 @@ func (s states) get(ctx context.Context, id, name, digest string) (*wasmstorev1.
 	return out, nil
 }
 
-// removeExcept removes the states of an agent, except for the states whose names are in but. If but is not empty,
-// removeExcept also keeps recent states, because another process may be about to commit a record that refers to one of
-// them.
+// removeExcept removes the states of an agent, except for the states whose names are in the parameter but. If but is
+// not empty, removeExcept also keeps recent states, because another process may be about to commit a record that refers
+// to one of them.
 func (s states) removeExcept(ctx context.Context, id string, but map[string]bool) error {
 	for found, err := range s.List(ctx, id) {
 		if err != nil {

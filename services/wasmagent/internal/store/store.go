@@ -90,11 +90,13 @@ func (s *Store) Close() error { return errors.Join(s.db.Close(), s.states.Close(
 type Turn int64
 
 const (
-	// NoTurn means that no turn runs.
+	// NoTurn means that no turn is running.
 	NoTurn Turn = iota
-	// AttachedTurn means that a turn runs while its caller waits. If the process ends, the turn is undone.
+	// AttachedTurn means that a turn is running while its caller waits for the result. If the process ends, the turn is
+	// undone.
 	AttachedTurn
-	// DetachedTurn means that a turn runs without its caller. If the process ends, another process continues the turn.
+	// DetachedTurn means that a turn is running and its caller no longer waits. If the process ends, another process
+	// continues the turn.
 	DetachedTurn
 )
 

@@ -84,8 +84,8 @@ func (s *Store) AddTemplates(ctx context.Context, tenant string, untrusted bool,
 	return false, err
 }
 
-// AcceptTemplate applies the function accept to a template of a tenant, and records that its id was accepted. found is
-// false if the tenant does not have the template.
+// AcceptTemplate applies the function accept to a template of a tenant, and records that the template's id was
+// accepted. found is false if the tenant does not have the template.
 func (s *Store) AcceptTemplate(ctx context.Context, tenant, id string, accept func(*wasmagentv1.Template) error) (found bool, err error) {
 	err = s.changeTemplates(ctx, tenant, func(ctx context.Context, tx *sqlstore.Tx) error {
 		found = false

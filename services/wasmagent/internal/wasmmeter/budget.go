@@ -173,7 +173,7 @@ func (l layout) putSetFuel(out []byte, local int) []byte {
 	return append(out, opI64And, opI64Or)
 }
 
-// putCall writes a call of a function. The arguments are the first parameters of the calling function.
+// putCall writes a call to a function. The arguments are the first parameters of the calling function.
 func (l layout) putCall(out []byte, params int, f uint32) []byte {
 	for i := range params {
 		out = putU32(append(out, opLocalGet), uint32(i))

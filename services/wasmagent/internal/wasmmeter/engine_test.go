@@ -70,7 +70,7 @@ func callFunction(ctx context.Context, in api.Module, f api.Function, args ...ui
 	return f.Call(ctx, args...)
 }
 
-// used returns the fuel that the only instance in an engine has used.
+// used returns the fuel that the instance in has used. It must be the only instance in the engine.
 func (e *engine) used(in api.Module) int64 {
 	return e.granted - int64(in.ExportedGlobal(wasmmeter.FuelGlobal).Get())
 }

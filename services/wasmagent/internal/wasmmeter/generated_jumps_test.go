@@ -22,12 +22,13 @@ type (
 		// operand stack until the end of the loop, where they are written to a global. Therefore, no jump may skip
 		// these reads.
 		reads []uint32
-		// back lists the jumps that go back. Each jump goes from the first part to the second part of a pair.
+		// back lists the jumps that go back. Each pair contains the index of the part with the jump, and the index of
+		// the part to which the jump goes.
 		back [][2]int
 	}
-	// jump sets a local to a number and branches to the dispatcher. It is in the part from, inside the given number of
-	// blocks. The dispatcher's counter limits a jump that goes back, and a jump that sets a local other than the
-	// dispatcher's. Every other jump is taken if cond is nil or not 0.
+	// jump sets the local sets to a number and branches to the dispatcher. from is the index of the part that contains
+	// the jump, and blocks is the number of blocks around the jump. If the jump goes back, or sets a local other than
+	// the dispatcher's, the dispatcher's counter limits it. Every other jump is taken if cond is nil or not 0.
 	jump struct {
 		to     *dispatcher
 		sets   uint32

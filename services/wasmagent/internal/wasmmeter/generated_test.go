@@ -328,7 +328,7 @@ func (s call) run(f *frame) signal {
 }
 func (s call) put(b []byte) []byte { return uleb(append(b, 0x10), s.f) }
 
-// call runs a function. If maxInstructions is reached, call ends all functions.
+// call runs a function. If maxInstructions is reached, call ends all functions that are running.
 func (m *machine) call(i int) signal {
 	fn := m.functions[i]
 	m.points += int64(1 + fn.locals)

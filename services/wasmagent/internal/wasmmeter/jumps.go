@@ -42,8 +42,9 @@ type jumps struct {
 }
 
 type lastInstructions struct {
-	// loopStart is the index of a loop if, since the start of the loop, only the starts of blocks were read. Otherwise
-	// its value is the constant none. readsLocal is true if the last instruction directly follows these starts of blocks and reads a local.
+	// loopStart is the index of a loop if only starts of blocks were read since the start of that loop. Otherwise, its
+	// value is the constant none. readsLocal is true if the last instruction directly follows these starts of blocks
+	// and reads a local.
 	loopStart  int
 	readsLocal bool
 	// isConstant is true if the last instruction is a constant, and number is its value. setsLocal is true if the last two

@@ -27,8 +27,9 @@ const (
 	wellBehavedGuests = 4
 	hostileGuests     = 6
 	pause             = 5 * time.Millisecond
-	// maxRatio is the maximum ratio between turn times next to hostile guests and turn times next to guests that only
-	// compute. Each round compares the 99th percentiles. The median over all rounds must not exceed maxRatio.
+	// maxRatio limits how much hostile guests may slow down turns. Each round divides the 99th percentile of the turn
+	// durations next to hostile guests by the 99th percentile next to guests that only compute. The median of these
+	// ratios over all rounds must not exceed maxRatio.
 	maxRatio = 1.5
 	// memoryMargin is the memory that a worker may use in addition to its limit, in bytes.
 	memoryMargin = 64 * mib
@@ -114,8 +115,9 @@ func TestStep_IsFastNextToHostileGuests(t *testing.T) {
 	}
 }
 
-// turnsNextTo runs turns of well-behaved guests next to other guests that run the module others. lasts is the duration
-// of the run. turnsNextTo returns the duration of each turn, and the number of steps of the other guests.
+// turnsNextTo runs turns of well-behaved guests next to other guests, which run the module with the digest in others.
+// lasts is the duration of the run. turnsNextTo returns the duration of each turn, and the number of steps of the other
+// guests.
 func turnsNextTo(t *testing.T, s *worker.Supervisor, digest, others string, lasts time.Duration) (took []time.Duration, ended int64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), lasts)
@@ -158,7 +160,7 @@ func turnsNextTo(t *testing.T, s *worker.Supervisor, digest, others string, last
 	return took, count.Load()
 }
 
-// runOtherGuest starts a guest, and runs its steps until a step fails or ctx ends. It adds the number of steps to
+// runOtherGuest starts a guest, and runs its steps until a step fails or ctx is done. It adds the number of steps to
 // count.
 func runOtherGuest(ctx context.Context, s *worker.Supervisor, digest string, count *atomic.Int64) error {
 	in, _, err := s.Start(ctx, digest, limits, engine.Origin{}, plentyFuel, stepTimeout)

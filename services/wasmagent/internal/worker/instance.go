@@ -89,8 +89,8 @@ func (i *Instance) Step(ctx context.Context, envelope []byte, fuel int64, within
 // pauses after a large answer or a failure.
 func (i *Instance) LastDuration() time.Duration { return i.lastDuration }
 
-// Printed returns what the guest printed in the newest step, or when it started if there was no step. It returns at
-// most the last [engine.MaxPrinted] bytes. [PrintedOf] returns the output of a failed step.
+// Printed returns what the guest printed in the newest step, or during its start if it has not run a step yet. It
+// returns at most the last [engine.MaxPrinted] bytes. [PrintedOf] returns the output of a failed step.
 func (i *Instance) Printed() string { return i.printed }
 
 // Snapshot returns the whole state of the instance.
@@ -103,7 +103,7 @@ func (i *Instance) Snapshot(ctx context.Context) ([]byte, error) {
 	return resp.GetSnapshot(), nil
 }
 
-// Close ends the instance, even if ctx has already ended.
+// Close ends the instance, even if ctx is already done.
 func (i *Instance) Close(ctx context.Context) error {
 	defer i.uncount()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)

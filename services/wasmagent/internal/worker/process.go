@@ -26,7 +26,7 @@ type process struct {
 	client     wasmworkerv1.WorkerServiceClient
 	began      time.Time
 	stderrTail *tailWriter
-	// ended is closed after the process has ended.
+	// ended is a channel that is closed after the process has exited.
 	ended chan struct{}
 	// hasStartedInstance is true if the process has ever started an instance. instances is the current number of
 	// instances.
@@ -41,8 +41,8 @@ type process struct {
 }
 
 // A large answer or a failure of a guest causes work that is not charged as fuel, both in the worker and in the process
-// that started it. Therefore, the call that caused the work pauses before it returns. In each worker, only one call
-// pauses at a time. If an answer has more than largeAnswer bytes, the pause is pausePerByte for each byte of the
+// that started the worker. Therefore, the call that caused the work pauses before it returns. In each worker, only one
+// call pauses at a time. If an answer has more than largeAnswer bytes, the pause is pausePerByte for each byte of the
 // answer. This limits large answers to about 60 MB per second and worker. A failure counts as an answer of failureCost
 // bytes.
 const (
@@ -123,8 +123,8 @@ func (p *process) watch() {
 	}
 }
 
-// workerError converts an error from a call to the worker. It returns [ErrWorkerLost] if the worker has ended, and
-// [ErrBusy] if the instance is busy. It returns other errors unchanged.
+// workerError converts an error from a call to the worker. It returns [ErrWorkerLost] if the worker process has exited,
+// and [ErrBusy] if the instance is busy. It returns other errors unchanged.
 func (p *process) workerError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err

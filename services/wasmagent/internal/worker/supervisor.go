@@ -21,8 +21,8 @@ const (
 	// exceeds the timeout is killed.
 	healthInterval = time.Second
 	healthTimeout  = 5 * time.Second
-	// firstPause is the minimum delay before a worker is restarted that has ended without starting an instance.
-	// longestPause is the maximum delay. The delay doubles each time.
+	// firstPause and longestPause are the minimum and the maximum delay between the end of a worker that started no
+	// instance and the start of the next worker. The delay doubles each time.
 	firstPause, longestPause = 50 * time.Millisecond, 5 * time.Second
 	// capacityPollInterval is the interval at which a waiting call checks for capacity while all workers are full.
 	capacityPollInterval = 10 * time.Millisecond
@@ -32,8 +32,8 @@ const (
 
 // Errors of a [Supervisor]. Compare with [errors.Is].
 var (
-	// ErrWorkerLost means that the worker and all of its instances have ended. The instances can be restored from
-	// snapshots.
+	// ErrWorkerLost means that the worker process has exited, so all of its instances are lost. The instances can be
+	// restored from snapshots.
 	ErrWorkerLost = errors.New("the worker is gone")
 	// ErrModuleRefused means that the module is not a guest, or that it can't be compiled within the limits.
 	ErrModuleRefused = errors.New("the module is refused")
@@ -49,7 +49,7 @@ type Config struct {
 	Cache string
 	// Workers is the maximum number of workers. It must be at least 1. Another worker is started when all running
 	// workers have guests. Idle workers are not stopped. Guests is the maximum number of guests in each worker. It must
-	// be at least 1. Further guests wait.
+	// be at least 1. If all workers are full, further guests wait until another guest ends.
 	Workers, Guests int
 	// Memory is the maximum memory of each worker, including its guests, in bytes.
 	Memory int64
@@ -176,7 +176,7 @@ func (slot *workerSlot) ended() bool {
 	}
 }
 
-// recordEnd logs the end of a worker, and frees its slot.
+// recordEnd logs that a worker has exited, and frees the worker's slot.
 func (s *Supervisor) recordEnd(ctx context.Context, slot *workerSlot) {
 	s.log.WarnContext(ctx, "a worker of agents ended", "state", slot.process.cmd.ProcessState.String(), "lived", time.Since(slot.process.began).Round(time.Millisecond), "said", slot.process.stderrTail.String())
 	if slot.delayStart(); slot.process.hasStartedInstance.Load() {
@@ -187,7 +187,7 @@ func (s *Supervisor) recordEnd(ctx context.Context, slot *workerSlot) {
 
 // Compile compiles a module in a separate process with limited resources, and returns the module's digest. Afterwards,
 // instances of the module can be started. Errors: [ErrModuleRefused] with the reason, [ErrWorkerLost], or the error of
-// the context caller.
+// the context in caller.
 func (s *Supervisor) Compile(caller context.Context, module []byte) (string, error) {
 	p, err := s.cfg.start(s.cfg.CompileMemory)
 	if err != nil {
@@ -203,7 +203,7 @@ func (s *Supervisor) Compile(caller context.Context, module []byte) (string, err
 	switch {
 	case err == nil:
 	case ctx.Err() == nil && (status.Code(err) == codes.Unavailable || status.Code(err) == codes.Canceled):
-		// The process has ended, most likely because it reached its memory limit.
+		// The process has exited, most likely because it reached its memory limit.
 		return "", fmt.Errorf("%w: to compile it takes more than %d MiB", ErrModuleRefused, s.cfg.CompileMemory>>20)
 	case caller.Err() != nil:
 		return "", caller.Err()
@@ -271,7 +271,7 @@ func (s *Supervisor) PIDs() (out []int) {
 	return out
 }
 
-// Close kills the workers and waits until they have ended.
+// Close kills the workers and waits until they have exited.
 func (s *Supervisor) Close() (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

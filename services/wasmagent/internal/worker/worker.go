@@ -82,7 +82,7 @@ func Serve(ctx context.Context, conn net.Conn, cache string) error {
 	return errors.Join(err, e.Close(ctx))
 }
 
-// onlyListener is a listener that accepts a single connection. The second call of Accept waits until that connection is
+// onlyListener is a listener that accepts a single connection. The second call to Accept waits until that connection is
 // closed, and then returns io.EOF.
 type onlyListener struct {
 	conn   net.Conn

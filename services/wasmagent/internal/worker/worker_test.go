@@ -182,8 +182,8 @@ func TestStart_DistributesGuestsOverWorkers(t *testing.T) {
 	}
 }
 
-// If all workers are full, a new guest is not started until another guest ends. Its start fails if the caller gives up
-// first.
+// If all workers are full, a new guest is not started until another guest ends. If the caller that starts the new guest
+// cancels the call first, the start fails.
 func TestStart_WaitsWhileWorkersAreFull(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t, func(c *worker.Config) { c.Workers, c.Guests = 2, 2 })
@@ -214,8 +214,8 @@ func TestStart_WaitsWhileWorkersAreFull(t *testing.T) {
 
 var endless = guesttest.HandMade{Step: guesttest.Endless}.Module()
 
-// A step ends even if other guests run endless steps. An endless step ends at its deadline, when its fuel is used up,
-// or when its caller gives up.
+// A step completes even if other guests run endless steps. An endless step is stopped at its deadline, when its fuel is
+// used up, or when its caller cancels the call.
 func TestStep_EndsNextToEndlessSteps(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// AppToken and BotToken are the tokens that the fake accepts. Channel is the id of its channel.
+// AppToken and BotToken are the tokens that the fake Slack server accepts. Channel is the id of its channel.
 const (
 	AppToken = "xapp-geheim"
 	BotToken = "xoxb-geheim" //nolint:gosec // valid for the fake only
@@ -62,7 +62,7 @@ func (m *Message) Button(action string) string {
 // Ephemeral is a message that only User sees.
 type Ephemeral struct{ User, Text string }
 
-// Server is a running fake.
+// Server is a running fake Slack server.
 type Server struct {
 	*httptest.Server
 	t testing.TB
@@ -75,7 +75,7 @@ type Server struct {
 	acks       int
 }
 
-// Start starts a fake. The fake is closed at the end of the test.
+// Start starts a fake Slack server and closes it at the end of the test.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{t: t}
@@ -92,7 +92,7 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// API returns the URL of the fake's Web API.
+// API returns the URL of the fake server's Web API.
 func (s *Server) API() string { return s.URL + "/" }
 
 // Fail makes the next requests that post or change a message fail. calls is the number of these requests.

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// The gateway removes an element from an answer. It must not edit names inside that element.
+// The gateway removes an element from an answer. It must not edit the names inside that element.
 func TestRename_LeavesRemovedElementsOut(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -54,7 +54,7 @@ func TestListedDigest_IsThatOfTheShownDefinition(t *testing.T) {
 	})
 }
 
-// Case X9. A client cannot call a hidden tool even if a list has contained it.
+// Case X9. A client cannot call a hidden tool even if an earlier list contained the tool.
 func TestListedDigest_HasNoHiddenTools(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -71,8 +71,8 @@ func TestListedDigest_HasNoHiddenTools(t *testing.T) {
 	})
 }
 
-// The gateway stores the stream of an answer in the client's own session, and not in the member session for the server,
-// because the client does not know the member session.
+// The gateway stores the stream of an answer in the client's own session. It does not store the stream in the member
+// session for the server, because the client does not know the member session.
 func TestResumable_IsTheSessionOfTheClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -99,8 +99,8 @@ func TestResumable_IsTheSessionOfTheClient(t *testing.T) {
 	})
 }
 
-// One stream carries the messages of many servers, and the gateway itself acknowledges the subscription. Messages that
-// belong to a different subscription are not forwarded.
+// A stream at the URL for all servers carries the messages of many servers, and the gateway itself acknowledges the
+// subscription. If a server sends a message that belongs to a different subscription, the gateway does not forward it.
 func TestSubscription_HasItsOwnMessagesOnly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -55,8 +55,8 @@ func TestGreeting_OffersARevisionThatTheGatewaySpeaks(t *testing.T) {
 	})
 }
 
-// A server supports 2026-07-28 and a revision that uses sessions, and declares different capabilities in each. A client
-// receives the capabilities that belong to the client's own revision.
+// A server supports revision 2026-07-28 and a revision that uses sessions, and declares different capabilities in each.
+// A client receives the capabilities that the server declares in the client's own revision.
 func TestGreeting_IsThatOfTheFamily(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

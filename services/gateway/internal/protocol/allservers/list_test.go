@@ -28,8 +28,8 @@ func checkResult(t *testing.T, name, response, want string) {
 	}
 }
 
-// The gateway builds the tools list from its own lists of all servers. The list contains the tools that the caller may
-// see, with combined names and with titles that contain the server's name.
+// The gateway builds the combined tools list from its own lists of all servers. The combined list contains the tools
+// that the caller may see, with combined names and with titles that contain the server's name.
 func TestListTools_JoinsWhatTheCallerMaySee(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -88,7 +88,8 @@ func TestListTools_HasOnePage(t *testing.T) {
 	})
 }
 
-// The list omits elements that a strict client would reject, and names them unless they are hidden from the caller.
+// The combined list omits elements that a strict client would reject. It reports the names of omitted elements unless
+// these elements are hidden from the caller.
 func TestListTools_NamesWhatIsLeftOut(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -177,8 +178,8 @@ func TestListTools_StartsNoProgram(t *testing.T) {
 	})
 }
 
-// If a call to a tool that the caller can see requires an approval, the list also contains the gateway's own tool that
-// waits for approvals.
+// The caller can see a tool whose calls require an approval. The list therefore also contains the gateway's own tool
+// for waiting for approvals.
 func TestListTools_HasTheWaitToolIfACallMayWait(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -218,8 +219,8 @@ func TestListTools_FilterThatFailsNamesTheServer(t *testing.T) {
 	})
 }
 
-// pages makes a server return its prompts in pages. Each string in texts is the result for one page, without the
-// cursor.
+// pages makes a server return its prompts page by page. Each string in texts is the result for one page, without the
+// cursor. next returns the cursor for the page after the given page.
 func pages(s *gatewaytest.Server, next func(page int) string, texts ...string) {
 	s.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 		at := 0
@@ -277,7 +278,8 @@ func TestGather_AsksOnlyServersThatOfferTheList(t *testing.T) {
 	})
 }
 
-// If policy denies a list, the server is omitted and not reported as faulty.
+// If the policy denies a server's list to the caller, the combined list omits that server and does not report it as
+// faulty.
 func TestGather_OmitsServersThatPolicyDenies(t *testing.T) {
 	t.Parallel()
 	for _, code := range []commonv1.Code{commonv1.Code_CODE_DENIED_BY_RULE, commonv1.Code_CODE_DENIED_BY_DEFAULT, commonv1.Code_CODE_METHOD_DENIED} {
@@ -329,7 +331,7 @@ func TestGather_NamesServersWhoseListCannotBeRead(t *testing.T) {
 	}
 }
 
-// A list is returned within a time limit. It reports a server that was too slow.
+// A combined list is returned within a time limit. It reports a server that was too slow.
 func TestGather_EndsInTime(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -361,7 +363,7 @@ func TestGather_RefusesAnswersToRequests(t *testing.T) {
 	})
 }
 
-// The client is informed if the outcome of one of the requests is not recorded.
+// The client is informed if the journal does not contain the outcome of one of the gateway's requests.
 func TestGather_ReportsUnrecordedOutcomes(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, func(g *gatewaytest.Gateway) {
@@ -402,7 +404,7 @@ func TestGather_ServerCannotSendRequestsMeanwhile(t *testing.T) {
 	})
 }
 
-// A panic during the request to one server does not affect the requests to the other servers.
+// A panic during the request to one server does not affect the requests to other servers.
 func TestGather_PanicNamesTheServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -416,7 +418,8 @@ func TestGather_PanicNamesTheServer(t *testing.T) {
 	})
 }
 
-// Case X4. A request for the tools list counts as one message, plus one for each server.
+// Case X4. At the URL for all servers, a request for the tools list counts as one message, plus one message for each
+// server.
 func TestLists_AreCountedForEachServer(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, asIs, func(t *testing.T, c client) {

@@ -1,7 +1,7 @@
 // Package allservers answers messages at /mcp, the URL for all servers, where the servers appear as one server. The
-// names of tools, prompts and resources have the server's name as a prefix. The gateway replaces them with the server's
-// own names, and handles the message as a message to that server, in a member session of the client's session. It joins
-// the servers' lists into one list.
+// names of tools, prompts and resources have the server's name as a prefix. The gateway replaces these combined names
+// with the server's own names, and handles the message as a message to that server, in a member session of the client's
+// session. It combines the servers' lists into one list.
 package allservers
 
 import (
@@ -26,13 +26,13 @@ import (
 // All is a message to the URL for all servers.
 type All struct{ *protocol.Request }
 
-// New returns the request as a message to all servers.
+// New returns the request x as a message to the URL for all servers.
 func New(x *protocol.Request) All { return All{Request: x} }
 
-// Member is a message to the URL for all servers, in the form that is sent to one of the servers.
+// Member is a message to the URL for all servers that has been converted into a message to one of the servers.
 type Member struct{ *protocol.Request }
 
-// Route handles a message to all servers.
+// Route handles a message to the URL for all servers.
 func (x All) Route(ctx context.Context) dispatch.Response {
 	switch x.Message.Kind {
 	case jsonrpc.Response:
@@ -44,7 +44,7 @@ func (x All) Route(ctx context.Context) dispatch.Response {
 	return x.Answer(ctx)
 }
 
-// Answer either answers a request itself, or sends it to the server that the request names.
+// Answer either answers a request itself, or sends it to the server whose name the request contains.
 func (x All) Answer(ctx context.Context) dispatch.Response {
 	do := x.ownAnswer()
 	if do == nil {
@@ -96,8 +96,8 @@ func (x All) sendToServer(ctx context.Context) dispatch.Response {
 	return member.Protocol.Route(ctx)
 }
 
-// resolveTarget returns the server that the request names, and the edits that replace the combined names with the
-// server's own names.
+// resolveTarget returns the server whose name the request contains, and the edits that replace the combined names with
+// the server's own names.
 func (x All) resolveTarget(ctx context.Context) (server string, edits []jsonrpc.Edit, why *refusal.Refusal) {
 	server, edits, err := aggregate.ResolveTarget(x.Message.Method, x.Message.Raw)
 	if err == nil && x.IsAbsent(ctx, x.Caller, server) {

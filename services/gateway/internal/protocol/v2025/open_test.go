@@ -130,9 +130,9 @@ func TestInitialize_RemembersWhatTheClientHasDeclared(t *testing.T) {
 	})
 }
 
-// Case X9. A caller without permissions on a server receives the gateway's own discovery of the server, without
-// anything that identifies the server. The gateway contacts the server for the caller only when the policy allows a
-// request.
+// Case X9. A caller without permissions on a server receives the gateway's own discovery of the server, from which
+// everything that identifies the server is removed. The gateway contacts the server for the caller only when the policy
+// allows a request.
 func TestInitialize_OfACallerWithoutAccessContactsNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -170,8 +170,8 @@ func TestInitialize_OfACallerWithoutAccessContactsNoServer(t *testing.T) {
 	})
 }
 
-// If the gateway contacts a server only after initialize, it declares no client capabilities to the server. The server
-// may then use none.
+// If the gateway has answered initialize without contacting the server, it later declares no client capabilities to the
+// server. The server may then use none.
 func TestInitialize_OfACallerWithoutAccessOffersNothing(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, func(t *testing.T, server, prefix string) {
@@ -249,7 +249,7 @@ func TestInitialize_OpensNoSessionWithoutAUsableServer(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		open func(upstream.Request) (upstream.Answer, error)
-		// withdraw is true if the caller's permissions are removed.
+		// withdraw is true if the caller loses its permissions during initialize.
 		withdraw bool
 		closed   int
 		code     string // the refusal code, or empty if the server returns an error

@@ -37,10 +37,11 @@ type endpoint interface {
 	open(ctx context.Context) dispatch.Response
 	// Route executes a message in a session.
 	Route(ctx context.Context) dispatch.Response
-	// mayListen returns a refusal if the stream is refused. exists is false if the caller may not open a stream.
+	// mayListen returns a refusal if the client's request to open a stream is refused. exists is false if the caller
+	// may not open a stream.
 	mayListen(ctx context.Context) (refused *refusal.Refusal, exists bool)
-	// listen forwards the events of a session's stream after the event with the id after. If after is empty, it forwards
-	// all events. exists is false if there is no stream.
+	// listen forwards those events of a session's stream that follow the event whose id is in the parameter after. If
+	// after is empty, it forwards all events. exists is false if there is no stream.
 	listen(ctx context.Context, after string) (resp dispatch.Response, exists bool)
 }
 
@@ -61,7 +62,7 @@ func (x allServers) Route(ctx context.Context) dispatch.Response {
 	return allservers.New(x.Request).Route(ctx)
 }
 
-// mayListen refuses no stream, because the policy service checks each message when a server sends it.
+// mayListen refuses no stream, because the policy service checks each message at the time when a server sends it.
 func (allServers) mayListen(context.Context) (*refusal.Refusal, bool) { return nil, true }
 
 func (x allServers) listen(ctx context.Context, _ string) (dispatch.Response, bool) {
@@ -160,8 +161,8 @@ func (x Message) Prepare(_ context.Context, call attempt.Call, _ *session.Call, 
 // TranslatesRevisions implements [dispatch.Era].
 func (x Message) TranslatesRevisions() bool { return x.Server.IsStateless() }
 
-// Pending implements [dispatch.Era]. It returns false, so that a call that waits for an approval is refused with the
-// approval's id.
+// Pending implements [dispatch.Era]. It returns false, so a call that waits for an approval is refused, and the refusal
+// contains the approval's id.
 func (Message) Pending(context.Context, pipeline.Result) (dispatch.Response, bool) {
 	return dispatch.Response{}, false
 }
@@ -172,7 +173,7 @@ func (x Message) Answer(ctx context.Context, result pipeline.Result) dispatch.Re
 		return x.RefusedResponse(ctx, refused)
 	}
 	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) && x.Server.IsStateless() {
-		// The tools may now require different arguments to be repeated in headers.
+		// The server's tools may have changed, so that calls must repeat different arguments in headers.
 		x.Server.Own().RefreshInBackground(servers.RenewAfter)
 	}
 	edits, _, refused := x.FilterResult(ctx, result.Answer)
@@ -203,8 +204,8 @@ func (Message) ForMember(member *protocol.Request) protocol.Protocol { return Me
 // use sessions.
 func (Message) Restore(context.Context) *refusal.Refusal { return nil }
 
-// MemberKey implements [protocol.Protocol]. It returns the server's name, because there is one member session for each
-// server.
+// MemberKey implements [protocol.Protocol]. It returns the server's name as the key, because an aggregate session has
+// one member session for each server.
 func (x Message) MemberKey(context.Context, visibility.Access) (string, *refusal.Refusal) {
 	return x.ServerName, nil
 }

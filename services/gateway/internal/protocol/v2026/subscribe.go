@@ -48,7 +48,7 @@ func tooManySubscriptions() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: "this caller has too many subscriptions here, or its state was just removed; end some of them, or subscribe again."}
 }
 
-// subscribe opens a stream of the notifications that the client has subscribed to and that the policy allows (MCP
+// subscribe opens a stream of those notifications that the client has subscribed to and that the policy allows (MCP
 // 2026-07-28, Subscriptions). The gateway sends its own request to the server, with the id of the client's request. The
 // stream ends when the client disconnects, its token is revoked, or the gateway stops.
 func (x *message) subscribe(ctx context.Context) dispatch.Response {
@@ -75,8 +75,8 @@ func (x *message) subscribe(ctx context.Context) dispatch.Response {
 }
 
 // allowedResources returns the URIs that the policy allows the client to subscribe to. The policy service evaluates
-// each URI as a resources/subscribe request. Each URI also counts as a message, because otherwise a single message
-// could cause a hundred evaluations without reaching any limit.
+// each URI as a resources/subscribe request. Each URI also counts as a message. Otherwise a single message could cause
+// a hundred evaluations without reaching any limit.
 func allowedResources(ctx context.Context, x *protocol.Request, uris []string) (out []string) {
 	for _, uri := range uris {
 		params, err := json.Marshal(map[string]string{"uri": uri})
@@ -95,7 +95,7 @@ func allowedResources(ctx context.Context, x *protocol.Request, uris []string) (
 	return out
 }
 
-// forward forwards the notifications of a subscription until the subscription ends.
+// forward forwards the notifications of a subscription to the client until the subscription ends.
 func (x *message) forward(ctx context.Context, wants upstream.Wanted) dispatch.Response {
 	ctx, end := context.WithCancel(ctx)
 	x.ClientCtx = ctx

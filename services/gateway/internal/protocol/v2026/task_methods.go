@@ -43,8 +43,8 @@ func describe(s tasks.State) taskState {
 	return out
 }
 
-// ownTask answers a request for a task that the gateway has created. The request is allowed without a rule, because the
-// answer contains only data about the caller's own request.
+// ownTask answers a request about a task that the gateway has created. The request needs no rule, because the answer
+// contains only data about the caller's own request.
 func (x *message) ownTask(ctx context.Context) dispatch.Response {
 	t := x.tasks.Find(x.Message.TaskID, string(x.owner()))
 	switch {
@@ -70,7 +70,8 @@ func (x *message) ownTask(ctx context.Context) dispatch.Response {
 	return x.OwnResponse(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"%s"}}`, x.ID(), mcp.ResultComplete), nil)
 }
 
-// answerTask answers with the state of a task. It does not copy the outcome, because a client may poll often.
+// answerTask answers with the state of a task. It does not copy the outcome, because a client may request the state
+// often.
 func (x *message) answerTask(ctx context.Context, state taskState, out tasks.Outcome) dispatch.Response {
 	body, err := json.Marshal(struct {
 		Version string         `json:"jsonrpc"`

@@ -103,8 +103,8 @@ func tools(requests []string) (out []string) {
 	return out
 }
 
-// If a server reports that a header is wrong or that it does not support the revision, its tools may have changed. The
-// gateway lists the server's tools again.
+// A server responds that a header is wrong or that it does not support the revision. Its tools may have changed, so the
+// gateway lists them again.
 func TestAnswer_ErrorsOfTheRevisionMakeTheGatewayListTheServer(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[int]bool{-32020: true, -32022: true, -32603: false} {
@@ -136,8 +136,8 @@ func TestAnswer_ErrorsOfTheRevisionMakeTheGatewayListTheServer(t *testing.T) {
 	}
 }
 
-// A message of 2026-07-28 contains a session header, which belongs to other revisions. The message is accepted only if
-// the server supports 2026-07-28, because such a server can ignore the header.
+// A message of revision 2026-07-28 contains a session header, which only other revisions use. The message is accepted
+// only if the server supports revision 2026-07-28, because such a server can ignore the header.
 func TestPost_WithASessionNeedsAServerOfThisRevision(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, nil, func(t *testing.T, g *gatewaytest.Gateway, at address) {
@@ -154,8 +154,8 @@ func TestPost_WithASessionNeedsAServerOfThisRevision(t *testing.T) {
 	})
 }
 
-// The server receives the client's bytes, except for the combined names and the capabilities that the policy denies. A
-// server that uses sessions receives the message in a session.
+// The server receives the client's bytes, except that combined names are replaced and capabilities that the policy
+// denies are removed. A server that uses sessions receives the message in a session.
 func TestCall_ReachesServersOfBothFamilies(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, []string{"sampling/createMessage"}, func(t *testing.T, g *gatewaytest.Gateway, at address) {
@@ -206,7 +206,7 @@ func TestAnswer_KeepsTheStatusOfErrors(t *testing.T) {
 	})
 }
 
-// The answer depends on the caller's permissions, so caches must not return it to another caller.
+// An answer depends on the caller's permissions, so caches must not return it to another caller.
 func TestAnswer_IsPrivateToTheCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -230,7 +230,7 @@ func TestAnswer_IsPrivateToTheCaller(t *testing.T) {
 	})
 }
 
-// The gateway's own answers have the resultType that the revision requires.
+// When the gateway itself answers a request, the result has the resultType that the revision requires.
 func TestRefusal_OfACallHasTheTypeOfTheRevision(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, nil, func(t *testing.T, g *gatewaytest.Gateway, at address) {
@@ -241,7 +241,7 @@ func TestRefusal_OfACallHasTheTypeOfTheRevision(t *testing.T) {
 	})
 }
 
-// The gateway reports to the catalog the revision in which a server has listed its tools.
+// The gateway reports to the catalog in which revision a server has listed its tools.
 func TestListTools_AreReportedInTheRevisionOfTheServer(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -266,7 +266,8 @@ func TestListTools_AreReportedInTheRevisionOfTheServer(t *testing.T) {
 	}
 }
 
-// The gateway requests a server's revisions once. The request counts as a probe by the caller.
+// The gateway asks a server only once which revisions it supports. The client's request that causes this counts as a
+// probe.
 func TestPost_AsksOnceForTheRevisionsOfTheServer(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, nil, func(t *testing.T, g *gatewaytest.Gateway, at address) {
@@ -322,8 +323,8 @@ func TestPost_IsRefusedWithoutPolicy(t *testing.T) {
 	})
 }
 
-// A notification of 2026-07-28 is answered with 202 and not sent to a server. A client cancels a request by closing its
-// stream, so it needs no notification.
+// The gateway answers a notification of revision 2026-07-28 with status 202 and sends it to no server. A client cancels
+// a request by closing the request's stream, so it needs no notification.
 func TestNotification_IsRefusedAndReachesNoServer(t *testing.T) {
 	t.Parallel()
 	forEachAddress(t, nil, func(t *testing.T, g *gatewaytest.Gateway, at address) {
@@ -383,7 +384,8 @@ func TestPost_InputResponsesNeedAServerThatMayAsk(t *testing.T) {
 	}
 }
 
-// Case U1. If a method's answers may contain requests from the server, the policy service evaluates these requests.
+// Case U1. For methods whose answers may contain requests to the client, the policy service evaluates each of these
+// requests.
 func TestAnswer_RequestsForTheClientAreDecided(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -411,9 +413,9 @@ func TestAnswer_RequestsForTheClientAreDecided(t *testing.T) {
 	}
 }
 
-// If an answer contains a request from the server, the client answers that request inside its next request, where the
-// gateway makes no redactions. So the gateway does not forward a server's request whose answer would have to be
-// redacted.
+// If an answer contains a server's request, the client responds to that request inside its next message, where the
+// gateway makes no redactions. The gateway therefore does not forward a server's request if the response would have to
+// be redacted.
 func TestAnswer_RequestsWhoseAnswersMustBeReplacedAreRefused(t *testing.T) {
 	t.Parallel()
 	for target, code := range map[policyv1.RedactionTarget]string{
@@ -437,8 +439,8 @@ func TestAnswer_RequestsWhoseAnswersMustBeReplacedAreRefused(t *testing.T) {
 	}
 }
 
-// If a server uses sessions, the policy service evaluates the server's requests when the server sends them, and not
-// again when the client receives them in the answer.
+// If a server uses sessions, the policy service evaluates each of the server's requests when the server sends it. It
+// does not evaluate the request again when the client receives it in the answer.
 func TestAnswer_RequestsOfServersWithSessionsAreDecidedOnce(t *testing.T) {
 	t.Parallel()
 	for name, at := range map[string]address{"one server": {"files", ""}, "all servers": {"", "files__"}} {

@@ -14,14 +14,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
-// Report is a list that was reported to the catalog.
+// Report is a list that the fake catalog has received.
 type Report struct {
 	Head  *policyv1.ReportHead
 	Tools []*policyv1.ToolDefinition
 	To    *identityv1.Principal
 }
 
-// Catalog is a catalog that accepts every definition. It is safe for concurrent use.
+// Catalog is a fake catalog that accepts every tool definition. It is safe for concurrent use.
 type Catalog struct {
 	policyv1.CatalogServiceClient
 

@@ -18,7 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// shown starts a server that returns the given protobuf definitions by reflection and has no other service.
+// shown starts a server and returns its address. The server returns the given protobuf definitions by reflection and
+// has no other service.
 func shown(t *testing.T, files ...*descriptorpb.FileDescriptorProto) string {
 	t.Helper()
 	known := new(protoregistry.Files)

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// When the process is ready for a call, the call may no longer begin. The process receives nothing, and the next call
-// succeeds.
+// By the time the process is ready for a call, the call may no longer begin. The process receives nothing, and the next
+// call succeeds.
 func TestRequest_IsNotWrittenWhenItMayNotBegin(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
@@ -41,8 +41,8 @@ func TestRequest_IsNotWrittenWhenItMayNotBegin(t *testing.T) {
 	}
 }
 
-// endingPermit is a permit that expires each time the process is ready for the request, until valid is set. renew is
-// called with the number of the renewal.
+// endingPermit is a permit that expires whenever the process is ready for the request. Once valid is set, it no longer
+// expires. renew is called with the number of the renewal.
 type endingPermit struct {
 	valid atomic.Bool
 	count atomic.Int64
@@ -52,7 +52,7 @@ type endingPermit struct {
 func (p *endingPermit) Renew() error   { return p.renew(p.count.Add(1)) }
 func (p *endingPermit) HasEnded() bool { return !p.valid.Load() }
 
-// beginWith starts a call to a tool with a permit, and does not wait for the answer.
+// beginWith starts a tool call that has the given permit, and does not wait for the answer.
 func (s session) beginWith(ctx context.Context, id int, tool string, permit upstream.Permit) <-chan outcome {
 	done := make(chan outcome, 1)
 	req := toolCall(id, tool, map[string]string{"line": `{"jsonrpc":"2.0","id":ID,"result":{}}`})
@@ -70,7 +70,7 @@ func (s session) within(d time.Duration) context.Context {
 	return ctx
 }
 
-// The permit of a call expires before the process is ready for the call, and the policy service responds slowly.
+// A call's permit expires before the process is ready for the call, and the policy service is slow to renew the permit.
 // Meanwhile, calls of another session succeed.
 func TestRequest_OtherSessionsDoNotWaitForTheRenewalOfAPermit(t *testing.T) {
 	t.Parallel()
@@ -109,8 +109,8 @@ func TestRequest_OtherSessionsDoNotWaitForTheRenewalOfAPermit(t *testing.T) {
 	}
 }
 
-// The permit of a call expires again and again. The call ends when its caller disconnects, and the process does not
-// receive the call.
+// A call's permit expires again and again. The call ends when its caller disconnects, and the process does not receive
+// the call.
 func TestRequest_RenewsItsPermitUntilTheCallerIsGone(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
@@ -130,8 +130,8 @@ func TestRequest_RenewsItsPermitUntilTheCallerIsGone(t *testing.T) {
 	}
 }
 
-// The permit of a call expires before the process is ready for the call. Later messages of the session wait, so that
-// the process receives all messages in the order in which they were sent.
+// A call's permit expires before the process is ready for the call. While the permit is renewed, later messages of the
+// session wait, so that the process receives all messages in the order in which they were sent.
 func TestRequest_MessagesOfASessionStayInOrderWhileAPermitIsRenewed(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
@@ -165,8 +165,8 @@ func TestRequest_MessagesOfASessionStayInOrderWhileAPermitIsRenewed(t *testing.T
 	}
 }
 
-// The permits of several calls of one session expire while the process is busy. The policy service is asked about all
-// of them at the same time.
+// The permits of several calls of one session expire while the process is busy. The gateway renews all of them at the
+// same time.
 func TestRequest_PermitsOfASessionAreRenewedTogether(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
@@ -235,7 +235,7 @@ func cancellation(id int) upstream.Request {
 }
 
 // A call waits behind another call whose permit is being renewed, and the client cancels the waiting call. The
-// cancelled call ends at once, and the process receives neither that call nor the cancellation.
+// cancelled call ends at once. The process receives neither the cancelled call nor the cancellation.
 func TestCancel_EndsACallThatWasNotWritten(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
@@ -261,9 +261,9 @@ func TestCancel_EndsACallThatWasNotWritten(t *testing.T) {
 	}
 }
 
-// The client cancels a call that the process has received, while the permit of the session's next call is being
-// renewed. The process receives the cancellation before the renewal ends, and the cancelled call ends after a grace
-// period.
+// While the permit of a session's next call is being renewed, the client cancels an earlier call that the process has
+// already received. The process receives the cancellation before the renewal ends, and the cancelled call ends after a
+// grace period.
 func TestCancel_DoesNotWaitForTheRenewalOfAnotherPermit(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)

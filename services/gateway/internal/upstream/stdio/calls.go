@@ -32,8 +32,8 @@ const (
 type pendingCall struct {
 	proc *process
 	m    *jsonrpc.Message
-	// permit is the permit of the request, or nil if the request needs no permit. lines keeps the lines of the session
-	// in order.
+	// permit is the permit of the request, or nil if the request needs no permit. lines keeps the session's lines to
+	// the process in order.
 	permit upstream.Permit
 	lines  *lineOrder
 	start  lineStart
@@ -46,8 +46,8 @@ type pendingCall struct {
 	// bytes.
 	events      chan []byte
 	seen, bytes int
-	// begun is the start of the current minute if the request is not expected to end, such as a subscription. The
-	// limits then apply per minute.
+	// begun is used only for a request that is not expected to end, such as a subscription. For such a request the
+	// limits apply per minute, and begun is the start of the current minute.
 	begun time.Time
 	// room is the memory for the answer, and queued is the memory for the messages in events. Both are nil for a
 	// request from the gateway itself.
@@ -81,7 +81,7 @@ type callTable struct {
 	abandoned map[int64]struct{}
 	// processRequests contains the id keys of the process's requests that wait for a client's response, newest last.
 	processRequests []string
-	// greetings is the number of requests that opened the process: initialize or server/discover.
+	// greetings is the number of handshake requests (initialize or server/discover) that the process has received.
 	greetings int64
 	// tools is the number of tool calls. retired is true if the process has served its maximum number of tool calls and
 	// receives no more requests.
@@ -125,8 +125,8 @@ func (t *callTable) methodOf(id []byte) string {
 }
 
 // onlyPending returns the request in flight if the process handles no other request, and otherwise nil. If the process
-// is shared, abandoned requests also count until they are answered, because an answer to another principal's request
-// must not end the returned request.
+// is shared, an abandoned request that is not answered yet also counts. Otherwise a late answer to that request could
+// end another principal's request.
 func (t *callTable) onlyPending(shared bool) *pendingCall {
 	t.mu.Lock()
 	owed := len(t.abandoned)
@@ -185,14 +185,15 @@ func (t *callTable) hasRequests() bool {
 	return len(t.processRequests) > 0
 }
 
-// hasCalls reports whether any request was sent to the process after its greeting.
+// hasCalls reports whether any request was sent to the process after the handshake requests (initialize or
+// server/discover).
 func (t *callTable) hasCalls() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.last > t.greetings
 }
 
-// countGreeting counts the next request as a greeting.
+// countGreeting counts the next request as a handshake request (initialize or server/discover).
 func (t *callTable) countGreeting() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -200,7 +201,7 @@ func (t *callTable) countGreeting() {
 }
 
 // retire makes the table refuse further requests if no request is in flight and the process has served as many tool
-// calls as the limit after allows. It reports whether this call has retired the process.
+// calls as the parameter after specifies. It reports whether this call has retired the process.
 func (t *callTable) retire(after int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -253,7 +254,8 @@ func (t *callTable) wasAbandoned(raw []byte) bool {
 	return owed
 }
 
-// register assigns an id to a request. It returns nil if the process is retired. The caller must pass the result to do.
+// register assigns an id to a request. It returns nil if the process is retired. The caller must call the method do of
+// the returned request.
 func (p *process) register(m *jsonrpc.Message, memory *limits.Memory, events bool) *pendingCall {
 	c := &pendingCall{
 		proc:   p,
@@ -336,7 +338,7 @@ func (c *pendingCall) withClientID(ctx context.Context, a *jsonrpc.Answer) (*jso
 	return addressed, nil
 }
 
-// await waits for the answer. It passes messages that arrive before the answer to events.
+// await waits for the answer. It calls events with each message that arrives before the answer.
 func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.Answer, error) {
 	for {
 		select {
@@ -349,7 +351,7 @@ func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.
 		case <-ctx.Done():
 		case <-c.proc.done:
 		}
-		// The answer may have arrived at the same time. In that case it is returned.
+		// The answer may have arrived before ctx was done or the process ended. In that case the answer is returned.
 		select {
 		case r := <-c.result:
 			return c.drainEvents(r, events)
@@ -362,7 +364,7 @@ func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.
 	}
 }
 
-// drainEvents passes the messages that have arrived before the answer to events, and returns the answer.
+// drainEvents calls events with each message that has arrived before the answer, and returns the answer.
 func (c *pendingCall) drainEvents(r callResult, events func([]byte)) (*jsonrpc.Answer, error) {
 	for {
 		select {
@@ -374,7 +376,7 @@ func (c *pendingCall) drainEvents(r callResult, events func([]byte)) (*jsonrpc.A
 	}
 }
 
-// recycle ends the process if it has served its maximum number of tool calls.
+// recycle terminates the process if the process has served its maximum number of tool calls.
 func (p *process) recycle() {
 	if !p.isGone() && p.calls.retire(p.server.cfg.Recycle) {
 		p.end(errRecycled)

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// maxEndedFolders is the maximum number of private directories of one person's ended agents that are kept for one
-	// server.
+	// maxEndedFolders is the maximum number of private directories that are kept for one person's ended agents. The
+	// limit applies to each server separately.
 	maxEndedFolders = 200
 	// maxEndedDisk is the maximum total size of the private directories of one person's ended agents, as a multiple of
 	// [Limits.Disk].
@@ -52,8 +52,9 @@ func readMark(dir string) (agentFolder, error) {
 	return f, err
 }
 
-// limitEnded removes private directories of each person's ended agents until they are within the limit, least recently
-// used first. Directories of agents that have not ended, or that can be restored, do not count.
+// limitEnded removes private directories of each person's ended agents until the remaining ones are within the limit.
+// It removes the least recently used directories first. Directories of agents that have not ended, or that can be
+// restored, do not count.
 func (w *sweeper) limitEnded(now time.Time, unused []agentFolder) {
 	byPerson := make(map[principal.Key][]agentFolder)
 	for _, f := range unused {

@@ -26,7 +26,8 @@ func agentOf(person, id string) *identityv1.Principal {
 	}
 }
 
-// unknownAgents makes the request for ended agents fail, so that the limit removes no directory.
+// unknownAgents makes the request for the list of agents fail. The gateway then doesn't know which agents have ended,
+// and removes no directory because of the limit.
 func unknownAgents(d *stdio.Deps) {
 	d.Agents = func(context.Context, string) (map[string]bool, error) { return nil, errors.New("wasmagent is down") }
 }
@@ -118,7 +119,7 @@ func TestFolders_OfEndedAgentsAreLimitedInNumber(t *testing.T) {
 	}
 }
 
-// While the gateway does not know which agents have ended, no directory is removed because of the limit.
+// While the gateway cannot find out which agents have ended, it does not enforce the limit on their directories.
 func TestFolders_AreKeptWhileTheAgentsAreUnknown(t *testing.T) {
 	t.Parallel()
 	f := agentFolders{t.TempDir(), 1 << 20}

@@ -144,8 +144,9 @@ func removeFiles(dir string, names []string) error {
 	return nil
 }
 
-// folderName returns the name of a principal's private directory. The name contains the length of the tenant, so that
-// principals with equal concatenated names have different directories.
+// folderName returns the name of a principal's private directory. The name is a hash of the tenant's length, the tenant
+// and the subject. Without the length, two principals could have the same name, such as the tenant "ab" with the
+// subject "c", and the tenant "a" with the subject "bc".
 func folderName(key principal.Key) string {
 	sum := sha256.Sum256([]byte(strconv.Itoa(len(key.Tenant)) + ":" + key.Tenant + key.Subject))
 	return hex.EncodeToString(sum[:16])

@@ -79,8 +79,8 @@ func TestOpen_WaitsNoLongerThanItsCaller(t *testing.T) {
 	}
 }
 
-// A server is still starting. The caller gets an error shortly before the caller's deadline, because the client may
-// have the same deadline.
+// A server is still starting. The caller gets an error shortly before the caller's deadline, because a client with the
+// same deadline would not receive a later answer.
 func TestOpen_AnswersBeforeTheDeadlineWhileAServerStarts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "mute", nil)

@@ -14,7 +14,8 @@ const (
 	// homeMark is the suffix of a file next to a private directory. The file contains the names of the links that
 	// linkHome has created. No process can change the file.
 	homeMark = ".home"
-	// ownEntry is the suffix of an entry that the process itself created before a link took its place.
+	// ownEntry is the suffix that is added to the name of an entry that the process itself has created, when a link
+	// needs that name.
 	ownEntry = ".own"
 )
 

@@ -25,7 +25,7 @@ const (
 type Installs struct {
 	mu      sync.Mutex
 	running map[string]*install
-	// held is the number of slots in use. queue contains the waiting slots in order.
+	// held is the number of slots in use. queue contains the slots that are not granted yet, oldest first.
 	held  int
 	queue []*place
 }
@@ -65,7 +65,7 @@ func (i *Installs) leave(p *place) {
 	i.grant()
 }
 
-// grant grants the first waiting slots while fewer than maxInstalls are in use. The caller holds the lock.
+// grant grants the oldest slots in the queue while fewer than maxInstalls are in use. The caller holds the lock.
 func (i *Installs) grant() {
 	for i.held < maxInstalls && len(i.queue) > 0 {
 		close(i.queue[0].granted)
@@ -126,8 +126,8 @@ func (i *Installs) removeWaiter(name string) {
 	}
 }
 
-// selfInstallers are the programs that install a package before they run it. The value lists the arguments that make
-// the program do this. If the value is empty, the program always does this.
+// selfInstallers contains the programs that install a package before they run it. The value lists the arguments that
+// make the program install the package. If the value is empty, the program installs the package with any arguments.
 var selfInstallers = map[string][][]string{
 	"npx": nil, "pnpx": nil, "bunx": nil, "uvx": nil,
 	"npm": {{"exec"}, {"x"}}, "pnpm": {{"dlx"}}, "yarn": {{"dlx"}}, "bun": {{"x"}}, "pipx": {{"run"}}, "uv": {{"tool", "run"}, {"run"}},

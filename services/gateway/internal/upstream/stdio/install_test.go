@@ -212,8 +212,8 @@ echo begun > TALLY.begun
 while [ ! -e TALLY.go ]; do sleep 0.02; done
 ` + installs
 
-// At most two packages are installed at the same time, in the order in which their servers were needed. The refusal
-// that the other callers get says that the server's package is installed later.
+// At most two packages are installed at the same time, in the order in which their servers were needed. Calls to the
+// servers of other packages are refused, and the error says that the server's package is installed later.
 func TestInstall_TwoPackagesAtATimeInOrder(t *testing.T) {
 	t.Parallel()
 	shared := new(stdio.Installs)

@@ -34,11 +34,11 @@ const (
 	limitForgotten = 10 * time.Minute
 )
 
-// limited records a host's processes that were ended because they reached a limit.
+// limited records a host's processes that were terminated because they reached a limit.
 type limited struct {
 	last *upstream.LimitError
-	// ended is the time at which the last of these processes ended. times is the number of consecutive processes that
-	// reached a limit.
+	// ended is the time at which the most recent of these processes ended. times is the number of consecutive processes
+	// that have reached a limit.
 	ended time.Time
 	times int
 }
@@ -81,7 +81,7 @@ func (p *process) checkLimits() error {
 	return p.disk.check(time.Now(), p.group)
 }
 
-// guard ends the process if it reaches a limit.
+// guard terminates the process if the process reaches a limit.
 func (p *process) guard() {
 	tick := time.NewTicker(proclimit.CheckEvery)
 	defer tick.Stop()

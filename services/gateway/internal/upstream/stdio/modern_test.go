@@ -29,8 +29,8 @@ func (r *rig) discover(t *testing.T, key principal.Key) (upstream.Conn, upstream
 	return r.Open(ctx, key, upstream.Discover(client).Request("", nil))
 }
 
-// A server refuses initialize, and the gateway detects that the server supports only 2026-07-28. After that, the
-// gateway sends only server/discover to new processes of this server.
+// A server refuses initialize, and the gateway detects that the server supports only revision 2026-07-28. After that,
+// the gateway sends only server/discover to new processes of this server.
 func TestOpen_ServerWithoutSessionsIsGreetedWithDiscover(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]bool{"a session first": true, "without one first": false} {
@@ -145,8 +145,8 @@ func TestRequest_SubscriptionReceivesItsNotifications(t *testing.T) {
 	}
 }
 
-// A server switches from revisions that use sessions to 2026-07-28, or back. Open connections end, new connections use
-// the new revisions, and other callers' processes are not affected.
+// A server switches from revisions that use sessions to revision 2026-07-28, or back. Open connections end, new
+// connections use the new revisions, and other callers' processes are not affected.
 func TestOpen_ServerMayChangeItsProtocolFamily(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "changes", nil)

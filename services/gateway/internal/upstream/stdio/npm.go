@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// npmFlags make npm work in the given directory regardless of its configuration, and report errors in few lines.
+// npmFlags make npm install into the given directory regardless of npm's configuration, and report errors in few lines.
 var npmFlags = []string{
 	"--no-global", "--no-workspaces", "--no-dry-run", "--bin-links", "--no-audit", "--no-fund", "--no-update-notifier", "--no-progress", "--color=false",
 	"--loglevel=warn", "--logs-max=0",
@@ -172,7 +172,7 @@ func (r *npmRun) run(ctx context.Context) error {
 	return nil
 }
 
-// untilEnd waits until npm ends. It returns an error if npm must be ended earlier.
+// untilEnd waits until npm ends. It returns an error if npm must be terminated earlier.
 func (r *npmRun) untilEnd(ctx context.Context) error {
 	tick := time.NewTicker(proclimit.CheckEvery)
 	defer tick.Stop()

@@ -46,7 +46,8 @@ type lineStart struct {
 	begun, withdrawn bool
 }
 
-// withdraw prevents a line from being written if no byte of it was written yet, and reports whether that is the case.
+// withdraw prevents a line from being written, unless a byte of the line was already written. It reports whether it has
+// prevented that.
 func (s *lineStart) withdraw() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,8 +88,9 @@ func (p *process) write() {
 	}
 }
 
-// writeLine writes one line, unless its permit expires or it is withdrawn before the first byte is written. If writing
-// fails, writeLine ends the process and returns [upstream.ErrNeverSent] or [upstream.ErrNoAnswer].
+// writeLine writes one line, unless the line's permit expires or the line is withdrawn before the first byte is
+// written. If writing fails, writeLine terminates the process and returns [upstream.ErrNeverSent] or
+// [upstream.ErrNoAnswer].
 func (p *process) writeLine(out outgoing) error {
 	limit := p.server.cfg.WriteTimeout
 	n := 0

@@ -22,12 +22,12 @@ import (
 const (
 	// killAfter is the time between SIGTERM and SIGKILL.
 	killAfter = 2 * time.Second
-	// settleTime is the time that a process has to end by itself after the process or the gateway has closed a pipe.
+	// settleTime is the time that a process has to exit by itself after the process or the gateway has closed a pipe.
 	// MCP 2025-11-25, Shutdown, requires this grace period. A process that was about to exit can then report its
 	// status.
 	settleTime = 500 * time.Millisecond
 	// statusTime is the time for which the gateway waits for the exit status of a process that has closed a pipe. On a
-	// busy machine, the end of a process in namespaces takes longer than settleTime.
+	// busy machine, a process that runs in its own namespaces takes longer than settleTime to exit.
 	statusTime = 2 * time.Second
 	// drainTime is the time for which the rest of the output is read after the process and its group have ended. Only a
 	// grandchild that has left the group can still keep a pipe open.
@@ -62,7 +62,7 @@ type process struct {
 	// exited is closed when the process has ended. writeEnded is closed when nothing more will be written to the
 	// process. done is closed when the process's output has ended and all processes in its group are dead.
 	exited, writeEnded, done chan struct{}
-	// reason is the reason why the gateway has ended the process. It is nil if the process ended by itself.
+	// reason is the reason why the gateway has terminated the process. It is nil if the process exited by itself.
 	reason error
 	// cause describes how the process ended. It is set before done is closed.
 	cause error
@@ -74,8 +74,9 @@ type process struct {
 	calls   callTable
 	// drops contains the number of dropped messages by reason. Only the reader uses it.
 	drops map[string]int
-	// greeting is the greeting of the process, and hello is the process's answer to the greeting. modern is true if the
-	// greeting was server/discover of 2026-07-28. These fields are set before the process is used.
+	// greeting contains the handshake requests, with the one that the process accepted first. hello is the answer to
+	// that request. modern is true if the request was server/discover (revision 2026-07-28). These fields are set
+	// before the process is used.
 	greeting greeting
 	hello    *jsonrpc.Answer
 	modern   atomic.Bool
@@ -290,7 +291,7 @@ func (p *process) describe(err error) error {
 	return out
 }
 
-// end ends the process without waiting.
+// end makes the goroutine that runs supervise terminate the process. It does not wait for that.
 func (p *process) end(reason error) { p.requestEnd(ending{reason: reason}) }
 
 // endBroken ends a process that has closed a pipe.

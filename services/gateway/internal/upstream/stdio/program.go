@@ -33,8 +33,8 @@ const (
 	// installLimit is the maximum duration of an installation. npm prints nothing while it builds a package, so the
 	// gateway does not end an installation only because it prints nothing.
 	installLimit = 10 * time.Minute
-	// renewAfter is the age from which an installation is renewed when a process is started, if the package has no
-	// exact version. renewAgain is the time between a failed renewal and the next attempt.
+	// renewAfter is the maximum age of an installation of a package without an exact version. An older installation is
+	// renewed when a process is started. renewAgain is the time between a failed renewal and the next attempt.
 	renewAfter = 24 * time.Hour
 	renewAgain = time.Hour
 	// renewWait is the time for which the start of a process waits for a renewal before it uses the older version.
@@ -224,7 +224,8 @@ func (p *program) notice() string {
 		p.Command.DisplayPackage(), p.newest.Version, p.failure.Detail), maxLoggedLine)
 }
 
-// release returns a program to the set of installed programs after its process has ended.
+// release records that one process less uses an installation. It removes the installation if no process uses it and a
+// newer one exists.
 func (p *program) release(used *usedProgram) {
 	p.mu.Lock()
 	used.users--

@@ -20,8 +20,9 @@ const (
 	dropMalformed = "malformed"
 	// dropUnknown means that the message answers no known request, or that it is a second answer to a request.
 	dropUnknown = "unknown_id"
-	// dropLate means that the message answers an abandoned request. Such messages do not count toward the limit that
-	// ends the process. Otherwise a caller that abandons its requests could end the process for all callers.
+	// dropLate means that the message answers an abandoned request. Such messages do not count toward the limit after
+	// which the process is terminated. Otherwise a caller that abandons its requests could make the process end for all
+	// callers.
 	dropLate = "late"
 	// dropUnasked means that the message is a notification that belongs to no request.
 	dropUnasked = "unasked"

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
 )
 
-// never is a function which reports that no server uses private directories.
+// never is a function that always returns false: no server uses private directories.
 func never(string) bool { return false }
 
 // endUnused calls EndUnused and RemoveEnded, as the gateway does when it starts.

@@ -16,7 +16,7 @@ func (p *process) send(ctx context.Context, lines *lineOrder, line []byte, permi
 	return p.sendOutgoing(ctx, lines, newOutgoing(line, permit, new(lineStart)))
 }
 
-// sendOutgoing is like send. If another goroutine withdraws the line, that goroutine must cancel ctx.
+// sendOutgoing is like send, but the line can be withdrawn. The goroutine that withdraws the line must also cancel ctx.
 func (p *process) sendOutgoing(ctx context.Context, lines *lineOrder, out outgoing) error {
 	turn := lines.enter()
 	defer turn.leave()
@@ -58,8 +58,8 @@ func (p *process) awaitTurn(ctx context.Context, turn *lineTurn, ended <-chan st
 	}
 }
 
-// submit passes a line to the goroutine that writes lines, and waits for the result. If ctx ends before the first byte
-// is written, submit withdraws the line.
+// submit passes a line to the goroutine that writes lines, and waits for the result. If ctx is done before the first
+// byte is written, submit withdraws the line.
 func (p *process) submit(ctx context.Context, out outgoing) error {
 	if ctx.Err() != nil {
 		return p.unsent(ctx)
@@ -76,7 +76,7 @@ func (p *process) submit(ctx context.Context, out outgoing) error {
 		return p.writeResult(ctx, err)
 	case <-ctx.Done():
 	}
-	// The result may have arrived at the same time. In that case it is returned.
+	// The result may have arrived before ctx was done. In that case the result is returned.
 	select {
 	case err := <-out.done:
 		return p.writeResult(ctx, err)
@@ -105,7 +105,7 @@ func (p *process) writeResult(ctx context.Context, err error) error {
 	}
 }
 
-// unsent returns the error for a line that was not written before ctx ended.
+// unsent returns the error for a line that was not written before ctx was done.
 func (p *process) unsent(ctx context.Context) error {
 	return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, p.server.cfg.Name, context.Cause(ctx))
 }
@@ -172,7 +172,7 @@ func (t *lineTurn) leave() {
 
 // permitEnded returns a channel that is closed when a line of the session could not be written because its permit has
 // expired. The senders of later lines then renew their permits at the same time. Otherwise the last line would have to
-// wait for one policy decision after another.
+// wait while the policy service evaluates one call after another.
 func (o *lineOrder) permitEnded() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()

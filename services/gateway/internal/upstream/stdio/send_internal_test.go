@@ -116,8 +116,8 @@ func TestSend_WaitingSendersLookOnceWhenAPermitEnds(t *testing.T) {
 	})
 }
 
-// Many senders stop waiting while an earlier line waits. They leave no goroutines behind, and a later line still waits
-// for the earlier line.
+// Many senders wait for an earlier line, and then stop waiting. They leave no goroutines behind, and a later line still
+// waits for the earlier line.
 func TestLineOrder_SendersThatLeaveLeaveNoGoroutines(t *testing.T) {
 	before := runtime.NumGoroutine()
 	var order lineOrder

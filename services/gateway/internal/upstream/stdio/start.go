@@ -27,8 +27,8 @@ type startTime struct {
 	begun, ended, written time.Time
 }
 
-// begin returns a context that ends with [context.DeadlineExceeded] when the time for the start is over. This time is
-// fixed. If fixed is 0, the time is determined by startLimit, startQuiet and maxStart.
+// begin returns a context that ends with [context.DeadlineExceeded] when the start has taken longer than fixed. If
+// fixed is 0, startLimit, startQuiet and maxStart determine the maximum duration of the start.
 func (s *startTime) begin(fixed time.Duration) (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s.mu.Lock()
@@ -148,11 +148,11 @@ func beforeDeadline(ctx context.Context) (late <-chan time.Time, stop func()) {
 	return timer.C, func() { timer.Stop() }
 }
 
-// startAgain is the time that a caller should wait before it tries again if its request arrived during a start.
+// notifyingReader calls the function read whenever it has read data.
 const startAgain = 5 * time.Second
 
 // stillStarting returns the error for a caller whose deadline is reached while the process is starting. The process has
-// received only the greeting, and not the caller's request. The start continues.
+// received only the handshake request, and not the caller's request. The start continues.
 func (s *transport) stillStarting() error {
 	return fmt.Errorf("%w: %w", upstream.ErrNeverSent, &upstream.CauseError{
 		Text: "the server is still starting" + s.program.progress(), RetryAfter: startAgain, Err: fmt.Errorf("server %q is still starting", s.cfg.Name),

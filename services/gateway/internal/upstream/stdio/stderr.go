@@ -20,8 +20,8 @@ const (
 	maxLoggedLine = 1 << 10
 	// stderrRate is the maximum number of lines that are logged per second.
 	stderrRate = 20
-	// tailLines is the maximum number of the last lines that errors quote, and maxTailLine is the maximum number of bytes
-	// that they quote of each.
+	// tailLines is the maximum number of lines that errors quote from the end of standard error. maxTailLine is the
+	// maximum number of bytes that they quote of each line.
 	tailLines   = 10
 	maxTailLine = 256
 )

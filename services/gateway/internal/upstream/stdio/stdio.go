@@ -67,32 +67,33 @@ type Config struct {
 	// the removal fails, if a file is not a regular file, or if a symbolic link leads out of the directory. Remove must be
 	// empty if Dir is set.
 	Remove []string
-	// Recycle is the number of tool calls that a process serves. After that number of calls, the process is ended as
-	// soon as no call is in flight, and the next request starts another process. If Recycle is 0, there is no limit.
+	// Recycle is the number of tool calls that a process serves. After that number of calls, the process is terminated
+	// as soon as no call is in flight, and the next request starts another process. If Recycle is 0, there is no limit.
 	Recycle int
 	// Limits are the limits of one process. The zero value selects [DefaultLimits].
 	Limits Limits
 	// Start is the maximum time between the start of a process and its answer to initialize. If it is 0, the maximum is 60
 	// s, or up to 10 min while the process writes to standard error.
 	Start time.Duration
-	// WriteTimeout is the time after which a process is ended if it does not read a message. If it is 0, the time is 10 s.
+	// WriteTimeout is the time after which a process is terminated if it does not read a message. If it is 0, the time
+	// is 10 s.
 	WriteTimeout time.Duration
-	// IdleTimeout is the time after which a process without open sessions is ended. If it is 0, the time is 5 min.
+	// IdleTimeout is the time after which a process without open sessions is terminated. If it is 0, the time is 5 min.
 	IdleTimeout time.Duration
 	// MaxProcesses is the maximum number of principals that have a process at a time. If it is 0, the maximum is 256. A
 	// principal, together with the agents that it has created, may have a quarter of these processes. All principals of
 	// one person together may have half of them. Each of them may always have one process. A shared server has only one
 	// process.
 	MaxProcesses int
-	// MaxMessage is the maximum length of a line from a process, in bytes. If a line is longer, the process is ended.
-	// If MaxMessage is 0, the maximum is [upstream.MaxMessage]. MaxMessage must not exceed that maximum.
+	// MaxMessage is the maximum length of a line from a process, in bytes. If a line is longer, the process is
+	// terminated. If MaxMessage is 0, the maximum is [upstream.MaxMessage]. MaxMessage must not exceed that maximum.
 	MaxMessage int
 }
 
 // Deps are the dependencies of a transport. All except Installer and Installs are required. Installer is required with
 // Config.Install.
 type Deps struct {
-	// Log receives messages about processes that start or end, and about dropped messages. At level debug it also
+	// Log receives messages about processes that start or end, and about dropped messages. At debug level it also
 	// receives the processes' standard error, which may quote arguments. Values in Config.Env are redacted.
 	Log *slog.Logger
 	// Room is the memory budget for messages that are read from processes. The memory for an answer is later charged to
@@ -117,16 +118,16 @@ type Deps struct {
 // the process has ended, the next request starts another process. Sessions stay open, but the state in the server's
 // memory is lost.
 //
-// A process is ended together with its group. The gateway closes the standard input, then sends SIGTERM, and sends
-// SIGKILL 2 s later. A process that has reached a limit receives SIGKILL immediately. Processes that have left the
-// group are killed if deps.Limiter has recorded them.
+// A process is terminated together with its process group. The gateway closes the standard input, then sends SIGTERM,
+// and sends SIGKILL 2 s later. A process that has reached a limit receives SIGKILL immediately. Processes that have
+// left the group are killed if deps.Limiter has recorded them.
 //
 // A process is initialized once, with the initialize request of the session that started it. All sessions receive the
 // answer to that request. For a shared server, the request declares no client capabilities, because the process could
 // not distinguish the clients. The gateway itself responds to a shared process's requests. It answers ping with a
 // result, and every other request with the error -32601.
 //
-// If a server refuses initialize, the gateway sends server/discover to determine whether the server supports
+// If a server refuses initialize, the gateway sends server/discover to determine whether the server supports revision
 // 2026-07-28, which has no sessions. If it does, the server's next processes receive server/discover first.
 //
 // The gateway replaces ids and progress tokens with its own numbers, so that ids and tokens of different sessions of

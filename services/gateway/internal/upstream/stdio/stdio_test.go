@@ -90,7 +90,7 @@ func TestRequest_AnswersReachTheirSession(t *testing.T) {
 	one, two := r.open(t, ana), r.open(t, ana)
 	first := one.begin(7, "hold", map[string]string{"key": "first"})
 	second := two.begin(7, "hold", map[string]string{"key": "second"})
-	// The order of the calls is known only after they have been written.
+	// The server must have received both calls before it is asked to answer them.
 	eventually.Holds(t, "both calls are held", func() bool { return one.call(8, "info", nil)["held"] == "first second" })
 	two.call("x", "hold", map[string]string{"key": "now"})
 	for want, done := range map[string]<-chan outcome{"first": first, "second": second} {

@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// newWriter returns a process of which only the goroutine that writes is running. It also returns the end of the pipe
-// that the process would use as its standard input.
+// newWriter returns a process whose only running goroutine is the one that writes to the process. It also returns the
+// end of the pipe that the process would use as its standard input.
 func newWriter(t *testing.T) (*process, *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -168,7 +168,7 @@ func TestCancel_EndsARequestWithoutAProcess(t *testing.T) {
 	}
 }
 
-// The permit expires after a part of the line was written. The process receives the whole line.
+// The permit expires after a part of the line was written. The process nevertheless receives the whole line.
 func TestSend_CompletesALineWhosePermitEnds(t *testing.T) {
 	t.Parallel()
 	p, r := newWriter(t)
@@ -191,8 +191,8 @@ func TestSend_CompletesALineWhosePermitEnds(t *testing.T) {
 	}
 }
 
-// The process does not read, so its pipe is full. If no byte of a line is written within WriteTimeout, the line was
-// never sent and the process is ended.
+// The process does not read, so its pipe is full. If no byte of a line is written within WriteTimeout, the line is
+// reported as never sent, and the process is terminated.
 func TestSend_EndsAProcessThatDoesNotRead(t *testing.T) {
 	t.Parallel()
 	p, _ := newWriter(t)

@@ -34,7 +34,7 @@ var (
 	codings   = []string{"gzip", "br", "deflate", "zstd", "compress"}
 )
 
-// withCause wraps err in a CauseError if a response shows why it cannot be used.
+// withCause wraps err in a CauseError if resp shows why the server's response cannot be used.
 func (s *Transport) withCause(resp *http.Response, err error) error {
 	for _, other := range []error{context.DeadlineExceeded, context.Canceled, limits.ErrMemory, bodyreader.ErrSlow, upstream.ErrForged} {
 		if errors.Is(err, other) {
@@ -115,7 +115,7 @@ func (s *Transport) shownPath(at *url.URL) string {
 }
 
 // connectError wraps err in a CauseError that says why there is no connection and gives advice, if callers may read
-// this.
+// that text.
 func (s *Transport) connectError(err error) error {
 	key := "servers." + s.name + ".http"
 	text, lasts := "", false

@@ -35,7 +35,7 @@ type conn struct {
 	state atomic.Pointer[negotiated]
 	// reopening is a lock for the request that opens a new session. It ensures that only one session is opened if
 	// several requests find that their session is lost. It is a channel, so that other requests stop waiting when their
-	// contexts end.
+	// contexts are done.
 	reopening chan struct{}
 	// probed is the time at which the gateway last checked whether the server still knows the session. It is guarded by
 	// reopening.
@@ -44,7 +44,7 @@ type conn struct {
 	listened atomic.Bool
 }
 
-// negotiated is the result of a handshake. It is immutable.
+// negotiated is the immutable result of a handshake.
 type negotiated struct {
 	// session is the server's Mcp-Session-Id, or empty if the server does not use sessions.
 	session string
@@ -102,7 +102,7 @@ func isSession(name string) bool {
 	return len(name) <= maxSession && !strings.ContainsFunc(name, func(r rune) bool { return r < 0x21 || r > 0x7e })
 }
 
-// reopen replaces the session old with a new one, unless another request has already done so.
+// reopen replaces the session in the parameter old with a new one, unless another request has already done so.
 func (c *conn) reopen(ctx context.Context, old *negotiated, memory *limits.Memory) (*negotiated, error) {
 	select {
 	case c.reopening <- struct{}{}:
@@ -127,8 +127,8 @@ func (c *conn) reopen(ctx context.Context, old *negotiated, memory *limits.Memor
 	return fresh, nil
 }
 
-// replaceSession sends notifications/initialized to the server in the session fresh, and then makes fresh the session
-// of the connection.
+// replaceSession sends notifications/initialized to the server in the new session fresh, and then makes that session
+// the session of the connection.
 func (c *conn) replaceSession(ctx context.Context, old, fresh *negotiated) error {
 	if fresh.version != old.version { // the client has negotiated the old revision
 		return fmt.Errorf("the server now speaks %q instead of %q", fresh.version, old.version)

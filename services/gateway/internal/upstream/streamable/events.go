@@ -253,7 +253,7 @@ func (e *eventReader) dataLine(value []byte) error {
 }
 
 // readPart reads a line without its end, which is CR LF, LF or CR (HTML Standard, section 9.2.5). If the line is longer
-// than the buffer, readPart returns the buffered part and sets more. It does not wait for the byte after a CR.
+// than the buffer, readPart returns the buffered part and true. It does not wait for the byte after a CR.
 func (e *eventReader) readPart() (part []byte, more bool, err error) {
 	if err := e.skip(); err != nil {
 		return nil, false, err

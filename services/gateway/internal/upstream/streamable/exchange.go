@@ -86,7 +86,7 @@ func (state *negotiated) appendFields(fields []httpclient.Field, req upstream.Re
 	switch {
 	case state.modern():
 		fields = append(fields, bodyHeaders(req)...)
-	// A server that also supports 2026-07-28 may read this header.
+	// A server that also supports revision 2026-07-28 may read this header.
 	case req.Message != nil && (req.Method() == mcp.MethodInitialize || req.Method() == mcp.MethodInitialized):
 		fields = append(fields, httpclient.Field{Name: headerMethod, Value: req.Method()})
 	}

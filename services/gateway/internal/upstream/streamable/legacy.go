@@ -16,8 +16,8 @@ import (
 type legacy struct {
 	server     *Transport
 	initialize upstream.Request
-	// turn is a lock for the request that opens a stream. It is a channel, so that other requests stop waiting when their
-	// contexts end.
+	// turn is a lock for the request that opens a stream. It is a channel, so that other requests stop waiting when
+	// their contexts are done.
 	turn   chan struct{}
 	now    atomic.Pointer[link]
 	closed atomic.Bool

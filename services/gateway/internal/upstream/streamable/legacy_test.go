@@ -250,7 +250,8 @@ func TestLegacy_EndpointMustBeOnTheSameHost(t *testing.T) {
 	}
 }
 
-// A stream ends. The requests that wait on it end with an unknown outcome, and later requests open another stream.
+// A stream ends. The requests that wait for an answer on it end with an unknown outcome, and later requests open
+// another stream.
 func TestLegacy_RequestsEndWithTheStream(t *testing.T) {
 	t.Parallel()
 	var s *legacyServer

@@ -41,10 +41,10 @@ type link struct {
 	all   context.Context //nolint:containedctx // the context of the stream, which outlives requests
 	end   context.CancelCauseFunc
 	ended chan struct{}
-	// post is the head of the requests that post messages.
+	// post is the request line and the headers of the requests that post messages.
 	post    *httpclient.Head
 	cookies *cookies
-	// has is the memory budget for the message that is being read.
+	// has is the memory budget for the message that is being read from the stream.
 	has *limits.Memory
 	// version is the negotiated revision, or nil before a revision was negotiated.
 	version atomic.Pointer[string]
@@ -160,7 +160,7 @@ func (l *link) read(stream *eventReader) error {
 	}
 }
 
-// take passes a message that is not the answer to a request to its receiver.
+// take passes a message from the server, other than the answer to a request, to the message's receiver.
 func (l *link) take(m *jsonrpc.Answer) {
 	switch {
 	case m.Kind == jsonrpc.Response: // no request waits for the response

@@ -19,7 +19,7 @@ import (
 const openTimeout = 30 * time.Second
 
 // Listen implements upstream.Conn. It opens the stream of a session (MCP 2025-11-25, Transports, Listening for Messages
-// from the Server). Each minute of the stream has the same limits as the messages before one answer.
+// from the Server). The limits for all messages before one answer apply to each minute of the stream.
 func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	state := c.state.Load()
 	if state.closed {
@@ -54,8 +54,8 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	}
 }
 
-// stream opens a session's stream and resumes it after the event with the id after. If after is empty, the stream
-// begins with new events.
+// stream opens a session's stream, or resumes it after the event whose id is given in the parameter after. If after is
+// empty, the stream begins with new events.
 func (c *conn) stream(ctx context.Context, state *negotiated, after string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(openTimeout, cancel)
@@ -126,7 +126,7 @@ func (c *conn) handleEvent(ctx context.Context, to upstream.Listener, data []byt
 	if event.Retry != "" && stream.wait < leastRetry { // with a shorter time clients would reconnect too often
 		event.Retry = strconv.FormatInt(leastRetry.Milliseconds(), 10)
 	}
-	// The id contains a secret, which no client may receive.
+	// An event id that contains a secret is removed, because no client may receive the secret.
 	if c.server.clean.Log(event.ID) != event.ID || state.cookies.containsValue(event.ID) {
 		event.ID = ""
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// streamServer is a server that supports a stream outside requests.
+// streamServer is a server that supports a stream for messages that belong to no request.
 type streamServer struct {
 	*httptest.Server
 

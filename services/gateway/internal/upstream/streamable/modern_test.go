@@ -95,7 +95,7 @@ func TestModern_RequestsOnAStreamGetNoResponse(t *testing.T) {
 }
 
 // The error is [upstream.ErrRevision] if and only if the answer to server/discover shows that the server does not
-// support 2026-07-28.
+// support revision 2026-07-28.
 func TestModern_RevisionIsDecidedByDiscover(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

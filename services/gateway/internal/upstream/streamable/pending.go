@@ -130,8 +130,8 @@ func (l *link) failByLooseID(s jsonrpc.Sketch) bool {
 	return true
 }
 
-// remove removes and returns the first waiting request for which the function is returns true. It returns nil if there
-// is no such request.
+// remove removes the first waiting request for which the function is returns true, and returns that request. It returns
+// nil if there is no such request.
 func (l *link) remove(is func(*pendingRequest) bool) *pendingRequest {
 	l.mu.Lock()
 	defer l.mu.Unlock()

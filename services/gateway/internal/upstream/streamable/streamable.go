@@ -60,8 +60,8 @@ type Transport struct {
 	name string
 	// hint is appended to the error if the server cannot be reached. It may be empty.
 	hint string
-	// post is the head of requests that send messages. remove is the head of requests that end sessions. get is the head
-	// of requests for streams.
+	// post, remove and get are encoded request heads (request lines and headers). post is for requests that send
+	// messages, remove is for requests that end sessions, and get is for requests that open streams.
 	post, remove, get *httpclient.Head
 	// url and headers are the configured values. They are used for the endpoints of servers with HTTP+SSE.
 	url     *url.URL
@@ -89,7 +89,7 @@ type Transport struct {
 	upstream.ListChanged
 }
 
-// New returns a transport to a server. The transport connects when a session is opened. log is required.
+// New returns a transport to a server. The transport connects to the server when a session is opened. log is required.
 func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	if log == nil {
 		return nil, errors.New("streamable: a log is required")
@@ -161,7 +161,7 @@ func (c *Config) newClient(u *url.URL) (*httpclient.Client, error) {
 	return httpclient.New(u, opts)
 }
 
-// head returns the encoded head of requests to a server with the given HTTP method.
+// head encodes the request line and the headers of requests to a server with the given HTTP method.
 func head(method string, u *url.URL, headers http.Header) (*httpclient.Head, error) {
 	return httpclient.NewHead(&http.Request{
 		Method: method, URL: u, Host: strings.TrimSuffix(u.Host, ":"), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: headers,

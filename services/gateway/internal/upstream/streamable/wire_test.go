@@ -42,7 +42,7 @@ func rawServer(t *testing.T, handle func(number int, conn net.Conn, in *bufio.Re
 	return "http://" + lis.Addr().String()
 }
 
-// nextID reads the next request and returns its id. It returns false at the end of the connection.
+// nextID reads the next request and returns its id. It returns false when the connection is closed.
 func nextID(in *bufio.Reader) (id string, ok bool) {
 	req, err := http.ReadRequest(in)
 	if err != nil {

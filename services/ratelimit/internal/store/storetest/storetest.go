@@ -137,7 +137,7 @@ func (f *fixture) refused(limits ...store.Limit) store.Result {
 	return result
 }
 
-// left checks that want units remain in the bucket of each limit.
+// left fails the test unless the number of units that remain in each limit's bucket equals the parameter want.
 func (f *fixture) left(want int64, limits ...store.Limit) {
 	f.Helper()
 	got, err := f.store.Peek(f.Context(), limits)
